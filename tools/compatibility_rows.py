@@ -1,4 +1,4 @@
-"""What docs/reference/compatibility.md lists: each part, its pinned version, and the tests of it."""
+"""The rows of docs/reference/compatibility.md: each part, its pinned version, and its tests."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def parts() -> tuple[Row, ...]:
             by=cluster,
         ),
         Row(
-            part="vllm-router",
+            part="`vllm-router`",
             version=pinned("router.txt", "vllm-router"),
             run="contracts",
             tests=r"test_router_wheel::",

@@ -31,7 +31,7 @@ _TESTS_FAILED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What the tests of a row gave."""
+    """The outcome of the tests of a row."""
 
     part: str
     version: str
@@ -84,7 +84,7 @@ def results(
 
 
 def load(path: Path = RESULTS) -> tuple[Result, ...]:
-    """Read the recorded results; empty if there are none."""
+    """Read the recorded results; empty without any."""
     if not path.exists():
         return ()
     return tuple(Result(**row) for row in json.loads(path.read_text())["rows"])

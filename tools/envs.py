@@ -36,7 +36,7 @@ ENVIRONMENTS = {
     "worker": "vLLM for CPU; about 6 GB on disk",
     "clients": "trainers' clients of today, for the conformance tests",
     "clients-legacy": "the same of the generation before",
-    "trainers": "trainers' packages without what they need; beside vLLM their HTTP clients run",
+    "trainers": "trainers' packages without their dependencies; with vLLM their HTTP clients run",
     "router": "the router that fleets can have in front of them",
     "fuzz": "what makes requests from the RL API's OpenAPI document",
     "lua": "a Lua interpreter for the health scripts of Argo CD",

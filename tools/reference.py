@@ -1,6 +1,6 @@
 """Write the reference pages that follow from the sources: CRDs, conditions, values of the chart.
 
-    python3 tools/reference.py            write docs/reference/*.md
+    python3 tools/reference.py            write docs/reference/*.md and the table of the chart's README
     python3 tools/reference.py --check    exit 1 if a page is out of date
 
 Needs the development environment (PyYAML).
@@ -18,13 +18,14 @@ from typing import Any
 
 import yaml
 
-from chart_page import values_page
+from chart_page import readme_with_values, values_page
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = REPOSITORY / "docs" / "reference"
 REASONS = REPOSITORY / "client" / "rlfleet" / "cli" / "reasons.py"
 CONDITIONS = REPOSITORY / "operator" / "fleet_operator" / "api" / "conditions.py"
 VALUES = REPOSITORY / "charts" / "rlfleet" / "values.yaml"
+CHART_README = VALUES.with_name("README.md")
 TROUBLESHOOTING = PAGES / "troubleshooting.md"
 NOTICE = "<!-- Written by tools/reference.py; `make generate` updates it. -->\n\n"
 
@@ -223,6 +224,7 @@ def main() -> None:
             CONDITIONS.read_text(), TROUBLESHOOTING.read_text()
         ),
         PAGES / "values.md": values_page(VALUES.read_text(), NOTICE),
+        CHART_README: readme_with_values(CHART_README.read_text(), VALUES.read_text()),
         REASONS: reasons_module(CONDITIONS.read_text(), TROUBLESHOOTING.read_text()),
     }
     for source in sorted((REPOSITORY / "crds").glob("*.yaml")):

@@ -8,9 +8,6 @@ No redirect is followed, and no answer is decompressed.
 from __future__ import annotations
 
 import asyncio
-import hmac
-import itertools
-import secrets
 from collections import OrderedDict
 
 from pydantic_core import from_json
@@ -18,7 +15,7 @@ from pydantic_core import from_json
 from fleet_api.ports import Target, WorkerReply, WorkerRequest
 from fleet_operator.clients.http_client import HttpClient
 from fleet_operator.clients.http_response import HttpResponse
-from fleet_operator.clients.signed_request import SignedRequest
+from fleet_operator.clients.signed_request import Nonces, SignedRequest, is_signed
 from fleet_operator.ports import Addressee
 from fleet_worker import protocol
 
@@ -28,7 +25,6 @@ CHANGE_SECONDS = 1800.0
 """As long as the most patient trainer waits for a load (NeMo-RL, TRL)."""
 MAX_KNOWN = 12_000
 """Largest number of known processes and of idle connections: those of the largest fleet, and some more."""
-_SIGNATURE_HEADER = protocol.HEADER_SIGNATURE.lower()
 _STATE = SignedRequest.of("GET", protocol.STATE_PATH, seconds=READ_SECONDS)
 
 
@@ -42,9 +38,7 @@ class AdminPorts:
             max_idle=MAX_KNOWN,
             connect_timeout_seconds=CONNECT_SECONDS,
         )
-        # The number grows with each call, so that a worker accepts a call only once, and no late one.
-        self._name = secrets.token_hex(16)
-        self._numbers = itertools.count(1)
+        self._nonces = Nonces()
         self._instances: OrderedDict[Target, str] = OrderedDict()
         """Worker → the process that answered last."""
 
@@ -88,7 +82,7 @@ class AdminPorts:
         )
         done: asyncio.Future[HttpResponse | Exception] = asyncio.Future()
         try:
-            address, signature, sent = request.to(worker, f"{self._name}-{next(self._numbers)}")
+            address, signature, sent = request.to(worker, self._nonces.next())
         except ValueError as error:
             return WorkerReply(problem=str(error))
 
@@ -120,11 +114,7 @@ def _signed(request: WorkerRequest, seconds: float) -> SignedRequest:
 
 def _read(token: str, signature: str, answer: HttpResponse) -> WorkerReply:
     """The answer to the call with this signature."""
-    expected = protocol.answer_signature(
-        token, call=signature, status=answer.status, body=answer.body
-    )
-    claimed = answer.headers.get(_SIGNATURE_HEADER, "")
-    if not hmac.compare_digest(expected.encode(), claimed.encode(errors="replace")):
+    if not is_signed(answer, token, signature):
         return WorkerReply(problem=f"its answer, {answer.status}, is not signed for this call")
     try:
         document = from_json(answer.body, allow_inf_nan=False)

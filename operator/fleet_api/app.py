@@ -13,8 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from fleet_api import audit
-from fleet_api.calls import AUDITED, PATH_KEY, PREFIX, Audited, Gate
+from fleet_api import request_log
+from fleet_api.calls import AUDITED, PATH_KEY, PREFIX, Admission, Audited
 from fleet_api.contract import JSON
 from fleet_api.limits import MAX_BODY_BYTES, SLOT, Limits
 from fleet_api.metrics import Metrics
@@ -36,7 +36,7 @@ OPENAPI_PATH = "/openapi.json"
 
 def application(
     routes: Iterable[Route],
-    gate: Gate,
+    admission: Admission,
     *,
     limits: Limits,
     proxied: Limits,
@@ -47,7 +47,7 @@ def application(
 
     Args:
         routes: The routes of fleets.
-        gate: Lets authorized requests through.
+        admission: Lets authorized requests through.
         limits: Limits of the requests that the RL API answers.
         proxied: Limits of the requests that it passes on.
         not_ready: Returns why this replica is not ready; empty if it is.
@@ -75,7 +75,7 @@ def application(
     app[PROXIED] = set()
     app.router.add_route("GET", OPENAPI_PATH, openapi)
     for route in table:
-        handle = gate.to(route.handler, route.access)
+        handle = admission.to(route.handler, route.access)
         for prefix in (PREFIX, PATH_KEY + PREFIX):
             app.router.add_route(route.method, prefix + route.path, handle)
             if route.is_proxied:
@@ -114,7 +114,7 @@ def _record(request: web.Request, request_id: str, status: int, metrics: Metrics
     changes = may_change and audited.authorized and not _is_proxied(request)
     metrics.observe(route, request.method, status, seconds, fleet if changes else None)
     if may_change and (audited.reason or not _is_proxied(request)):
-        audit.write(
+        request_log.write(
             request_id=request_id,
             caller=audited.caller,
             address=request.remote or "",
@@ -176,7 +176,7 @@ def _limited(limits: Limits, proxied: Limits) -> Middleware:
             return await handler(request)
         which = proxied if _is_proxied(request) else limits
         which.rate.take(request.remote or "")
-        with which.slots.hold() as request[SLOT]:
+        with which.slots.slot() as request[SLOT]:
             return await handler(request)
 
     return limited

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fleet_api.flights import Flights
 from fleet_api.keys import StaticKeys
 from fleet_api.limits import Rate
 from fleet_api.metrics import Metrics
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem, unauthorized
 from fleet_api.settings import UNKNOWN_PER_SECOND
+from fleet_api.shared_calls import SharedCalls
 from fleet_api.ttl_cache import TtlCache
 
 REVIEWS_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
@@ -90,7 +90,7 @@ class Authenticator:
         self._accepted: TtlCache[bytes, Caller] = TtlCache(MAX_REVIEWS, monotonic)
         self._refused: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
         self._seen: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
-        self._flights: Flights[bytes, Caller | str] = Flights()
+        self._shared_calls: SharedCalls[bytes, Caller | str] = SharedCalls()
         self._slots = asyncio.Semaphore(MAX_REVIEWS_AT_ONCE)
         self._unknown = Rate(
             unknown_per_second,
@@ -128,10 +128,10 @@ class Authenticator:
             return holder
         digest = hashlib.sha256(token.encode()).digest()
         known: Caller | str | None = self._accepted.get(digest) or self._refused.get(digest)
-        is_new = known is None and digest not in self._flights
+        is_new = known is None and digest not in self._shared_calls
         self._metrics.reviews.labels("miss" if is_new else "hit").inc()
         if known is None:
-            known = await self._flights.join(
+            known = await self._shared_calls.join(
                 digest, partial(self._bounded_review, token, digest, address)
             )
         if isinstance(known, str):

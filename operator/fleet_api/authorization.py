@@ -11,9 +11,9 @@ from functools import partial
 from http import HTTPStatus
 
 from fleet_api.authentication import Caller
-from fleet_api.flights import Flights
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
+from fleet_api.shared_calls import SharedCalls
 from fleet_api.ttl_cache import TtlCache
 from fleet_operator.api import names
 from rlfleet.ports import Kind
@@ -49,7 +49,7 @@ class Authorizer:
     def __init__(self, cluster: Cluster, *, monotonic: Callable[[], float]) -> None:
         self._cluster = cluster
         self._reviews: TtlCache[tuple[str, Right], bool] = TtlCache(MAX_REVIEWS, monotonic)
-        self._flights: Flights[tuple[str, Right], bool] = Flights()
+        self._shared_calls: SharedCalls[tuple[str, Right], bool] = SharedCalls()
 
     async def require(self, caller: Caller, right: Right, fleet: tuple[str, str]) -> None:
         """Check that the caller has the right on an object of this fleet.
@@ -72,7 +72,7 @@ class Authorizer:
         key = (caller.identity, right)
         known = self._reviews.get(key)
         if known is None:
-            known = await self._flights.join(key, partial(self._review, caller, right))
+            known = await self._shared_calls.join(key, partial(self._review, caller, right))
             self._reviews.put(key, known, ALLOWED_SECONDS if known else DENIED_SECONDS)
         return known
 

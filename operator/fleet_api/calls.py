@@ -95,7 +95,7 @@ PREFIX = "/fleets/{namespace}/{name}"
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 
 
-class Gate:
+class Admission:
     """Lets authorized requests through."""
 
     def __init__(

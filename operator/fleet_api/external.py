@@ -35,6 +35,7 @@ from fleet_api.route import READING_METHODS
 from fleet_api.targets import Targets
 from fleet_api.workers import WORKER_PATH
 from fleet_operator.api import names
+from fleet_operator.counts import counted, counted_of
 from fleet_worker.protocol import MAX_DRIVER_CHARACTERS
 
 _ALL = Rule()
@@ -156,11 +157,13 @@ class External:
         replicas = call.fleet.spec.replicas
         is_whole = len(found.targets) == found.pods == replicas
         if not found.targets or (rule.whole and not is_whole):
+            started = counted_of(
+                len(found.targets), replicas, "worker", "has started", "have started"
+            )
             raise busy(
                 "WorkersMissing",
-                f"fleet {call.fleet.name!r} has {found.pods} workers, of which "
-                f"{len(found.targets)} have started, and should have {replicas}; send the request "
-                "again when they have",
+                f"fleet {call.fleet.name!r} has {counted(found.pods, 'pod')}, and {started}; send the "
+                "request again when all workers have started",
             )
         return found.targets[:1] if rule.one else found.targets
 

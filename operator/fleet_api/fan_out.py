@@ -13,6 +13,7 @@ from typing import Any
 from fleet_api.limits import MAX_BODY_BYTES
 from fleet_api.ports import Target, WorkerReply
 from fleet_api.problems import RETRY_SECONDS, Problem
+from fleet_operator.counts import counted
 from fleet_worker.protocol import Reason
 
 LARGE_BODY_BYTES = 16 * 1024 * 1024
@@ -63,11 +64,10 @@ def failure(targets: Sequence[Target], replies: Sequence[WorkerReply]) -> Proble
     outcomes += [{"pod": one.pod, "status": None} for one in targets[len(replies) :]]
     first = next(o for o, r in zip(outcomes, replies, strict=False) if r is (final or bad)[0])
     good = len(replies) - len(bad)
-    noun = "worker" if len(targets) == 1 else "workers"
     return Problem(
         status,
         "WorkersRefused" if final else "WorkersUnavailable",
-        f"{good} of {len(targets)} {noun} succeeded. {first['pod']}: {first['message']}",
+        f"{good} of {counted(len(targets), 'worker')} succeeded. {first['pod']}: {first['message']}",
         headers={} if final else {"Retry-After": str(RETRY_SECONDS)},
         more={"workers": outcomes},
     )

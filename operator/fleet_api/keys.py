@@ -13,6 +13,8 @@ import hmac
 import logging
 from pathlib import Path
 
+from fleet_operator.counts import counted
+
 logger = logging.getLogger(__name__)
 
 MIN_CHARACTERS = 16
@@ -39,8 +41,8 @@ class StaticKeys:
         keys = _lines(self._folder, name)
         if short := [key for key in keys if len(key) < MIN_CHARACTERS]:
             logger.warning(
-                "%d of the keys of %s are ignored: each needs at least %d characters",
-                len(short),
+                "%s of %s ignored: a key needs at least %d characters",
+                counted(len(short), "key"),
                 name,
                 MIN_CHARACTERS,
             )

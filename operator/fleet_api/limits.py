@@ -102,7 +102,7 @@ class Slots:
         self._taken: Counter[str] = Counter()
 
     @contextmanager
-    def hold(self, caller: str = "") -> Iterator[Slot]:
+    def slot(self, caller: str = "") -> Iterator[Slot]:
         """Hold a slot. Errors: Problem 503 if all are taken, or the caller has its share."""
         if self._taken.total() >= self._limit:
             raise busy("Overloaded", f"{self._limit} {self._what}; {self._remedy}")
@@ -152,7 +152,7 @@ class Waits:
     @contextmanager
     def of(self, request: web.Request, caller: str) -> Iterator[None]:
         """Hold a slot for a request that waits. Errors: Problem 503."""
-        with self._slots.hold(caller):
+        with self._slots.slot(caller):
             request[SLOT].release()
             yield
 

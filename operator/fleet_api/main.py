@@ -13,7 +13,7 @@ from fleet_api.admin_ports import AdminPorts
 from fleet_api.app import application
 from fleet_api.authentication import Authenticator
 from fleet_api.authorization import Authorizer
-from fleet_api.calls import Gate
+from fleet_api.calls import Admission
 from fleet_api.changes import Changes
 from fleet_api.control import control_routes
 from fleet_api.events import Events
@@ -68,7 +68,7 @@ def build(
         metrics=metrics,
         unknown_per_second=settings.unknown_tokens_per_second,
     )
-    gate = Gate(
+    admission = Admission(
         fleets,
         authenticator,
         Authorizer(cluster, monotonic=time.monotonic),
@@ -110,7 +110,7 @@ def build(
     )
     app = application(
         table,
-        gate,
+        admission,
         limits=Limits(
             Rate(settings.requests_per_second, time.monotonic),
             Slots(settings.concurrent_requests, metrics.in_work.labels("own").set),

@@ -12,10 +12,10 @@ from aiohttp import web
 from fleet_api.calls import Access, Call
 from fleet_api.contract import Contract
 from fleet_api.fleets import Fleet, Fleets
-from fleet_api.flights import Flights
 from fleet_api.metric_pages import Page, together
 from fleet_api.problems import Problem
 from fleet_api.route import Route
+from fleet_api.shared_calls import SharedCalls
 from fleet_api.workers import metrics_addresses
 
 MEDIA = "text/plain"
@@ -31,7 +31,7 @@ class WorkerMetrics:
 
     def __init__(self, fleets: Fleets) -> None:
         self._fleets = fleets
-        self._flights: Flights[tuple[str, str], str] = Flights()
+        self._shared_calls: SharedCalls[tuple[str, str], str] = SharedCalls()
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -58,7 +58,7 @@ class WorkerMetrics:
                 "them",
             )
         key = (fleet.namespace, fleet.name)
-        text = await self._flights.join(key, partial(self._together, fleet))
+        text = await self._shared_calls.join(key, partial(self._together, fleet))
         return web.Response(text=text, content_type=MEDIA)
 
     async def _together(self, fleet: Fleet) -> str:

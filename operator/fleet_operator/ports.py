@@ -91,7 +91,7 @@ class Leadership(Protocol):
     """The Lease as the operator uses it. Any thread may renew it."""
 
     @property
-    def held(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process may act as the leader right now. Readable from every thread."""
 
     @property
@@ -101,7 +101,7 @@ class Leadership(Protocol):
     async def acquire(self) -> None:
         """Wait until this process is the leader."""
 
-    async def hold(self) -> None:
+    async def keep_renewing(self) -> None:
         """Renew until leadership is lost."""
 
     async def release(self) -> None:

@@ -85,7 +85,7 @@ def differences(some: list[float], others: list[float]) -> list[float]:
 
 
 def stitched(turns: list[Json]) -> None:
-    """Each turn's prompt goes on where the tokens of the one before end."""
+    """Each turn's prompt continues where the tokens of the one before end."""
     for before, after in itertools.pairwise(turns):
         end = before["prompt_ids"] + before["completion_ids"]
         assert after["prompt_ids"][: len(end)] == end

@@ -132,7 +132,7 @@ async def test_released_clients_drive_all_workers_and_sample_at_one_address(
     clients = await asyncio.to_thread(starting.__enter__)
     try:
         sync = {"file": "/weights/a", "world_size": GROUP_SIZE}
-        # Weights from files can be restored, so the worker that fails goes on.
+        # Weights from files can be restored, so the worker that fails keeps serving.
         async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             files = {"weight_dir": str(tmp_path / "step_7")}
             assert (await http.post(f"{url}/update_weights", json=files)).status_code == 200

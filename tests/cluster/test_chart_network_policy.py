@@ -65,7 +65,7 @@ def test_only_the_operator_reaches_the_admin_port_and_every_client_the_public_on
     assert policy["spec"]["policyTypes"] == ["Ingress"], "workers reach out as before"
 
 
-def test_it_selects_workers_and_names_their_ports(cluster: Cluster) -> None:
+def test_the_policy_selects_workers_and_names_their_ports(cluster: Cluster) -> None:
     made = Rendered(cluster, ON, 'watchNamespaces=["rl"]', metrics_from(MONITORING))
     policy, worker = made.one("NetworkPolicy", POLICY), worker_pod()
     (expression,) = policy["spec"]["podSelector"]["matchExpressions"]

@@ -185,7 +185,7 @@ async def test_the_api_server_refuses_what_a_version_may_not_do(
         await blocking(weights.publish, "5", path="/weights/other")
 
 
-async def test_a_status_of_an_older_generation_is_no_outcome(stage: Stage) -> None:
+async def test_a_status_of_an_older_generation_is_not_an_outcome(stage: Stage) -> None:
     await stage.make_fleet(replicas=1, version="1")
     generation = (await stage.weights())["metadata"]["generation"]
     await write_status(stage, **spoken(generation, "1", "Staging", stalled="SourceNotFound"))
@@ -244,7 +244,7 @@ async def test_a_version_that_the_server_has_forgotten_is_read_again(stage: Stag
     await kube.close()
 
 
-async def test_a_watch_goes_on_after_its_connection_was_cut(stage: Stage, tmp_path: Path) -> None:
+async def test_a_watch_continues_after_its_connection_was_cut(stage: Stage, tmp_path: Path) -> None:
     await stage.make_fleet(replicas=1, version="1")
     async with ApiProxy(stage.credentials) as proxy:
         config = proxy.kubeconfig(tmp_path, stage.credentials.token)

@@ -133,11 +133,11 @@ def test_the_command_line_shows_uses_and_explains_a_cluster(devcluster_api: Clus
     assert forwarded.startswith("127.0.0.1:")
 
 
-def test_the_command_line_says_what_is_wrong_and_the_way_out() -> None:
+def test_the_command_line_names_the_error_and_the_remedy() -> None:
     nowhere = _command("kubeconfig", "--id", "nowhere")
     assert nowhere.returncode == 1
     assert "there is no cluster 'nowhere'" in nowhere.stderr
-    assert "way out: start it" in nowhere.stderr
+    assert "remedy: start it" in nowhere.stderr
     assert "Traceback" not in nowhere.stderr
     assert "cannot be the id" in _command("status", "--id", "No Such Id").stderr
     assert "has no '='" in _command("load-image", "x:y", "--file", "nothing").stderr

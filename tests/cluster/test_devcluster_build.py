@@ -44,6 +44,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RLFLEET_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     monkeypatch.delenv("RLFLEET_KEEP_GO_CACHE", raising=False)
+    monkeypatch.delenv(parts.CHOICE, raising=False)
     monkeypatch.setattr(machine, "fitting_runc", lambda: Path("/usr/bin/runc"))
     monkeypatch.setattr(machine, "fitting_nft", lambda: Path("/usr/sbin/nft"))
     return tmp_path / "calls"
@@ -95,6 +96,18 @@ def test_the_control_plane_alone_does_not_build_the_rest() -> None:
     programs.ensure("api", _progress())
 
     assert programs.missing("node") == ("dns", "containers")
+
+
+def test_the_oldest_kubernetes_is_built_when_it_is_chosen_and_its_servers_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(parts.CHOICE, "oldest")
+    assert programs.missing("api") == ("kube-oldest", "kube", "certs")
+
+    found = programs.ensure("api", _progress())
+
+    made = {name: found.path(name).resolve().name for name in ("kube-apiserver", "etcd", "kubectl")}
+    assert made == {"kube-apiserver": "kube-oldest", "etcd": "kube", "kubectl": "kube"}
 
 
 def test_a_failed_build_reports_the_output_of_go_and_leaves_nothing_that_looks_finished(
@@ -175,7 +188,7 @@ def test_go_writes_below_the_cache_folder_and_keeps_the_users_settings(
     assert "-modcacherw" in calls.read_text()
 
 
-def test_gos_caches_are_removed_after_success_unless_they_are_to_be_kept(
+def test_gos_caches_are_removed_after_success_unless_the_user_keeps_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RLFLEET_KEEP_GO_CACHE", "1")
@@ -240,6 +253,7 @@ def test_a_change_of_a_flag_changes_the_key() -> None:
 
 def test_versions_are_read_from_the_pinned_modules() -> None:
     assert parts.kubernetes_version().startswith("v1.")
+    assert parts.oldest_kubernetes_version().startswith("v1.")
     assert parts.helm_version().startswith("v4.")
     assert f"-X k8s.io/component-base/version.gitVersion={parts.kubernetes_version()}" in (
         parts.KUBE.link

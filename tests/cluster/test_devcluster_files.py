@@ -148,7 +148,7 @@ def test_a_package_is_unpacked_not_installed_and_runs_with_its_own_libraries(
     assert not (moved / "apt").exists()
 
 
-def test_a_package_that_cannot_be_had_is_named_with_the_way_out(
+def test_a_package_that_is_not_available_is_named_with_the_remedy(
     tmp_path: Path, notes: Path
 ) -> None:
     with pytest.raises(BuildError, match="Unable to locate package nothing") as caught:

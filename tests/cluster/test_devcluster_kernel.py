@@ -54,7 +54,7 @@ def test_the_unified_tree_is_used_where_version_1_is_not_mounted() -> None:
     assert found == (Hierarchy("", top / "user.slice/user-0.slice/session-1.scope", top),)
 
 
-def test_version_1_wins_where_the_unified_tree_only_stands_beside_it() -> None:
+def test_version_1_wins_where_the_unified_tree_is_only_an_addition() -> None:
     own = "9:cpu:/\n8:cpuacct:/\n7:cpuset:/\n6:memory:/outer\n5:pids:/\n0::/"
     beside = _UNIFIED.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 
@@ -143,7 +143,7 @@ def test_version_2_says_so_when_no_group_can_hand_controllers_on(
     assert "Delegate=yes" in caught.value.remedy
 
 
-def test_this_machine_passes_what_the_kernel_is_asked(devcluster_node_possible: None) -> None:
+def test_this_machine_passes_the_checks_of_the_kernel(devcluster_node_possible: None) -> None:
     assert list(preflight._groups("node")) == []
     assert list(preflight._kernel("node")) == []
     assert not list(cache_folder().glob(".probe-*"))

@@ -91,7 +91,7 @@ def cluster_id(devcluster_node_possible: None) -> Iterator[str]:
 
 
 @pytest.mark.long
-def test_it_starts_is_used_and_ends(cluster_id: str) -> None:
+def test_the_cluster_of_the_page_starts_is_used_and_ends(cluster_id: str) -> None:
     printed = run(START_AND_END, cluster_id)
 
     assert f"cluster {cluster_id} is ready" in printed

@@ -12,6 +12,7 @@ import pytest
 
 from devcluster import distribution, machine, preflight, programs
 from devcluster.errors import CannotRunHereError
+from devcluster.parts import CHOICE
 from devcluster.profiles import Profile
 from devcluster.starting import start
 
@@ -22,6 +23,7 @@ _FITTING = {"unshare", "nsenter", "mount", "ip", "gcc", "apt-get", "dpkg", "go"}
 def fitting_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine on which only the programs are missing, which the build makes."""
     monkeypatch.setenv("RLFLEET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(CHOICE, raising=False)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(machine, "find_program", _without())
     monkeypatch.setattr(machine, "fitting_runc", lambda: None)
@@ -51,6 +53,19 @@ def _words(profile: Profile = "node") -> str:
 def test_a_fitting_machine_has_no_problems() -> None:
     assert preflight.problems("node") == ()
     assert preflight.problems("api") == ()
+
+
+def test_the_oldest_kubernetes_has_a_control_plane_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHOICE, "oldest")
+
+    assert preflight.problems("api") == ()
+    assert "has a control plane, but no kubelet\n    take the profile api" in _words()
+
+
+def test_a_kubernetes_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHOICE, "1.12")
+
+    assert "RLFLEET_KUBERNETES=1.12 is not a Kubernetes version" in _words("api")
 
 
 def test_another_system_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

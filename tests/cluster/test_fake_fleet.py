@@ -134,7 +134,7 @@ def facts(answer: WorkerAnswer) -> dict[str, Any]:
     }
 
 
-async def test_they_answer_as_the_fake_workers_of_the_simulator(
+async def test_the_fake_fleet_answers_as_the_fake_workers_of_the_simulator(
     fakes: FakeFleet, client: WorkerClient
 ) -> None:
     worker, model = addressee(fakes, 1), FakeWorker("standalone-1", 1, "r", 0, start_seconds=0)

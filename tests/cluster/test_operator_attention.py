@@ -130,7 +130,7 @@ def second(devcluster_api: Cluster) -> Iterator[Release]:
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_of_two_overlapping_releases_the_second_drives_nothing_and_reports_it(
+async def test_the_second_of_two_overlapping_releases_drives_nothing_and_reports_it(
     stage: Stage, second: Release, tmp_path: Path
 ) -> None:
     await stage.make_fleet(replicas=1)

@@ -138,7 +138,7 @@ async def test_orphaned_workers_are_adopted_and_keep_serving(
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_a_swap_back_goes_on_when_its_weight_version_is_deleted(stage: Stage) -> None:
+async def test_a_swap_back_continues_when_its_weight_version_is_deleted(stage: Stage) -> None:
     """The strategy is then that of the fleet, which forbids mixed versions."""
     await stage.make_fleet(replicas=3, version="1")
     await stage.applied("1")

@@ -22,7 +22,7 @@ def _deep_objects_can_be_written() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_deep_objects_can_be_written")
-async def test_a_deeply_nested_overlay_is_refused_and_other_fleets_go_on(stage: Stage) -> None:
+async def test_a_deeply_nested_overlay_is_refused_and_other_fleets_continue(stage: Stage) -> None:
     operator = await stage.start_operator(again=True)
     other = f"{stage.namespace}-deep"
     await stage.make_namespace(other)

@@ -83,7 +83,7 @@ async def _is_renewed(stage: Stage) -> bool:
     return of_today and status["updatedReplicas"] == status["readyReplicas"] == 1
 
 
-async def test_every_right_is_used_and_no_other_is_asked_for(stage: Stage) -> None:
+async def test_every_right_is_used_and_no_other_is_requested(stage: Stage) -> None:
     operator = await stage.start_operator()
     await _whole_life(stage)
     assert await operator.stop() == 0

@@ -140,7 +140,7 @@ async def test_every_strategy_takes_its_version_to_all_workers(stage: Stage) -> 
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_an_adapter_is_served_beside_the_base_weights_and_put_back_after_a_restart(
+async def test_an_adapter_is_served_with_the_base_weights_and_restored_after_a_restart(
     stage: Stage,
 ) -> None:
     await stage.make_fleet(replicas=2, version="1", adapters={"max": 2})

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.cluster.support.operator_process import OperatorProcess
 from tests.cluster.support.stage import FLEET, Stage
+from tests.support.figures import figures
 from tests.support.kstatus import kstatus
 
 POOL = "example.com/pool"
@@ -29,7 +30,8 @@ async def test_a_gated_pod_is_never_stalled_and_serves_when_its_gate_is_removed(
     condition = await stage.condition("Progressing", of="inferencefleets")
     assert condition is not None
     assert (condition["status"], condition["reason"]) == ("True", "WaitingForWorkers")
-    assert "2 pods wait for a scheduling gate. policy-0: SchedulingGated" in condition["message"]
+    assert 2 in figures(condition["message"])
+    assert "policy-0: SchedulingGated" in condition["message"]
     assert kstatus(await stage.fleet()) == kstatus(await stage.weights()) == "InProgress"
 
     await _let_go(stage, f"{FLEET}-0", f"{FLEET}-1")
@@ -49,7 +51,8 @@ async def test_a_pod_without_a_node_is_progress_until_an_autoscaler_brings_one(
     condition = await stage.condition("Progressing", of="inferencefleets")
     assert condition is not None
     assert (condition["status"], condition["reason"]) == ("True", "WaitingForWorkers")
-    assert "1 pod waits for a node. policy-0: Unschedulable: 0/1 nodes" in condition["message"]
+    assert 1 in figures(condition["message"])
+    assert "policy-0: Unschedulable: 0/1 nodes" in condition["message"]
     assert kstatus(await stage.fleet()) == kstatus(await stage.weights()) == "InProgress"
 
     await _label_node(stage)

@@ -17,7 +17,7 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from tests.cluster.support.api_proxy import ApiProxy
-from tests.cluster.support.operator_process import KEPT, free_port
+from tests.cluster.support.operator_process import KEPT
 from tests.cluster.support.stage import FLEET, Stage
 from tests.cluster.test_operator_chart import NAMESPACE, Rendered
 from tests.support.waiting import eventually_async
@@ -27,6 +27,7 @@ from fleet_api.lifecycle import Lifecycle
 from fleet_api.main import build
 from fleet_api.metrics import Metrics
 from fleet_api.settings import parse_settings
+from free_ports import free_port
 from rlfleet.kube import AsyncKube
 from rlfleet.kubeconfig import load_access
 

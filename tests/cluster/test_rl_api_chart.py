@@ -25,7 +25,7 @@ def chart(devcluster_api: Cluster) -> Rendered:
     return Rendered(devcluster_api, "api.enabled=true")
 
 
-def test_it_is_linted_with_the_rl_api(devcluster_api: Cluster) -> None:
+def test_helm_lint_accepts_the_chart_with_the_rl_api(devcluster_api: Cluster) -> None:
     answer = devcluster_api.helm("lint", "--strict", str(CHART), "--set-json", "api.enabled=true")
 
     assert "0 chart(s) failed" in answer.stdout
@@ -68,7 +68,7 @@ def test_keys_come_from_a_secret_that_the_account_need_not_read(
     assert made.pod(ACCOUNT)["spec"]["volumes"][0]["secret"] == {"secretName": "keys"}
 
 
-def test_it_reads_the_tokens_of_the_named_external_fleets_and_no_other_secret(
+def test_the_rl_api_reads_the_tokens_of_the_named_external_fleets_and_no_other_secret(
     devcluster_api: Cluster,
 ) -> None:
     made = Rendered(devcluster_api, "api.enabled=true", 'api.externalFleets=["rl/policy","a/b"]')
@@ -144,7 +144,7 @@ def test_with_a_certificate_the_port_and_its_probes_are_https(
     assert made.pod(ACCOUNT)["spec"]["volumes"][0]["secret"] == {"secretName": "certificate"}
 
 
-def test_its_metrics_are_scraped_as_the_operators_and_apart(devcluster_api: Cluster) -> None:
+def test_the_metrics_of_the_rl_api_have_their_own_scrape(devcluster_api: Cluster) -> None:
     made = Rendered(devcluster_api, "api.enabled=true", "metrics.serviceMonitor.enabled=true")
     service = made.one("Service", f"{ACCOUNT}-metrics")
     (port,) = service["spec"]["ports"]

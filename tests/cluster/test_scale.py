@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from bench_scale.fakes import FakeFleet, free_port
+from bench_scale.fakes import FakeFleet
 from bench_scale.fleet import BenchFleet
 from bench_scale.goals import write_budget
 from bench_scale.operator import Operator
 from bench_scale.place import place, prepare
 from devcluster import Cluster
+from free_ports import free_port
 
 ROLLOUTS = 3
 MAX_LAG_SECONDS = 1.0

@@ -100,7 +100,7 @@ def test_an_object_that_the_operator_has_not_observed_is_progressing(status):
     assert health([found])[0]["status"] == "Progressing"
 
 
-def test_the_reason_comes_first_in_what_people_read():
+def test_the_message_begins_with_the_reason():
     (_, judged) = health(
         objects(*(up(n, "41").refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)))
     )
@@ -115,7 +115,7 @@ def test_the_config_map_has_the_script_for_both_kinds():
         assert data[f"resource.customizations.health.rlfleet.dev_{kind}"] == SCRIPT.read_text()
 
 
-def test_the_fields_that_are_left_to_the_trainer_are_the_same_everywhere():
+def test_the_fields_that_the_trainer_owns_are_the_same_everywhere():
     data = yaml.safe_load((EXAMPLES / "argocd/argocd-cm.yaml").read_text())["data"]
     application = yaml.safe_load((EXAMPLES / "argocd/application.yaml").read_text())["spec"]
     ignored = {i["kind"]: i for i in application["ignoreDifferences"]}

@@ -66,7 +66,7 @@ def test_an_alert_that_does_not_fire_as_expected_is_found(tmp_path: Path) -> Non
         assert programs.promtool("test", "rules", case).returncode == code
 
 
-def test_a_rule_that_is_no_expression_is_found(tmp_path: Path) -> None:
+def test_a_rule_that_is_not_an_expression_is_found(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES.replace("up == 0", "up =="))
 

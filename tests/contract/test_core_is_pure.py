@@ -19,6 +19,7 @@ WORKER_MODULES = next(
 )
 FILES = [
     *sorted((ROOT / "operator/fleet_operator/core").rglob("*.py")),
+    ROOT / "operator/fleet_operator/counts.py",
     *(ROOT / "worker" / f"{name.replace('.', '/')}.py" for name in WORKER_MODULES),
 ]
 
@@ -46,7 +47,13 @@ PURE_MODULES = frozenset(
     ]
 )
 """Standard library that core may import. `datetime` for the type: its clocks are refused below."""
-OURS = ("fleet_operator.api", "fleet_operator.core", "fleet_worker.protocol", *WORKER_MODULES)
+OURS = (
+    "fleet_operator.api",
+    "fleet_operator.core",
+    "fleet_operator.counts",
+    "fleet_worker.protocol",
+    *WORKER_MODULES,
+)
 CLOCKS = frozenset({"now", "utcnow", "today", "fromtimestamp"})
 BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "input", "open", "print"})
 

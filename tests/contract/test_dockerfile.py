@@ -168,7 +168,7 @@ def test_pins_satisfy_what_the_extras_ask_for(extra: str, environment: str) -> N
         assert requirement.specifier.contains(pinned[requirement.name]), requirement
 
 
-def test_the_workers_image_stands_on_the_engine_that_is_tested() -> None:
+def test_the_workers_image_has_the_engine_that_is_tested() -> None:
     version = STAGES["worker"].base.partition(":v")[2]
     (supported,) = (
         r.specifier

@@ -86,7 +86,7 @@ BREACHES = [
     ("worker-ports-are-free", "fleet_worker/engine/port.py", "import fleet_worker.engine.limits"),
     (
         "worker-decisions-are-pure",
-        "fleet_worker/lifecycle/fencing.py",
+        "fleet_worker/lifecycle/authority.py",
         "from datetime import datetime",
     ),
     ("worker-decisions-are-pure", "fleet_worker/provenance/spans.py", "import asyncio"),
@@ -100,7 +100,7 @@ BREACHES = [
     ),
     ("audit-stands-apart", "fleet_worker/audit/judge.py", "import fleet_worker.provenance.spans"),
     ("operator-knows-the-protocol", "fleet_operator/core/manifests/pods.py", "import rlfleet"),
-    ("worker-knows-no-operator", "fleet_worker/lifecycle/fencing.py", "import rlfleet.errors"),
+    ("worker-knows-no-operator", "fleet_worker/lifecycle/authority.py", "import rlfleet.errors"),
     ("client-stands-apart", "rlfleet/resources.py", "import fleet_operator.api.weights"),
     ("client-stands-apart", "rlfleet/sampling.py", "import fleet_worker.protocol"),
     ("client-stands-apart", "rlfleet/callback.py", "import torch"),

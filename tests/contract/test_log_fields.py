@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fleet_worker.logs import json_formatter
-from fleet_worker.protocol import ProbeReport
+from fleet_worker.protocol import PromptsReport
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs/reference/logs.md"
 SOURCES = ("operator/fleet_api", "operator/fleet_operator", "worker/fleet_worker")
-SPREAD = {"found.model_dump()": set(ProbeReport.model_fields)}
+SPREAD = {"found.model_dump()": set(PromptsReport.model_fields)}
 """Fields that a call passes as a whole."""
 
 

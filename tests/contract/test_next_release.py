@@ -33,7 +33,7 @@ def view(state: WorkerState) -> WorkerView:
     return replace(make_worker(0).serving("41").view(), state=state)
 
 
-def test_its_state_is_read() -> None:
+def test_the_state_of_a_worker_of_the_next_release_is_read() -> None:
     state = read()
 
     assert (state.protocol, state.phase, state.version) == (3, "verifying", "41")
@@ -104,7 +104,7 @@ def test_the_protocol_of_this_release_is_nothing_to_say() -> None:
     assert condition_of(decision.fleet.conditions, ConditionType.STALLED) is None
 
 
-def test_a_rollout_goes_on_with_what_is_safe_and_no_worker_counts_as_silent() -> None:
+def test_a_rollout_continues_with_safe_calls_and_no_worker_counts_as_silent() -> None:
     """Staging disturbs no worker, whatever phase it is in."""
     status = applied_status(
         "42",
@@ -121,7 +121,7 @@ def test_a_rollout_goes_on_with_what_is_safe_and_no_worker_counts_as_silent() ->
     assert not decision.pod_actions
 
 
-def test_a_new_reason_is_no_reason_of_a_condition_whatever_it_spells() -> None:
+def test_a_new_reason_is_not_a_reason_of_a_condition_whatever_it_spells() -> None:
     """`AllWorkersServing` is a reason of conditions, and no refusal of a worker."""
     failure = STATE["stage_failure"] | {"reason": "AllWorkersServing"}
     state = read(protocol=2, phase="serving", operation=None, pause=None, stage_failure=failure)

@@ -1,4 +1,4 @@
-"""What a release publishes has absolute links: the pages of both distributions, and the chart's README."""
+"""The files that a release publishes have absolute links: the pages of both distributions, and the chart's README."""
 
 from __future__ import annotations
 

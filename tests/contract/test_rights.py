@@ -14,7 +14,7 @@ PAGE = DOCS / "reference/rbac.md"
 ROW = re.compile(r"^\| (core|`[^`]+`) \| `([^`]+)` \| ((?:`[a-z]+` ?)+)\|", re.MULTILINE)
 
 
-def test_the_page_lists_exactly_the_rights_that_are_asked_for() -> None:
+def test_the_page_lists_exactly_the_rights_that_the_operator_requests() -> None:
     listed = {
         ("" if group == "core" else group.strip("`"), resource, tuple(re.findall(r"\w+", verbs)))
         for group, resource, verbs in ROW.findall(PAGE.read_text())
@@ -24,7 +24,7 @@ def test_the_page_lists_exactly_the_rights_that_are_asked_for() -> None:
     assert listed == {*permissions.NEEDED, lease}
 
 
-def test_no_right_is_asked_for_twice() -> None:
+def test_the_operator_requests_no_right_twice() -> None:
     places = [(group, resource) for group, resource, _ in permissions.NEEDED]
 
     assert len(places) == len(set(places))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from aiohttp import web
 import envs
 from fleet_operator.api.router import Router
 from fleet_operator.core.manifests.router import arguments
+from free_ports import free_port
 
 CHAT, TOKENS = "/v1/chat/completions", "/v1/chat/completions/tokens"
 BODY = {"model": "policy", "messages": []}
@@ -88,7 +88,7 @@ async def routed(tmp_path: Path) -> AsyncIterator[Routed]:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         worker.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    port, metrics = _free_port(), _free_port()
+    port, metrics = free_port(), free_port()
     given = arguments(Router(image="x"), [*(w.url for w in workers), ABSENT], port)
     given[given.index("--prometheus-port") + 1] = str(metrics)  # several tests run at once
     program = envs.interpreter_of("router").with_name("vllm-router")
@@ -108,12 +108,6 @@ async def routed(tmp_path: Path) -> AsyncIterator[Routed]:
             log.close()
             for runner in runners:
                 await runner.cleanup()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def test_the_turns_of_a_session_reach_one_worker_and_sessions_are_spread(

@@ -141,8 +141,13 @@ EXAMPLES = {
             "The verdict stands in the status.",
             "The token is none.",
             "The status told the version.",
+            "The rollout goes on at once.",
+            "The file lies below the root.",
+            "The image is not to be had.",
+            "It is tried again by itself.",
         ),
-        "The worker is recreated and keeps serving version 2. The operator abandons version 3.",
+        "The worker is recreated and keeps serving version 2. The operator abandons version 3."
+        " One drain goes on the list, and the next goes on a list of its own.",
     ),
     "WhatClause": Example(
         ("What the worker holds is kept.", "The worker keeps its weights; what it staged is gone."),

@@ -105,7 +105,7 @@ def test_a_bad_adapter_is_reported_and_the_earlier_version_serves_on(adapted: Ad
     adapted.wait_ready()
 
 
-def test_a_worker_that_starts_anew_is_admitted_with_its_adapter_only(
+def test_a_restarted_worker_is_admitted_only_with_its_adapter(
     adapted: AdapterFleet, tmp_path: Path
 ) -> None:
     adapted.write(20)

@@ -94,7 +94,9 @@ def test_the_reading_and_the_undoing_verbs_work_on_a_real_cluster(
     assert first_words(history, 2)[1:3] == [[now, "Applied"], [before, "Applied"]]
     assert f"{served} workers serve it" in explained
     assert first_words(validated, 1) == [["ok"], ["ok"]]
-    assert {"operator:", "leader:", "rights:", "storage:"} <= {w for _, w in first_words(doctor, 2)}
+    assert {"operator:", "leader:", "rights:", "storage:", "image:", "engine:"} <= {
+        w for _, w in first_words(doctor, 2)
+    }
     assert ["fail"] not in first_words(doctor, 1)
     assert f"serving version {now}" in logged, "of a worker"
     assert f"version {now} on {served} workers" in logged, "of the operator"

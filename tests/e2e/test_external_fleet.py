@@ -78,7 +78,9 @@ def update(fleet: Fleet, step: int) -> None:
     fleet.eventually(lambda: versions(fleet) == (str(step),) * 2, f"version {step} is mirrored")
 
 
-def test_its_versions_are_mirrored_and_newcomers_are_brought_to_them(external: Fleet) -> None:
+def test_the_status_mirrors_its_versions_and_new_workers_are_updated_to_them(
+    external: Fleet,
+) -> None:
     update(external, 3)
     update(external, 5)
 

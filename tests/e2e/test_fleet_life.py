@@ -65,7 +65,7 @@ def test_an_upgrade_of_the_chart_disturbs_no_worker(fleet):
 
 
 @pytest.mark.long
-def test_after_uninstalling_the_fleet_goes_on_and_a_new_install_takes_it_up(fleet, tmp_path):
+def test_a_fleet_keeps_serving_after_an_uninstall_and_a_new_install_adopts_it(fleet, tmp_path):
     stack.uninstall(fleet.cluster)
 
     samples = fleet.while_sampling(

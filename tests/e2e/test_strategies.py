@@ -142,7 +142,7 @@ def test_a_canary_with_different_answers_goes_back_before_any_client_gets_its_to
 
 
 @pytest.mark.long
-def test_a_suspended_version_waits_and_goes_on_when_it_may(fleet):
+def test_a_suspended_version_waits_and_continues_when_it_may(fleet):
     before = fleet.applied()
     step = fleet.next_step()
     fleet.publish(str(step), suspend=True)

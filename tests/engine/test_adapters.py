@@ -108,7 +108,7 @@ def in_background(work: Callable[[], httpx.Response]) -> tuple[threading.Thread,
     return thread, found
 
 
-def test_an_adapter_is_served_under_its_name_beside_the_model(lab: Lab) -> None:
+def test_an_adapter_is_served_under_its_name_in_addition_to_the_model(lab: Lab) -> None:
     base = lab.tokens(model="policy")
     assert lab.ask().status_code == 404
     path = lab.write(1)
@@ -243,9 +243,7 @@ def test_a_deleted_directory_does_not_end_the_engine(lab: Lab, weights: Weights)
 
 
 @pytest.mark.long
-def test_a_held_request_goes_on_with_its_adapter_over_new_base_weights(
-    lab: Lab, weights: Weights
-) -> None:
+def test_a_held_request_keeps_its_adapter_over_new_base_weights(lab: Lab, weights: Weights) -> None:
     lab.put("1", lab.write(1))
     thread, found = in_background(lambda: lab.ask(max_tokens=1500))
     eventually(lambda: lab.state.get("requests") == 1)

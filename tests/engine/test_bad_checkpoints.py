@@ -17,7 +17,7 @@ from tests.support.environments import engine_environment, worker_python
 from tests.support.selection import others_long
 from tests.support.worker import WorkerProcess
 
-# Reading files needs no engine (tests/unit/worker). A few cases show that a real worker goes on.
+# Reading files needs no engine (tests/unit/worker). A few cases show that a real worker keeps serving.
 EVERY_TIME = {
     "missing directory",
     "outside of the roots",

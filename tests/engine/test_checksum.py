@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from typing import Any
 
 import pytest
 from tests.engine.conftest import Weights
-from tests.support.environments import engine_environment, worker_python
+from tests.engine.scripts import ENGINE, output_of
 
 pytestmark = pytest.mark.xdist_group("checksum")
 _TENSORS = """
@@ -48,41 +46,17 @@ found["in pieces"] = of(plain) == whole
 print("result", json.dumps(found))
 """
 
-_MODEL = """
-import json, sys
-from vllm import LLM
-one, other = sys.argv[1:]
-engine = LLM(
-    model=one,
-    worker_extension_cls="fleet_worker.engine.extension.WorkerExtension",
-    enforce_eager=True,
-    kv_cache_memory_bytes=1 << 26,
-    block_size=32,
-    dtype="bfloat16",
-    max_model_len=512,
-    max_num_seqs=4,
-)
+_MODEL = (
+    ENGINE
+    + """
+import json
 found = [engine.collective_rpc("rlfleet_checksum")]
 for path in (other, one):
     engine.collective_rpc("reload_weights", kwargs={"weights_path": path})
     found.append(engine.collective_rpc("rlfleet_checksum"))
 print("result", json.dumps([[each["checksum"] for each in ranks] for ranks in found]))
 """
-
-
-def output_of(script: str, *arguments: str) -> Any:
-    done = subprocess.run(
-        [worker_python(), "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        env=engine_environment(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    # vLLM writes to standard output, too.
-    (result,) = (line for line in done.stdout.splitlines() if line.startswith("result "))
-    return json.loads(result.removeprefix("result "))
+)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +86,7 @@ def test_other_weights_have_another(tensors: dict[str, Any], what: str) -> None:
     assert not tensors[what]
 
 
-def test_weights_of_every_type_can_be_told_apart(tensors: dict[str, Any]) -> None:
+def test_weights_of_every_type_have_distinct_checksums(tensors: dict[str, Any]) -> None:
     assert tensors["kinds"] >= 6  # ones of some types are the same bits in as many bytes
 
 

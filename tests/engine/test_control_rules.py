@@ -89,7 +89,7 @@ def test_the_state_is_served_at_once_while_the_engine_does_not_answer(
     try:
         began = time.monotonic()
         state = driven.state()
-        seconds = time.monotonic() - began  # what asks the engine waits until it goes on
+        seconds = time.monotonic() - began  # calls to the engine wait until it continues
     finally:
         os.kill(engine, signal.SIGCONT)
 

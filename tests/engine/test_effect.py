@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.engine.conftest import Weights
-from tests.engine.test_checksum import output_of
+from tests.engine.scripts import ENGINE, output_of
 
 pytestmark = pytest.mark.xdist_group("effect")
 _PARAMETERS = """
@@ -92,21 +92,11 @@ found["found out"] = effect(scales, calibrate)
 print("result", json.dumps(found))
 """
 
-_MODEL = """
-import json, shutil, sys, tempfile, time
-from vllm import LLM
+_MODEL = (
+    ENGINE
+    + """
+import json
 from fleet_worker.engine.effect import combined
-one, other = sys.argv[1:]
-engine = LLM(
-    model=one,
-    worker_extension_cls="fleet_worker.engine.extension.WorkerExtension",
-    enforce_eager=True,
-    kv_cache_memory_bytes=1 << 26,
-    block_size=32,
-    dtype="bfloat16",
-    max_model_len=512,
-    max_num_seqs=4,
-)
 found = []
 for path in (one, other, other, one):
     files = [{"path": path + "/model.safetensors", "in_memory": False}]
@@ -116,6 +106,7 @@ for path in (one, other, other, one):
     found.append([seen.changed_share, seen.unchanged, seen.compared_elements, seen.why_not])
 print("result", json.dumps(found))
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +115,7 @@ def parameters() -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float8_e4m3fn", "int8"])
-def test_of_every_type_nothing_is_told_from_one_bit(
+def test_a_change_of_one_bit_is_found_in_every_type(
     parameters: dict[str, list[Any]], kind: str
 ) -> None:
     assert parameters[f"nothing torch.{kind}"] == [0.0, True, 2053, 2053, ""]
@@ -174,7 +165,7 @@ def test_incomparable_parameters_are_neither_equal_nor_different(
         assert words in why_not, name
 
 
-def test_a_change_of_what_can_be_seen_is_reported_beside_what_cannot(
+def test_a_visible_change_is_reported_with_the_parameters_that_cannot_be_compared(
     parameters: dict[str, list[Any]],
 ) -> None:
     share, unchanged, _, elements, why_not = parameters["packed away, changed"]
@@ -183,7 +174,9 @@ def test_a_change_of_what_can_be_seen_is_reported_beside_what_cannot(
     assert "1 of 2 parameters" in why_not
 
 
-def test_layout_and_place_in_memory_are_no_change(parameters: dict[str, list[Any]]) -> None:
+def test_layout_and_place_in_memory_do_not_count_as_changes(
+    parameters: dict[str, list[Any]],
+) -> None:
     for name in ("turned round", "other memory", "experts", "found out"):
         assert parameters[name][:2] == [0.0, True], name
 

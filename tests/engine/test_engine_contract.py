@@ -16,6 +16,7 @@ import vllm_names
 from fleet_worker.gateway.routes import Access, access_of
 from fleet_worker.protocol import OWNED_ENGINE_FLAGS
 from fleet_worker.protocol.flags import refused_flags
+from rlfleet.cli.engine_flags import known
 
 pytestmark = pytest.mark.xdist_group("contract")
 _ASK = """
@@ -89,7 +90,7 @@ def site_packages() -> Path:
     return Path(done.stdout.strip())
 
 
-def test_the_installed_engine_has_every_name_that_is_relied_upon() -> None:
+def test_the_installed_engine_has_every_name_that_the_worker_uses() -> None:
     assert installed()["version"].startswith("0.32.")
 
 
@@ -115,6 +116,12 @@ def test_an_owned_flag_is_a_flag_of_the_engine(owned: Any) -> None:
 
     assert names
     assert not owned.short or any(flag.startswith(owned.short) for flag in flags)
+
+
+def test_the_command_line_knows_the_flags_of_the_engine() -> None:
+    # `python3 tools/engine_flags.py` writes them again.
+    assert sorted(known().flags) == installed()["flags"]
+    assert installed()["version"].startswith(f"{known().version}.")
 
 
 def test_the_flags_that_fleets_need_are_theirs_to_pass() -> None:
@@ -165,5 +172,5 @@ def test_cache_flags_of_vllm_are_seen_in_its_configuration(weights: Any) -> None
 
 
 @pytest.mark.parametrize("route", CONTROL_ROUTES)
-def test_a_control_route_is_absent_before_anything_is_asked(route: str) -> None:
+def test_a_control_route_is_absent_before_the_first_request(route: str) -> None:
     assert access_of(route.split()[1]) is Access.ABSENT

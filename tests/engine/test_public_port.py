@@ -79,7 +79,7 @@ def test_tokenizing_is_served(worker: WorkerProcess) -> None:
     assert tokens.json()["count"] > 0
 
 
-def test_beam_search_is_refused_because_nobody_could_label_its_tokens(
+def test_beam_search_is_refused_because_its_tokens_have_no_single_version(
     worker: WorkerProcess,
 ) -> None:
     body = {"model": "policy", "prompt": [1], "max_tokens": 3, "n": 2, "use_beam_search": True}

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 import httpx
+import pytest
 from tests.engine.conftest import Weights
 from tests.support.waiting import eventually
 from tests.support.worker import WorkerProcess, token_request
@@ -145,7 +146,8 @@ def test_every_call_can_be_sent_twice(
     assert (state["phase"], state["version"]) == ("serving", version)
 
 
-def test_a_label_that_stands_for_other_weights_is_refused(
+@pytest.mark.long  # tests/unit/worker/lifecycle has the same without an engine
+def test_a_label_with_other_weights_is_refused(
     worker: WorkerProcess, weights: Weights, new_version: NewVersion
 ) -> None:
     worker.swap(version := new_version(), weights.b)

@@ -10,7 +10,7 @@ from tests.support import damage
 from tests.support.checkpoints import write_checkpoints
 
 
-def test_a_checkpoint_is_complete_small_and_readable_by_everybody(weights: Weights) -> None:
+def test_a_checkpoint_is_complete_small_and_readable_by_all_users(weights: Weights) -> None:
     files = {file.name: file.stat() for file in weights.a.iterdir()}
 
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= set(

@@ -161,7 +161,7 @@ def test_dynamos_flat_names_declare_their_version(run: Run) -> None:
     assert run.version == f"step_{number}"
 
 
-def test_nemo_rl_writes_the_same_folder_again_and_again(run: Run) -> None:
+def test_nemo_rl_writes_the_same_folder_repeatedly(run: Run) -> None:
     trainer, folder = run.trainer, run.weights.root / f"refit-{next(_steps)}"
     health = trainer.must_get("/health")
     assert health["total_backends"] == 1
@@ -294,7 +294,7 @@ def run_later(run: Run) -> tuple[threading.Thread, list[httpx.Response]]:
     return thread, replies
 
 
-def test_areal_ends_its_requests_and_goes_on_with_new_weights(run: Run) -> None:
+def test_areal_ends_its_requests_and_continues_with_new_weights(run: Run) -> None:
     path, number = run.publish(run.weights.b)
     thread, replies = run.in_flight()
     assert run.trainer.must("/areal_pause_generation")["success"] is True

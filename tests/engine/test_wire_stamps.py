@@ -244,7 +244,7 @@ def test_a_demand_is_held_against_what_was_made(
     assert replies[0].headers["x-weight-version"] == version
 
 
-def test_a_stream_ends_where_other_weights_than_demanded_go_on(
+def test_a_stream_ends_where_other_weights_than_demanded_continue(
     worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
 ) -> None:
     body = {"model": "policy", "prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True}

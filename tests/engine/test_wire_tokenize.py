@@ -52,13 +52,13 @@ def test_tokenizing_uses_the_documented_defaults(worker: WorkerProcess) -> None:
     ],
     ids=["one by default", "both said"],
 )
-def test_a_generation_prompt_and_a_continued_message_exclude_each_other(
+def test_a_generation_prompt_and_a_continued_message_are_mutually_exclusive(
     worker: WorkerProcess, options: Json
 ) -> None:
     status, message = refused(worker, "/tokenize", messages=MESSAGES, **options)
 
     assert status == 400
-    assert "exclude each other" in message
+    assert "mutually exclusive" in message
 
 
 @pytest.mark.parametrize("key", ["add_generation_prompt", "continue_final_message"])

@@ -127,7 +127,7 @@ class Convergence:
             converges = self._converges(bound)
         if not converges:
             if self.converged():
-                self.fail(7, "a converged fleet is written about for ever")
+                self.fail(7, "the operator keeps writing about a converged fleet")
             self.fail(6, f"not converged on {self.version} after {bound} reconciles")
 
     def settle_or_say(self, bound: int = 400) -> None:
@@ -180,7 +180,7 @@ class Convergence:
         # Without workers it has not begun; but neither has it while another one is under way.
         waits |= phase is RolloutPhase.PENDING and not decision.rollout.step.holds_requests
         if not waits and not self.stalled:
-            self.fail(6, f"version {self.version} is {phase} for ever, and nobody says why")
+            self.fail(6, f"version {self.version} stays {phase} without a condition")
 
     def _converges(self, bound: int) -> bool:
         self.mend()

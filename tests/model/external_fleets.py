@@ -272,7 +272,7 @@ def half_of_the_workers_miss(trainer: FakeTrainer) -> None:
 
 
 def a_directory_is_written_again(trainer: FakeTrainer) -> None:
-    """No process remembers what it held. That is reported until the trainer goes on from elsewhere."""
+    """No process remembers what it held. That is reported until the trainer continues from elsewhere."""
     fleet = trainer.fleet
     written, others = trainer.number, trainer.number + 1
     trainer.update()
@@ -295,7 +295,7 @@ def a_directory_is_written_again(trainer: FakeTrainer) -> None:
 
 
 def a_directory_is_written_between_two_loads(trainer: FakeTrainer) -> None:
-    """The last worker has other files. It leaves the Service until the trainer goes on."""
+    """The last worker has other files. It leaves the Service until the trainer continues."""
     fleet = trainer.fleet
     trainer.update(rewritten_after=fleet.replicas - 1)
     trainer.look(20)

@@ -31,7 +31,7 @@ from fleet_operator.core.actions import (
 )
 from fleet_worker.lifecycle.refused_stages import with_refusal, without_version
 from fleet_worker.lora.refused import AdapterFault
-from fleet_worker.protocol import Phase, ProbeReport, Reason
+from fleet_worker.protocol import Phase, PromptsReport, Reason
 
 if TYPE_CHECKING:
     from tests.model.fake_worker import FakeWorker
@@ -218,7 +218,7 @@ def _stop(worker: FakeWorker, ticket: Ticket) -> None:
 def _stopped(worker: FakeWorker, ticket: Ticket) -> None:
     action = ticket.action
     assert isinstance(action, Pause | Apply)
-    if not worker.admitted:  # fenced meanwhile: the fence goes on from here
+    if not worker.admitted:  # fenced meanwhile: the fence continues from here
         worker.phase = Phase.JOINING
         ticket.end(Reason.WRONG_PHASE if isinstance(action, Apply) else None)
         return
@@ -339,7 +339,7 @@ def _is_not_idle(worker: FakeWorker) -> bool:
     return worker.not_idle_since is not None
 
 
-def _report(worker: FakeWorker, action: CanaryPrompts) -> ProbeReport:
+def _report(worker: FakeWorker, action: CanaryPrompts) -> PromptsReport:
     """Odd versions are far from all others, and near to each other."""
     run = str(worker.label), worker.run_id, worker.digest
     wanted = action.compare_with, action.compare_with_run_id
@@ -349,7 +349,7 @@ def _report(worker: FakeWorker, action: CanaryPrompts) -> ProbeReport:
     if before is not None:
         drift = 9.0 if len({run[0], before[0]} & worker.odd_versions) == 1 else 0.1
     with_version, with_run_id, with_digest = before or (None, None, None)
-    return ProbeReport(
+    return PromptsReport(
         version=run[0],
         run_id=worker.run_id,
         digest=worker.digest,
@@ -430,7 +430,7 @@ def _put(worker: FakeWorker, action: ReadLora, held: FakeAdapter | None) -> Reas
 
 
 def _read(worker: FakeWorker, action: ReadLora) -> tuple[FakeAdapter, Reason | None]:
-    """The adapter that lies there now, and why the worker refuses it."""
+    """The adapter that is there now, and why the worker refuses it."""
     source, reason = str(action.source), None
     found = FakeAdapter(action.version, action.run_id, source, worker.files.at(source))
     taken = len(worker.adapters) + len(worker.staged_adapters)

@@ -31,7 +31,7 @@ from fleet_worker.protocol import (
     Epoch,
     LoadEffect,
     Phase,
-    ProbeReport,
+    PromptsReport,
     Reason,
     WorkerState,
 )
@@ -58,7 +58,7 @@ class FakeWorker:
         odd_versions: the canary's prompts give nonsense with these.
         lie: `unmoved`: loads say that they succeeded and leave everything as it was; `claims`:
             and the answer shows the requested state.
-        files: what lies under every path, shared by all workers.
+        files: the weights under every path, shared by all workers.
         meant: digest that each version of a run has had in the engine of this process.
         stubborn_until: until then its engine does not end its requests.
         sessions: how many sessions it reports; None if its release does not count them.
@@ -108,7 +108,7 @@ class FakeWorker:
     room_for_adapters: int = ROOM_FOR_ADAPTERS
     no_slot_until: float = 0
     failing_adapters: int = 0
-    probe: ProbeReport | None = None
+    probe: PromptsReport | None = None
     probed: tuple[WeightsName, ...] = ()
     paused_seconds: float | None = None
     staging: Ticket | None = None

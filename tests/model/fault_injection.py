@@ -35,7 +35,7 @@ class FaultInjection:
 
     def hang(self, pod: FakePod, *, hung: bool = True) -> None:
         """A worker stops answering while its running requests continue, or answers again."""
-        self.note("fault", f"{pod.name} {'hangs' if hung else 'goes on'}")
+        self.note("fault", f"{pod.name} {'hangs' if hung else 'continues'}")
         pod.worker.hung, pod.suspect = hung, True
 
     def cut_off(self, pod: FakePod, *, cut: bool = True) -> None:

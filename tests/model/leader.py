@@ -214,7 +214,7 @@ class Leader:
         """Not what is in flight already, nor at once what was just refused; and nothing until the
         Lease was read, after a call was refused as old.
         """
-        if self.epochs.is_settling(KEY):
+        if self.epochs.is_term_pending(KEY):
             return False
         flight = self.flights.get(call.pod_uid)
         if flight is not None and flight.action.work == call.work:
@@ -324,7 +324,7 @@ class Leader:
 
     def _weights_view(self, uid: str, asked: Asked, now: float) -> WeightsView:
         status = self.weights.get(uid, NO_STATUS)
-        calling = not self.epochs.is_settling(KEY)
+        calling = not self.epochs.is_term_pending(KEY)
         return asked.view(uid, status, self.watch.update(KEY, uid, status, now, calling=calling))
 
     def _stored(self) -> FleetStatus:

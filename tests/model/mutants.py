@@ -38,7 +38,7 @@ BOUNDED = {"maxStaging": 1}
 MUTANTS = [
     Mutant(
         1,
-        "a version is looked for where the one before it lies",
+        "a version is read from the directory of the version before it",
         "core/observed.py",
         "source = spec.source.resolve(spec.version)",
         "source = spec.source.resolve(self.status.applied_version or spec.version)",
@@ -46,7 +46,7 @@ MUTANTS = [
     ),
     Mutant(
         1,
-        "a canary that fails is said to have passed",
+        "a failed canary is reported as passed",
         "core/strategies/canary.py",
         "passed=not bad,",
         "passed=True,",
@@ -76,7 +76,7 @@ MUTANTS = [
         "core/strategies/baselines.py",
         "if best is Baseline.LOST and awaited_by(view, able):",
         "if False:",
-        story="a_canary_beside_a_silent_worker",
+        story="a_canary_with_a_silent_worker",
     ),
     Mutant(
         6,
@@ -153,7 +153,7 @@ MUTANTS = [
     ),
     Mutant(
         3,
-        "a pause is asked for that lasts ten times as long as is promised",
+        "a pause lasts ten times the promised time",
         "core/worker_calls.py",
         "mode=PAUSE_MODES[settings.pause.mode],\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,"
         "\n        lease_seconds=LEASE_SECONDS,\n    )\n\n\ndef load(",
@@ -178,7 +178,7 @@ MUTANTS = [
     ),
     Mutant(
         4,
-        "what a template change has taken away itself was held back before it",
+        "a pod that a template change has deleted counts as held back before the change",
         "core/fleet_plan.py",
         "return min(before, sound.count(lambda f: f.pod.gated))",
         "return sound.count(lambda f: f.pod.gated)",
@@ -186,7 +186,7 @@ MUTANTS = [
     ),
     Mutant(
         4,
-        "what a queue has let in since is held back for ever",
+        "a pod that a queue has let in since counts as held back until the change ends",
         "core/fleet_plan.py",
         "return min(before, sound.count(lambda f: f.pod.gated))",
         "return before",
@@ -198,7 +198,7 @@ MUTANTS = [
         "core/fleet_plan.py",
         "return min(before, sound.count(lambda f: f.pod.gated))",
         "return 0",
-        story="a_template_change_beside_a_pod_that_a_queue_holds_back",
+        story="a_template_change_with_a_pod_that_a_queue_holds_back",
     ),
     Mutant(
         4,
@@ -317,7 +317,7 @@ MUTANTS = [
         "runtime/epochs.py",
         "self._refused[key] = max(obeyed.term, self._refused.get(key, 0))",
         "self._floors[key] = obeyed.term",
-        story="a_leader_whose_clock_stood_still",
+        story="a_leader_whose_clock_stopped",
     ),
     Mutant(
         5,
@@ -442,7 +442,7 @@ MUTANTS = [
     ),
     Mutant(
         9,
-        "what a version stands for is not written down",
+        "the digest of a version is not recorded",
         "core/pins.py",
         "added = _first_reports(observed.workers, asked) if asked else ()",
         "added = ()",
@@ -450,7 +450,7 @@ MUTANTS = [
     ),
     Mutant(
         9,
-        "workers load before it is written down what the version stands for",
+        "workers load a version before its digest is recorded",
         "core/pin_gate.py",
         "kept += [action] if stored else []",
         "kept += [action]",
@@ -575,7 +575,7 @@ MUTANTS = [
         "core/surplus.py",
         "serves = may_serve(worker) and worker.standing is not Standing.ABSENT",
         "serves = may_serve(worker)",
-        story="a_scale_down_beside_a_worker_that_hangs",
+        story="a_scale_down_with_a_worker_that_hangs",
     ),
     Mutant(
         6,

@@ -95,7 +95,7 @@ class Operators:
             leader.looks_left = 0
 
     def wake_former(self, former: Leader) -> None:
-        """A leader that was frozen or suspended goes on where it was, unaware of its successor.
+        """A leader that was frozen or suspended continues where it was, unaware of its successor.
 
         A worker that has not heard of the successor yet would let itself be opened. There the epoch
         does not help, but that the process asks itself before every call whether it leads

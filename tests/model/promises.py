@@ -49,7 +49,7 @@ from tests.model.desired import BASE_UID, NO_STATUS, rollout_of
 from tests.model.fake_state import digest_of, version_in
 from tests.model.order import check_order
 from tests.model.readers import Readers
-from tests.model.rests import check_rests
+from tests.model.retry_waits import check_retry_waits
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import Rollout
@@ -561,7 +561,7 @@ class Promises:
         worker has reported a false one.
         """
         check_order(self.sim, leader, decision)
-        check_rests(self.sim, leader, decision)
+        check_retry_waits(self.sim, leader, decision)
         if any(pod.grace for pod in self.sim.pods.values()):
             return
         if leader is self.sim.leader and not self.forbids_mixing and self.sim.desired.base:

@@ -9,7 +9,7 @@ from fleet_operator.core.actions import Pause
 from fleet_worker.protocol import PauseMode
 
 
-def a_scale_down_beside_a_worker_that_hangs() -> Chronicle:
+def a_scale_down_with_a_worker_that_hangs() -> Chronicle:
     """Scaled down next to a worker that hangs, while its new template is refused: the one that serves stays"""
     its = Chronicle(replicas=2, update={"maxUnavailable": 0, "maxSurge": 1})
     its.fleet.refuse_templates()
@@ -45,6 +45,6 @@ def a_late_pause_before_the_fence_of_a_drain() -> Chronicle:
 
 
 STORIES: list[Story] = [
-    a_scale_down_beside_a_worker_that_hangs,
+    a_scale_down_with_a_worker_that_hangs,
     a_late_pause_before_the_fence_of_a_drain,
 ]

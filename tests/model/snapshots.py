@@ -81,7 +81,7 @@ def _copied(thing: Any, known: dict[int, Any]) -> Any:
 
 
 def essence(simulation: Simulation) -> tuple[Any, ...]:
-    """Equal for two moments from which everything goes on alike. Times are as seen from now, in
+    """Equal for two moments from which everything continues alike. Times are as seen from now, in
     tenths of a second: no rule knows shorter ones.
     """
     now = simulation.now
@@ -94,7 +94,9 @@ def essence(simulation: Simulation) -> tuple[Any, ...]:
         *(_weights(s, now) for s in simulation.weights_stored.values()),
         simulation.applied_written,
         _leader(leader, now),
-        tuple((s.action.work, s.epoch, _ago(s.arrives_at, now)) for s in simulation.wire.strays),
+        tuple(
+            (s.action.work, s.epoch, _ago(s.arrives_at, now)) for s in simulation.wire.late_calls
+        ),
         (simulation.promises.served, simulation.promises.agree, *simulation.promises.requested),
         frozenset(simulation.promises.availability.taken & set(simulation.pods)),
     )

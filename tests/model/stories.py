@@ -30,7 +30,7 @@ def a_newer_version_while_all_are_paused() -> Chronicle:
 
 
 def a_newer_version_while_some_have_loaded() -> Chronicle:
-    """A newer version while some have loaded: the rollout goes on to it"""
+    """A newer version while some have loaded: the rollout continues to it"""
     its = Chronicle()
     its.fleet.publish("2")
     its.until(lambda: its.all_are(Phase.PAUSED))
@@ -40,7 +40,7 @@ def a_newer_version_while_some_have_loaded() -> Chronicle:
     return its.end()
 
 
-def a_checkpoint_that_is_no_good() -> Chronicle:
+def a_damaged_checkpoint() -> Chronicle:
     """A damaged checkpoint: it is reported, nothing is touched, and after its repair it is loaded"""
     its = Chronicle()
     its.fleet.spoil("2", *its.fleet.pods.values())
@@ -63,7 +63,7 @@ def a_load_that_breaks_an_engine() -> Chronicle:
 
 
 def an_operator_that_dies_while_loading() -> Chronicle:
-    """An operator that dies after the first load: the next one reads the workers and goes on"""
+    """An operator that dies after the first load: the next one reads the workers and continues"""
     its = Chronicle()
     its.fleet.publish("2")
     its.until(lambda: its.all_are(Phase.PAUSED))
@@ -72,7 +72,7 @@ def an_operator_that_dies_while_loading() -> Chronicle:
     return its.end()
 
 
-def a_leader_that_comes_back_from_the_dead() -> Chronicle:
+def a_leader_that_resumes_late() -> Chronicle:
     """A leader that comes back after a freeze: its calls carry an old epoch and are refused"""
     its = Chronicle()
     its.fleet.publish("2")
@@ -170,7 +170,7 @@ def a_canary_without_a_baseline() -> Chronicle:
     return its.end()
 
 
-def a_canary_beside_a_silent_worker() -> Chronicle:
+def a_canary_with_a_silent_worker() -> Chronicle:
     """Only a silent worker can compare a version that is bad: the others do not judge it meanwhile"""
     its = Chronicle(rollout={"strategy": "Canary"})
     its.fleet.rewrite("/weights/step_1")
@@ -209,7 +209,7 @@ def a_canary_rollout_that_is_suspended_in_a_pause() -> Chronicle:
     return its.end()
 
 
-def a_rolling_rollout_that_is_taken_back() -> Chronicle:
+def a_rolling_rollout_that_is_rolled_back() -> Chronicle:
     """A rolling rollout that fails in the middle and is rolled back"""
     rollout = {"strategy": "Rolling", "maxUnavailable": 1, "onFailure": "Rollback"}
     its = Chronicle(rollout=rollout)
@@ -318,7 +318,7 @@ def a_pod_that_a_queue_holds_back() -> Chronicle:
     return its.end()
 
 
-def a_template_change_beside_a_pod_that_a_queue_holds_back() -> Chronicle:
+def a_template_change_with_a_pod_that_a_queue_holds_back() -> Chronicle:
     """A template change with a pod behind a scheduling gate: the others are recreated one by one"""
     its = Chronicle()
     its.fleet.leave_room_for(3)
@@ -374,7 +374,7 @@ def a_status_that_was_lost() -> Chronicle:
     return its.end()
 
 
-def a_leader_whose_clock_stood_still() -> Chronicle:
+def a_leader_whose_clock_stopped() -> Chronicle:
     """A leader whose clock stood still wakes up: refused, it reads the Lease and ends"""
     its = Chronicle()
     its.fleet.publish("2")
@@ -537,10 +537,10 @@ STORIES: list[Story] = [
     a_rollout,
     a_newer_version_while_all_are_paused,
     a_newer_version_while_some_have_loaded,
-    a_checkpoint_that_is_no_good,
+    a_damaged_checkpoint,
     a_load_that_breaks_an_engine,
     an_operator_that_dies_while_loading,
-    a_leader_that_comes_back_from_the_dead,
+    a_leader_that_resumes_late,
     no_operator_for_a_while,
     a_worker_that_dies_in_a_pause,
     a_worker_that_hangs,
@@ -548,9 +548,9 @@ STORIES: list[Story] = [
     a_version_like_one_that_a_canary_refused,
     a_canary_that_has_lost_the_applied_weights,
     a_canary_without_a_baseline,
-    a_canary_beside_a_silent_worker,
+    a_canary_with_a_silent_worker,
     a_canary_rollout_that_is_suspended_in_a_pause,
-    a_rolling_rollout_that_is_taken_back,
+    a_rolling_rollout_that_is_rolled_back,
     a_template_change_with_a_worker_to_spare,
     a_node_that_is_lost,
     a_run_that_starts_again,
@@ -559,14 +559,14 @@ STORIES: list[Story] = [
     a_run_that_counts_from_0_again,
     files_that_are_rewritten_under_their_path,
     files_that_are_rewritten_before_anything_is_written_down,
-    a_leader_whose_clock_stood_still,
+    a_leader_whose_clock_stopped,
     a_lease_that_is_deleted,
     a_status_that_is_written_late,
     an_outage_of_130_seconds,
     a_clock_that_is_ahead,
     a_checkpoint_that_comes_late,
     a_pod_that_a_queue_holds_back,
-    a_template_change_beside_a_pod_that_a_queue_holds_back,
+    a_template_change_with_a_pod_that_a_queue_holds_back,
     a_template_that_no_queue_lets_in,
     a_template_that_cannot_be_recorded,
     a_fleet_without_a_good_version,

@@ -19,7 +19,7 @@ from tests.model.snapshots import copied, essence
         pytest.param(3, 2, id="3 workers, 2 faults", marks=pytest.mark.long),
     ],
 )
-def test_every_history_comes_to_a_good_end(workers, faults, record_property):
+def test_every_history_converges(workers, faults, record_property):
     explorer = Explorer(workers)
 
     histories = explorer.explore(faults)
@@ -35,7 +35,7 @@ def test_histories_are_counted():
     assert explorer.explore(1) == 1 + explorer.moments * len(explorer.faults)
 
 
-def test_a_fleet_that_comes_to_no_good_end_breaks_promise_6(monkeypatch):
+def test_a_history_that_never_converges_breaks_the_promise_of_progress(monkeypatch):
     explorer = Explorer(1)
     monkeypatch.setattr(Simulation, "converged", lambda _: False)
 

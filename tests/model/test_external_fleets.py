@@ -51,7 +51,7 @@ def test_workers_come_up_on_the_models_own_version_and_an_update_is_mirrored(fle
     assert fleet.fleet.applied.version == "1"
 
 
-def test_a_newcomer_is_brought_to_what_the_others_serve(fleet):
+def test_a_new_worker_is_updated_to_what_the_others_serve(fleet):
     for worker in fleet.workers.values():
         update(worker, "1")
     look(fleet)
@@ -77,12 +77,12 @@ def test_a_worker_that_differs_from_the_majority_is_fenced_and_brought_back(flee
         update(fleet.workers[uid], "1")
     fleet.reconcile()
 
-    stray = fleet.workers["uid-3"]
-    assert not stray.admitted
+    differing = fleet.workers["uid-3"]
+    assert not differing.admitted
 
     look(fleet)
-    assert stray.generates
-    assert stray.weights == "1"
+    assert differing.generates
+    assert differing.weights == "1"
 
 
 def test_without_a_majority_it_is_reported_and_no_worker_is_fenced(fleet):
@@ -96,7 +96,7 @@ def test_without_a_majority_it_is_reported_and_no_worker_is_fenced(fleet):
     assert f"{first.name}: {first.label}" in fleet.stalled.message
 
 
-def test_newcomers_wait_when_the_weights_came_from_no_directory(fleet):
+def test_new_workers_wait_when_the_weights_came_from_no_directory(fleet):
     for worker in fleet.workers.values():
         update(worker, "1", source="")
     look(fleet)

@@ -30,7 +30,7 @@ def test_a_killed_worker_comes_back_closed_and_is_admitted_at_the_applied_versio
     assert fleet.pod(0).worker.weights == "1"
 
 
-def test_a_joiner_waits_for_a_barrier_and_opens_with_the_others(fleet):
+def test_a_joining_worker_waits_for_a_barrier_and_opens_with_the_others(fleet):
     fleet.publish("2")
     fleet.until(lambda: all(w.phase is Phase.PAUSED for w in fleet.workers.values()))
     fleet.kill(fleet.pod(0))
@@ -56,7 +56,7 @@ def test_a_silent_worker_in_service_holds_the_barrier_until_it_is_quarantined():
 class TestWorkersThatComeBackAsTheyWere:
     """They hang, are dropped by the Service, miss a rollout, and answer again, with an open latch."""
 
-    def test_they_are_quarantined_before_the_others_serve_something_else(self, fleet):
+    def test_returned_workers_are_quarantined_before_the_others_serve_another_version(self, fleet):
         hung = fleet.pod(1)
         fleet.hang(hung)
         fleet.look(20)
@@ -80,7 +80,7 @@ class TestWorkersThatComeBackAsTheyWere:
         assert hung.quarantine
         fleet.settle()
 
-    def test_they_are_left_alone_where_nothing_changes_meanwhile(self, fleet):
+    def test_returned_workers_are_not_touched_where_nothing_changes_meanwhile(self, fleet):
         hung = fleet.pod(1)
         fleet.hang(hung)
         fleet.look(40)
@@ -91,7 +91,7 @@ class TestWorkersThatComeBackAsTheyWere:
         fleet.settle()
         assert hung.uid in fleet.pods
 
-    def test_one_that_has_not_come_up_yet_is_no_reason_to_wait(self, fleet):
+    def test_the_rollout_does_not_wait_for_a_worker_that_has_not_come_up(self, fleet):
         fleet.kill(fleet.pod(1), back_after_seconds=100)
         fleet.publish("2")
         fleet.until(lambda: fleet.serving == ["2", "2"])
@@ -124,7 +124,7 @@ class TestTemplates:
             pytest.param({"maxUnavailable": 0, "maxSurge": 1}, 3, id="one more at a time"),
         ],
     )
-    def test_a_change_replaces_everybody_and_leaves_enough_serving(self, update, least):
+    def test_a_template_change_replaces_all_workers_and_keeps_enough_serving(self, update, least):
         fleet = Simulation(seed=7, update=update)
         fleet.settle()
         before = set(fleet.pods)
@@ -212,7 +212,7 @@ def test_a_pod_that_lost_its_owner_is_adopted(fleet):
 
 
 class TestAdapters:
-    def test_every_worker_serves_what_is_wanted_without_a_pause(self, fleet):
+    def test_every_worker_serves_the_desired_adapter_without_a_pause(self, fleet):
         fleet.publish_adapter("lora", "3")
         fleet.settle()
 

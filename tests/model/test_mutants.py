@@ -55,7 +55,7 @@ def test_the_planner_as_it_is_breaks_none_of_them():
     assert not breaks(ROOT / "operator", None, histories=3)
 
 
-def test_another_promise_is_no_catch(tmp_path):
+def test_a_break_of_another_promise_does_not_count(tmp_path):
     mutant = next(m for m in MUTANTS if m.promise == 7)
     mutated = a_copy_with(mutant, tmp_path)
 

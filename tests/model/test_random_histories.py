@@ -15,7 +15,7 @@ STEPS_PER_BLOCK = 2_100
 
 
 @pytest.mark.parametrize("block", first_ones_short(range(BLOCKS), SHORT_BLOCKS))
-def test_no_promise_breaks_and_every_history_comes_to_a_good_end(block, record_property):
+def test_every_history_keeps_the_promises_and_converges(block, record_property):
     steps, seed = 0, 1000 * block
     while steps < STEPS_PER_BLOCK:
         steps += history(seed).steps

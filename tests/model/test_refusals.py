@@ -79,7 +79,7 @@ def test_a_template_that_cannot_be_recorded_is_reported_until_it_can_be():
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.promise}: {m.mistake}")
-def test_a_mistake_is_caught_as_promise_ten(mutant: Mutant, tmp_path: Path) -> None:
+def test_a_mistake_is_caught_as_a_refused_call(mutant: Mutant, tmp_path: Path) -> None:
     assert found(a_copy_with(mutant, tmp_path)).startswith("promise 10: ")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.model.faults import Faults
 from tests.model.simulator import Simulation
+from tests.support.figures import figures
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
@@ -45,14 +46,14 @@ def test_a_converged_fleet_writes_nothing(fleet):
     assert fleet.run_quietly() == 0
 
 
-def test_an_operator_that_starts_beside_a_converged_fleet_writes_nothing(fleet):
+def test_an_operator_that_starts_with_a_converged_fleet_writes_nothing(fleet):
     fleet.start_operator()
 
     assert fleet.run_quietly() == 0
 
 
 class TestOvertaken:
-    def test_before_any_load_everybody_goes_on_at_once(self, fleet):
+    def test_before_any_load_all_workers_resume_at_once(self, fleet):
         fleet.publish("2")
         fleet.until(lambda: all_are(fleet, Phase.PAUSED))
         fleet.publish("3")
@@ -63,7 +64,7 @@ class TestOvertaken:
         fleet.settle()
         assert "load 2 on policy-0" not in calls(fleet)
 
-    def test_in_the_middle_of_loading_the_newest_is_taken_after_the_shortest_way_out(self, fleet):
+    def test_during_loading_the_newest_version_follows_the_shortest_end_of_the_rollout(self, fleet):
         fleet.publish("2")
         fleet.until(lambda: all_are(fleet, Phase.PAUSED))
         fleet.faults = Faults(operator_dies_after=1)
@@ -79,7 +80,7 @@ class TestOvertaken:
 
 
 class TestRefused:
-    def test_it_is_reported_and_the_applied_version_keeps_serving(self, fleet):
+    def test_a_refused_version_is_reported_and_the_applied_version_keeps_serving(self, fleet):
         fleet.spoil("2", *fleet.pods.values())
         fleet.publish("2")
         fleet.until(lambda: fleet.stalled)
@@ -92,7 +93,7 @@ class TestRefused:
         fleet.settle()
         assert fleet.stalled is None
 
-    def test_what_is_repaired_is_taken_without_a_person(self, fleet):
+    def test_a_repaired_version_is_loaded_without_an_action_of_the_user(self, fleet):
         fleet.spoil("2", *fleet.pods.values())
         fleet.publish("2")
         fleet.until(lambda: fleet.stalled)
@@ -112,7 +113,8 @@ class TestRefused:
 
         assert calls(fleet).count("pause on policy-1") == 1
         assert not fleet.pod(0).worker.admitted
-        assert "1 worker cannot join at version 2" in fleet.stalled.message
+        assert figures(fleet.stalled.message) >= {1, 2}
+        assert "policy-0" in fleet.stalled.message
         fleet.repair()
         fleet.settle()
 
@@ -123,13 +125,13 @@ class TestRefused:
         fleet.until(lambda: fleet.stalled)
 
         assert fleet.stalled.reason is ConditionReason.CHECKPOINT_TRUNCATED
-        assert "1 worker cannot join at version 1" in fleet.stalled.message
+        assert figures(fleet.stalled.message) >= {1}
         assert "policy-3" in fleet.stalled.message
         assert fleet.serving == ["1", "1", "1"]
 
 
 class TestFailed:
-    def test_a_load_that_breaks_one_engine_halts_and_everybody_serves_the_old_version(self, fleet):
+    def test_a_load_that_breaks_one_engine_halts_and_all_workers_serve_the_old_version(self, fleet):
         fleet.will_break("2", fleet.pod(0))
         fleet.publish("2")
         fleet.until(lambda: fleet.stalled and fleet.serving == ["1", "1", "1"])
@@ -143,7 +145,7 @@ class TestFailed:
         assert [e.result for e in fleet.weights.history[:2]] == ["Applied", "Halted"]
 
     @pytest.mark.parametrize("may_fail", [0, 1])
-    def test_also_where_it_breaks_the_only_one(self, may_fail):
+    def test_a_load_that_breaks_the_only_engine_halts(self, may_fail):
         fleet = Simulation(seed=1, replicas=1, rollout={"maxFailures": may_fail})
         fleet.settle()
         fleet.will_break("2", fleet.pod(0))
@@ -155,7 +157,7 @@ class TestFailed:
         assert fleet.weights.phase is RolloutPhase.HALTED
         assert calls(fleet).count("pause on policy-0") == 1
 
-    def test_what_was_given_up_is_not_tried_again_after_an_operator_restart(self, fleet):
+    def test_an_abandoned_version_is_not_retried_after_an_operator_restart(self, fleet):
         fleet.will_break("2", fleet.pod(0))
         fleet.publish("2")
         fleet.until(lambda: fleet.stalled and fleet.serving == ["1", "1", "1"])
@@ -167,7 +169,7 @@ class TestFailed:
         assert fleet.stalled.reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
         assert fleet.run_quietly() == 0
 
-    def test_it_is_tried_again_after_a_retry(self, fleet):
+    def test_an_abandoned_version_is_loaded_after_a_retry(self, fleet):
         fleet.will_break("2", fleet.pod(0))
         fleet.publish("2")
         fleet.until(lambda: fleet.weights.phase is RolloutPhase.HALTED)
@@ -229,7 +231,7 @@ class TestHeldBack:
         assert fleet.serving == ["1", "1", "1"]
 
     @pytest.mark.parametrize("looks", [0, 1, 3], ids=lambda n: f"after {n} looks")
-    def test_a_run_that_went_back_goes_on_before_it_has_arrived_there(self, looks):
+    def test_a_run_that_went_back_continues_before_it_has_arrived_there(self, looks):
         fleet = Simulation(seed=6, slow_seconds=5)
         fleet.control(runID="run-7")
         fleet.publish("60")

@@ -120,13 +120,14 @@ class FleetMachine(RuleBasedStateMachine):
     # --- workers and nodes ------------------------------------------------------------------------
 
     @rule(
-        ordinal=ORDINALS, action=st.sampled_from(["kill", "hang", "goes on", "cut off", "reached"])
+        ordinal=ORDINALS,
+        action=st.sampled_from(["kill", "hang", "continues", "cut off", "reached"]),
     )
     def a_worker_is_lost_or_found(self, ordinal, action):
         for pod in self._pods(ordinal):
             if action == "kill":
                 self.fleet.kill(pod)
-            elif action in {"hang", "goes on"}:
+            elif action in {"hang", "continues"}:
                 self.fleet.hang(pod, hung=action == "hang")
             else:
                 self.fleet.cut_off(pod, cut=action == "cut off")

@@ -30,7 +30,7 @@ def test_an_override_of_the_version_wins_over_the_fleets_settings():
 
 
 @pytest.mark.parametrize("mode", ["Keep", "Wait", "Abort"])
-def test_in_flight_everybody_swaps_as_soon_as_he_can(mode):
+def test_in_flight_swaps_every_worker_as_soon_as_it_has_staged(mode):
     fleet = settled(rollout={"strategy": "InFlight", "pause": {"mode": mode}}, slow_seconds=2)
     fleet.pod(0).worker.slow_seconds = 60
     fleet.publish("2")
@@ -62,7 +62,7 @@ ROLLING = {"strategy": "Rolling", "maxUnavailable": 1}
 
 
 class TestRolling:
-    def test_one_swaps_after_the_other(self):
+    def test_workers_swap_one_after_the_other(self):
         fleet = settled(rollout=ROLLING, slow_seconds=2)
         fleet.publish("2")
         away = []
@@ -77,8 +77,8 @@ class TestRolling:
     @pytest.mark.parametrize(
         ("on_failure", "versions"),
         [
-            pytest.param("Halt", {"1", "2"}, id="Halt leaves everybody where he is"),
-            pytest.param("Rollback", {"1"}, id="Rollback takes everybody back"),
+            pytest.param("Halt", {"1", "2"}, id="Halt keeps each worker's version"),
+            pytest.param("Rollback", {"1"}, id="Rollback reloads the applied version"),
         ],
     )
     def test_a_failure_in_the_middle(self, on_failure, versions):
@@ -143,7 +143,7 @@ class TestCanary:
         attempts = [c for c in calls(fleet) if c.startswith("stage")]
         assert len(attempts) in range(2, 2 * 100 // 10 + 1)  # by 2 workers, each 10 s
 
-    def test_one_that_dies_is_replaced_by_the_next(self):
+    def test_a_canary_that_dies_is_replaced_by_the_next(self):
         fleet = settled()
         fleet.control(rollout={"strategy": "Canary"})
         fleet.publish("2")

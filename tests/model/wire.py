@@ -35,7 +35,7 @@ class Wire:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        self.strays: list[Flight] = []
+        self.late_calls: list[Flight] = []
         self.sent: list[tuple[str, str]] = []
 
     def ask(self, leader: Leader) -> None:
@@ -66,7 +66,7 @@ class Wire:
         given_up = leader.flights.pop(uid, None)
         if given_up is not None:
             leader.lose(uid, given_up.action, given_up.epoch)
-            self.strays += [given_up] if given_up.ticket is None else []
+            self.late_calls += [given_up] if given_up.ticket is None else []
         sim.note("operator" if leader is sim.leader else "former", f"{call.work} on {call.pod_name}", call.reason)  # fmt: skip
         self.sent.append((str(call.work), call.pod_name))
         sim.promises.readers.note_sent(leader, call)
@@ -100,16 +100,16 @@ class Wire:
         for leader in (sim.leader, *sim.former_leaders):
             for uid, flight in list(leader.flights.items()):
                 self._move(leader, uid, flight)
-        for stray in [s for s in self.strays if s.arrives_at <= sim.now]:
-            self.strays.remove(stray)
-            self._arrive(stray)
+        for late in [s for s in self.late_calls if s.arrives_at <= sim.now]:
+            self.late_calls.remove(late)
+            self._arrive(late)
 
     def leave(self, leader: Leader) -> None:
         """The process of a leader has ended. Its calls in the network arrive nevertheless."""
-        self.strays += [f for f in leader.flights.values() if f.ticket is None]
+        self.late_calls += [f for f in leader.flights.values() if f.ticket is None]
 
     def mend(self) -> None:
-        """A caller soon abandons an answer that will not come."""
+        """A caller soon stops waiting for an answer that will not come."""
         sim = self.simulation
         for flight in sim.leader.flights.values():
             if flight.answer_seconds is None:
@@ -117,7 +117,7 @@ class Wire:
 
     def _flights(self) -> list[Flight]:
         leaders = (self.simulation.leader, *self.simulation.former_leaders)
-        return [*self.strays, *(f for leader in leaders for f in leader.flights.values())]
+        return [*self.late_calls, *(f for leader in leaders for f in leader.flights.values())]
 
     def openings(self) -> set[tuple[str, str | None]]:
         """Version and run of the weights at which calls that may yet arrive open workers."""
@@ -135,7 +135,7 @@ class Wire:
 
     def next_times(self) -> list[float]:
         """When something will happen on the wire."""
-        times = [s.arrives_at for s in self.strays]
+        times = [s.arrives_at for s in self.late_calls]
         sim = self.simulation
         for leader in (sim.leader, *sim.former_leaders):
             for flight in leader.flights.values():

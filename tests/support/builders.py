@@ -41,7 +41,7 @@ from fleet_worker.protocol import (
     PauseMode,
     PauseState,
     Phase,
-    ProbeReport,
+    PromptsReport,
     Reason,
     Source,
     Staged,
@@ -62,12 +62,12 @@ ANOTHER_DIGEST = f"sha256:{'b' * 64}"
 
 
 def path_of(version: str) -> str:
-    """Where a version lies: the model's own weights, or a step of the trainer."""
+    """Where a version is: the model's own weights, or a step of the trainer."""
     return "/models/base" if version == "base" else f"/weights/step_{version}"
 
 
 def target(version: str) -> Checkpoint:
-    """Weights with their label, from where they usually lie."""
+    """Weights with their label, from where they usually are."""
     return Checkpoint(version=version, source=WeightSource(path=path_of(version)))
 
 
@@ -170,7 +170,7 @@ class WorkerBuilder:
     def probed(self, version: str, **found: Any) -> Self:
         """The canary's prompts were run on this version."""
         given: dict[str, Any] = {"version": version, "finite": True, "repetition": 0.1}
-        return self.reporting(probe=ProbeReport.model_validate(given | found))
+        return self.reporting(probe=PromptsReport.model_validate(given | found))
 
     def swapped(self, version: str, *, paused_seconds: float) -> Self:
         """Its last swap took this long."""
@@ -343,7 +343,7 @@ def make_spec(**fields: Any) -> FleetSpec:
 
 
 def make_weights(version: str, **fields: Any) -> WeightsView:
-    """A WeightVersion that asks for a version from where it usually lies."""
+    """A WeightVersion that asks for a version from where it usually is."""
     source = fields.pop("source", {"path": WEIGHTS_PATH})
     fleet = fields.pop("fleet", "policy")
     spec = {"fleetRef": {"name": fleet}, "version": version, "source": source}
@@ -433,7 +433,7 @@ def make_view(
 def make_condition(
     kind: ConditionType,
     *,
-    holds: bool = True,
+    is_true: bool = True,
     reason: ConditionReason = ConditionReason.ALL_WORKERS_SERVING,
     message: str = "",
     since: datetime = NOW,
@@ -441,7 +441,7 @@ def make_condition(
     """A condition of generation 1."""
     return Condition(
         type=kind,
-        status="True" if holds else "False",
+        status="True" if is_true else "False",
         reason=reason,
         message=message,
         observed_generation=1,

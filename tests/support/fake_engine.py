@@ -118,8 +118,8 @@ class FakeEngine:
         self.weights = f"received {self.sent}"
         self.adapters.clear()  # as vLLM does
 
-    async def abandon_transfer(self) -> None:
-        await self._do("abandon_transfer")
+    async def cancel_transfer(self) -> None:
+        await self._do("cancel_transfer")
 
     async def checksum(self) -> str:
         await self._do("checksum")

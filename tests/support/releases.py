@@ -14,7 +14,7 @@ from stack.operator import CHART
 
 VERSION = "0.2.0"
 START_LIMIT_SECONDS = 1800
-"""The later release abandons a starting worker after this time."""
+"""The later release ends a starting worker after this time."""
 WORKER_IMAGE = f"rlfleet/worker:{VERSION}"
 _TODAYS_LIMIT = "START_LIMIT_SECONDS = 3600\n"
 

@@ -59,7 +59,9 @@ class TinyInspector:
     ) -> bool:
         self.before_finite(check_cancelled)
         self.checked.append(checkpoint.path)
-        return checkpoint.hold(budget=budget, check_cancelled=check_cancelled, inspect=tiny_inspect)
+        return checkpoint.read_all(
+            budget=budget, check_cancelled=check_cancelled, inspect=tiny_inspect
+        )
 
     def normalised_config(self, config: dict[str, Any]) -> dict[str, Any]:
         return config

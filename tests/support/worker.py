@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import Any, Self
 import httpx
 from tests.support.environments import ENGINE_ARGUMENTS, engine_environment, worker_python
 from tests.support.waiting import eventually
+
+from free_ports import free_port
 
 TOKEN = "a-token-of-the-tests"
 MODEL_NAME = "policy"
@@ -278,10 +279,3 @@ def events_of(text: str) -> list[dict[str, Any]]:
     """The JSON events of a stream."""
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
-
-
-def free_port() -> int:
-    """A free port of loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -31,8 +31,8 @@ from fleet_worker.protocol import (
     OpenRequest,
     PauseMode,
     PauseRequest,
-    ProbeReport,
-    ProbeRequest,
+    PromptsReport,
+    PromptsRequest,
     Source,
     StageRequest,
     WorkerState,
@@ -117,9 +117,11 @@ class WorkerHarness:
         request = FenceRequest(reason="a test", drain_timeout_seconds=drain, epoch=self.epoch())
         await self.agent.fence(request)
 
-    async def probe(self, *prompts: str, **named: str) -> ProbeReport | None:
-        request = ProbeRequest(prompts=prompts or ("x",), max_tokens=8, epoch=self.epoch(), **named)
-        await self.agent.probe(request)
+    async def run_prompts(self, *prompts: str, **named: str) -> PromptsReport | None:
+        request = PromptsRequest(
+            prompts=prompts or ("x",), max_tokens=8, epoch=self.epoch(), **named
+        )
+        await self.agent.run_prompts(request)
         return self.state.probe
 
 
@@ -136,7 +138,7 @@ class TrainerHarness:
         room = options.pop("room", TransferRoom())
         management = options.pop("management", Management.EXTERNAL)
         transfers = Transfers(harness.agent, room)
-        harness.agent.on_released = transfers.abandon
+        harness.agent.on_released = transfers.cancel
         driver = Driver(harness.agent, transfers, DriverRules(management, lease_seconds=60))
         return cls(harness, driver, transfers)
 

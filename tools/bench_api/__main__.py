@@ -21,11 +21,12 @@ from typing import Any
 from bench_api import trainers
 from bench_api.rl_api import RlApi
 from bench_scale import place
-from bench_scale.fakes import FakeFleet, free_port
+from bench_scale.fakes import FakeFleet
 from bench_scale.fleet import NAME, fleet_of
 from bench_scale.operator import Operator
 from bench_worker.report import PAGE, REPOSITORY, machine
 from devcluster import Cluster, DevclusterError
+from free_ports import free_port
 
 RESULTS = REPOSITORY / "bench" / "results" / "api.json"
 BEGIN, END = "<!-- bench-api: begin -->", "<!-- bench-api: end -->"

@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 
 import envs
-from bench_scale.fakes import free_port
 from fleet_operator.api.router import Router, RouterPolicy
 from fleet_operator.core.manifests.router import arguments
+from free_ports import free_port
 
 _START_SECONDS = 150.0
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,18 +15,12 @@ from typing import Any, Self
 
 from devcluster import programs
 from devcluster.parts import Part
+from free_ports import free_port
 
 PART = Part(name="fake-fleet", module=Path(__file__).with_name("fake_fleet"), packages=(".",))
 """A fake kubelet and fake workers in one process; `go build` names it like its module."""
 PROGRAM = "fakefleet"
 NANO = 1e-9
-
-
-def free_port() -> int:
-    """A port on which nothing listens right now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def standalone_address(number: int) -> str:

@@ -12,12 +12,13 @@ from typing import Any
 
 from bench_scale import deciding, place
 from bench_scale.contender import Contender
-from bench_scale.fakes import FakeFleet, free_port
+from bench_scale.fakes import FakeFleet
 from bench_scale.fleet import BenchFleet
 from bench_scale.killing import rollouts_with_a_kill
 from bench_scale.operator import Operator
 from bench_scale.profile import Profile, flame_graph_of
 from devcluster import Cluster
+from free_ports import free_port
 
 STRATEGIES = ("Synchronized", "InFlight", "Rolling", "Canary")
 SLOW_MS = 250

@@ -15,7 +15,7 @@ from typing import Self
 
 import envs
 from bench_scale import processes
-from bench_scale.fakes import free_port
+from free_ports import free_port
 
 LEASE = "bench-scale"
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR")

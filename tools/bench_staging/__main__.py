@@ -14,6 +14,7 @@ from typing import Any
 
 import envs
 from bench_worker.report import PAGE, REPOSITORY, machine
+from fleet_worker.errors import counted
 
 RESULTS = REPOSITORY / "bench" / "results" / "staging.json"
 BEGIN, END = "<!-- bench-staging: begin -->", "<!-- bench-staging: end -->"
@@ -64,7 +65,7 @@ def _table(results: dict[str, Any]) -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     for row in results["rows"]:
-        files = f"{row['files']} file{'s' * (row['files'] > 1)}"
+        files = counted(row["files"], "file")
         where = "held in memory" if row["held"] else "beyond the budget"
         rates = [
             f"{size / statistics.median(row[name]) / 1e9:.2f} GB/s"

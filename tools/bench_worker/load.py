@@ -86,5 +86,5 @@ async def _ask(client: httpx.AsyncClient, *, streamed: bool) -> None:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of all lies."""
+    """The value below which this share of all is."""
     return statistics.quantiles(values, n=1000, method="inclusive")[round(share * 1000) - 1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 import httpx
 
 import envs
+from free_ports import free_port
 
 MODEL = "policy"
 TOKEN = "of-the-bench"  # noqa: S105 - of a server on loopback that lives for minutes
@@ -76,7 +76,7 @@ class Server:
 @contextlib.contextmanager
 def stock(folder: Path, model: Path, *, threads: int, cache_bytes: int) -> Iterator[Server]:
     """`vllm serve` with its development routes, until the block ends."""
-    port = _free_port()
+    port = free_port()
     command = [
         str(envs.interpreter_of("worker")),
         "-m",
@@ -104,7 +104,7 @@ def worker(
     folder: Path, model: Path, roots: Sequence[Path], *, threads: int, cache_bytes: int
 ) -> Iterator[Server]:
     """Our worker, joining, until the block ends."""
-    port, admin_port = _free_port(), _free_port()
+    port, admin_port = free_port(), free_port()
     token = folder / "token"
     token.write_text(TOKEN)
     command = [
@@ -171,9 +171,3 @@ def _wait(process: subprocess.Popen[bytes], log: Path, client: httpx.Client, pat
                 return time.monotonic() - began
         time.sleep(0.02)
     raise ServerEndedError(f"not up within {START_SECONDS} s")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

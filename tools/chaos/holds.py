@@ -1,11 +1,11 @@
 """Keeping a rollout in a phase for as long as a fault needs.
 
 Tiny models pass every phase within milliseconds. A process that is stopped holds the others up at
-the barrier, so that the phase lasts until it goes on:
+the barrier, so that the phase lasts until it continues:
 
     Staging    the worker `slow` is stopped as a whole: it cannot stage
     Pausing    its engine is stopped: it stages, and cannot pause; `other` is paused
-    Loading    then `other`'s engine is stopped and `slow`'s goes on: all are paused, one cannot load
+    Loading    then `other`'s engine is stopped and `slow`'s continues: all are paused, one cannot load
     Resuming   then it is the other way round again: all have loaded, one cannot resume
 """
 
@@ -42,7 +42,7 @@ class Held:
 
 @contextmanager
 def held_in(fleet: Fleet, phase: Phase, **spec: object) -> Iterator[Held]:
-    """Publish the next step and keep its rollout in a phase; it goes on when the block ends."""
+    """Publish the next step and keep its rollout in a phase; it continues when the block ends."""
     slow, other = sorted(fleet.pods())[:2]
     version = str(fleet.next_step())
     with ExitStack() as stopped:

@@ -148,7 +148,7 @@ def _operator_frozen(fleet: Fleet, phase: Phase) -> None:
 
 
 def _path_rewritten(fleet: Fleet, _: Phase) -> None:
-    """Other weights lie under the path of the applied version when a worker starts again.
+    """Other weights are under the path of the applied version when a worker starts again.
 
     The worker must not be admitted, and the fleet must say why, until the files are restored.
     """
@@ -172,7 +172,7 @@ def _recreated_over_its_files(fleet: Fleet, _: Phase) -> None:
 
 @contextmanager
 def _written_over(fleet: Fleet, version: str) -> Iterator[None]:
-    """Other weights lie under the path of a version meanwhile."""
+    """Other weights are under the path of a version meanwhile."""
     file = fleet.folder(int(version)) / "model.safetensors"
     rightful = file.read_bytes()
     file.write_bytes((fleet.folder(fleet.next_step()) / "model.safetensors").read_bytes())

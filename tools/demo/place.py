@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from devcluster import Cluster, DevclusterError
+from free_ports import free_port
 
 NAMESPACE = "rl"
 FLEET = "policy"
@@ -106,9 +106,7 @@ class ExistingCluster:
         if shutil.which("kubectl") is None or shutil.which("helm") is None:
             raise CommandError("kubectl and helm must be on the PATH for CLUSTER=existing")
         self.environment = dict(os.environ)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self._proxy = subprocess.Popen(
             ["kubectl", "proxy", f"--port={port}"], stdout=subprocess.DEVNULL
         )

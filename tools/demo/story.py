@@ -66,7 +66,7 @@ class Story:
         before = self._samples.tokens[good]
         await self._until(lambda: self._samples.tokens[good] > before, f"tokens of {good}")
         self._must(self._samples.tokens[bad] == 0, f"no token was made by version {bad}")
-        self._screen.say(f"version {good} goes on serving", "green")
+        self._screen.say(f"version {good} keeps serving", "green")
         await self._publish_good()
         self._must(self._snapshot.condition("Stalled") is None, "Stalled is gone")
 
@@ -77,7 +77,7 @@ class Story:
         restarts = worker.restarts
         await asyncio.to_thread(self._signal_engine, name, "SIGKILL")
         await self._until(lambda: not worker.admitted, f"{name} is out of service")
-        self._screen.say(f"{name} is out of service; the others go on", "yellow")
+        self._screen.say(f"{name} is out of service; the others keep serving", "yellow")
         await self._until(lambda: worker.restarts > restarts, f"{name} starts again")
         self._must(not worker.admitted, f"{name} comes back with its latch closed")
         self._screen.say(f"{name} has come back with its latch closed", "cyan")
@@ -85,7 +85,7 @@ class Story:
         await self._until(lambda: worker.admitted, f"{name} is admitted")
         self._must(worker.version == applied, f"{name} is admitted at {applied} only")
         self._screen.say(f"{name} is admitted at version {worker.version}", "green")
-        await self._until(self._snapshot.is_ready, "the fleet is whole again")
+        await self._until(self._snapshot.is_ready, "the fleet is ready again")
 
     async def _killed_operator(self) -> None:
         frozen = f"{FLEET}-0"

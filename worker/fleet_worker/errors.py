@@ -91,6 +91,11 @@ def shorten(message: str, limit: int = MESSAGE_LIMIT) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, whose plural ends in s: `1 request`, `2 requests`."""
+    return f"{number} {noun if number == 1 else f'{noun}s'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A refusal or failure, kept until the next success.

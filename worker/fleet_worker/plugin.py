@@ -132,7 +132,7 @@ class EndpointPlugin:
         await agent.ready()
 
         transfers = Transfers(agent, handover.transfer)
-        agent.on_released = transfers.abandon
+        agent.on_released = transfers.cancel
         driver = Driver(agent, transfers, handover.driver)
 
         async def drain() -> None:

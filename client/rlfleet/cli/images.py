@@ -44,7 +44,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What the pods of a fleet name for their pulls: a service account, and Secrets."""
+    """The service account and the Secrets that the pods of a fleet name for their pulls."""
 
     fleet: str
     account: str
@@ -163,7 +163,7 @@ def secrets_of(account: Answer) -> tuple[str, ...]:
 def needs_checks(
     needs: Sequence[Needed], accounts: Mapping[str, Answer], secrets: Mapping[str, Answer]
 ) -> Iterator[Check]:
-    """What pulls need and the namespace lacks. `accounts`, `secrets`: by name."""
+    """The accounts and Secrets that pulls need and the namespace lacks. `accounts`, `secrets`: by name."""
     for need in needs:
         account = accounts[need.account]
         whose = f"of fleet {need.fleet}"

@@ -33,5 +33,5 @@ def bounded(text: str, most: int = 400) -> str:
     It is cut in the middle: the cause often comes last.
     """
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    half = most // 2
+    half = (most - 1) // 2
     return line if len(line) <= most else f"{line[:half]}…{line[-half:]}"

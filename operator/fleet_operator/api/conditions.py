@@ -193,14 +193,14 @@ def new_condition(
     previous: Iterable[Condition],
     condition_type: ConditionType,
     *,
-    holds: bool,
+    is_true: bool,
     reason: ConditionReason,
     message: str,
     generation: int,
     now: datetime,
 ) -> Condition:
     """A condition that keeps its transition time unless its status flips."""
-    status: Literal["True", "False"] = "True" if holds else "False"
+    status: Literal["True", "False"] = "True" if is_true else "False"
     before = condition_of(previous, condition_type)
     kept = before is not None and before.status == status
     message = message[:MAX_MESSAGE_CHARACTERS]

@@ -25,8 +25,8 @@ LABEL_REVISION = f"{GROUP}/revision"
 LABEL_ROUTER = f"{GROUP}/router"
 """On the pods of a router: its fleet. They have no label of the fleet's workers."""
 LABEL_TRAFFIC = f"{GROUP}/traffic"
-"""`allowed`, `draining` for a worker that is to go, or `fenced` for a quarantined one: the fleet's
-Service selects on it.
+"""`allowed`, `draining` for a worker that is to go, or `fenced` for a quarantined one, whose worker
+cannot be called. The fleet's Service selects on it.
 """
 
 ANNOTATION_QUARANTINE = f"{GROUP}/quarantine"

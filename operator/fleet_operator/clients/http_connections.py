@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
             return
         if answer is None:
             self._counts = True
-            for largest in self._budget.hold(self, self._reader.received_bytes):
+            for largest in self._budget.charge(self, self._reader.received_bytes):
                 largest.refuse(
                     "its answer has not ended, and the unfinished answers of all workers have more "
                     f"than {self._budget.max_bytes} bytes"

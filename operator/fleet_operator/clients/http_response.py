@@ -100,21 +100,21 @@ def _head_of(head: str) -> tuple[int, dict[str, str]]:
     found = _HEAD.fullmatch(head)
     if found is None:
         if _STATUS.fullmatch(head.partition("\r\n")[0]) is None:
-            raise HttpError("what answers does not speak HTTP/1.1")
+            raise HttpError("the server at this address does not speak HTTP/1.1")
         raise HttpError("a header of its answer is malformed")
     pairs = _NAME_AND_VALUE.findall(found[2])
     headers = {name.lower(): value.strip(" \t") for name, value in pairs}
     if len(headers) < len(pairs) and sum(n.lower() == "content-length" for n, _ in pairs) > 1:
-        raise HttpError("its answer has two lengths")
+        raise HttpError("its answer has more than one Content-Length")
     return int(found[1]), headers
 
 
 def _length_of(headers: Mapping[str, str], max_body_bytes: int) -> int:
     if "content-encoding" in headers:
-        raise HttpError("its answer is packed, which no worker does")
+        raise HttpError("its answer is compressed; workers do not compress")
     given = headers.get("content-length", "")
     known = _LENGTH.fullmatch(given) is not None and "transfer-encoding" not in headers
     if not known or int(given) > max_body_bytes:
         size = given if known else "an unknown number of"
-        raise HttpError(f"its answer has {size} bytes, at most {max_body_bytes}")
+        raise HttpError(f"its answer has {size} bytes; the limit is {max_body_bytes}")
     return int(given)

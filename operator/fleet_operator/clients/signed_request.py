@@ -1,4 +1,4 @@
-"""A signed request to the admin port of a worker, as bytes.
+"""A signed request to the admin port of a worker, as bytes, and the check of its answer.
 
 The same request may go to thousands of workers. Their common part is built once. Only the head differs,
 by address, pod, nonce and signature.
@@ -6,16 +6,21 @@ by address, pod, nonce and signature.
 
 from __future__ import annotations
 
+import hmac
+import itertools
+import secrets
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
 from fleet_operator.clients.http_connections import Address
+from fleet_operator.clients.http_response import HttpResponse
 from fleet_operator.ports import Addressee
 from fleet_worker import protocol
 
 _HEAD_LINES = 11
 """Without the driver's."""
+_SIGNATURE_HEADER = protocol.HEADER_SIGNATURE.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,25 @@ class SignedRequest:
         if head.count("\n") != breaks or head.count("\r") != breaks:
             raise ValueError("a line break in a header of a call")
         return address, signature, head.encode("latin-1") + self.body
+
+
+class Nonces:
+    """Nonces of one process. They grow, so that a worker accepts a call only once, and no late one."""
+
+    def __init__(self) -> None:
+        self._session = secrets.token_hex(16)
+        self._numbers = itertools.count(1)
+
+    def next(self) -> str:
+        """A nonce that was never used before."""
+        return f"{self._session}-{next(self._numbers)}"
+
+
+def is_signed(answer: HttpResponse, token: str, call: str) -> bool:
+    """Whether an answer is signed for the call with this signature."""
+    expected = protocol.answer_signature(token, call=call, status=answer.status, body=answer.body)
+    claimed = answer.headers.get(_SIGNATURE_HEADER, "")
+    return hmac.compare_digest(expected.encode(), claimed.encode(errors="replace"))
 
 
 @lru_cache(maxsize=20_000)

@@ -11,7 +11,7 @@ from fleet_operator.core.actions import WorkerAction, WorkerCall
 from fleet_operator.core.pod_actions import OnPod
 from fleet_worker import protocol
 
-QUESTION_SECONDS = 3.0
+READ_SECONDS = 3.0
 MAX_KNOWN_REQUESTS = 64
 
 
@@ -25,10 +25,10 @@ _CONTENTS = {kind: _content(kind) for kind in get_args(WorkerCall)}
 
 
 class Requests:
-    """Builds requests and caches the last ones. `question` reads a worker's state."""
+    """Builds requests and caches the last ones. `read_state` reads a worker's state."""
 
     def __init__(self) -> None:
-        self.question = SignedRequest.of("GET", protocol.STATE_PATH, seconds=QUESTION_SECONDS)
+        self.read_state = SignedRequest.of("GET", protocol.STATE_PATH, seconds=READ_SECONDS)
         self._known: dict[tuple[Any, ...], SignedRequest] = {}
 
     def call(self, action: WorkerCall, epoch: protocol.Epoch) -> SignedRequest:

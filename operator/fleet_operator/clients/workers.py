@@ -12,17 +12,14 @@ length. The client follows no redirects and decompresses nothing.
 from __future__ import annotations
 
 import asyncio
-import hmac
-import itertools
 import logging
-import secrets
 from http import HTTPStatus
 
 from pydantic_core import from_json
 
 from fleet_operator.clients.http_client import Exchange, HttpClient
 from fleet_operator.clients.http_response import HttpError, HttpResponse
-from fleet_operator.clients.signed_request import SignedRequest
+from fleet_operator.clients.signed_request import Nonces, SignedRequest, is_signed
 from fleet_operator.clients.worker_requests import Requests
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.answers import problem_of_answer
@@ -34,7 +31,6 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 2.0
 MAX_IDLE_CONNECTIONS = 12_000
 """One for each worker of the largest fleet, and some more."""
-_SIGNATURE_HEADER = protocol.HEADER_SIGNATURE.lower()
 
 
 class WorkerClient:
@@ -47,9 +43,7 @@ class WorkerClient:
             connect_timeout_seconds=CONNECT_SECONDS,
         )
         self._requests = Requests()
-        # The number grows with each call, so that a worker accepts a call only once, and no late one.
-        self._session = secrets.token_hex(16)
-        self._numbers = itertools.count(1)
+        self._nonces = Nonces()
 
     async def close(self) -> None:
         """End the connections."""
@@ -57,7 +51,7 @@ class WorkerClient:
 
     def state(self, worker: Addressee) -> asyncio.Future[WorkerAnswer]:
         """Read a worker's state."""
-        return self._ask(worker, self._requests.question)
+        return self._ask(worker, self._requests.read_state)
 
     def call(
         self, worker: Addressee, action: WorkerCall, epoch: protocol.Epoch
@@ -69,8 +63,7 @@ class WorkerClient:
         """Send one request. Every outcome is an answer, never an exception."""
         asked = _Asked(worker)
         try:
-            nonce = f"{self._session}-{next(self._numbers)}"
-            address, asked.signature, sent = request.to(worker, nonce)
+            address, asked.signature, sent = request.to(worker, self._nonces.next())
         except ValueError as error:
             asked.set_result(_silence(str(error)))
         else:
@@ -115,11 +108,7 @@ def _read(worker: Addressee, call: str, outcome: HttpResponse | Exception) -> Wo
         return _silence(str(outcome) or type(outcome).__name__)
     if isinstance(outcome, Exception):
         raise outcome
-    claimed = outcome.headers.get(_SIGNATURE_HEADER, "")
-    expected = protocol.answer_signature(
-        worker.token, call=call, status=outcome.status, body=outcome.body
-    )
-    if not hmac.compare_digest(expected.encode(), claimed.encode(errors="replace")):
+    if not is_signed(outcome, worker.token, call):
         return _unproven(outcome.status)
     found = _parse(outcome.status, outcome.body)
     if found.silent:

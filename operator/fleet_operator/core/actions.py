@@ -38,7 +38,7 @@ class WorkerAction(OnPod):
     def work(self) -> Work:
         """The work that it asks for: a call is not sent while one for the same work is in flight.
 
-        The digest is not part of it, so that staging goes on when the digest becomes known.
+        The digest is not part of it, so that staging continues when the digest becomes known.
         """
         return Work(self.kind, self.version or None, self.run_id)
 
@@ -49,7 +49,7 @@ class WorkerAction(OnPod):
 
     @property
     def drain_seconds(self) -> float:
-        """How long running requests may go on before the worker answers."""
+        """How long running requests may continue before the worker answers."""
         return 0
 
     @property
@@ -124,7 +124,7 @@ class Pause(WorkerAction):
 
     @property
     def drain_seconds(self) -> float:
-        """How long running requests may go on before the worker answers."""
+        """How long running requests may continue before the worker answers."""
         return self.drain_timeout_seconds if self.mode is protocol.PauseMode.WAIT else 0
 
 
@@ -185,7 +185,7 @@ class Fence(WorkerAction):
 
     @property
     def drain_seconds(self) -> float:
-        """How long running requests may go on before the worker answers."""
+        """How long running requests may continue before the worker answers."""
         return self.drain_timeout_seconds
 
 
@@ -194,7 +194,7 @@ class CanaryPrompts(LongCall):
     """Run the canary prompts on the weights in the engine, and compare them with other weights."""
 
     kind = "probe"
-    request = protocol.ProbeRequest
+    request = protocol.PromptsRequest
 
     prompts: tuple[str, ...]
     max_tokens: int

@@ -40,7 +40,7 @@ def applied_of(
     `forbids_mixing`: two versions never generate at once. If all generating members agree, they
     override an older status, with two exceptions. A minority of the members does not count, nor do
     at most half of the replicas with older weights (`came_before`): they hung while the others
-    went on. Members that hold requests, or are being fenced, do not count: their weights may be
+    continued. Members that hold requests, or are being fenced, do not count: their weights may be
     newer or older than what the fleet served.
 
     Where versions may mix, a lagging worker may be the only member. So only the desired version

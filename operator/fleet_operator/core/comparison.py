@@ -116,7 +116,8 @@ def _problem_of(
     refused = [
         w
         for w in refuse
-        if (view.failure_of(w, goal) or _rests(w, view, goal, adapter)) and not _finds_none(w, goal)
+        if (view.failure_of(w, goal) or _waits_for_retry(w, view, goal, adapter))
+        and not _finds_none(w, goal)
     ]
     is_comparing = view.phase is RolloutPhase.COMPARING
     is_late = is_comparing and view.phase_seconds > view.staging_seconds()
@@ -131,10 +132,10 @@ def _reader(serving: Workers, view: RolloutView, work: Work, adapter: str) -> Wo
         w for w in serving if w.call == work or worker_failures.last_failure(w, goal) is not None
     ]
     reader = (begun or serving)[0]
-    return None if _rests(reader, view, goal, adapter) else reader
+    return None if _waits_for_retry(reader, view, goal, adapter) else reader
 
 
-def _rests(worker: WorkerView, view: RolloutView, goal: Checkpoint, adapter: str) -> bool:
-    """Whether a worker rests after a refusal; of an adapter also if another attempt led to it."""
+def _waits_for_retry(worker: WorkerView, view: RolloutView, goal: Checkpoint, adapter: str) -> bool:
+    """Whether a worker waits for a retry after a refusal. Of an adapter, refusals of earlier attempts count."""
     within_seconds = inf if adapter else view.rollout_seconds
     return worker_failures.failed_lately(worker, goal, within_seconds=within_seconds)

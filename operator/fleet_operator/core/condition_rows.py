@@ -8,13 +8,13 @@ from datetime import datetime
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, new_condition
 
 Row = tuple[object, bool, ConditionReason, str]
-"""Whether the row applies, whether the condition holds then, its reason and its message."""
+"""Whether the row applies, whether the condition is true then, its reason and its message."""
 Made = tuple[ConditionType, bool, ConditionReason, str]
 
 
 def first_of(kind: ConditionType, *rows: Row) -> Made | None:
     """Returns the condition of the first row that applies; None if no row applies."""
-    found = ((holds, reason, message) for applies, holds, reason, message in rows if applies)
+    found = ((is_true, reason, message) for applies, is_true, reason, message in rows if applies)
     row = next(found, None)
     return None if row is None else (kind, *row)
 
@@ -27,11 +27,11 @@ def conditions_of(
         new_condition(
             before,
             kind,
-            holds=holds,
+            is_true=is_true,
             reason=reason,
             message=message,
             generation=generation,
             now=now,
         )
-        for kind, holds, reason, message in filter(None, made)
+        for kind, is_true, reason, message in filter(None, made)
     )

@@ -4,7 +4,7 @@
 tests, so that the simulator tests the code that runs.
 
 Each part is computed by itself: a part that raises becomes the condition `InternalError`, and the
-other parts go on. Without a rollout plan the only calls renew the pauses of held workers.
+other parts continue. Without a rollout plan the only calls renew the pauses of held workers.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
     """Decides the actions and statuses of one fleet. Never raises.
 
     While the spec of the fleet or of a WeightVersion cannot be read, the last readable one stays in
-    effect as if suspended. A rollout that holds requests goes on to its end, and no new one begins.
+    effect as if suspended. A rollout that holds requests continues to its end, and no new one begins.
 
     `default_image`: for workers of a fleet that names no image.
     """

@@ -6,8 +6,8 @@ from collections import Counter
 
 from fleet_operator.api.weights import RolloutEffect
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.counts import counted
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.counts import counted
 from fleet_worker.protocol import LoadEffect, WorkerState
 
 MAX_MESSAGE_CHARACTERS = 512

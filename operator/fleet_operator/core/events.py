@@ -9,8 +9,8 @@ from typing import Literal
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import HistoryEntry, WeightsStatus
-from fleet_operator.core.counts import agree
 from fleet_operator.core.identity import label
+from fleet_operator.counts import agree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet_status import MAX_PINNED, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.counts import agree
 from fleet_operator.core.facts import Facts, Workers
 from fleet_operator.core.identity import file_digest, short_digest
 from fleet_operator.core.messages import some
@@ -26,6 +25,7 @@ from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pins import within_bounds
 from fleet_operator.core.strategies.base import RolloutProblem
 from fleet_operator.core.worker_view import Standing
+from fleet_operator.counts import agree
 
 _SERVES = frozenset({Standing.OPEN, Standing.HELD})
 _Key = tuple[str, str]

@@ -195,7 +195,7 @@ def _replaced(
     *,
     holds_requests: bool,
 ) -> list[Leaving]:
-    """Returns the outdated workers that go now. A drain that has begun always goes on."""
+    """Returns the outdated workers that go now. A drain that has begun always continues."""
     replicas = observed.spec.replicas
     unavailable, _ = unavailable_and_surge(observed.spec.update, replicas)
     up = sound.count(lambda f: f.pod.ready and not f.pod.drains)

@@ -13,7 +13,6 @@ from fleet_operator.api.router import RouterStatus
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.condition_rows import Made, conditions_of, first_of
-from fleet_operator.core.counts import agree, counted, counted_of
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.fleet_plan import FleetPlan
 from fleet_operator.core.identity import WeightsId
@@ -24,6 +23,7 @@ from fleet_operator.core.pod_problems import cannot_run, of_another_release, wai
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.weights_in_use import applied_record, sources_in_use, versions_of
 from fleet_operator.core.worker_view import Standing
+from fleet_operator.counts import agree, counted, counted_of
 from fleet_worker.protocol import Phase
 
 

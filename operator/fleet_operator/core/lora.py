@@ -31,7 +31,6 @@ from fleet_operator.core import worker_calls, worker_failures
 from fleet_operator.core.actions import StageLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.comparison import compare_files, needs_comparison
-from fleet_operator.core.counts import counted, counted_of
 from fleet_operator.core.facts import NO_WORKERS, Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lora_goals import applied_lora
@@ -48,7 +47,7 @@ from fleet_operator.core.messages import (
 from fleet_operator.core.missing_checkpoint import wait_for_source
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.percentages import rounded_down
-from fleet_operator.core.pin_gate import expel_others, gate
+from fleet_operator.core.pin_gate import expel_others, require_pins
 from fleet_operator.core.pins import Pins, pins_of, within_bounds
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.reused_versions import reuse_problem
@@ -58,6 +57,7 @@ from fleet_operator.core.staging import max_staging, within_places
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.weight_roots import roots_problem
 from fleet_operator.core.worker_view import Standing, WorkerView
+from fleet_operator.counts import counted, counted_of
 
 
 def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -> RolloutPlan:
@@ -122,7 +122,7 @@ def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -
     )
     unread = needs_comparison(weights, desired)
     made, unread = compare_files(made, view, unread=unread, adapter=weights.spec.adapter)
-    made, waits = gate(expel_others(made, pins, members, settings), pins)
+    made, waits = require_pins(expel_others(made, pins, members, settings), pins)
     watched = weights.watched.phase_seconds
     step = wait_for_source(made, asked, settings, phase=weights.status.phase, phase_seconds=watched)
     all_serve = bool(members) and not behind

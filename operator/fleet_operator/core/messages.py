@@ -8,11 +8,11 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_failures
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.counts import agree, counted
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import short_digest
 from fleet_operator.core.strategies.base import RolloutProblem
 from fleet_operator.core.worker_view import Standing, WorkerView
+from fleet_operator.counts import agree, counted
 from fleet_worker.protocol import Reason
 
 _NAMED_AT_MOST = 3
@@ -71,9 +71,9 @@ def problem_of_missing(
 
 
 def problem_of_absent(goal: Checkpoint, seconds: int) -> RolloutProblem:
-    """The problem that the directory of a version is missing for longer than `seconds`."""
+    """The problem that the directory of a version has been missing for more than `seconds`."""
     message = (
-        f"{goal.source} is missing for longer than {seconds} s. Version {goal.label} keeps "
+        f"{goal.source} has been missing for more than {seconds} s. Version {goal.label} keeps "
         "waiting for it, and the applied version keeps serving. Write the checkpoint, correct "
         "spec.source together with spec.version, or raise rollout.timeouts.checkpointSeconds."
     )
@@ -81,7 +81,7 @@ def problem_of_absent(goal: Checkpoint, seconds: int) -> RolloutProblem:
 
 
 def problem_of_comparison(failed: Sequence[WorkerView], goal: Checkpoint) -> RolloutProblem:
-    """The problem that the files of a served version are others now, or cannot be compared with it."""
+    """The problem that the files of a served version have changed, or cannot be compared with it."""
     reason = _reason(failed, goal, RolloutPhase.STAGING)
     if reason is ConditionReason.VERSION_REUSED:
         return RolloutProblem(reason=reason, message=_rewritten(failed, goal), halt=False)
@@ -123,7 +123,7 @@ def why(worker: WorkerView, goal: Checkpoint) -> str:
     if worker.standing is Standing.UNKNOWN:
         return f"does not answer: {worker.silence}"
     doing = worker.operation or (worker.state.phase if worker.state else "starting")
-    return f"timed out at '{doing}'"
+    return f"timed out; worker phase: {doing}"
 
 
 def unready(workers: Sequence[WorkerView], goal: Checkpoint) -> str:

@@ -20,7 +20,7 @@ from fleet_operator.core.worker_view import WorkerView
 _GATED = (Load, Apply, Resume, Admit, PutLora)
 
 
-def gate(step: Step, pins: Pins, held: Collection[WorkerView] = ()) -> tuple[Step, bool]:
+def require_pins(step: Step, pins: Pins, held: Collection[WorkerView] = ()) -> tuple[Step, bool]:
     """The step without calls for weights whose pin is not stored, or that differ from their pin.
 
     Pauses wait for the pin, too: otherwise workers would stay paused for as long as the API

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from fleet_operator.core.counts import agree, counted
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pod_waits import waiting
+from fleet_operator.counts import agree, counted
 from fleet_worker.protocol import PROTOCOL_VERSION
 
 STUCK_SECONDS = 60.0
@@ -48,10 +48,10 @@ def cannot_run(observed: FleetObserved, now: datetime) -> str:
     if not broken:
         return ""
     name, problem = broken[0]
-    again = agree(len(broken), "It is tried again by itself", "They are tried again by themselves")
     many = f"{counted(len(broken), 'worker')} cannot run"
     return (
-        f"{many}. {name}: {problem}. {again}; `kubectl describe pod {name}` and its log tell more"
+        f"{many}. {name}: {problem}. Kubernetes keeps retrying. See `kubectl describe pod {name}` "
+        f"and `kubectl logs {name}`"
     )
 
 

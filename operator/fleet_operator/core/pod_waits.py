@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from fleet_operator.core.counts import agree, counted
+from fleet_operator.counts import agree, counted
 
 
 class Awaited(Enum):

@@ -133,7 +133,7 @@ def with_problems(
     made[ConditionType.STALLED] = new_condition(
         before,
         ConditionType.STALLED,
-        holds=True,
+        is_true=True,
         reason=reason,
         message=" Also: ".join(messages),
         generation=generation,
@@ -145,7 +145,7 @@ def with_problems(
         made[ConditionType.READY] = new_condition(
             before,
             ConditionType.READY,
-            holds=False,
+            is_true=False,
             reason=serious.reason,
             message=serious.message,
             generation=generation,

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from fleet_operator.api.fleet_status import MAX_RECYCLED, RecycledWorker
-from fleet_operator.core.counts import agree, counted
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.percentages import rounded_up
 from fleet_operator.core.pod_actions import DeletePod
 from fleet_operator.core.worker_view import WorkerView
+from fleet_operator.counts import agree, counted
 
 FIRST_WAIT_SECONDS = 10.0
 LONGEST_WAIT_SECONDS = 300.0

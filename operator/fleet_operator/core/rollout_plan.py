@@ -29,7 +29,7 @@ from fleet_operator.core.no_mixing import (
     wait_for_admissions,
 )
 from fleet_operator.core.observed import FleetObserved, WeightsView
-from fleet_operator.core.pin_gate import expel_others, gate
+from fleet_operator.core.pin_gate import expel_others, require_pins
 from fleet_operator.core.pins import Pins, pins_of, served_by
 from fleet_operator.core.reused_versions import reuse_problem
 from fleet_operator.core.rollback_guard import rollback_problem
@@ -207,7 +207,7 @@ def _plan(
         older = {w for w in loaded if w and came_before(observed, w, view.applied)}
         step = fence_other_versions(step, view, older=older)
     step = expel_others(step, pins, view.members, view.settings)
-    step, waits = gate(step, pins, view.held)
+    step, waits = require_pins(step, pins, view.held)
     behind = view.members.any(lambda f: not f.has_loaded(desired))
     return RolloutPlan(
         desired=desired,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.core.counts import counted
 from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.counts import counted
 
 FLEET_GRACE_SECONDS = 30.0
 """How much later than a WeightVersion its fleet may be created."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fleet_operator.core.counts import counted
 from fleet_operator.core.draining import Leaving, is_marked, may_serve
 from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.percentages import unavailable_and_surge
 from fleet_operator.core.worker_view import Standing, WorkerView
+from fleet_operator.counts import counted
 
 OUTDATED = "its template is out of date"
 

@@ -9,10 +9,10 @@ from fleet_operator.api.weights import (
     RolloutPhase,
 )
 from fleet_operator.core.condition_rows import Made, conditions_of, first_of
-from fleet_operator.core.counts import agree, counted_of
 from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.rollout_plan import RolloutPlan
+from fleet_operator.counts import agree, counted_of
 
 
 def weights_conditions(

@@ -93,7 +93,7 @@ class Callers:
             await self._calls.ask(caller, unknown)
 
     async def poll(self, caller: Caller, *, often: Collection[str]) -> None:
-        """Begin to read the states that are too old, without waiting for the answers. News requests a
+        """Begin to read the states that are too old, without waiting for the answers. A change requests a
         reconcile.
 
         Call it after the calls of a decision: their answers tell the state, too.

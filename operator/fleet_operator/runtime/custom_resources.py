@@ -15,7 +15,7 @@ from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Ter
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime import kopf_watch
 from fleet_operator.runtime.backoff import Backoff
-from fleet_operator.runtime.list_watch import OnRead, collection, pages, probe
+from fleet_operator.runtime.list_watch import OnRead, collection, pages, try_read
 from fleet_operator.runtime.store import Store
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 ROOT = f"/apis/{names.GROUP}/{names.VERSION}"
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 10.0
 REFUSED_SECONDS = 15.0
-"""Between two probes of a read that is refused."""
+"""Between two tries of a read that is refused."""
 NO_CRDS = (
     f"the cluster does not know {names.API_VERSION}: install the CRDs "
     "(helm value crds.enabled, or kubectl apply -f crds/)"
@@ -70,7 +70,7 @@ class CustomResources:
             try:
                 return await kopf_watch.run(self._store, self._namespaces, watching)
             except Exception as error:  # any error of kopf; raised again unless reads are refused
-                if not any(isinstance(e, Terminal) for e in await self._probe()):
+                if not any(isinstance(e, Terminal) for e in await self._read_errors()):
                     raise
                 logger.error(
                     "the custom resources cannot be read: %s. The operator keeps the last state and tries again",
@@ -87,16 +87,16 @@ class CustomResources:
     async def _allowed(self) -> None:
         """Wait until every read succeeds."""
         while True:
-            if not any(isinstance(e, (Terminal, Retryable)) for e in await self._probe()):
+            if not any(isinstance(e, (Terminal, Retryable)) for e in await self._read_errors()):
                 return
             await asyncio.sleep(REFUSED_SECONDS)
 
-    async def _probe(self) -> list[FleetError]:
+    async def _read_errors(self) -> list[FleetError]:
         return [
             error
             for namespace in self._namespaces or (None,)
             for plural in (names.FLEET_PLURAL, names.WEIGHTS_PLURAL)
-            for error in await probe(self._kube, ROOT, plural, namespace, self._on_read)
+            for error in await try_read(self._kube, ROOT, plural, namespace, self._on_read)
         ]
 
     async def _take(self, path: str, put: Callable[[Json], None]) -> set[str]:

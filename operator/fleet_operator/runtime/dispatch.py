@@ -32,7 +32,7 @@ would keep the others waiting."""
 SENT_AT_ONCE = 500
 """Requests that are sent before the event loop gets a turn: 10,000 would stop it for a second. Portions of
 200 prolonged barriers of 256 workers."""
-SETTLE_SECONDS = 0.25
+ANSWER_WAIT_SECONDS = 0.25
 """How long a reconcile waits for answers. Small models swap in less."""
 REFUSED_SECONDS = 1.0
 """A refused call is not repeated within this time."""
@@ -43,12 +43,12 @@ FOLD_SECONDS_EACH = 0.0002
 workers, and most reconciles in a barrier find nothing to do. The last answer does not wait."""
 _STATE = "state"
 """The kind of a read, among those of calls."""
-_QUESTION_GIVEN_UP = WorkerAnswer(silent=True, message="the question was given up")
-_CALL_GIVEN_UP = WorkerAnswer(silent=True, message="the call was given up")
+_READ_CANCELLED = WorkerAnswer(silent=True, message="the state read was cancelled")
+_CALL_CANCELLED = WorkerAnswer(silent=True, message="the call was cancelled")
 
 
 class Sent(IntEnum):
-    """The outcome of a decision's calls within `SETTLE_SECONDS`."""
+    """The outcome of a decision's calls within `ANSWER_WAIT_SECONDS`."""
 
     NOTHING = 0
     ENDED = 1
@@ -87,7 +87,7 @@ class Dispatcher:
         *,
         requeue: Callable[[FleetKey, float], None],
         stale: Callable[[FleetKey, PodView, Epoch], None],
-        is_settling: Callable[[FleetKey], bool],
+        is_term_pending: Callable[[FleetKey], bool],
         denied: Callable[[FleetKey], None],
         defective: Callable[[FleetKey, str, Exception | None], None],
     ) -> None:
@@ -97,10 +97,10 @@ class Dispatcher:
         self._metrics = metrics
         self._requeue = requeue
         self._stale = stale
-        self._is_settling = is_settling
+        self._is_term_pending = is_term_pending
         self._denied = denied
         self._defects = CallDefects(defective)
-        self._question_limit = ConcurrencyLimit(MAX_IN_FLIGHT)
+        self._read_limit = ConcurrencyLimit(MAX_IN_FLIGHT)
         self._call_limit = ConcurrencyLimit(MAX_IN_FLIGHT)
         self._flights: set[RequestInFlight] = set()
         self._reads_left: Counter[FleetKey] = Counter()
@@ -109,21 +109,21 @@ class Dispatcher:
         """Calls in the background."""
 
     async def ask(
-        self, caller: Caller, pods: Iterable[PodView], *, wait_seconds: float = SETTLE_SECONDS
+        self, caller: Caller, pods: Iterable[PodView], *, wait_seconds: float = ANSWER_WAIT_SECONDS
     ) -> None:
         """Read the workers' states. Waits up to `wait_seconds` for the answers."""
         left = self._reads_left
         asked = RequestBatch(partial(self._ended, caller.key, left))
         for number, pod in enumerate(pods, start=1):
-            self._question(caller, pod, asked)
+            self._read(caller, pod, asked)
             if number % SENT_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        await self._settle(caller.key, asked, left, wait_seconds)
+        await self._wait_for_ends(caller.key, asked, left, wait_seconds)
 
     async def act(
         self, caller: Caller, actions: Collection[WorkerCall], pods: dict[str, PodView]
     ) -> Sent:
-        """Send calls to workers. Waits up to `SETTLE_SECONDS` for the outcomes.
+        """Send calls to workers. Waits up to `ANSWER_WAIT_SECONDS` for the outcomes.
 
         A call in flight is not sent again, and a refused one not at once. A fleet gets no calls after
         `StaleEpoch` until the Lease was read.
@@ -131,7 +131,7 @@ class Dispatcher:
         `actions`: all calls of the decision. `pods`: all workers of the fleet by uid.
         """
         self._defects.update(caller.key, lambda: _kinds(actions, pods), _now())
-        if self._is_settling(caller.key):
+        if self._is_term_pending(caller.key):
             return Sent.NOTHING
         left, sent = self._calls_left, Sent.NOTHING
         called = RequestBatch(partial(self._ended, caller.key, left))
@@ -146,7 +146,7 @@ class Dispatcher:
                 continue
             sent = Sent.ENDED
             self._call(caller, work, action, pods[uid], called)
-        lasting = await self._settle(caller.key, called, left, SETTLE_SECONDS)
+        lasting = await self._wait_for_ends(caller.key, called, left, ANSWER_WAIT_SECONDS)
         return Sent.LASTING if lasting else sent
 
     def forget(self, key: FleetKey) -> None:
@@ -162,54 +162,54 @@ class Dispatcher:
         await asyncio.gather(*answers, return_exceptions=True)
 
     @staticmethod
-    async def _settle(
+    async def _wait_for_ends(
         key: FleetKey, sent: RequestBatch, left: Counter[FleetKey], seconds: float
     ) -> int:
         """Wait for the requests of a batch, at most for this time.
 
         Returns: how many requests continue in the background, which `left` counts.
         """
-        number = await sent.settle(seconds)
+        number = await sent.wait_for_ends(seconds)
         if number:
             left[key] += number
         return number
 
-    def _ended(self, key: FleetKey, left: Counter[FleetKey], news: bool) -> None:  # noqa: FBT001 - the only flag of a callback
+    def _ended(self, key: FleetKey, left: Counter[FleetKey], may_change_decision: bool) -> None:  # noqa: FBT001 - the only flag of a callback
         left[key] -= 1
         is_last = not left[key]
         if is_last:
             del left[key]
-        if news:
+        if may_change_decision:
             self._requeue(key, 0 if is_last else _fold_seconds(left[key]))
 
     def fold_seconds(self, key: FleetKey) -> float:
         """How long to collect more outcomes of calls before the next reconcile of the fleet."""
         return _fold_seconds(self._calls_left[key])
 
-    def _question(self, caller: Caller, pod: PodView, asked: RequestBatch) -> None:
-        self._worker_cache.begin_question(pod, _now())
+    def _read(self, caller: Caller, pod: PodView, asked: RequestBatch) -> None:
+        self._worker_cache.begin_read(pod, _now())
         # Partials instead of closures: there are thousands, and the garbage collector scans fewer objects.
         send = partial(self._workers.state, caller.addressee(pod))
-        ended = partial(self._question_ended, caller, pod, asked)
+        ended = partial(self._read_ended, caller, pod, asked)
         asked.add()
         failed = partial(self._has_failed, caller.key, _STATE)
-        limit = self._question_limit
+        limit = self._read_limit
         RequestInFlight(send, ended, self._flights, limit, failed=failed).begin()
 
-    def _question_ended(
+    def _read_ended(
         self, caller: Caller, pod: PodView, asked: RequestBatch, answer: WorkerAnswer | None
     ) -> None:
-        news = True
+        may_change_decision = True
         try:
-            news = self._worker_cache.end_question(
-                pod, answer or _QUESTION_GIVEN_UP, _now(), term=caller.epoch.term
+            may_change_decision = self._worker_cache.end_read(
+                pod, answer or _READ_CANCELLED, _now(), term=caller.epoch.term
             )
             if answer is not None:
                 self._defects.end(caller.key, _STATE)
                 if answer.reason is Reason.UNAUTHORIZED:
                     self._denied(caller.key)
         finally:
-            asked.end(news=news)
+            asked.end(may_change_decision=may_change_decision)
 
     def _call(
         self, caller: Caller, work: Work, action: WorkerCall, pod: PodView, called: RequestBatch
@@ -238,7 +238,7 @@ class Dispatcher:
     ) -> None:
         try:
             now = _now()
-            self._worker_cache.end_call(action.pod_uid, work, answer or _CALL_GIVEN_UP, now)
+            self._worker_cache.end_call(action.pod_uid, work, answer or _CALL_CANCELLED, now)
             if answer is not None:
                 self._defects.end(caller.key, action.kind)
                 seconds = now - began_at

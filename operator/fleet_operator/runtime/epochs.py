@@ -73,7 +73,7 @@ class Epochs:
     def note_refusal(self, key: FleetKey, pod: PodView, obeyed: Epoch) -> None:
         """Note that a worker refused a call because it has obeyed this newer epoch.
 
-        This raises no term. The fleet gets no calls until `settle` has read the Lease.
+        This raises no term. The fleet gets no calls until `raise_terms` has read the Lease.
         """
         if not self.last(key) < obeyed:
             return  # a late call of this process
@@ -92,11 +92,11 @@ class Epochs:
         self._refused[key] = max(obeyed.term, self._refused.get(key, 0))
         self._asked.set()
 
-    def is_settling(self, key: FleetKey) -> bool:
+    def is_term_pending(self, key: FleetKey) -> bool:
         """Whether a worker of the fleet has refused a call since the last read of the Lease."""
         return key in self._refused
 
-    async def settle(
+    async def raise_terms(
         self, confirm: Callable[[], Awaitable[bool]], requeue: Callable[[FleetKey, float], None]
     ) -> None:
         """Raise the terms of fleets whose workers have refused calls, while the Lease names this process.

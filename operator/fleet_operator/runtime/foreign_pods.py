@@ -18,7 +18,7 @@ def is_foreign(pod: PodView, fleet_uid: str) -> bool:
     return bool(pod.owner) and pod.owner != fleet_uid
 
 
-def judged(pod: PodView, fleet_uid: str) -> PodView:
+def as_deleting(pod: PodView, fleet_uid: str) -> PodView:
     """The pod as planners see it. A pod of another object, for example of an earlier fleet of this name,
     counts as being deleted: its name is taken, and the operator leaves it alone.
     """

@@ -130,15 +130,15 @@ class RequestBatch:
         """Count one more request."""
         self._left += 1
 
-    def end(self, *, news: bool = True) -> None:
-        """Note the end of a request. `news`: whether it may change a decision."""
+    def end(self, *, may_change_decision: bool = True) -> None:
+        """Note the end of a request, and whether it may change a decision."""
         self._left -= 1
         if self._is_late:
-            self._late(news)
+            self._late(may_change_decision)
         elif not self._left and self._all_ended is not None and not self._all_ended.done():
             self._all_ended.set_result(None)
 
-    async def settle(self, seconds: float) -> int:
+    async def wait_for_ends(self, seconds: float) -> int:
         """Wait for the ends of all requests, at most `seconds`. Returns: how many are left."""
         if self._left and seconds:
             self._all_ended = asyncio.get_running_loop().create_future()

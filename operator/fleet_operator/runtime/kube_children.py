@@ -14,7 +14,7 @@ from fleet_operator.api import names
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.manifests import children as manifests
 from fleet_operator.core.manifests import router
-from fleet_operator.core.manifests.differences import holds, owns_more
+from fleet_operator.core.manifests.differences import contains, owns_more
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.errors import Conflict, NotFound, Terminal
 from fleet_operator.ports import Json, Kube
@@ -106,7 +106,7 @@ class KubeChildren:
     def differs(self, path: str, found: Json | None) -> bool:
         """Whether a written child was changed or deleted since. It is then read before the next write."""
         written = self._written.get(path)
-        if written is None or (found is not None and holds(found, written.manifest)):
+        if written is None or (found is not None and contains(found, written.manifest)):
             return False
         del self._written[path]
         return True
@@ -132,7 +132,7 @@ class KubeChildren:
                 uid = found["metadata"]["uid"]
                 # Remove fields that an earlier process wrote and the spec has lost since.
                 stale = owns_more(found, manifest, manager=names.FIELD_MANAGER)
-                if holds(found, manifest) and not stale:
+                if contains(found, manifest) and not stale:
                     self._written[path] = _Written(manifest, uid)
                     return
             (owner,) = manifest["metadata"]["ownerReferences"]

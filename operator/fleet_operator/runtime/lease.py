@@ -65,7 +65,7 @@ class Lease:
         self._written: dict[str, Any] | None = None
 
     @property
-    def held(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process may act as the leader right now. Readable from every thread."""
         return self._left_seconds() > 0
 
@@ -84,21 +84,21 @@ class Lease:
             await asyncio.sleep(RETRY_SECONDS)
         logger.info("this process is the leader, term %d", self.term)
 
-    async def hold(self) -> None:
+    async def keep_renewing(self) -> None:
         """Renew until leadership is lost. Returns at the deadline, even if a request hangs."""
         try:
-            while self.held:
+            while self.is_leader:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._left_seconds()):
                         await self._renew()
-                        if self.held:
+                        if self.is_leader:
                             await self._rest()
         finally:
             self._answer(confirmed=False)
 
     async def confirm(self) -> bool:
-        """Renew once more, as part of the renewals in `hold`. A renewal reads the Lease, or replaces it at
-        the resourceVersion that this process knows.
+        """Renew once more, as part of the renewals in `keep_renewing`. A renewal reads the Lease, or
+        replaces it at the resourceVersion that this process knows.
 
         Call it after a worker has refused a call as older than one that it has obeyed. Another process
         may lead now, so that this one must end. Or the Lease was deleted and recreated, or the worker's
@@ -107,7 +107,7 @@ class Lease:
         Returns: whether the Lease names this process, seen after this call. Waits while the API
         server does not answer, at most until leadership is lost.
         """
-        if not self.held:
+        if not self.is_leader:
             return False
         question: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._questions.append(question)
@@ -116,7 +116,7 @@ class Lease:
 
     async def release(self) -> None:
         """Release the Lease, so that a standby takes over at once."""
-        if not self.held:
+        if not self.is_leader:
             return
         self._renewed_at = 0.0
         try:

@@ -67,9 +67,9 @@ class LeaseThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     @property
-    def held(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process may act as the leader right now. Readable from every thread."""
-        return self._lease.held
+        return self._lease.is_leader
 
     @property
     def term(self) -> int:
@@ -80,9 +80,9 @@ class LeaseThread:
         """Wait until this process is the leader."""
         await _in(self._loop, self._lease.acquire())
 
-    async def hold(self) -> None:
+    async def keep_renewing(self) -> None:
         """Renew until leadership is lost."""
-        await _in(self._loop, self._lease.hold())
+        await _in(self._loop, self._lease.keep_renewing())
 
     async def release(self) -> None:
         """Release the Lease, so that a standby takes over at once."""

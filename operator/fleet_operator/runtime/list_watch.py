@@ -27,7 +27,7 @@ CHUNK = 500
 SERVER_TIMEOUT_SECONDS = (300, 600)
 """A stream ends by itself after a time between these. Source: client-go, `minWatchTimeout`."""
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.4, 10.0
-PROBE_SECONDS = 2.0
+TRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ OnRead = Callable[[Read, FleetError | None], None]
 """Called with the outcome of a read: an error, or None for success."""
 
 
-async def probe(
+async def try_read(
     kube: Kube, root: str, plural: str, namespace: str | None, on_read: OnRead
 ) -> list[FleetError]:
     """Check whether a resource can be listed and watched. `root`: as of `ListWatch`.
@@ -64,7 +64,7 @@ async def probe(
     on_read(list_, None)
     params = {"resourceVersion": page["metadata"]["resourceVersion"], "timeoutSeconds": "1"}
     try:
-        async with asyncio.timeout(PROBE_SECONDS):
+        async with asyncio.timeout(TRY_SECONDS):
             async for _ in kube.watch(path, params):
                 pass  # A refused watch raises before its first event.
     except (Conflict, TimeoutError):

@@ -12,7 +12,7 @@ from fleet_operator.core.facts import Workers
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.problems import exhausted_epochs
 from fleet_operator.runtime.epochs import Epochs
-from fleet_operator.runtime.foreign_pods import is_foreign, judged, note_foreign
+from fleet_operator.runtime.foreign_pods import as_deleting, is_foreign, note_foreign
 from fleet_operator.runtime.pod_informer import FleetKey, PodInformer
 from fleet_operator.runtime.pod_timers import PodTimers
 from fleet_operator.runtime.pod_writer import PodWriter
@@ -70,7 +70,7 @@ class Observer:
         seen = self._waits.update(key, self._pods.pods_of(key), now)
         note_foreign(self._problems, key, [p for p in seen if is_foreign(p, record.uid)])
         # Of two pods with the same name, the one that is being deleted is not a worker any more.
-        pods = (judged(p, record.uid) for p in self._pod_writer.laid_over(key, seen))
+        pods = (as_deleting(p, record.uid) for p in self._pod_writer.laid_over(key, seen))
         # The pods come in order of ordinal.
         workers = Workers({p.ordinal: self._worker_cache.view(p, now) for p in pods}.values())
         weights = tuple(self._watched(key, w, now) for w in self._store.weights_of(key))
@@ -123,7 +123,7 @@ class Observer:
     def _watched(self, key: FleetKey, weights: WeightsView, now: float) -> WeightsView:
         """The WeightVersion with its last status and the times of its rollout."""
         known = self._statuses.weights(weights)
-        calling = not self._epochs.is_settling(key)
+        calling = not self._epochs.is_term_pending(key)
         return replace(
             known, watched=self._rollouts.update(key, known.uid, known.status, now, calling=calling)
         )

@@ -77,7 +77,7 @@ class Operator:
         self.queue: WorkQueue[FleetKey] = WorkQueue()
         self.lease = lease
         self.epochs = Epochs(lambda: self.lease.term)
-        kube = LeaderKube(kube, lambda: self.lease.held)
+        kube = LeaderKube(kube, lambda: self.lease.is_leader)
         self.problems = Problems()
         self.recorder = EventRecorder(kube, metrics, self.problems, instance=settings.identity)
         self.store = Store(self.queue.add)
@@ -100,12 +100,12 @@ class Operator:
         statuses = StatusWriter(KubeStatuses(kube, metrics), self.recorder)
         metrics.show_statuses(statuses.shown, self.store.replicas_of)
         self.calls = Dispatcher(
-            LeaderWorkers(worker_client, lambda: self.lease.held),
+            LeaderWorkers(worker_client, lambda: self.lease.is_leader),
             self.worker_cache,
             metrics,
             requeue=self._requeue,
             stale=self.epochs.note_refusal,
-            is_settling=self.epochs.is_settling,
+            is_term_pending=self.epochs.is_term_pending,
             denied=self._denied,
             defective=self.problems.note,
         )
@@ -154,14 +154,14 @@ class Operator:
 
     async def _lead(self, stop: asyncio.Event) -> int:
         # At its end, kopf waits for all tasks that were started after it. So it starts last.
-        holding = asyncio.create_task(self.lease.hold(), name="lease")
+        holding = asyncio.create_task(self.lease.keep_renewing(), name="lease")
         stopping = asyncio.create_task(stop.wait(), name="stop")
         tasks = [holding, stopping, asyncio.create_task(self.pods.run(), name="pods")]
         try:
             if await _first(self._fill(), asyncio.wait(tasks, return_when=_FIRST)):
                 tasks.append(asyncio.create_task(self._work(), name="queue"))
                 tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
-                tasks.append(asyncio.create_task(self._settle_terms(), name="terms"))
+                tasks.append(asyncio.create_task(self._raise_terms(), name="terms"))
                 tasks.append(asyncio.create_task(self.child_watch.run(), name="children"))
                 watching = asyncio.Event()
                 watches = self.resources.follow(watching, lambda: take_signals(stop))
@@ -218,8 +218,8 @@ class Operator:
     async def _work(self) -> None:
         await self.queue.run(self.reconcile, workers=FLEETS_AT_ONCE)
 
-    async def _settle_terms(self) -> None:
-        await self.epochs.settle(self.lease.confirm, self._requeue)
+    async def _raise_terms(self) -> None:
+        await self.epochs.raise_terms(self.lease.confirm, self._requeue)
 
     async def _sweep(self) -> None:
         """Reconcile every fleet from time to time, and forget objects that are gone."""
@@ -246,7 +246,7 @@ class Operator:
 
     def _not_live(self) -> str:
         # An answer proves that the loop runs. The Lease has a thread of its own.
-        if self.synced and not self.lease.held:
+        if self.synced and not self.lease.is_leader:
             return "the Lease has expired"
         stuck_seconds = self.queue.stuck_seconds()
         if stuck_seconds > STUCK_SECONDS:
@@ -258,7 +258,7 @@ class Operator:
         self.metrics.queue_stuck.set(self.queue.stuck_seconds())
         if not self.fit:
             return "the operator's permissions are not checked yet"
-        return "the caches are not filled yet" if self.lease.held and not self.synced else ""
+        return "the caches are not filled yet" if self.lease.is_leader and not self.synced else ""
 
 
 def take_signals(stop: asyncio.Event) -> None:

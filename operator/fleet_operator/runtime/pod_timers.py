@@ -25,26 +25,26 @@ class PodTimers:
 
     def __init__(self) -> None:
         self._seen: dict[FleetKey, dict[str, _Seen]] = {}
-        self._settled: dict[FleetKey, Sequence[PodView]] = {}
+        self._not_waiting: dict[FleetKey, Sequence[PodView]] = {}
         """The pods of the last update, if none of them waited."""
 
     def update(self, key: FleetKey, pods: Sequence[PodView], now: float) -> Sequence[PodView]:
         """The pods of a fleet, with the measured times of their waits."""
-        if self._settled.get(key) is pods:
+        if self._not_waiting.get(key) is pods:
             return pods
         before = self._seen.get(key)
         after = {p.uid: _seen(before, p, now) for p in pods}
         self._seen[key] = after
         if all(p.wait is None for p in pods):
-            self._settled[key] = pods
+            self._not_waiting[key] = pods
             return pods
-        self._settled.pop(key, None)
+        self._not_waiting.pop(key, None)
         return [_with_watched(p, after[p.uid], now) for p in pods]
 
     def forget(self, key: FleetKey) -> None:
         """Forget a fleet that is gone or that another release drives."""
         self._seen.pop(key, None)
-        self._settled.pop(key, None)
+        self._not_waiting.pop(key, None)
 
 
 def _seen(before: dict[str, _Seen] | None, pod: PodView, now: float) -> _Seen:

@@ -28,7 +28,7 @@ EVENTS = "Events"
 STATUS = "status of "
 """Prefix of the parts that write statuses."""
 ENDPOINT_READS = frozenset({"services", "poddisruptionbudgets"})
-"""Watched only so that a deleted object is recreated at once. Each sweep reads them, too."""
+"""Resources that are watched so that a deleted object is recreated at once. Each sweep reads them, too."""
 
 
 def status_part(kind: str, name: str) -> str:

@@ -33,12 +33,12 @@ from fleet_operator.runtime.pod_informer import FleetKey, PodInformer
 from fleet_operator.runtime.pod_writer import PodWriter
 from fleet_operator.runtime.problems import PODS, STATUS, Problems, status_part
 from fleet_operator.runtime.router_objects import RouterObjects
-from fleet_operator.runtime.standstill import RECONCILE, StandStill
 from fleet_operator.runtime.status_parts import StatusParts
 from fleet_operator.runtime.status_writer import NEVER, StatusWriter
 from fleet_operator.runtime.store import FleetRecord, Store
 from fleet_operator.runtime.templates import TEMPLATE, Templates
 from fleet_operator.runtime.traces import CallTrace, RolloutTraces
+from fleet_operator.runtime.undecided import RECONCILE, UndecidedFleets
 from fleet_operator.runtime.unowned_weights import UnownedWeights
 from fleet_operator.runtime.worker_cache import WorkerCache
 
@@ -113,7 +113,7 @@ class Reconciler:
             epochs=epochs,
             problems=problems,
         )
-        self._standstill = StandStill(
+        self._undecided = UndecidedFleets(
             callers=self._callers,
             calls=calls,
             observer=self._observer,
@@ -152,7 +152,7 @@ class Reconciler:
             return self._leave(key, record, other)
         self._note_driver(key, "")
         if record.spec is None or not self._pods.is_synced(key[0]):
-            return self._standstill.report_undecided(key, record, datetime.now(UTC))
+            return self._undecided.report_undecided(key, record, datetime.now(UTC))
         caller = await self._callers.read(key, record, record.spec)
         if caller is not None:
             await self._callers.ask(caller, external=record.spec.is_external)
@@ -173,11 +173,11 @@ class Reconciler:
         if not self._parts.are_left_to_the_next(key, sent):
             pin = status_part(names.FLEET_KIND, observed.name) if decision.waits_for_pin else ""
             self._parts.write(key, parts, awaited=pin)
-        unsettled = observed.workers.where(lambda f: f.busy or not f.pod.ready)
-        polled_often = unsettled if decision.at_rest else observed.workers
+        changing = observed.workers.where(lambda f: f.busy or not f.pod.ready)
+        polled_often = changing if decision.at_rest else observed.workers
         if caller is not None:
             await self._callers.poll(caller, often={w.pod.uid for w in polled_often})
-        busy = bool(unsettled) or not decision.at_rest
+        busy = bool(changing) or not decision.at_rest
         refused = self._problems.has(key, PODS)
         logger.log(
             logging.INFO if sent or (decision.pod_actions and not refused) else logging.DEBUG,
@@ -216,7 +216,7 @@ class Reconciler:
     async def _call(
         self, key: FleetKey, caller: Caller | None, observed: FleetObserved, decision: Decision
     ) -> Sent:
-        """Send the calls to workers. Waits up to `SETTLE_SECONDS`."""
+        """Send the calls to workers. Waits up to `ANSWER_WAIT_SECONDS`."""
         if caller is None:
             return Sent.NOTHING
         if decision.is_planned:
@@ -249,7 +249,7 @@ class Reconciler:
     async def _stand_still(self, key: FleetKey) -> None:
         record = self._store.fleet(key)
         if record is not None and record.spec is not None and key not in self._others:
-            await self._standstill.keep(key, record, record.spec, datetime.now(UTC))
+            await self._undecided.keep(key, record, record.spec, datetime.now(UTC))
 
     def _leave(self, key: FleetKey, record: FleetRecord, other: str) -> float:
         """Leave a fleet to another operator, and report it once. Returns: seconds to the next reconcile."""

@@ -11,7 +11,7 @@ from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.runtime.background_writes import BackgroundWrites
-from fleet_operator.runtime.dispatch import SETTLE_SECONDS, Sent
+from fleet_operator.runtime.dispatch import ANSWER_WAIT_SECONDS, Sent
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.problems import Problems, status_part
 from fleet_operator.runtime.status_writer import StatusWriter
@@ -75,7 +75,7 @@ class StatusParts:
         now = asyncio.get_running_loop().time()
         if sent is Sent.ENDED:
             since = self._unwritten_since.setdefault(key, now)
-            if now - since <= SETTLE_SECONDS:
+            if now - since <= ANSWER_WAIT_SECONDS:
                 return True
         self._unwritten_since.pop(key, None)
         return False

@@ -22,12 +22,12 @@ _SHORTEST_SILENCE_SECONDS = 0.001
 MAX_LARGE_BYTES = 32 * 1024 * 1024
 """Limit for all large answers together. In memory a state takes up to four times the bytes of its answer."""
 LARGE_BYTES = 16 * 1024
-"""An answer of up to this size does not count, and is always kept. It has 2 KiB, and less than 1 more for
-each adapter.
+"""An answer of up to this size does not count, and is always kept. A typical answer is 2 KiB, plus under
+1 KiB per adapter.
 """
 _TOO_LARGE = WorkerAnswer(
     silent=True,
-    message=f"its answers are long, and those of all workers have more than {MAX_LARGE_BYTES} bytes",
+    message=f"its answer was dropped: the answers of all workers together exceed {MAX_LARGE_BYTES} bytes",
 )
 
 
@@ -146,12 +146,12 @@ class WorkerCache:
             since = entry.call_began_at
         return entry.stale or now - since > max_age_seconds
 
-    def begin_question(self, pod: PodView, now: float) -> None:
+    def begin_read(self, pod: PodView, now: float) -> None:
         """Note the start of a read of the worker's state."""
         entry = self._entry(pod)
         entry.asking, entry.stale, entry.asked_at = True, False, now
 
-    def end_question(self, pod: PodView, answer: WorkerAnswer, now: float, *, term: int) -> bool:
+    def end_read(self, pod: PodView, answer: WorkerAnswer, now: float, *, term: int) -> bool:
         """Note the worker's state. A late answer of an earlier process is dropped.
 
         `term`: of the leader's calls to the fleet.
@@ -228,12 +228,12 @@ class WorkerCache:
                 entry.flight.cancel()
 
     def _bound(self, uid: str, answer: WorkerAnswer, now: float) -> None:
-        """Bound the memory of all answers. A worker whose answer is abandoned counts as silent."""
+        """Bound the memory of all answers. A worker whose answer is dropped counts as silent."""
         if answer.state is None or (
-            answer.size_bytes <= LARGE_BYTES and not self._large.held_bytes
+            answer.size_bytes <= LARGE_BYTES and not self._large.used_bytes
         ):
             return
-        for largest in self._large.hold(uid, answer.size_bytes):
+        for largest in self._large.charge(uid, answer.size_bytes):
             entry = self._entries.get(largest)
             if entry is not None:
                 self._take(entry, _TOO_LARGE, now, 0)

@@ -1,4 +1,4 @@
-"""HTTP requests that can be abandoned at any moment without leaving a socket behind.
+"""HTTP requests that can be cancelled at any moment without leaving a socket behind.
 
 asyncio of Python 3.11 loses a connection whose task is cancelled between the creation of the socket
 and the start of TLS; the warning comes much later, in another test. So a request that has begun gets

@@ -53,7 +53,7 @@ _CALLS: dict[str, tuple[type[protocol.Message], Make]] = {
         lambda r: actions.Fence(drain_timeout_seconds=r.drain_timeout_seconds, **_WHO),
     ),
     protocol.PROBE_PATH: (
-        protocol.ProbeRequest,
+        protocol.PromptsRequest,
         lambda r: actions.CanaryPrompts(
             prompts=r.prompts,
             max_tokens=r.max_tokens,

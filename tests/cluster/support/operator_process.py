@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import sys
 import urllib.error
 import urllib.request
@@ -17,15 +16,10 @@ from typing import Any
 from tests.cluster.support.api_proxy import ApiProxy
 from tests.support.waiting import eventually_async
 
+from free_ports import free_port
+
 ROOT = Path(__file__).parents[3]
 KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
-
-
-def free_port() -> int:
-    """A free port."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class OperatorProcess:

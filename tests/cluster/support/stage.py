@@ -25,10 +25,11 @@ from tests.cluster.support.admin import Admin, Credentials, Json
 from tests.cluster.support.api_proxy import ApiProxy
 from tests.cluster.support.fake_kubelet import FakeKubelet
 from tests.cluster.support.faults import Faults
-from tests.cluster.support.operator_process import OperatorProcess, free_port
+from tests.cluster.support.operator_process import OperatorProcess
 from tests.support.waiting import eventually_async
 
 from devcluster import Cluster
+from free_ports import free_port
 from stack.volumes import CLAIM, weights_volume
 
 FLEET = "policy"

@@ -26,7 +26,7 @@ class TestLeading:
             async with Rig() as rig:
                 await rig.applied("1")
                 rig._tasks[0].cancel()  # renewals stop, as in a process that was frozen
-                await rig.until(lambda: not rig.operator.lease.held)
+                await rig.until(lambda: not rig.operator.lease.is_leader)
                 before = len(rig.writes)
                 rig.workers.asked.clear()
                 rig.publish("2")
@@ -107,7 +107,7 @@ class TestLeading:
                 liar.epoch = Epoch.model_construct(term=term, sequence=2**52)
                 rig.publish("2")
                 await asyncio.sleep(30)
-                assert rig.operator.lease.held
+                assert rig.operator.lease.is_leader
                 assert lease_of(rig)["leaseTransitions"] == rig.operator.lease.term == 1
                 assert rig.operator.epochs.last(("rl", "other")).term == 1
 

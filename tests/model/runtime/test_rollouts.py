@@ -63,7 +63,7 @@ class TestRollouts:
 
         run(story)
 
-    def test_no_admission_that_arrives_late_opens_a_worker_beside_a_newer_version(self):
+    def test_no_late_admission_opens_a_worker_while_others_serve_a_newer_version(self):
         async def story() -> None:
             async with Rig(replicas=2) as rig:
                 await rig.applied("1")

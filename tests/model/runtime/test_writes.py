@@ -83,7 +83,7 @@ class TestWrites:
 
         run(story)
 
-    def test_an_operator_that_starts_beside_a_fleet_at_rest_changes_nothing(self):
+    def test_an_operator_that_starts_with_a_fleet_at_rest_changes_nothing(self):
         async def story() -> None:
             async with Rig() as rig:
                 await rig.applied("1")

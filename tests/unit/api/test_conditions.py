@@ -20,11 +20,11 @@ LATER = NOW + timedelta(seconds=30)
 READY = ConditionType.READY
 
 
-def made(previous: list[Condition], *, holds: bool = True, message: str = "") -> Condition:
+def made(previous: list[Condition], *, is_true: bool = True, message: str = "") -> Condition:
     return new_condition(
         previous,
         READY,
-        holds=holds,
+        is_true=is_true,
         reason=ConditionReason.ROLLING_OUT,
         message=message,
         generation=2,
@@ -36,7 +36,7 @@ def made(previous: list[Condition], *, holds: bool = True, message: str = "") ->
     ("previous", "since"),
     [
         pytest.param([], LATER, id="a new condition begins now"),
-        pytest.param([make_condition(READY, holds=False)], LATER, id="a flip begins now"),
+        pytest.param([make_condition(READY, is_true=False)], LATER, id="a flip begins now"),
         pytest.param([make_condition(READY)], NOW, id="another reason is not a flip"),
         pytest.param(
             [make_condition(ConditionType.AVAILABLE)], LATER, id="another type does not count"

@@ -146,7 +146,7 @@ class TestCost:
             answer = await ask(worker)
 
         assert answer.silent
-        assert "packed" in answer.message
+        assert "compressed" in answer.message
         assert peak[0] < 4 * MIB
 
     @pytest.mark.parametrize("length", [protocol.MAX_ANSWER_BYTES + 1, 10**15, None])
@@ -199,7 +199,7 @@ class TestCost:
     async def test_endless_headers_end_at_the_timeout(
         self, worker: HostileWorker, endless: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(worker_requests, "QUESTION_SECONDS", 0.5)
+        monkeypatch.setattr(worker_requests, "READ_SECONDS", 0.5)
         worker.endless = endless
         worker.head = lambda _: b"HTTP/1.1 100 C\r\n"
         with peak_memory() as peak:
@@ -379,10 +379,10 @@ class TestSignature:
         """Addresses are used again: a worker of the same fleet signs with the same token."""
         worker.says(worker="policy-7", pod_uid=pod_uid)
         answer = await ask(worker)
-        book, pod = WorkerCache(), make_worker(0).pod_view()
-        book.begin_question(pod, 1)
-        book.end_question(pod, answer, 2, term=0)
-        view = book.view(pod, 3)
+        cache, pod = WorkerCache(), make_worker(0).pod_view()
+        cache.begin_read(pod, 1)
+        cache.end_read(pod, answer, 2, term=0)
+        view = cache.view(pod, 3)
 
         assert (view.state, view.standing) == (None, Standing.UNKNOWN)
         assert view.silence.startswith(silence)

@@ -232,7 +232,7 @@ class TestUnfinishedAnswers:
         with pytest.raises(HttpError, match="unfinished answers of all workers"):
             await hostile[2][2].wait()
         assert len((await answer.wait()).body) == 2 * SMALL_BYTES
-        assert budget.held_bytes < MAX_BUFFERED
+        assert budget.used_bytes < MAX_BUFFERED
 
     async def test_a_small_answer_is_never_refused(self) -> None:
         budget = budget_of(0)
@@ -245,7 +245,7 @@ class TestUnfinishedAnswers:
     async def test_an_answer_that_has_ended_no_longer_counts(self, end: str) -> None:
         budget = budget_of(MAX_BUFFERED)
         connection, _, outcome = begun(budget, MAX_BYTES)
-        counted = budget.held_bytes
+        counted = budget.used_bytes
         match end:
             case "answered":
                 connection.data_received(b"\x00")
@@ -258,7 +258,7 @@ class TestUnfinishedAnswers:
             case _:
                 connection.refuse("enough")
 
-        assert (counted > MAX_BYTES, budget.held_bytes) == (True, 0)
+        assert (counted > MAX_BYTES, budget.used_bytes) == (True, 0)
         assert outcome.is_known is (end != "dropped")
         if outcome.is_known and end != "answered":
             with pytest.raises(HttpError):

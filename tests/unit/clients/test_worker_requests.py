@@ -126,10 +126,10 @@ def test_a_line_break_in_a_header_is_refused(field):
     broken: dict[str, Any] = {"pod_uid": "u", "instance": "i"} | {field: "a\r\nx: y"}
     worker = Addressee(base_url="http://h:1", token="t", **broken)
     with pytest.raises(ValueError, match="line break"):
-        Requests().question.to(worker, "n-1")
+        Requests().read_state.to(worker, "n-1")
 
 
-def test_the_view_of_a_worker_is_no_part_of_a_request():
+def test_the_view_of_a_worker_is_not_part_of_a_request():
     """The cache holds no worker: it would keep a fleet of 10,000 in memory."""
     uid = make_worker(0).view().pod.uid
     made = Requests().call(replace(ACTIONS[0], pod_uid=uid), EPOCH)

@@ -36,7 +36,7 @@ ROLLOUT = Rollout.model_validate(
 STATE = VIEW.state.model_dump(mode="json", by_alias=True) if VIEW.state else {}
 
 
-def probe() -> CanaryPrompts:
+def prompts() -> CanaryPrompts:
     return CanaryPrompts(
         pod_uid="u",
         pod_name="policy-0",
@@ -172,9 +172,9 @@ CALLS: list[Any] = [
         id="fence, with a reason that is cut",
     ),
     pytest.param(
-        probe(),
+        prompts(),
         protocol.PROBE_PATH,
-        protocol.ProbeRequest,
+        protocol.PromptsRequest,
         {"prompts": ["a", "b"], "max_tokens": 8},
         id="probe",
     ),
@@ -260,7 +260,7 @@ class Worker:
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requested before `client`, which makes its question when it is made."""
-    monkeypatch.setattr(worker_requests, "QUESTION_SECONDS", 0.1)
+    monkeypatch.setattr(worker_requests, "READ_SECONDS", 0.1)
     monkeypatch.setattr(actions, "SHORT_CALL_SECONDS", 0.1)
 
 

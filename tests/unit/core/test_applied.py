@@ -232,7 +232,7 @@ class TestSourceOfTheAppliedWeights:
         return decided(observed).rollout.applied
 
     @pytest.mark.parametrize("serve", [True, False])
-    def test_it_is_the_path_that_is_wanted_now_also_while_no_worker_serves(
+    def test_the_source_is_the_present_path_of_the_spec_also_while_no_worker_serves(
         self,
         serve: bool,  # noqa: FBT001 - a parameter of the table
     ):

@@ -138,12 +138,12 @@ def test_workers_that_do_not_serve_may_be_evicted():
 
 
 class TestStartOfARestartedWorker:
-    def test_it_starts_on_the_applied_version(self):
+    def test_a_restarted_worker_starts_on_the_applied_version(self):
         made = children.applied_config_map(FLEET, target("42"))
 
         assert made["data"] == {"version": "42", "path": "/weights/step_42"}
 
-    def test_it_starts_on_the_model_if_the_version_has_no_directory(self):
+    def test_a_restarted_worker_starts_on_the_model_if_the_version_has_no_directory(self):
         source = WeightSource.model_validate({"huggingFace": {"repo": "lab/m"}})
         made = children.applied_config_map(FLEET, Checkpoint(version="42", source=source))
 

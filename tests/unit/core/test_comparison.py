@@ -44,7 +44,7 @@ class TestFilesOfAServedVersion:
     def _begun(self) -> WeightsView:
         return replace(asks("40", RUN_7), status=self.BEGUN, watched=self.WATCHED)
 
-    def test_one_worker_compares_them_before_the_version_is_ready(self):
+    def test_one_worker_compares_the_files_before_the_version_is_ready(self):
         decision = decided(fleet_of(*self.SERVING, wants=asks("40", RUN_7), status=self.STATUS))
 
         assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
@@ -131,7 +131,9 @@ class TestFilesOfAServedVersion:
         assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
 
     @pytest.mark.parametrize("reads", ["stage 40", "compare 40"])
-    def test_it_waits_for_a_lost_read_of_another_worker_if_they_are_bounded(self, reads: str):
+    def test_a_comparison_waits_for_a_lost_read_of_another_worker_if_reads_are_bounded(
+        self, reads: str
+    ):
         lost = self.SERVING[1].silent(2).without_answer_to(reads)
         workers = [self.SERVING[0], lost, self.SERVING[2]]
         for settings, calls in (({}, ["compare 40 on policy-0"]), ({"maxStaging": 1}, [])):
@@ -140,7 +142,7 @@ class TestFilesOfAServedVersion:
             )
             assert texts_of(decided(observed).worker_calls) == calls
 
-    def test_it_waits_until_no_other_worker_reads_the_same_if_that_is_bounded(self):
+    def test_a_comparison_waits_until_no_other_worker_reads_the_same_if_reads_are_bounded(self):
         reading = self.SERVING[1].doing("stage", "40")
         workers = [self.SERVING[0], reading, self.SERVING[2]]
         for settings, calls in (({}, ["compare 40 on policy-0"]), ({"maxStaging": 1}, [])):
@@ -149,7 +151,7 @@ class TestFilesOfAServedVersion:
             )
             assert texts_of(decided(observed).worker_calls) == calls
 
-    def test_files_that_were_gone_before_the_comparison_began_are_looked_for_again(self):
+    def test_files_that_were_gone_before_the_comparison_began_are_read_again(self):
         absent, new_leader = Reason.SOURCE_NOT_FOUND, Watched(phase_seconds=1, attempt_seconds=1)
         wants = replace(self._begun(), watched=new_leader)
         for age_seconds, calls in ((5, []), (30, ["compare 40 on policy-1"])):

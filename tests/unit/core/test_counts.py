@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_operator.core.counts import agree, counted, counted_of
+from fleet_operator.counts import agree, counted, counted_of
 
 
 @pytest.mark.parametrize(

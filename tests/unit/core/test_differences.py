@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_operator.core.manifests.differences import holds, owns_more
+from fleet_operator.core.manifests.differences import contains, owns_more
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from fleet_operator.core.manifests.differences import holds, owns_more
     ],
 )
 def test_an_equal_object_needs_no_write(actual, wanted):
-    assert holds(actual, wanted) is True
+    assert contains(actual, wanted) is True
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_an_equal_object_needs_no_write(actual, wanted):
     ],
 )
 def test_a_changed_object_needs_a_write(actual, wanted):
-    assert holds(actual, wanted) is False
+    assert contains(actual, wanted) is False
 
 
 SERVICE = {

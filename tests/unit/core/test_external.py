@@ -127,7 +127,7 @@ class TestWeightsWithoutADirectory:
     def test_without_a_joining_worker_there_is_no_message(self, others):
         assert step(make_view(self.SERVING, *others)).problem is None
 
-    def test_they_do_not_get_the_source_of_an_applied_version_of_the_same_name(self):
+    def test_transferred_weights_do_not_get_the_source_of_an_applied_version_of_the_same_name(self):
         serving = W(0).serving("41").from_source(None)
         taken = step(make_view(serving, W(1).joining("base")))
 

@@ -96,7 +96,7 @@ class TestExternalFleets:
 
         assert "admit 4 on policy-0" not in texts_of(self.external(*workers, *others).worker_calls)
 
-    def test_the_models_own_weights_are_no_update(self):
+    def test_the_models_own_weights_are_not_an_update(self):
         workers = [make_worker(n).joining("base") for n in range(3)]
 
         assert "admit base on policy-0" not in texts_of(self.external(*workers).worker_calls)
@@ -171,11 +171,11 @@ class TestExternalFleets:
 
     def test_a_minority_with_other_bytes_is_fenced(self):
         workers = [has(make_worker(n).serving("3"), "/weights/run-8/step_3", D2) for n in range(2)]
-        stray = has(make_worker(2).serving("3"), "/weights/run-7/step_3", D1)
+        differing = has(make_worker(2).serving("3"), "/weights/run-7/step_3", D1)
 
-        assert texts_of(self.external(*workers, stray).worker_calls) == ["fence on policy-2"]
+        assert texts_of(self.external(*workers, differing).worker_calls) == ["fence on policy-2"]
 
-    def test_weights_received_over_a_collective_are_no_files_of_the_same_version(self):
+    def test_weights_received_over_a_collective_are_not_the_files_of_the_same_version(self):
         workers = [has(make_worker(n).serving("3"), "/weights/run-8/step_3", D2) for n in range(2)]
         joining_worker = make_worker(2).joining("3").from_source(None)
 
@@ -282,7 +282,7 @@ class TestTransferredWeightsUnderTheOperator:
 
         assert decided(fleet_of(*workers, status=status)).worker_calls == ()
 
-    def test_no_canary_is_asked_to_read_them(self):
+    def test_no_canary_reads_transferred_weights(self):
         workers = [make_worker(n).joining("base").probed("base") for n in range(3)]
         decision = decided(fleet_of(*workers, status=self.STATUS, rollout={"strategy": "Canary"}))
 

@@ -14,6 +14,7 @@ from tests.support.builders import (
     make_weights,
     make_worker,
 )
+from tests.support.figures import figures
 
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet_status import FleetStatus, RecycledWorker
@@ -121,7 +122,7 @@ def test_ready_means_that_clients_reach_every_worker():
     found = condition(make_fleet(up(0), up(1).unready()), ConditionType.READY)
 
     assert (found.status, found.reason) == ("False", "WaitingForWorkers")
-    assert "1 is not in the Service yet" in found.message
+    assert 1 in figures(found.message)
 
 
 def test_a_worker_in_a_phase_of_a_newer_release_does_not_make_the_fleet_ready():
@@ -215,7 +216,7 @@ class TestProblems:
         assert found is not None
         assert found.reason is ConditionReason.SOURCE_NOT_FOUND
 
-    def test_a_version_that_was_given_up_points_to_its_weightversion(self):
+    def test_an_abandoned_version_points_to_its_weightversion(self):
         weights = make_weights("42", status=applied_status("42", phase="Halted"))
         found = stalled(up(0), up(1), wants=weights)
 

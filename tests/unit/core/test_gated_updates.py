@@ -44,13 +44,13 @@ def plan(*workers: WorkerBuilder, held_back: int, **spec: object) -> FleetPlan:
             [old(0), old(1), waits(2)],
             1,
             ["BeginDrain policy-0"],
-            id="its successor waits in its place: the change goes on",
+            id="its successor waits in its place: the change continues",
         ),
         pytest.param(
             [up(0), old(1), waits(2)],
             1,
             ["BeginDrain policy-1"],
-            id="the queue lets as many workers in as before: the change goes on to its end",
+            id="the queue lets as many workers in as before: the change continues to its end",
         ),
         pytest.param(
             [waits(0), old(1), waits(2)],
@@ -72,7 +72,7 @@ def plan(*workers: WorkerBuilder, held_back: int, **spec: object) -> FleetPlan:
         ),
     ],
 )
-def test_a_template_change_beside_a_scheduling_gate(workers, held_back, done):
+def test_a_template_change_during_a_scheduling_gate(workers, held_back, done):
     made = plan(*workers, held_back=held_back, replicas=3, update={"maxUnavailable": 1})
 
     assert sorted(texts_of(made.actions)) == done

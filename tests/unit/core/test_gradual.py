@@ -110,7 +110,7 @@ def test_no_more_than_max_unavailable_are_away_however_sessions_change(data):
         begun = {n for n in ready if f"apply 42 on policy-{n}" in texts_of(taken.actions)}
         ready, away = ready - begun, away | begun
         assert len(away) <= at_once
-        assert away or not ready, "the rollout goes on"
+        assert away or not ready, "the rollout continues"
         away -= data.draw(st.sets(st.sampled_from(sorted(away)))) if away else set()
 
 
@@ -227,7 +227,7 @@ class TestFailures:
         assert taken.problem is None
         assert "apply 42 on policy-1" in texts_of(taken.actions)
 
-    def test_failed_workers_are_reported_when_no_other_is_left_to_swap(self):
+    def test_failed_workers_are_reported_when_all_others_have_swapped(self):
         refused = old(0).refused("42", Reason.CHECKPOINT_TRUNCATED)
 
         assert self.under_way(refused, staged(1), maxFailures=1).problem is None
@@ -385,7 +385,7 @@ class TestRolloutsThatCannotProceed:
 
         assert problem is not None
         assert not problem.halt
-        assert "at 'serving' (policy-0)" in problem.message
+        assert "serving (policy-0)" in problem.message
 
 
 def test_the_pause_of_a_load_from_another_strategy_is_renewed():

@@ -40,7 +40,7 @@ AFTER_RUN_7 = served("40", RUN_7, D1, "run-7")
 
 
 class TestAnotherRunWithTheSameNumber:
-    def test_it_is_staged_although_the_version_is_equal(self):
+    def test_the_version_of_another_run_is_staged_although_its_number_is_equal(self):
         observed = fleet_of(
             *SERVING_RUN_7, wants=asks("40", RUN_8, runID="run-8"), status=AFTER_RUN_7
         )
@@ -52,7 +52,7 @@ class TestAnotherRunWithTheSameNumber:
         assert verdicts(decision) == ("RollingOut", None)
         assert decision.fleet.applied == AFTER_RUN_7.applied
 
-    def test_a_worker_that_has_it_is_not_admitted_beside_the_old_run(self):
+    def test_a_worker_of_the_new_run_is_not_admitted_while_others_serve_the_old_run(self):
         joining_worker = has(make_worker(2).joining("40"), RUN_8, D2, "run-8")
         wants = asks("40", RUN_8, runID="run-8", digest=D2)
         decision = decided(
@@ -77,7 +77,7 @@ class TestAnotherRunWithTheSameNumber:
         assert decision.fleet.applied is not None
         assert (decision.fleet.applied.run_id, decision.fleet.applied.digest) == ("run-8", D2)
 
-    def test_a_refusal_of_the_other_run_is_no_failure_of_this_one(self):
+    def test_a_refusal_of_the_other_run_does_not_count_as_a_failure_of_this_one(self):
         failed = SERVING_RUN_7[0].refused("40", Reason.CHECKPOINT_NOT_FINITE, age_seconds=1)
         failure = failed.reported["stage_failure"].model_copy(update={"run_id": "run-7"})
         workers = [failed.reporting(stage_failure=failure), *SERVING_RUN_7[1:]]
@@ -135,7 +135,7 @@ class TestReusedVersion:
         assert decision.fleet.applied is not None
         assert decision.fleet.applied.source == WeightSource(path="/models/base")
 
-    def test_it_is_refused_before_a_worker_reports_a_digest(self):
+    def test_a_reused_version_is_refused_before_a_worker_reports_a_digest(self):
         model = {"name": "m", "source": {"path": "/models/base"}, "version": "0"}
         workers = [make_worker(n).starting() for n in range(2)]
         decision = decided(fleet_of(*workers, wants=asks("0", "/weights/sft"), model=model))
@@ -190,10 +190,10 @@ class TestRewrittenFiles:
 
     @pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
     def test_a_member_with_other_bytes_is_fenced(self, strategy):
-        stray = has(make_worker(2).serving("43"), "/weights/current", D2)
+        differing = has(make_worker(2).serving("43"), "/weights/current", D2)
         observed = fleet_of(
             *self.OTHERS,
-            stray,
+            differing,
             wants=self.WANTS,
             status=self.STATUS,
             rollout={"strategy": strategy, "maxUnavailable": 1},

@@ -112,7 +112,7 @@ class TestVersionThatCannotBeLoaded:
         assert made.actions == ()
         assert made.requeue_after_seconds == 6
 
-    def test_then_the_desired_version_is_retried_first(self):
+    def test_the_desired_version_is_retried_before_the_applied_one(self):
         assert done(joining_worker().refused("41", Reason.SOURCE_NOT_FOUND, age_seconds=11)) == [
             "stage 42 on policy-0"
         ]
@@ -143,7 +143,7 @@ class TestVersionThatCannotBeLoaded:
 class TestFirstWorkers:
     REFUSED = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND)
 
-    def test_they_are_admitted_on_the_last_good_version(self):
+    def test_the_first_workers_are_admitted_on_the_last_good_version(self):
         at_fallback = joining_worker(version="41").refused("42", Reason.SOURCE_NOT_FOUND)
         made = decide(at_fallback, first=True)
 
@@ -151,7 +151,7 @@ class TestFirstWorkers:
         assert made.problem is not None
         assert not made.problem.halt
 
-    def test_they_follow_a_worker_that_has_the_version(self):
+    def test_the_first_workers_follow_a_worker_that_has_the_version(self):
         made = decide(self.REFUSED, joining_worker(1, "42"), first=True)
 
         assert made.problem is None
@@ -169,7 +169,7 @@ class TestWorkerThatCannotJoin:
 
     REFUSED = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND)
 
-    def test_it_is_reported_with_the_reason(self):
+    def test_a_worker_that_cannot_join_is_reported_with_the_reason(self):
         problem = decide(self.REFUSED, joining_worker(1), fallback="42").problem
 
         assert problem is not None
@@ -205,14 +205,14 @@ class TestWorkerThatCannotJoin:
         assert problem is not None
         assert problem.message.startswith("1 worker cannot join at version 42")
 
-    def test_it_is_reported_once_the_other_version_failed(self):
+    def test_a_worker_that_cannot_join_is_reported_once_the_other_version_failed(self):
         refused = joining_worker().refused("41", Reason.SOURCE_NOT_FOUND)
         problem = decide(refused, fallback="41").problem
 
         assert problem is not None
         assert problem.message.startswith("1 worker cannot join at version 41")
 
-    def test_it_stays_reported_while_both_versions_are_retried(self):
+    def test_a_worker_that_cannot_join_stays_reported_while_both_versions_are_retried(self):
         rests = (
             joining_worker()
             .refused("42", Reason.DIGEST_MISMATCH)

@@ -277,7 +277,7 @@ class TestJoiningWorkers:
 
         assert _calls(fleet) == [f"stage-adapter sql 8 on policy-{n}" for n in range(2)]
 
-    def test_a_refused_goal_is_no_problem_of_a_worker_that_may_still_join_at_the_applied_version(
+    def test_a_worker_that_may_still_join_at_the_applied_version_does_not_report_a_refused_goal(
         self,
     ):
         joining_worker = _refusing(_with(make_worker(1).joining("base")), "7", age_seconds=0.1)
@@ -471,7 +471,7 @@ class TestFilesOfAServedVersion:
     def _begun(self) -> Any:
         return replace(_weights("7"), status=self.BEGUN, watched=Watched(phase_seconds=60))
 
-    def test_one_worker_compares_them_before_the_version_is_applied(self):
+    def test_one_worker_compares_the_files_before_the_version_is_applied(self):
         fleet = self._fleet(self._serving(0), self._serving(1))
         plan = _plan(fleet)
 
@@ -482,7 +482,7 @@ class TestFilesOfAServedVersion:
         assert (call.digest, call.stage_only) == (None, True)
 
     @pytest.mark.parametrize(("adapter", "is_compared"), [("sql", True), ("math", False)])
-    def test_it_is_applied_when_a_worker_has_found_the_same(
+    def test_the_version_is_applied_when_a_worker_has_found_the_same(
         self,
         adapter: str,
         is_compared: bool,  # noqa: FBT001 - a parameter of the table
@@ -514,11 +514,11 @@ class TestFilesOfAServedVersion:
             assert (problem.reason if problem else None) == (None if asked else reused)
             assert _calls(fleet) == asked
 
-    def test_it_waits_for_a_worker_that_is_busy(self):
+    def test_a_comparison_waits_for_a_worker_that_is_busy(self):
         fleet = self._fleet(self._serving(0).doing("load", "8"))
         assert _calls(fleet) == []
 
-    def test_it_waits_until_no_other_worker_reads_if_that_is_bounded(self):
+    def test_a_comparison_waits_until_no_other_worker_reads_if_reads_are_bounded(self):
         reading = self._serving(1).doing("stage-adapter", "7")
         for settings, asked in (
             ({}, ["compare-adapter sql 7 on policy-0"]),

@@ -56,7 +56,7 @@ def view(*workers: WorkerBuilder, most: int | str = 2, **given: Any) -> RolloutV
 
 
 @EVERY_STRATEGY
-def test_at_most_max_staging_workers_are_asked_lowest_ordinals_first(step):
+def test_at_most_max_staging_workers_stage_lowest_ordinals_first(step):
     assert asked(step(view(*map(old, range(4))))) == [
         "stage 42 on policy-0",
         "stage 42 on policy-1",
@@ -64,7 +64,7 @@ def test_at_most_max_staging_workers_are_asked_lowest_ordinals_first(step):
 
 
 @EVERY_STRATEGY
-def test_without_a_limit_all_are_asked(step):
+def test_without_a_limit_all_workers_stage(step):
     assert len(asked(step(make_view(*map(old, range(40)))))) == 40
 
 
@@ -137,7 +137,7 @@ def test_a_worker_that_will_be_deleted_comes_last(step):
 
 
 @EVERY_STRATEGY
-def test_a_missing_checkpoint_is_looked_for_by_a_limited_number_each_second(step):
+def test_a_limited_number_of_workers_looks_for_a_missing_checkpoint_each_second(step):
     def looked(n: int, age_seconds: float) -> WorkerBuilder:
         return old(n).refused("42", Reason.SOURCE_NOT_READY, age_seconds=age_seconds)
 

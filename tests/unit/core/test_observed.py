@@ -139,7 +139,7 @@ def test_the_oldest_weightversion_steers_the_base_weights_in_any_order():
     assert make_fleet(wants=[older, newer]).base_weights == older
 
 
-def test_of_two_weightversions_of_the_same_second_the_first_name_steers():
+def test_the_first_name_of_two_weightversions_of_the_same_second_steers():
     one, two = make_weights("1", name="a", uid="z"), make_weights("2", name="b", uid="y")
 
     assert make_fleet(wants=[two, one]).base_weights == one

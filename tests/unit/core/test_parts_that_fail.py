@@ -118,7 +118,7 @@ def test_without_a_plan_the_phase_and_its_times_are_kept(monkeypatch):
     assert (status.phase, status.phase_started_at) == (RolloutPhase.LOADING, NOW)
 
 
-def test_a_version_that_was_given_up_does_not_affect_a_later_generation(monkeypatch):
+def test_an_abandoned_version_does_not_affect_a_later_generation(monkeypatch):
     monkeypatch.setattr(decision, "plan_rollout", raising)
     halted = BEGUN.model_copy(update={"phase": RolloutPhase.HALTED})
     weights = make_weights("3", status=halted, generation=2)

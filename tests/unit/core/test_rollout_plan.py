@@ -41,7 +41,7 @@ def since(seconds: float, phase: RolloutPhase) -> WeightsStatus:
     )
 
 
-def test_a_rollback_starts_when_the_version_is_given_up_and_no_worker_is_late_for_it():
+def test_a_rollback_starts_when_the_version_is_abandoned_and_no_worker_is_late_for_it():
     """Otherwise a worker that has to go back would be cut off at once, with its requests."""
     ahead = make_worker(0).serving("42x")
     late = make_worker(1).serving("41").silent()
@@ -63,7 +63,7 @@ def test_the_problem_is_kept_during_the_rollback():
     assert made.step.failed == ("policy-0", "policy-1")
 
 
-def test_a_version_that_was_given_up_stays_so_in_its_generation():
+def test_an_abandoned_version_stays_so_in_its_generation():
     halted = since(10, RolloutPhase.HALTED)
     made = plan(make_worker(0).serving("41"), status=halted)
 

@@ -46,7 +46,7 @@ def test_a_fleet_without_the_field_has_no_router():
     assert condition_of(status_of(observed).conditions, ConditionType.ROUTER_AVAILABLE) is None
 
 
-def test_the_pods_of_a_router_are_no_workers_and_no_workers_are_routers():
+def test_the_pods_of_a_router_are_not_workers_and_no_workers_are_routers():
     deployment, service = router.router_children(routed())
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     worker = pods.build_pod(routed(), 0, "worker:1", revision="r")["metadata"]["labels"]

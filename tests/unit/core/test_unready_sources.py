@@ -62,7 +62,7 @@ def test_a_source_that_is_being_written_is_reported_without_a_problem(
 
 
 @pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
-def test_it_is_read_again_after_a_second(strategy):
+def test_an_unready_source_is_read_again_after_a_second(strategy):
     step = plan_rollout(_fleet(age_seconds=1.5, strategy=strategy), now=NOW).step
 
     assert texts_of(step.actions) == ["stage 42 on policy-0", "stage 42 on policy-1"]

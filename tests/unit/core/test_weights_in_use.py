@@ -101,28 +101,28 @@ class TestAppliedAt:
             {"version": version, "source": source, "applied_at": at}
         )
 
-    def test_it_is_when_all_workers_were_first_seen_to_serve_it(self):
+    def test_applied_at_is_the_time_when_all_workers_were_first_seen_to_serve(self):
         workers = [make_worker(n).serving("42") for n in range(2)]
         found = status_of(self.fleet(*workers, applied=self.record("41"))).applied
 
         assert found is not None
         assert (found.version, found.applied_at) == ("42", NOW)
 
-    def test_it_is_kept_with_the_version(self):
+    def test_applied_at_is_kept_with_the_version(self):
         workers = [make_worker(n).serving("42") for n in range(2)]
         found = status_of(self.fleet(*workers, applied=self.record("42"))).applied
 
         assert found is not None
         assert found.applied_at == BEFORE
 
-    def test_it_is_kept_when_the_digest_becomes_known(self):
+    def test_applied_at_is_kept_when_the_digest_becomes_known(self):
         workers = [holds(make_worker(n).serving("42"), A_DIGEST) for n in range(2)]
         found = status_of(self.fleet(*workers, applied=self.record("42"))).applied
 
         assert found is not None
         assert found.applied_at == BEFORE
 
-    def test_it_is_kept_during_the_rollout_of_another_version(self):
+    def test_applied_at_is_kept_during_the_rollout_of_another_version(self):
         workers = [make_worker(0).paused("41"), make_worker(1).serving("41")]
         found = status_of(self.fleet(*workers, applied=self.record("41"))).applied
 

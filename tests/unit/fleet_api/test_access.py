@@ -427,11 +427,11 @@ def test_an_address_that_sends_too_fast_is_refused_until_it_has_waited() -> None
 def test_no_more_requests_run_than_there_are_slots() -> None:
     slots = Slots(1)
 
-    with slots.hold():
-        with pytest.raises(Problem) as refused, slots.hold():
+    with slots.slot():
+        with pytest.raises(Problem) as refused, slots.slot():
             pass
         assert refused.value.status == 503
-    with slots.hold():
+    with slots.slot():
         pass
 
 
@@ -439,14 +439,14 @@ def test_a_caller_gets_half_of_the_slots_and_another_one_the_rest() -> None:
     numbers: list[int] = []
     slots = Slots(4, numbers.append)
 
-    with slots.hold("first"), slots.hold("first") as slot:
-        with pytest.raises(Problem) as refused, slots.hold("first"):
+    with slots.slot("first"), slots.slot("first") as slot:
+        with pytest.raises(Problem) as refused, slots.slot("first"):
             pass
         assert (refused.value.status, refused.value.reason) == (503, "CallerOverloaded")
-        with slots.hold("second"), slots.hold("second"):
+        with slots.slot("second"), slots.slot("second"):
             pass
         slot.release()
-        with slots.hold("first"):
+        with slots.slot("first"):
             pass
     assert (numbers[-1], max(numbers)) == (0, 4)
 

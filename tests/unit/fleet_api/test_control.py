@@ -70,7 +70,7 @@ async def test_a_reload_waits_as_long_as_its_client(
     body = rpc("/weights/global_step_44/policy/") | {"timeout": sent}
 
     assert (await api.send("POST", "/collective_rpc", TRAINER, json=body))[0] == 200
-    (line,) = [r for r in caplog.records if r.name == "fleet_api.audit"]
+    (line,) = [r for r in caplog.records if r.name == "fleet_api.request_log"]
     assert line.__dict__["asked"]["timeoutSeconds"] == waited
 
 

@@ -88,7 +88,7 @@ async def test_a_stream_begins_with_the_present_state_and_has_every_transition(a
     assert ids == sorted(set(ids))
 
 
-async def test_any_replica_goes_on_after_the_last_event_that_a_client_has(api: Api) -> None:
+async def test_any_replica_continues_after_the_last_event_that_a_client_has(api: Api) -> None:
     roll_out(api.cluster.objects)
     whole = await read(api, Last_Event_ID="101")
 
@@ -120,7 +120,7 @@ async def test_an_id_that_no_event_has_is_400(api: Api, last: str) -> None:
     assert (status, problem["reason"]) == (400, "BadRequest")
 
 
-async def test_a_write_that_changes_nothing_to_see_is_no_event(api: Api) -> None:
+async def test_a_write_without_a_visible_change_is_not_an_event(api: Api) -> None:
     objects = api.cluster.objects
     objects.script.append(lambda: objects._merge({"metadata": {"annotations": {"a": "b"}}}))
 

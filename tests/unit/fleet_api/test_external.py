@@ -447,7 +447,7 @@ async def test_an_engine_that_fails_is_5xx_and_its_repetition_is_final(
 async def test_a_transfer_that_fails_at_one_worker_is_started_over_at_all(
     api: Api, workers: list[AdminServer], tmp_path: Path
 ) -> None:
-    # Weights from files can be restored, so the worker that fails goes on.
+    # Weights from files can be restored, so the worker that fails keeps serving.
     files = {"weight_dir": str(write_tiny(tmp_path / "step_6"))}
     assert (await post(api, "/update_weights", files))[0] == 200
     ranks = {"init_info": {"rank_offset": 1, "world_size": 1 + 4 * NUMBER}}
@@ -472,7 +472,7 @@ async def test_a_transfer_that_fails_at_one_worker_is_started_over_at_all(
     assert phases(workers) == [Phase.SERVING, Phase.JOINING, Phase.SERVING]
 
 
-async def test_a_worker_that_has_not_started_is_left_to_the_operator(
+async def test_a_worker_that_has_not_started_gets_no_call(
     api: Api, workers: list[AdminServer], tmp_path: Path
 ) -> None:
     api.cluster.pods[2]["status"]["containerStatuses"] = []
@@ -622,7 +622,9 @@ def test_a_refusal_of_one_worker_is_that_of_the_fleet(
 
 
 @pytest.mark.parametrize("reason", ["StaleCall", "WrongPod"])
-def test_a_worker_that_was_replaced_in_the_meantime_is_no_refusal(reason: str) -> None:
+def test_a_worker_that_was_replaced_in_the_meantime_does_not_count_as_a_refusal(
+    reason: str,
+) -> None:
     problem = failure([target(0)], [WorkerReply(409, {"error": {"type": reason}})])
 
     assert problem is not None

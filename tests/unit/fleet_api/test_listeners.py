@@ -36,7 +36,7 @@ async def answer_to(port: int, request: str) -> bytes:
     ],
     ids=["space", "version", "not-ascii", "host", "long", "header"],
 )
-async def test_a_request_that_is_no_http_leaves_a_line_without_its_key(
+async def test_a_request_that_is_not_http_leaves_a_line_without_its_key(
     caplog: pytest.LogCaptureFixture, request_text: str
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -132,8 +132,6 @@ async def test_a_rollout_that_stalls_is_answered_at_once_with_its_reason(
 
 
 async def test_a_spec_that_the_api_server_refuses_is_422(api: Api) -> None:
-    api.cluster.objects.failures.extend([])
-
     async def refuse(*_: Any) -> Any:
         raise Refused("43", "Invalid", "spec.source.path: must not contain ..")
 

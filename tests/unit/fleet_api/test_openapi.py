@@ -146,7 +146,9 @@ async def test_the_document_is_open_and_json(api: Api) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_a_body_that_is_not_in_its_encoding_is_no_defect(api: Api, encoding: str) -> None:
+async def test_a_body_that_is_not_in_its_encoding_does_not_count_as_a_defect(
+    api: Api, encoding: str
+) -> None:
     headers = {"Content-Encoding": encoding, "Content-Type": "application/json"}
     status, problem = await api.send(
         "PUT", "/v1/rl/weights", TRAINER, headers=headers, data=b"not compressed"

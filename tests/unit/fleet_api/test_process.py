@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +16,8 @@ import pytest
 from aiohttp import web
 from tests.support.fake_cluster import READER, FakeCluster
 from tests.support.waiting import eventually_async
+
+from free_ports import free_port
 
 ROOT = Path(__file__).parents[3]
 OBJECTS = "/apis/rlfleet.dev/v1alpha1/namespaces/rl"
@@ -67,13 +68,7 @@ async def kubeconfig(cluster: FakeCluster, tmp_path: Path) -> AsyncIterator[Path
     await runner.cleanup()
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-async def test_it_serves_reads_the_api_server_and_ends_in_order(kubeconfig: Path) -> None:
+async def test_the_process_serves_reads_the_api_server_and_ends_in_order(kubeconfig: Path) -> None:
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "fleet_api", "--host=127.0.0.1", f"--port={port}"),

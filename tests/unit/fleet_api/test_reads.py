@@ -68,7 +68,7 @@ async def test_weights_of_another_fleet_and_of_adapters_are_not_the_fleets(
     assert (await api.get("/v1/rl/state"))[1]["weights"] is None
 
 
-async def test_a_fleet_that_does_not_exist_is_404_for_those_who_may_see_it(api: Api) -> None:
+async def test_a_fleet_that_does_not_exist_is_404_for_a_caller_that_may_see_it(api: Api) -> None:
     api.cluster.objects.fleet = None
 
     status, problem = await api.get("/v1/rl/state")

@@ -120,7 +120,9 @@ async def test_one_file_of_the_pair_is_not_enough(flag: str) -> None:
             pass
 
 
-async def test_files_that_are_no_certificate_end_the_start_with_a_message(tmp_path: Path) -> None:
+async def test_files_that_are_not_a_certificate_end_the_start_with_a_message(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "tls.crt").write_text("nothing")
     settings = Settings(tls_cert=tmp_path / "tls.crt", tls_key=tmp_path / "tls.key")
 

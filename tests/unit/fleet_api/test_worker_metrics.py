@@ -82,7 +82,7 @@ def test_buckets_and_numbers_of_the_process_are_left_out() -> None:
         "<script>",
     ],
 )
-def test_a_line_that_is_no_sample_of_vllms_is_left_out(line: str) -> None:
+def test_a_line_that_is_not_a_sample_of_vllm_is_dropped(line: str) -> None:
     assert together([page_of("policy-0", line), page_of("policy-0", line, 999)]) == ""
 
 

@@ -16,7 +16,7 @@ from fleet_operator.core.worker_view import PodView
 from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_operator.runtime import callers
 from fleet_operator.runtime.callers import BUSY_SECONDS, Callers
-from fleet_operator.runtime.dispatch import SETTLE_SECONDS, Caller, Dispatcher
+from fleet_operator.runtime.dispatch import ANSWER_WAIT_SECONDS, Caller, Dispatcher
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.protocol import Epoch, Operation, WorkerState
@@ -37,7 +37,7 @@ def state() -> WorkerState:
     return reported
 
 
-class Desk:
+class Harness:
     """Reads of ten workers. `seconds`: how long each takes, by ordinal. `dead`: these never answer."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Desk:
             Metrics(),
             requeue=lambda _, seconds: self.again.append(seconds),
             stale=Mock(),
-            is_settling=lambda _: False,
+            is_term_pending=lambda _: False,
             denied=Mock(),
             defective=Mock(),
         )
@@ -102,52 +102,52 @@ class Desk:
         return [n for n, p in enumerate(self.pods) if self.cache.view(p, now()).state is not None]
 
 
-def run_story(story: Callable[[Desk], Awaitable[None]]) -> None:
+def run_story(story: Callable[[Harness], Awaitable[None]]) -> None:
     async def run() -> None:
-        await story(Desk())
+        await story(Harness())
 
     virtual_time.run(run())
 
 
 def test_workers_that_were_never_read_are_waited_for():
-    async def story(desk: Desk) -> None:
-        desk.seconds = {3: 0.1}
-        assert await desk.took(desk.ask) == pytest.approx(0.1)
-        assert desk.known() == list(range(10))
+    async def story(harness: Harness) -> None:
+        harness.seconds = {3: 0.1}
+        assert await harness.took(harness.ask) == pytest.approx(0.1)
+        assert harness.known() == list(range(10))
 
     run_story(story)
 
 
 def test_a_worker_that_left_a_read_unanswered_is_read_again_without_waiting():
-    async def story(desk: Desk) -> None:
-        desk.dead = {4}
-        assert await desk.took(desk.ask) == pytest.approx(SETTLE_SECONDS)
+    async def story(harness: Harness) -> None:
+        harness.dead = {4}
+        assert await harness.took(harness.ask) == pytest.approx(ANSWER_WAIT_SECONDS)
         for _ in range(5):
             await asyncio.sleep(HANG_SECONDS + BUSY_SECONDS)
-            desk.asked.clear()
-            assert await desk.took(desk.ask) == 0
-            assert await desk.took(desk.poll) == 0
-            assert 4 in desk.asked
-        desk.dead.clear()
-        desk.again.clear()
+            harness.asked.clear()
+            assert await harness.took(harness.ask) == 0
+            assert await harness.took(harness.poll) == 0
+            assert 4 in harness.asked
+        harness.dead.clear()
+        harness.again.clear()
         await asyncio.sleep(HANG_SECONDS + BUSY_SECONDS)
-        await desk.poll(CALLER)
+        await harness.poll(CALLER)
         await asyncio.sleep(1)
-        assert desk.known() == list(range(10))
-        assert desk.again, "the end of the silence asks for another look"
+        assert harness.known() == list(range(10))
+        assert harness.again, "the end of the silence asks for another look"
 
     run_story(story)
 
 
 def test_an_old_answer_is_renewed_without_a_wait():
-    async def story(desk: Desk) -> None:
-        await desk.ask(CALLER)
+    async def story(harness: Harness) -> None:
+        await harness.ask(CALLER)
         await asyncio.sleep(BUSY_SECONDS)
-        desk.seconds = dict.fromkeys(range(10), 0.2)
-        desk.asked.clear()
-        assert await desk.took(desk.ask) == 0
-        assert await desk.took(desk.poll) == 0
-        assert sorted(desk.asked) == list(range(10))
+        harness.seconds = dict.fromkeys(range(10), 0.2)
+        harness.asked.clear()
+        assert await harness.took(harness.ask) == 0
+        assert await harness.took(harness.poll) == 0
+        assert sorted(harness.asked) == list(range(10))
 
     run_story(story)
 
@@ -158,34 +158,34 @@ def test_an_old_answer_is_renewed_without_a_wait():
     ids=["a trainer updates all workers", "the operator knows what it updates"],
 )
 def test_when_one_worker_has_other_weights_the_others_are_read(external, asked):
-    async def story(desk: Desk) -> None:
-        desk.external = external
+    async def story(harness: Harness) -> None:
+        harness.external = external
         for _ in range(2):  # the first answers are changes, too
-            await desk.ask(CALLER)
+            await harness.ask(CALLER)
             await asyncio.sleep(0.1)
-        desk.asked.clear()
-        await desk.ask(CALLER)
-        assert desk.asked == [], "nothing has changed"
-        desk.changed = {"version": "2"}
-        await desk.callers.poll(CALLER, often={desk.pods[3].uid})
+        harness.asked.clear()
+        await harness.ask(CALLER)
+        assert harness.asked == [], "nothing has changed"
+        harness.changed = {"version": "2"}
+        await harness.callers.poll(CALLER, often={harness.pods[3].uid})
         await asyncio.sleep(BUSY_SECONDS)
-        await desk.callers.poll(CALLER, often={desk.pods[3].uid})
+        await harness.callers.poll(CALLER, often={harness.pods[3].uid})
         await asyncio.sleep(0.1)
-        assert set(desk.asked) == {3}
-        desk.asked.clear()
+        assert set(harness.asked) == {3}
+        harness.asked.clear()
 
-        await desk.ask(CALLER)
+        await harness.ask(CALLER)
 
-        assert sorted(desk.asked) == asked
-        versions = {desk.cache.view(p, now()).version for p in desk.pods}
+        assert sorted(harness.asked) == asked
+        versions = {harness.cache.view(p, now()).version for p in harness.pods}
         assert versions == ({"2"} if external else {state().version, "2"})
 
     run_story(story)
 
 
 def test_only_news_asks_for_another_look():
-    async def story(desk: Desk) -> None:
-        await desk.ask(CALLER)
+    async def story(harness: Harness) -> None:
+        await harness.ask(CALLER)
         for changed in (
             {"uptime_seconds": 99.0, "sessions": 7},
             {"requests_running": 3},
@@ -195,43 +195,43 @@ def test_only_news_asks_for_another_look():
             {"operation": Operation(kind="stage", version="3", running_seconds=2.0)},
             {"operation": Operation(kind="load", version="3", running_seconds=0.0)},
         ):
-            desk.changed |= changed
-            desk.again.clear()
+            harness.changed |= changed
+            harness.again.clear()
             await asyncio.sleep(BUSY_SECONDS)
-            await desk.poll(CALLER)
+            await harness.poll(CALLER)
             await asyncio.sleep(0.5)
-            desk.looks.append(bool(desk.again))
-            (seen,) = {desk.cache.view(p, now()).state for p in desk.pods[:1]}
-            assert seen == state().model_copy(update=desk.changed), "it is known all the same"
-        assert desk.looks == [False, True, False, True, True, False, True]
+            harness.looks.append(bool(harness.again))
+            (seen,) = {harness.cache.view(p, now()).state for p in harness.pods[:1]}
+            assert seen == state().model_copy(update=harness.changed), "it is known all the same"
+        assert harness.looks == [False, True, False, True, True, False, True]
 
     run_story(story)
 
 
 def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for():
-    async def story(desk: Desk) -> None:
-        await desk.ask(CALLER)
-        desk.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=CALLER.epoch)
-        desk.cache.end_call("uid-2", work("load 2"), SILENCE, now() + 1)
-        desk.seconds = {2: 0.1}
-        assert await desk.took(desk.ask) == pytest.approx(0.1)
+    async def story(harness: Harness) -> None:
+        await harness.ask(CALLER)
+        harness.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=CALLER.epoch)
+        harness.cache.end_call("uid-2", work("load 2"), SILENCE, now() + 1)
+        harness.seconds = {2: 0.1}
+        assert await harness.took(harness.ask) == pytest.approx(0.1)
 
     run_story(story)
 
 
 def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long():
-    async def story(desk: Desk) -> None:
-        await desk.ask(CALLER)
+    async def story(harness: Harness) -> None:
+        await harness.ask(CALLER)
         await asyncio.sleep(20)
-        desk.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=CALLER.epoch)
-        desk.asked.clear()
-        await desk.poll(CALLER)
+        harness.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=CALLER.epoch)
+        harness.asked.clear()
+        await harness.poll(CALLER)
         await asyncio.sleep(0)
-        assert 2 not in desk.asked
+        assert 2 not in harness.asked
         await asyncio.sleep(BUSY_SECONDS)
-        await desk.poll(CALLER)
+        await harness.poll(CALLER)
         await asyncio.sleep(0)
-        assert 2 in desk.asked
+        assert 2 in harness.asked
 
     run_story(story)
 
@@ -239,14 +239,14 @@ def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long():
 def test_more_workers_than_can_be_read_in_a_second_are_read_less_often(monkeypatch):
     monkeypatch.setattr(callers, "READS_PER_SECOND", 2)
 
-    async def story(desk: Desk) -> None:
-        await desk.ask(CALLER)
-        desk.asked.clear()
+    async def story(harness: Harness) -> None:
+        await harness.ask(CALLER)
+        harness.asked.clear()
         await asyncio.sleep(4 * BUSY_SECONDS)
-        assert await desk.took(desk.poll) == 0
-        assert desk.asked == [], "ten workers at two a second"
+        assert await harness.took(harness.poll) == 0
+        assert harness.asked == [], "ten workers at two a second"
         await asyncio.sleep(BUSY_SECONDS)
-        assert await desk.took(desk.poll) == 0
-        assert sorted(desk.asked) == list(range(10))
+        assert await harness.took(harness.poll) == 0
+        assert sorted(harness.asked) == list(range(10))
 
     run_story(story)

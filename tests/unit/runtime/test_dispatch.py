@@ -18,10 +18,10 @@ from fleet_operator.core.worker_view import PodView
 from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_operator.runtime.call_defects import UNPLANNED_SECONDS
 from fleet_operator.runtime.dispatch import (
+    ANSWER_WAIT_SECONDS,
     FOLD_SECONDS,
     FOLD_SECONDS_EACH,
     SENT_AT_ONCE,
-    SETTLE_SECONDS,
     Caller,
     Dispatcher,
 )
@@ -56,7 +56,7 @@ def never(*_: object) -> asyncio.Future[WorkerAnswer]:
     return asyncio.get_running_loop().create_future()
 
 
-class Desk:
+class Harness:
     """Calls, and all their results."""
 
     def __init__(self, asked: Behaviour = at_once, called: Behaviour = at_once) -> None:
@@ -64,17 +64,17 @@ class Desk:
         self.sent: list[tuple[Addressee, str, Epoch]] = []
         self.again: list[tuple[float, float]] = []
         self.stale: list[tuple[tuple[str, str], str, Epoch]] = []
-        self.settling: set[tuple[str, str]] = set()
+        self.pending_terms: set[tuple[str, str]] = set()
         self.denied: list[tuple[str, str]] = []
         self.defects: list[tuple[tuple[str, str], str, Exception | None]] = []
-        self.metrics, self.book = Metrics(), WorkerCache()
+        self.metrics, self.cache = Metrics(), WorkerCache()
         self.calls = Dispatcher(
             self,
-            self.book,
+            self.cache,
             self.metrics,
             requeue=lambda _, seconds: self.again.append((now(), seconds)),
             stale=lambda key, pod, obeyed: self.stale.append((key, pod.name, obeyed)),
-            is_settling=lambda key: key in self.settling,
+            is_term_pending=lambda key: key in self.pending_terms,
             denied=self.denied.append,
             defective=lambda key, kind, error: self.defects.append((key, kind, error)),
         )
@@ -88,7 +88,7 @@ class Desk:
 
     async def act(self, *actions: WorkerCall) -> bool:
         for action in actions:
-            self.book.view(pod(int(action.pod_name[-1])), now())
+            self.cache.view(pod(int(action.pod_name[-1])), now())
         return await self.calls.act(CALLER, actions, {f"uid-{n}": pod(n) for n in range(10)})
 
 
@@ -103,20 +103,20 @@ def load(ordinal: int = 0, version: str = "2") -> WorkerCall:
 
 def test_a_call_goes_to_the_pods_admin_port_with_token_and_epoch():
     async def story() -> None:
-        desk = Desk()
-        assert await desk.act(load(3))
+        harness = Harness()
+        assert await harness.act(load(3))
         worker = Addressee(base_url="http://10.0.0.3:8081", token="t", pod_uid="uid-3")
-        assert desk.sent == [(worker, "load 2", CALLER.epoch)]
+        assert harness.sent == [(worker, "load 2", CALLER.epoch)]
 
     virtual_time.run(story())
 
 
 def test_a_call_is_for_the_process_that_answered_last():
     async def story() -> None:
-        desk = Desk()
-        await desk.calls.ask(CALLER, [pod(3)])
-        await desk.act(load(3))
-        ((worker, _, _),) = desk.sent
+        harness = Harness()
+        await harness.calls.ask(CALLER, [pod(3)])
+        await harness.act(load(3))
+        ((worker, _, _),) = harness.sent
         assert (worker.pod_uid, worker.instance) == ("uid-3", state().instance)
 
     virtual_time.run(story())
@@ -136,22 +136,22 @@ def test_addresses(ip, url):
 class TestWaiting:
     def test_quick_answers_are_waited_for(self):
         async def story() -> None:
-            desk = Desk(called=after(0.1))
-            await desk.act(*(load(n) for n in range(5)))
+            harness = Harness(called=after(0.1))
+            await harness.act(*(load(n) for n in range(5)))
             assert now() - virtual_time.START_SECONDS == pytest.approx(0.1)
-            assert desk.again == []
-            assert all(desk.book.view(pod(n), now()).version == "2" for n in range(5))
+            assert harness.again == []
+            assert all(harness.cache.view(pod(n), now()).version == "2" for n in range(5))
 
         virtual_time.run(story())
 
     def test_slow_answers_are_not_waited_for_and_ask_for_another_look(self):
         async def story() -> None:
-            desk = Desk(called=after(5))
-            assert await desk.act(load())
-            assert now() - virtual_time.START_SECONDS == pytest.approx(SETTLE_SECONDS)
-            assert desk.book.view(pod(), now()).call == work("load 2")
+            harness = Harness(called=after(5))
+            assert await harness.act(load())
+            assert now() - virtual_time.START_SECONDS == pytest.approx(ANSWER_WAIT_SECONDS)
+            assert harness.cache.view(pod(), now()).call == work("load 2")
             await asyncio.sleep(6)
-            ((at, seconds),) = desk.again
+            ((at, seconds),) = harness.again
             assert at - virtual_time.START_SECONDS == pytest.approx(5)
             assert seconds == 0, "no other answer is waited for"
 
@@ -163,29 +163,29 @@ class TestWaiting:
                 ordinal = int(url.removesuffix(":8081")[-1])
                 return await after(1 + ordinal)(url)
 
-            desk = Desk(called=behave)
-            await desk.act(*(load(n) for n in range(10)))
-            assert desk.calls.fold_seconds(KEY) == FOLD_SECONDS + 10 * FOLD_SECONDS_EACH
-            assert desk.calls.fold_seconds(("rl", "other")) == FOLD_SECONDS
+            harness = Harness(called=behave)
+            await harness.act(*(load(n) for n in range(10)))
+            assert harness.calls.fold_seconds(KEY) == FOLD_SECONDS + 10 * FOLD_SECONDS_EACH
+            assert harness.calls.fold_seconds(("rl", "other")) == FOLD_SECONDS
             await asyncio.sleep(11)
 
             left = range(9, 0, -1)
-            assert [s for _, s in desk.again[:-1]] == [
+            assert [s for _, s in harness.again[:-1]] == [
                 pytest.approx(FOLD_SECONDS + n * FOLD_SECONDS_EACH) for n in left
             ]
-            assert desk.again[-1][1] == 0, "nothing else is waited for"
-            assert desk.calls.fold_seconds(KEY) == FOLD_SECONDS
+            assert harness.again[-1][1] == 0, "nothing else is waited for"
+            assert harness.calls.fold_seconds(KEY) == FOLD_SECONDS
 
         virtual_time.run(story())
 
-    def test_calls_that_are_given_up_are_not_counted_any_more(self):
+    def test_cancelled_calls_are_not_counted(self):
         async def story() -> None:
-            desk = Desk(called=after(600))
-            await desk.act(*(load(n) for n in range(5)))
-            assert desk.calls.fold_seconds(KEY) > FOLD_SECONDS
-            await desk.calls.stop()
+            harness = Harness(called=after(600))
+            await harness.act(*(load(n) for n in range(5)))
+            assert harness.calls.fold_seconds(KEY) > FOLD_SECONDS
+            await harness.calls.stop()
             await asyncio.sleep(0)
-            assert desk.calls.fold_seconds(KEY) == FOLD_SECONDS
+            assert harness.calls.fold_seconds(KEY) == FOLD_SECONDS
 
         virtual_time.run(story())
 
@@ -194,10 +194,10 @@ class TestWaiting:
             async def behave(url: str) -> WorkerAnswer:
                 return await (after(3) if "10.0.0.4" in url else at_once)(url)
 
-            desk = Desk(asked=behave)
-            await desk.calls.ask(CALLER, [pod(n) for n in range(10)])
-            assert now() - virtual_time.START_SECONDS == pytest.approx(SETTLE_SECONDS)
-            known = [n for n in range(10) if desk.book.view(pod(n), now()).state]
+            harness = Harness(asked=behave)
+            await harness.calls.ask(CALLER, [pod(n) for n in range(10)])
+            assert now() - virtual_time.START_SECONDS == pytest.approx(ANSWER_WAIT_SECONDS)
+            known = [n for n in range(10) if harness.cache.view(pod(n), now()).state]
             assert known == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
         virtual_time.run(story())
@@ -207,30 +207,30 @@ class TestWaiting:
         """Sent in one go, those to 10,000 workers would stop it for a second."""
 
         async def story() -> None:
-            desk, seen = Desk(), set[int]()
+            harness, seen = Harness(), set[int]()
             workers = Mock(state=Mock(side_effect=never), call=Mock(side_effect=never))
-            desk.calls._workers = workers
+            harness.calls._workers = workers
             pods = [pod(n) for n in range(2 * SENT_AT_ONCE)]
             if what == "reads":
-                sending = asyncio.create_task(desk.calls.ask(CALLER, pods))
+                sending = asyncio.create_task(harness.calls.ask(CALLER, pods))
             else:
                 loads = [load(n) for n in range(len(pods))]
                 by_uid = {p.uid: p for p in pods}
-                sending = asyncio.create_task(desk.calls.act(CALLER, loads, by_uid))
+                sending = asyncio.create_task(harness.calls.act(CALLER, loads, by_uid))
             while len(pods) not in seen:
                 await asyncio.sleep(0)
                 seen.add(workers.state.call_count + workers.call.call_count)
             assert seen >= {SENT_AT_ONCE, len(pods)}
             sending.cancel()
-            await desk.calls.stop()
+            await harness.calls.stop()
 
         virtual_time.run(story())
 
     def test_a_round_without_workers_takes_no_time(self):
         async def story() -> None:
-            desk = Desk()
-            await desk.calls.ask(CALLER, [])
-            assert not await desk.act()
+            harness = Harness()
+            await harness.calls.ask(CALLER, [])
+            assert not await harness.act()
 
         virtual_time.run(story())
 
@@ -238,19 +238,19 @@ class TestWaiting:
         """Staging takes minutes; a pause of another fleet must not wait for it."""
 
         async def story() -> None:
-            desk = Desk(called=after(600))
+            harness = Harness(called=after(600))
             for n in range(5000):
                 view = make_worker(n).view()
                 action = make_call.stage(view, target("2"), Rollout(), reason="")
-                desk.book.view(view.pod, now())
-                await desk.calls.act(CALLER, [action], {view.pod.uid: view.pod})
+                harness.cache.view(view.pod, now())
+                await harness.calls.act(CALLER, [action], {view.pod.uid: view.pod})
             started = now()
-            await desk.calls.ask(CALLER, [pod(1)])
+            await harness.calls.ask(CALLER, [pod(1)])
             assert now() - started < 0.1
-            desk.called = at_once
-            assert await desk.act(load(2))
-            assert desk.book.view(pod(2), now()).call is None
-            await desk.calls.stop()
+            harness.called = at_once
+            assert await harness.act(load(2))
+            assert harness.cache.view(pod(2), now()).call is None
+            await harness.calls.stop()
 
         virtual_time.run(story())
 
@@ -258,55 +258,55 @@ class TestWaiting:
 class TestOnce:
     def test_a_call_in_flight_is_not_sent_again(self):
         async def story() -> None:
-            desk = Desk(called=after(5))
-            assert await desk.act(load())
-            assert not await desk.act(load())
-            assert len(desk.sent) == 1
-            await desk.calls.stop()
+            harness = Harness(called=after(5))
+            assert await harness.act(load())
+            assert not await harness.act(load())
+            assert len(harness.sent) == 1
+            await harness.calls.stop()
 
         virtual_time.run(story())
 
     def test_another_call_takes_the_place_of_the_one_in_flight(self):
         async def story() -> None:
-            desk = Desk(called=after(5))
-            await desk.act(load(version="2"))
-            await desk.act(load(version="3"))
-            assert desk.book.call_in_flight("uid-0") == work("load 3")
+            harness = Harness(called=after(5))
+            await harness.act(load(version="2"))
+            await harness.act(load(version="3"))
+            assert harness.cache.call_in_flight("uid-0") == work("load 3")
             await asyncio.sleep(10)
-            assert desk.book.call_in_flight("uid-0") is None
-            assert len(desk.again) >= 1
+            assert harness.cache.call_in_flight("uid-0") is None
+            assert len(harness.again) >= 1
 
         virtual_time.run(story())
 
     def test_a_refused_call_is_not_repeated_at_once(self):
         async def story() -> None:
             refused = WorkerAnswer(state=state(), reason=Reason.WRONG_PHASE, message="no")
-            desk = Desk(called=after(0.01, refused))
-            assert await desk.act(load())
-            assert not await desk.act(load())
+            harness = Harness(called=after(0.01, refused))
+            assert await harness.act(load())
+            assert not await harness.act(load())
             await asyncio.sleep(1.1)
-            assert await desk.act(load())
+            assert await harness.act(load())
 
         virtual_time.run(story())
 
     def test_a_different_call_after_a_refusal_is_sent_at_once(self):
         async def story() -> None:
             refused = WorkerAnswer(state=state(), reason=Reason.NOT_STAGED, message="no")
-            desk = Desk(called=after(0.01, refused))
-            await desk.act(load(version="2"))
-            assert await desk.act(load(version="3"))
+            harness = Harness(called=after(0.01, refused))
+            await harness.act(load(version="2"))
+            assert await harness.act(load(version="3"))
 
         virtual_time.run(story())
 
     def test_a_call_that_takes_the_place_of_its_successor_is_not_ended_by_its_own_past(self):
         async def story() -> None:
-            desk = Desk(called=after(5))
+            harness = Harness(called=after(5))
             for version in ("2", "3", "2"):
-                await desk.act(load(version=version))
-            assert desk.book.view(pod(), now()).call == work("load 2")
+                await harness.act(load(version=version))
+            assert harness.cache.view(pod(), now()).call == work("load 2")
             await asyncio.sleep(10)
-            assert [key for _, key, _ in desk.sent] == ["load 2", "load 3", "load 2"]
-            assert desk.book.view(pod(), now()).silence == ""
+            assert [key for _, key, _ in harness.sent] == ["load 2", "load 3", "load 2"]
+            assert harness.cache.view(pod(), now()).silence == ""
 
         virtual_time.run(story())
 
@@ -315,37 +315,37 @@ def test_a_call_takes_no_task_of_its_own():
     """At thousands of calls their tasks would cost as much as all the rest."""
 
     async def story() -> None:
-        desk, answer = Desk(), asyncio.get_running_loop().create_future()
-        desk.calls._workers = Mock(call=Mock(return_value=answer))
-        acting = asyncio.create_task(desk.act(*(load(n) for n in range(10))))
+        harness, answer = Harness(), asyncio.get_running_loop().create_future()
+        harness.calls._workers = Mock(call=Mock(return_value=answer))
+        acting = asyncio.create_task(harness.act(*(load(n) for n in range(10))))
         await asyncio.sleep(0)
-        assert desk.book.call_in_flight("uid-9") == work("load 2")
+        assert harness.cache.call_in_flight("uid-9") == work("load 2")
         assert asyncio.all_tasks() == {asyncio.current_task(), acting}
         answer.set_result(WorkerAnswer(state=state("2")))
         await acting
-        assert desk.book.view(pod(9), now()).version == "2"
+        assert harness.cache.view(pod(9), now()).version == "2"
 
     virtual_time.run(story())
 
 
 class TestDefects:
     @pytest.mark.parametrize("where", ["sending", "answering"])
-    def test_a_call_that_cannot_be_made_is_given_up_and_reported(self, where, caplog):
+    def test_a_call_that_raises_ends_at_once_and_is_reported(self, where, caplog):
         async def story() -> None:
-            desk, fails = Desk(), RuntimeError("a defect")
+            harness, fails = Harness(), RuntimeError("a defect")
 
             async def answers(_: str) -> WorkerAnswer:
                 raise fails
 
             if where == "sending":
-                desk.calls._workers = Mock(call=Mock(side_effect=fails))
+                harness.calls._workers = Mock(call=Mock(side_effect=fails))
             else:
-                desk.called = answers
+                harness.called = answers
             started = now()
-            await desk.act(load())
+            await harness.act(load())
             assert now() == started
-            view = desk.book.view(pod(), now())
-            assert (view.call, view.silence) == (None, "the call was given up")
+            view = harness.cache.view(pod(), now())
+            assert (view.call, view.silence) == (None, "the call was cancelled")
             (record,) = caplog.records
             assert record.exc_info[1] is fails
 
@@ -368,9 +368,9 @@ class TestOutcomes:
     )
     def test_outcomes_are_counted(self, answer, outcome):
         async def story() -> None:
-            desk = Desk(called=after(0.01, answer))
-            await desk.act(load())
-            shown = desk.metrics.render().decode()
+            harness = Harness(called=after(0.01, answer))
+            await harness.act(load())
+            shown = harness.metrics.render().decode()
             assert f'rlfleet_worker_calls_total{{kind="load",outcome="{outcome}"}} 1.0' in shown
 
         virtual_time.run(story())
@@ -379,21 +379,21 @@ class TestOutcomes:
         async def story() -> None:
             obeyed = Epoch(term=9, sequence=0)
             stale = WorkerAnswer(state=state(epoch=obeyed), reason=Reason.STALE_EPOCH)
-            desk = Desk(called=after(0.01, stale))
-            await desk.act(load())
-            assert desk.stale == [(KEY, "policy-0", obeyed)]
+            harness = Harness(called=after(0.01, stale))
+            await harness.act(load())
+            assert harness.stale == [(KEY, "policy-0", obeyed)]
 
         virtual_time.run(story())
 
     def test_a_fleet_is_not_called_until_the_leader_is_known(self):
         async def story() -> None:
-            desk = Desk()
-            desk.settling.add(KEY)
-            assert not await desk.act(load())
-            assert desk.sent == []
-            desk.settling.clear()
-            assert await desk.act(load())
-            assert len(desk.sent) == 1
+            harness = Harness()
+            harness.pending_terms.add(KEY)
+            assert not await harness.act(load())
+            assert harness.sent == []
+            harness.pending_terms.clear()
+            assert await harness.act(load())
+            assert len(harness.sent) == 1
 
         virtual_time.run(story())
 
@@ -401,36 +401,36 @@ class TestOutcomes:
     def test_a_refused_token_is_reported(self, how):
         async def story() -> None:
             denied = after(0.01, WorkerAnswer(reason=Reason.UNAUTHORIZED, message="wrong token"))
-            desk = Desk(**{how: denied})
+            harness = Harness(**{how: denied})
             if how == "asked":
-                await desk.calls.ask(CALLER, [pod()])
+                await harness.calls.ask(CALLER, [pod()])
             else:
-                await desk.act(load())
-            assert desk.denied == [KEY]
+                await harness.act(load())
+            assert harness.denied == [KEY]
 
         virtual_time.run(story())
 
-    def test_a_question_that_was_given_up_leaves_the_worker_silent_not_unasked(self):
+    def test_a_cancelled_read_leaves_the_worker_silent(self):
         async def story() -> None:
-            desk = Desk(asked=after(100))
-            await desk.calls.ask(CALLER, [pod()])
-            await desk.calls.stop()
-            assert desk.book.view(pod(), now()).silence == "the question was given up"
-            assert desk.book.is_due(pod(), now() + 60, max_age_seconds=30)
+            harness = Harness(asked=after(100))
+            await harness.calls.ask(CALLER, [pod()])
+            await harness.calls.stop()
+            assert harness.cache.view(pod(), now()).silence == "the state read was cancelled"
+            assert harness.cache.is_due(pod(), now() + 60, max_age_seconds=30)
 
         virtual_time.run(story())
 
 
-def test_stopping_gives_up_everything_in_flight():
+def test_stopping_cancels_everything_in_flight():
     async def story() -> None:
-        desk = Desk(asked=after(100), called=after(100))
-        await desk.calls.ask(CALLER, [pod(1)])
-        await desk.act(load())
+        harness = Harness(asked=after(100), called=after(100))
+        await harness.calls.ask(CALLER, [pod(1)])
+        await harness.act(load())
         before = now()
-        await desk.calls.stop()
+        await harness.calls.stop()
         assert now() == before
-        assert desk.book.call_in_flight("uid-0") is None
-        assert desk.book.view(pod(), now()).silence == "the call was given up"
+        assert harness.cache.call_in_flight("uid-0") is None
+        assert harness.cache.view(pod(), now()).silence == "the call was cancelled"
 
     virtual_time.run(story())
 
@@ -440,16 +440,16 @@ def test_a_request_that_raises_in_the_operator_is_reported_until_its_kind_works_
         async def broken(_: str) -> WorkerAnswer:
             raise KeyError("load")
 
-        desk = Desk(called=broken)
-        await desk.act(load(3))
-        ((key, part, error),) = desk.defects
+        harness = Harness(called=broken)
+        await harness.act(load(3))
+        ((key, part, error),) = harness.defects
         assert (key, part) == (CALLER.key, "requests to workers (load)")
         assert isinstance(error, KeyError)
 
-        desk.called = at_once
+        harness.called = at_once
         await asyncio.sleep(2)
-        await desk.act(load(3, "3"))
-        assert desk.defects[-1] == (CALLER.key, part, None)
+        await harness.act(load(3, "3"))
+        assert harness.defects[-1] == (CALLER.key, part, None)
 
     virtual_time.run(story())
 
@@ -458,49 +458,49 @@ async def a_defect(_: str) -> WorkerAnswer:
     raise KeyError("load")
 
 
-async def last_defect(desk: Desk, *actions: WorkerCall, seconds: float) -> Exception | None:
+async def last_defect(harness: Harness, *actions: WorkerCall, seconds: float) -> Exception | None:
     """The last report after decisions that plan these calls for these seconds."""
     for _ in range(round(seconds)):
         await asyncio.sleep(1)
-        await desk.act(*actions)
-    return desk.defects[-1][2]
+        await harness.act(*actions)
+    return harness.defects[-1][2]
 
 
-def test_a_request_that_raises_is_no_problem_any_more_when_its_kind_is_not_planned():
+def test_the_problem_of_a_request_that_raises_ends_when_its_kind_is_not_planned():
     """An adapter that cannot be loaded is removed from the spec."""
 
     async def story() -> None:
-        desk = Desk(called=a_defect)
-        await desk.act(load(3))
-        assert await last_defect(desk, load(3), seconds=60) is not None
-        assert await last_defect(desk, seconds=UNPLANNED_SECONDS - 1) is not None
-        assert await last_defect(desk, seconds=2) is None
-        assert len({part for _, part, _ in desk.defects}) == 1
+        harness = Harness(called=a_defect)
+        await harness.act(load(3))
+        assert await last_defect(harness, load(3), seconds=60) is not None
+        assert await last_defect(harness, seconds=UNPLANNED_SECONDS - 1) is not None
+        assert await last_defect(harness, seconds=2) is None
+        assert len({part for _, part, _ in harness.defects}) == 1
 
     virtual_time.run(story())
 
 
 def test_a_read_that_raises_is_a_problem_while_the_fleet_has_workers():
     async def story() -> None:
-        desk = Desk(asked=a_defect)
-        await desk.calls.ask(CALLER, [pod(3)])
-        assert await last_defect(desk, seconds=2 * UNPLANNED_SECONDS) is not None
-        await desk.calls.act(CALLER, [], {})
+        harness = Harness(asked=a_defect)
+        await harness.calls.ask(CALLER, [pod(3)])
+        assert await last_defect(harness, seconds=2 * UNPLANNED_SECONDS) is not None
+        await harness.calls.act(CALLER, [], {})
         await asyncio.sleep(UNPLANNED_SECONDS)
-        await desk.calls.act(CALLER, [], {})
-        assert desk.defects[-1] == (KEY, "requests to workers (state)", None)
+        await harness.calls.act(CALLER, [], {})
+        assert harness.defects[-1] == (KEY, "requests to workers (state)", None)
 
     virtual_time.run(story())
 
 
 def test_a_request_that_raised_is_forgotten_with_its_fleet():
     async def story() -> None:
-        desk = Desk(called=a_defect)
-        await desk.act(load(3))
-        desk.calls.forget(KEY)
-        desk.called = at_once
+        harness = Harness(called=a_defect)
+        await harness.act(load(3))
+        harness.calls.forget(KEY)
+        harness.called = at_once
         await asyncio.sleep(2)
-        await desk.act(load(3, "3"))
-        assert [error is None for _, _, error in desk.defects] == [False]
+        await harness.act(load(3, "3"))
+        assert [error is None for _, _, error in harness.defects] == [False]
 
     virtual_time.run(story())

@@ -98,9 +98,9 @@ class FakeLease:
         await asyncio.sleep(0.01)
 
 
-async def settling(epochs: Epochs, lease: FakeLease) -> tuple[asyncio.Task[None], list[object]]:
+async def raising(epochs: Epochs, lease: FakeLease) -> tuple[asyncio.Task[None], list[object]]:
     again: list[object] = []
-    task = asyncio.create_task(epochs.settle(lease.confirm, lambda key, _: again.append(key)))
+    task = asyncio.create_task(epochs.raise_terms(lease.confirm, lambda key, _: again.append(key)))
     await asyncio.sleep(0)
     return task, again
 
@@ -108,13 +108,13 @@ async def settling(epochs: Epochs, lease: FakeLease) -> tuple[asyncio.Task[None]
 def test_a_refusal_raises_nothing_until_the_lease_was_read():
     async def story() -> None:
         epochs, lease = Epochs(lambda: 5), FakeLease()
-        task, again = await settling(epochs, lease)
+        task, again = await raising(epochs, lease)
         epochs.note_refusal(KEY, POD, Epoch(term=40, sequence=3))
         assert epochs.last(KEY).term == 5
-        assert epochs.is_settling(KEY)
+        assert epochs.is_term_pending(KEY)
         await lease.says(ours=True)
         assert epochs.last(KEY).term == 41
-        assert not epochs.is_settling(KEY)
+        assert not epochs.is_term_pending(KEY)
         assert again == [KEY]
         task.cancel()
 
@@ -124,7 +124,7 @@ def test_a_refusal_raises_nothing_until_the_lease_was_read():
 def test_a_refusal_raises_the_term_of_its_own_fleet_only():
     async def story() -> None:
         epochs, lease = Epochs(lambda: 5), FakeLease()
-        task, _ = await settling(epochs, lease)
+        task, _ = await raising(epochs, lease)
         epochs.note_refusal(KEY, POD, Epoch(term=5 + MAX_AHEAD, sequence=0))
         await lease.says(ours=True)
         assert epochs.last(KEY).term == 6 + MAX_AHEAD
@@ -137,11 +137,11 @@ def test_a_refusal_raises_the_term_of_its_own_fleet_only():
 def test_where_another_leads_nothing_is_raised_and_nothing_is_called():
     async def story() -> None:
         epochs, lease = Epochs(lambda: 5), FakeLease()
-        task, again = await settling(epochs, lease)
+        task, again = await raising(epochs, lease)
         epochs.note_refusal(KEY, POD, Epoch(term=6, sequence=1))
         await lease.says(ours=False)
         assert epochs.last(KEY).term == 5
-        assert epochs.is_settling(KEY)
+        assert epochs.is_term_pending(KEY)
         assert again == []
         task.cancel()
 
@@ -151,7 +151,7 @@ def test_where_another_leads_nothing_is_raised_and_nothing_is_called():
 def test_refusals_of_many_workers_cost_one_reading():
     async def story() -> None:
         epochs, lease = Epochs(lambda: 5), FakeLease()
-        task, _ = await settling(epochs, lease)
+        task, _ = await raising(epochs, lease)
         for term in (40, 44, 42):
             epochs.note_refusal(KEY, POD, Epoch(term=term, sequence=0))
             epochs.note_refusal(OTHER, POD, Epoch(term=7, sequence=0))
@@ -166,12 +166,12 @@ def test_refusals_of_many_workers_cost_one_reading():
 def test_a_newer_refusal_while_the_lease_is_read_is_read_for_again():
     async def story() -> None:
         epochs, lease = Epochs(lambda: 5), FakeLease()
-        task, _ = await settling(epochs, lease)
+        task, _ = await raising(epochs, lease)
         epochs.note_refusal(KEY, POD, Epoch(term=40, sequence=0))
         await asyncio.sleep(0.01)
         epochs.note_refusal(KEY, POD, Epoch(term=50, sequence=0))
         await lease.says(ours=True)
-        assert epochs.is_settling(KEY)
+        assert epochs.is_term_pending(KEY)
         await lease.says(ours=True)
         assert epochs.last(KEY).term == 51
         assert lease.readings == 2
@@ -180,13 +180,13 @@ def test_a_newer_refusal_while_the_lease_is_read_is_read_for_again():
     virtual_time.run(story())
 
 
-def test_a_late_call_of_our_own_is_no_reason_to_read_the_lease():
+def test_a_late_call_of_our_own_does_not_cause_a_read_of_the_lease():
     async def story() -> None:
         epochs = Epochs(lambda: 5)
         epochs.for_step(KEY, WeightsId("1"), admits=False)
         late = epochs.for_step(KEY, WeightsId("2"), admits=False)
         epochs.note_refusal(KEY, POD, late)
-        assert not epochs.is_settling(KEY)
+        assert not epochs.is_term_pending(KEY)
 
     virtual_time.run(story())
 
@@ -197,7 +197,7 @@ def test_a_worker_far_beyond_the_lease_is_named_until_it_is_recreated(term: int)
         epochs = Epochs(lambda: 5)
         epochs.note_refusal(KEY, POD, Epoch(term=term, sequence=7))
         assert epochs.last(KEY).term == 5, "its peers and its successor are called as before"
-        assert not epochs.is_settling(KEY)
+        assert not epochs.is_term_pending(KEY)
         assert epochs.beyond(KEY, [POD]) == ["policy-0"]
         assert epochs.beyond(OTHER, [POD]) == []
         assert epochs.beyond(KEY, [make_worker(0).restarted(1).pod_view()]) == []
@@ -239,7 +239,7 @@ def test_a_term_stays_within_the_protocol_near_its_highest_one(term: int):
 def test_a_fleet_that_is_gone_is_forgotten():
     async def story() -> None:
         epochs, lease = Epochs(lambda: 5), FakeLease()
-        task, _ = await settling(epochs, lease)
+        task, _ = await raising(epochs, lease)
         epochs.for_step(KEY, WeightsId("1"), admits=False)
         epochs.note_refusal(KEY, POD, Epoch(term=MAX_TERM, sequence=0))
         epochs.note_refusal(KEY, POD, Epoch(term=40, sequence=0))
@@ -247,7 +247,7 @@ def test_a_fleet_that_is_gone_is_forgotten():
         epochs.note_refusal(KEY, POD, Epoch(term=50, sequence=0))
         epochs.forget(KEY)
         assert epochs.last(KEY) == Epoch(term=5, sequence=0)
-        assert not epochs.is_settling(KEY)
+        assert not epochs.is_term_pending(KEY)
         assert epochs.beyond(KEY, [POD]) == []
         assert all(not v for k, v in vars(epochs).items() if isinstance(v, dict))
         task.cancel()

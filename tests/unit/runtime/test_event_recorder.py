@@ -43,7 +43,7 @@ class Setup:
         return list(self.cluster.objects.values())
 
 
-def test_an_event_tells_about_what_and_by_whom():
+def test_an_event_names_its_object_and_its_reporter():
     async def story() -> None:
         setup = Setup()
         setup.recorder.record(POLICY, APPLIED)
@@ -171,7 +171,7 @@ def test_a_long_message_is_cut():
 
 
 @pytest.mark.parametrize("error", [Terminal("403"), Unknown("no answer")], ids=["403", "unknown"])
-def test_an_event_that_is_lost_is_no_error(error, caplog):
+def test_an_event_that_is_lost_does_not_count_as_an_error(error, caplog):
     async def story() -> None:
         setup = Setup()
         setup.kube.error = error

@@ -392,7 +392,7 @@ def test_an_api_server_that_hangs_does_not_keep_pauses_from_being_renewed(hangs)
 
 
 def test_an_overlay_that_breaks_in_a_rollout_is_an_invalid_spec_and_the_rollout_ends():
-    """Findings D1 and 6: `tolerations: null` stopped everything, and nothing said so."""
+    """`tolerations: null` must not stop the operator."""
 
     async def story() -> None:
         async with Rig(replicas=2) as rig:

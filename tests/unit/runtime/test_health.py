@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-
 import aiohttp
 import pytest
 
 from fleet_operator.errors import Terminal
 from fleet_operator.runtime import health
 from fleet_operator.runtime.metrics import Metrics
+from free_ports import free_port
 
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    return free_port()
 
 
 async def answer(port: int, path: str) -> tuple[int, str, str]:

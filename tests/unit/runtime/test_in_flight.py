@@ -12,7 +12,7 @@ from fleet_operator.runtime.in_flight import ConcurrencyLimit, RequestBatch, Req
 
 
 class Fleet:
-    """Flights over a limit, by number. `sent`, `ended`: in their order; None for an abandoned one."""
+    """Flights over a limit, by number. `sent`, `ended`: in their order; None for a cancelled one."""
 
     def __init__(self, most: int) -> None:
         self.limit = ConcurrencyLimit(most)
@@ -56,7 +56,7 @@ def test_no_more_go_at_once_than_may_and_the_others_in_their_order():
     virtual_time.run(story())
 
 
-def test_one_that_is_given_up_ends_once_and_leaves_its_place():
+def test_a_cancelled_flight_ends_once_and_frees_its_slot():
     async def story() -> None:
         fleet = Fleet(1)
         flight, _ = fleet.flight(0), fleet.flight(1)
@@ -74,7 +74,7 @@ def test_one_that_is_given_up_ends_once_and_leaves_its_place():
     virtual_time.run(story())
 
 
-def test_thousands_that_are_given_up_before_their_turn_are_never_sent():
+def test_thousands_of_flights_cancelled_before_their_turn_are_never_sent():
     async def story() -> None:
         fleet = Fleet(1)
         first, *others = [fleet.flight(n) for n in range(5000)]
@@ -88,7 +88,7 @@ def test_thousands_that_are_given_up_before_their_turn_are_never_sent():
     virtual_time.run(story())
 
 
-def test_an_answer_that_comes_while_its_flight_is_given_up_is_not_taken():
+def test_an_answer_that_comes_while_its_flight_is_cancelled_is_dropped():
     async def story() -> None:
         fleet = Fleet(1)
         flight = fleet.flight(0)
@@ -109,7 +109,7 @@ def test_a_round_waits_for_a_moment_and_says_what_ends_after_it():
         for seconds in (0.1, 0.2, 3):
             sent.add()
             asyncio.get_running_loop().call_later(seconds, sent.end)
-        assert await sent.settle(1) == 1
+        assert await sent.wait_for_ends(1) == 1
         assert now() - started == 1
         await asyncio.sleep(5)
         assert late == [3]
@@ -120,16 +120,16 @@ def test_a_round_waits_for_a_moment_and_says_what_ends_after_it():
 def test_a_round_that_has_ended_waits_for_nothing():
     async def story() -> None:
         sent, started = RequestBatch(lambda _: None), now()
-        assert await sent.settle(1) == 0
+        assert await sent.wait_for_ends(1) == 0
         sent = RequestBatch(lambda _: None)
         sent.add()
         sent.end()
-        assert await sent.settle(1) == 0
+        assert await sent.wait_for_ends(1) == 0
         assert now() == started
         sent = RequestBatch(lambda _: None)
         sent.add()
         asyncio.get_running_loop().call_later(0.25, sent.end)
-        assert await sent.settle(1) == 0
+        assert await sent.wait_for_ends(1) == 0
         assert now() - started == 0.25
 
     virtual_time.run(story())

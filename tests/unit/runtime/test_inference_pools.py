@@ -25,7 +25,7 @@ FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
 PART = "InferencePool policy"
 
 
-class Desk:
+class Harness:
     """One leader after the other, with one cluster."""
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def harness() -> Harness:
+    return Harness()
 
 
 def unknown_kind(verb: str, path: str) -> NotFound | None:
@@ -60,86 +60,90 @@ def unknown_kind(verb: str, path: str) -> NotFound | None:
     return NotFound(f"{verb} {path}: 404") if "inferencepools" in path else None
 
 
-async def test_a_pool_selects_what_the_service_selects_and_no_worker_is_replaced_for_it(desk: Desk):
-    await desk.write(ASKED)
+async def test_a_pool_selects_what_the_service_selects_and_no_worker_is_replaced_for_it(
+    harness: Harness,
+):
+    await harness.write(ASKED)
 
-    selected = desk.pool["spec"]["selector"]["matchLabels"]
+    selected = harness.pool["spec"]["selector"]["matchLabels"]
     assert selected == children.service(ASKED)["spec"]["selector"]
-    assert desk.pool["spec"]["targetPorts"] == [{"number": ASKED.spec.serving.port}]
-    assert desk.pool["metadata"]["ownerReferences"] == [owner_reference(ASKED)]
+    assert harness.pool["spec"]["targetPorts"] == [{"number": ASKED.spec.serving.port}]
+    assert harness.pool["metadata"]["ownerReferences"] == [owner_reference(ASKED)]
     assert revisions.revision_of(ASKED) == revisions.revision_of(PLAIN)
 
 
-async def test_a_pool_that_is_as_it_should_be_is_not_written_again(desk: Desk):
-    await desk.write(ASKED)
-    desk.kube.requests.clear()
+async def test_a_pool_that_is_as_it_should_be_is_not_written_again(harness: Harness):
+    await harness.write(ASKED)
+    harness.kube.requests.clear()
 
-    await desk.write(ASKED)
-    desk.children.forget_written()
-    await desk.write(ASKED)
+    await harness.write(ASKED)
+    harness.children.forget_written()
+    await harness.write(ASKED)
 
-    assert [verb for verb, path in desk.kube.requests if path == PATH] == ["GET"]
+    assert [verb for verb, path in harness.kube.requests if path == PATH] == ["GET"]
 
 
 @pytest.mark.parametrize("leaders", [1, 2])
-async def test_the_pool_goes_with_its_field_also_under_the_next_leader(desk: Desk, leaders: int):
-    await desk.write(ASKED)
+async def test_the_pool_goes_with_its_field_also_under_the_next_leader(
+    harness: Harness, leaders: int
+):
+    await harness.write(ASKED)
     if leaders == 2:
-        desk.next_leader()
+        harness.next_leader()
 
-    await desk.write(PLAIN)
-    assert desk.pool is None
+    await harness.write(PLAIN)
+    assert harness.pool is None
 
-    await desk.write(ASKED)
-    assert desk.pool is not None, "and it can come back"
+    await harness.write(ASKED)
+    assert harness.pool is not None, "and it can come back"
 
 
-async def test_a_pool_of_another_owner_is_left_alone(desk: Desk):
+async def test_a_pool_of_another_owner_is_left_alone(harness: Harness):
     foreign = {
         "metadata": {"name": "policy", "ownerReferences": [{"controller": True, "uid": "x"}]}
     }
-    desk.cluster.put(PATH, foreign)
+    harness.cluster.put(PATH, foreign)
 
-    await desk.write(PLAIN)
+    await harness.write(PLAIN)
 
-    assert desk.pool is not None
-
-
-async def test_a_fleet_without_a_pool_is_read_once(desk: Desk):
-    desk.kube.refuses = unknown_kind
-    await desk.write(PLAIN)
-    desk.children.forget_written()
-
-    assert not await desk.write(PLAIN)
+    assert harness.pool is not None
 
 
-async def test_a_failed_read_is_repeated(desk: Desk):
-    await desk.write(ASKED)
-    desk.next_leader()
-    desk.kube.error = Retryable("503")
+async def test_a_fleet_without_a_pool_is_read_once(harness: Harness):
+    harness.kube.refuses = unknown_kind
+    await harness.write(PLAIN)
+    harness.children.forget_written()
+
+    assert not await harness.write(PLAIN)
+
+
+async def test_a_failed_read_is_repeated(harness: Harness):
+    await harness.write(ASKED)
+    harness.next_leader()
+    harness.kube.error = Retryable("503")
     with pytest.raises(Retryable):
-        await desk.write(PLAIN)
-    desk.kube.error = None
+        await harness.write(PLAIN)
+    harness.kube.error = None
 
-    await desk.write(PLAIN)
+    await harness.write(PLAIN)
 
-    assert desk.pool is None
+    assert harness.pool is None
 
 
-async def test_a_missing_crd_is_a_problem_that_names_the_remedy(desk: Desk):
-    desk.kube.refuses = unknown_kind
+async def test_a_missing_crd_is_a_problem_that_names_the_remedy(harness: Harness):
+    harness.kube.refuses = unknown_kind
 
     with pytest.raises(KindMissing) as refused:
-        await desk.write(ASKED)
+        await harness.write(ASKED)
 
     problem = problem_of(PART, refused.value)
     assert problem.reason is ConditionReason.KIND_NOT_INSTALLED
     assert "inference.networking.k8s.io/v1" in problem.message
     assert "remove spec.serving.inferencePool" in problem.message
     assert not problem.concerns_weights, "rollouts go on"
-    desk.kube.refuses = lambda _verb, _path: None
-    await desk.write(ASKED)
-    assert desk.pool is not None, "the CRD was installed"
+    harness.kube.refuses = lambda _verb, _path: None
+    await harness.write(ASKED)
+    assert harness.pool is not None, "the CRD was installed"
 
 
 def test_another_port_of_the_picker_is_written():

@@ -34,7 +34,7 @@ WRITES: dict[str, Callable[[LeaderKube], Awaitable[Any]]] = {
 READS = {"get", "watch"}
 
 
-class Desk:
+class Harness:
     """A client that is the leader until the test ends that."""
 
     def __init__(self) -> None:
@@ -48,8 +48,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def harness() -> Harness:
+    return Harness()
 
 
 def public(port: type) -> set[str]:
@@ -62,54 +62,54 @@ def test_every_request_there_is_is_a_write_or_a_read_here() -> None:
 
 
 @pytest.mark.parametrize("how", WRITES)
-async def test_a_leader_writes(desk: Desk, how: str) -> None:
-    before = desk.cluster.version
-    await WRITES[how](desk.kube)
+async def test_a_leader_writes(harness: Harness, how: str) -> None:
+    before = harness.cluster.version
+    await WRITES[how](harness.kube)
 
-    assert desk.cluster.version == before + 1
+    assert harness.cluster.version == before + 1
 
 
 @pytest.mark.parametrize("how", WRITES)
 async def test_a_process_that_does_not_lead_writes_nothing_and_gets_an_error(
-    desk: Desk, how: str
+    harness: Harness, how: str
 ) -> None:
-    desk.leads, before = False, desk.cluster.version
+    harness.leads, before = False, harness.cluster.version
     with pytest.raises(Terminal, match=NOT_LEADING):
-        await WRITES[how](desk.kube)
+        await WRITES[how](harness.kube)
 
-    assert desk.cluster.version == before
-    assert desk.inner.requests == [], "nothing is even sent"
+    assert harness.cluster.version == before
+    assert harness.inner.requests == [], "nothing is even sent"
 
 
 async def test_a_write_that_was_made_ready_while_leading_is_stopped_when_it_begins(
-    desk: Desk,
+    harness: Harness,
 ) -> None:
     """The process may have been frozen between the two."""
-    ready = desk.kube.apply(POD, BODY)
-    desk.leads = False
+    ready = harness.kube.apply(POD, BODY)
+    harness.leads = False
     with pytest.raises(Terminal, match=NOT_LEADING):
         await ready
 
-    assert desk.inner.requests == []
+    assert harness.inner.requests == []
 
 
-async def test_who_leads_again_writes_again(desk: Desk) -> None:
-    desk.leads = False
+async def test_a_new_leader_writes_again(harness: Harness) -> None:
+    harness.leads = False
     with pytest.raises(Terminal):
-        await desk.kube.apply(POD, BODY)
-    desk.leads = True
-    await desk.kube.apply(POD, BODY)
+        await harness.kube.apply(POD, BODY)
+    harness.leads = True
+    await harness.kube.apply(POD, BODY)
 
-    assert desk.inner.requests == [("APPLY", POD)]
+    assert harness.inner.requests == [("APPLY", POD)]
 
 
-async def test_who_does_not_lead_may_look(desk: Desk) -> None:
+async def test_a_standby_may_read(harness: Harness) -> None:
     """A standby fills its caches, so that it can begin at once."""
-    desk.leads = False
-    events = desk.kube.watch(PODS, {"resourceVersion": "100"})
+    harness.leads = False
+    events = harness.kube.watch(PODS, {"resourceVersion": "100"})
 
-    assert (await desk.kube.get(CONFIG))["metadata"]["name"] == "policy-applied"
-    assert (await desk.kube.get(PODS, {"limit": "5"}))["items"]
+    assert (await harness.kube.get(CONFIG))["metadata"]["name"] == "policy-applied"
+    assert (await harness.kube.get(PODS, {"limit": "5"}))["items"]
     assert (await anext(aiter(events)))["type"] == "ADDED"
     assert isinstance(events, AsyncIterator)
 
@@ -144,7 +144,7 @@ ACTIONS: Mapping[str, WorkerCall] = {
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
-async def test_who_does_not_lead_drives_no_worker_and_does_not_know_what_it_did(kind: str) -> None:
+async def test_a_standby_calls_no_worker(kind: str) -> None:
     """Silence, not a refusal: the next leader is to look before it concludes anything."""
     leads, inner = [True], CountingWorkers()
     workers = LeaderWorkers(inner, lambda: leads[0])
@@ -157,7 +157,7 @@ async def test_who_does_not_lead_drives_no_worker_and_does_not_know_what_it_did(
     assert answer == WorkerAnswer(silent=True, message=NOT_LEADING)
 
 
-async def test_who_does_not_lead_may_ask_workers_how_they_are() -> None:
+async def test_a_standby_may_read_worker_states() -> None:
     inner = CountingWorkers()
     await LeaderWorkers(inner, lambda: False).state(WORKER)
 

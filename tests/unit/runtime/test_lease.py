@@ -19,10 +19,10 @@ class TestAcquiring:
         async def story() -> None:
             cluster = FakeCluster()
             lease = lease_of(cluster.client())
-            assert not lease.held
+            assert not lease.is_leader
             assert await seconds_of(lease.acquire()) == 0
 
-            assert lease.held
+            assert lease.is_leader
             assert (lease.term, stored(cluster)["leaseTransitions"]) == (1, 1)
             assert stored(cluster)["holderIdentity"] == "me"
             assert stored(cluster)["leaseDurationSeconds"] == DURATION_SECONDS
@@ -75,7 +75,7 @@ class TestAcquiring:
 
         virtual_time.run(story())
 
-    def test_a_holder_that_renews_is_left_alone_for_ever(self):
+    def test_a_holder_that_renews_keeps_the_lease(self):
         async def story() -> None:
             cluster = FakeCluster()
             held_by_another(cluster)
@@ -105,7 +105,7 @@ class TestAcquiring:
             leases = [lease_of(c, f"candidate-{n}") for n, c in enumerate(clients)]
             racing = [asyncio.create_task(lease.acquire()) for lease in leases]
             await asyncio.sleep(5)
-            assert [lease.held for lease in leases].count(True) == 1
+            assert [lease.is_leader for lease in leases].count(True) == 1
             for task in racing:
                 task.cancel()
 
@@ -120,17 +120,17 @@ class TestAcquiring:
             pytest.param(Conflict("409"), id="another candidate was faster"),
         ],
     )
-    def test_a_candidate_goes_on_trying_when(self, error):
+    def test_a_candidate_keeps_trying_when(self, error):
         async def story() -> None:
             client = FakeCluster().client()
             client.error = error
             lease = lease_of(client)
             acquiring = asyncio.create_task(lease.acquire())
             await asyncio.sleep(20)
-            assert not lease.held
+            assert not lease.is_leader
             client.error = None
             await asyncio.sleep(RETRY_SECONDS)
-            assert lease.held
+            assert lease.is_leader
             await acquiring
 
         virtual_time.run(story())
@@ -142,7 +142,7 @@ class TestAcquiring:
             lease = lease_of(client)
             await lease.acquire()
             client.hangs = True
-            await (lease.release() if releasing else lease.hold())
+            await (lease.release() if releasing else lease.keep_renewing())
 
         virtual_time.run(story())
 
@@ -157,7 +157,7 @@ class TestAcquiring:
             lease = lease_of(client)
             acquiring = asyncio.create_task(lease.acquire())
             await asyncio.sleep(30)
-            assert not lease.held
+            assert not lease.is_leader
             assert len(client.requests) > 3
             acquiring.cancel()
 

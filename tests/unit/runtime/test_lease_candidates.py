@@ -44,7 +44,7 @@ class TwoCandidates(RuleBasedStateMachine):
         await lease.acquire()
         assert not self.terms or lease.term > self.terms[-1], "a term was used twice"
         self.terms.append(lease.term)
-        await lease.hold()
+        await lease.keep_renewing()
 
     @rule(seconds=st.sampled_from((0.1, 1.0, 3.0, 7.0, 20.0)))
     def time_passes(self, seconds):
@@ -100,10 +100,10 @@ class TwoCandidates(RuleBasedStateMachine):
     @invariant()
     def two_never_lead(self):
         async def look() -> list[bool]:
-            return [lease.held for lease in self.leases]
+            return [lease.is_leader for lease in self.leases]
 
         if self.loop.is_running():
-            held = [lease.held for lease in self.leases]
+            held = [lease.is_leader for lease in self.leases]
         else:
             held = self.loop.run_until_complete(look())
         assert held != [True, True]
@@ -115,7 +115,7 @@ class TwoCandidates(RuleBasedStateMachine):
                 if self.lives[index].done():
                     await self._restart(index)
             await asyncio.sleep(2 * DURATION_SECONDS + 3 * RETRY_SECONDS)
-            held = [lease.held for lease in self.leases]
+            held = [lease.is_leader for lease in self.leases]
             for life in self.lives:
                 life.cancel()
             await asyncio.wait(self.lives)

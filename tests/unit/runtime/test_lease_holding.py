@@ -32,10 +32,10 @@ class TestHolding:
         async def story() -> None:
             cluster = FakeCluster()
             lease, _ = await self.leading(cluster)
-            holding = asyncio.create_task(lease.hold())
+            holding = asyncio.create_task(lease.keep_renewing())
             for _ in range(200):
                 await asyncio.sleep(1)
-                assert lease.held
+                assert lease.is_leader
             assert lease.term == stored(cluster)["leaseTransitions"] == 1
             assert stored(cluster)["acquireTime"] <= stored(cluster)["renewTime"]
             holding.cancel()
@@ -46,7 +46,7 @@ class TestHolding:
         async def story() -> None:
             lease, client = await self.leading(FakeCluster())
             client.requests.clear()
-            holding = asyncio.create_task(lease.hold())
+            holding = asyncio.create_task(lease.keep_renewing())
             await asyncio.sleep(4.5 * RETRY_SECONDS)
             assert client.requests == [("PUT", PATH)] * 5
             holding.cancel()
@@ -61,11 +61,15 @@ class TestHolding:
             changed["metadata"]["labels"] = {"kept": "yes"}
             cluster.put(PATH, changed)
             client.requests.clear()
-            holding = asyncio.create_task(lease.hold())
+            holding = asyncio.create_task(lease.keep_renewing())
             await asyncio.sleep(0.5 * RETRY_SECONDS)
             assert [verb for verb, _ in client.requests] == ["PUT", "GET", "PUT"]
             assert cluster.objects[PATH]["metadata"]["labels"] == {"kept": "yes"}
-            assert (lease.held, lease.term, stored(cluster)["holderIdentity"]) == (True, 1, "me")
+            assert (lease.is_leader, lease.term, stored(cluster)["holderIdentity"]) == (
+                True,
+                1,
+                "me",
+            )
             holding.cancel()
 
         virtual_time.run(story())
@@ -81,7 +85,7 @@ class TestHolding:
         ],
     )
     def test_leading_ends_within_the_deadline_when(self, fault):
-        """Not held, and `hold` returns: its end is the end of the process."""
+        """It no longer leads, and `keep_renewing` returns: its end is the end of the process."""
 
         async def story() -> None:
             lease, client = await self.leading(FakeCluster())
@@ -90,10 +94,10 @@ class TestHolding:
                 setattr(client, name, value)
             if "delay_seconds" in fault:
                 client.error = Retryable("503")
-            ended_after = await seconds_of(lease.hold())
+            ended_after = await seconds_of(lease.keep_renewing())
 
             assert ended_after <= DEADLINE_SECONDS + SLACK
-            assert not lease.held
+            assert not lease.is_leader
             assert now() - renewed_at < DURATION_SECONDS, "no other process may lead before"
 
         virtual_time.run(story())
@@ -110,7 +114,7 @@ class TestHolding:
                 return Retryable("503", after_seconds=60)
 
             client.refuses = away
-            await lease.hold()
+            await lease.keep_renewing()
 
             gaps = [round(b - a, 3) for a, b in itertools.pairwise(tries)]
             assert gaps == [RETRY_SECONDS] * len(gaps)
@@ -121,12 +125,12 @@ class TestHolding:
     def test_lost_renewals_within_the_deadline_do_no_harm(self):
         async def story() -> None:
             lease, client = await self.leading(FakeCluster())
-            holding = asyncio.create_task(lease.hold())
+            holding = asyncio.create_task(lease.keep_renewing())
             client.error = Retryable("503")
             await asyncio.sleep(DEADLINE_SECONDS - 2 * RETRY_SECONDS)
             client.error = None
             await asyncio.sleep(60)
-            assert lease.held
+            assert lease.is_leader
             holding.cancel()
 
         virtual_time.run(story())
@@ -136,8 +140,8 @@ class TestHolding:
             cluster = FakeCluster()
             lease, _ = await self.leading(cluster)
             held_by_another(cluster)
-            assert await seconds_of(lease.hold()) == 0
-            assert not lease.held
+            assert await seconds_of(lease.keep_renewing()) == 0
+            assert not lease.is_leader
             assert stored(cluster)["holderIdentity"] == "other"
 
         virtual_time.run(story())
@@ -148,11 +152,11 @@ class TestHolding:
         async def story() -> None:
             lease, client = await self.leading(FakeCluster())
             client.delay_seconds = 1.5
-            holding = asyncio.create_task(lease.hold())
+            holding = asyncio.create_task(lease.keep_renewing())
             await asyncio.sleep(3.5)
             client.hangs = True
             held_until = now()
-            while lease.held:
+            while lease.is_leader:
                 held_until = now()
                 await asyncio.sleep(0.1)
             assert held_until - virtual_time.START_SECONDS <= DEADLINE_SECONDS + 0.1
@@ -166,25 +170,25 @@ class TestHolding:
             held_by_another(cluster, holderIdentity="")
             lease, _ = await self.leading(cluster)
             assert lease.term == 5
-            holding = asyncio.create_task(lease.hold())
+            holding = asyncio.create_task(lease.keep_renewing())
             cluster.drop(PATH)
             await asyncio.sleep(RETRY_SECONDS)
             assert stored(cluster)["leaseTransitions"] == lease.term == 5
             await asyncio.sleep(60)
-            assert lease.held
+            assert lease.is_leader
             holding.cancel()
 
         virtual_time.run(story())
 
-    def test_of_two_that_recreate_a_deleted_lease_one_leads(self):
+    def test_one_of_two_that_recreate_a_deleted_lease_leads(self):
         async def story() -> None:
             cluster = FakeCluster()
             lease, _ = await self.leading(cluster)
             cluster.drop(PATH)
             other = lease_of(cluster.client(), "other")
             await other.acquire()
-            await lease.hold()
-            assert (lease.held, other.held) == (False, True)
+            await lease.keep_renewing()
+            assert (lease.is_leader, other.is_leader) == (False, True)
 
         virtual_time.run(story())
 
@@ -197,19 +201,19 @@ class TestHolding:
             lease, client = await self.leading(cluster)
             standby = lease_of(cluster.client(), "standby")
             waiting = asyncio.create_task(standby.acquire())
-            holding = asyncio.create_task(lease.hold())
+            holding = asyncio.create_task(lease.keep_renewing())
             await asyncio.sleep(30)
             cluster.drop(PATH)
             for _ in range(300):
                 await asyncio.sleep(0.1)
-                assert (lease.held, standby.held) == (True, False)
+                assert (lease.is_leader, standby.is_leader) == (True, False)
             assert stored(cluster)["holderIdentity"] == "me"
             client.hangs = True
             await asyncio.sleep(1)
             cluster.drop(PATH)
-            while not standby.held:
+            while not standby.is_leader:
                 await asyncio.sleep(0.1)
-                assert not (lease.held and standby.held)
+                assert not (lease.is_leader and standby.is_leader)
             assert standby.term == stored(cluster)["leaseTransitions"] == 6, "terms go on"
             await waiting
             holding.cancel()
@@ -225,10 +229,10 @@ class TestReleasing:
             await lease.acquire()
             waiting = asyncio.create_task(standby.acquire())
             await asyncio.sleep(30)
-            renewing = asyncio.create_task(lease.hold())
+            renewing = asyncio.create_task(lease.keep_renewing())
             renewing.cancel()
             await lease.release()
-            assert not lease.held
+            assert not lease.is_leader
             assert await seconds_of(waiting) <= RETRY_SECONDS
             assert standby.term == 2
 
@@ -274,7 +278,7 @@ class TestConfirming:
         client = cluster.client()
         lease = lease_of(client)
         await lease.acquire()
-        holding = asyncio.create_task(lease.hold())
+        holding = asyncio.create_task(lease.keep_renewing())
         await asyncio.sleep(0.1)
         return lease, client, holding
 
@@ -284,7 +288,7 @@ class TestConfirming:
             client.requests.clear()
             assert await seconds_of(lease.confirm()) == 0
             assert client.requests == [("PUT", PATH)]
-            assert lease.held
+            assert lease.is_leader
             holding.cancel()
 
         virtual_time.run(story())
@@ -297,7 +301,7 @@ class TestConfirming:
             await asyncio.sleep(RETRY_SECONDS)  # a renewal is on its way
             # The rest of that renewal takes less than a request, one more renewal takes one.
             assert await seconds_of(lease.confirm()) > client.delay_seconds
-            assert lease.held
+            assert lease.is_leader
             holding.cancel()
 
         virtual_time.run(story())
@@ -308,7 +312,7 @@ class TestConfirming:
             lease, _, holding = await self.leading(cluster)
             held_by_another(cluster, leaseTransitions=1)
             assert await lease.confirm() is False
-            assert not lease.held
+            assert not lease.is_leader
             assert await seconds_of(holding) == 0
             assert stored(cluster)["holderIdentity"] == "other"
 
@@ -319,13 +323,13 @@ class TestConfirming:
             lease, client, holding = await self.leading(FakeCluster())
             client.error = Retryable("503")
             assert await lease.confirm() is False
-            assert not lease.held
+            assert not lease.is_leader
             await holding
             assert len(client.requests) < 12, "it is not read again and again without a pause"
 
         virtual_time.run(story())
 
-    def test_it_is_confirmed_once_the_server_answers_again(self):
+    def test_the_lease_is_confirmed_once_the_server_answers_again(self):
         async def story() -> None:
             lease, client, holding = await self.leading(FakeCluster())
             client.error = Retryable("503")
@@ -360,11 +364,11 @@ class TestSuspended:
                 clock=lambda: now() + suspended_seconds,
             )
             await lease.acquire()
-            holding = asyncio.create_task(lease.hold())
+            holding = asyncio.create_task(lease.keep_renewing())
             await asyncio.sleep(1)
-            assert lease.held
+            assert lease.is_leader
             suspended_seconds = 60.0
-            assert not lease.held
+            assert not lease.is_leader
             assert await seconds_of(holding) <= RETRY_SECONDS
             assert stored(cluster)["holderIdentity"] == "me", "it was not renewed after waking up"
 

@@ -44,18 +44,18 @@ def lives() -> bool:
     return any(t.name == "lease" for t in threading.enumerate())
 
 
-async def test_it_leads_renews_and_releases_from_its_own_thread(monkeypatch):
+async def test_the_thread_leads_renews_and_releases(monkeypatch):
     monkeypatch.setattr(lease_module, "RETRY_SECONDS", 0.01)
     client = FakeClient(cluster := FakeCluster())
     lease = await started(client)
     await lease.acquire()
-    assert (lease.held, lease.term) == (True, 1)
-    holding = asyncio.create_task(lease.hold())
+    assert (lease.is_leader, lease.term) == (True, 1)
+    holding = asyncio.create_task(lease.keep_renewing())
     assert await lease.confirm() is True
     holding.cancel()
     await asyncio.wait([holding])
     await lease.release()
-    assert not lease.held
+    assert not lease.is_leader
     assert cluster.objects[PATH]["spec"]["holderIdentity"] == ""
     await lease.stop()
 
@@ -70,12 +70,12 @@ async def test_a_loop_that_is_busy_does_not_lose_the_lease(monkeypatch):
     client = FakeClient(FakeCluster())
     lease = await started(client)
     await lease.acquire()
-    holding = asyncio.create_task(lease.hold())
+    holding = asyncio.create_task(lease.keep_renewing())
     await asyncio.sleep(0)
     ends_at = time.monotonic() + 3.0
     while time.monotonic() < ends_at:
         pass  # answers of thousands of workers, say
-    assert lease.held
+    assert lease.is_leader
     assert not holding.done()
     holding.cancel()
     await asyncio.wait([holding])

@@ -15,7 +15,7 @@ from fleet_operator.runtime.metrics import Metrics
 BLOCKED_SECONDS = 0.4
 
 
-async def test_a_loop_that_stands_still_is_seen_and_shown():
+async def test_a_loop_that_stops_is_seen_and_shown():
     lag, metrics = LoopLag(), Metrics()
     metrics.loop_lag.set_function(lag.worst_seconds)
     metrics.loop_busy.set_function(lag.worst_busy_seconds)
@@ -46,7 +46,7 @@ def test_a_busy_machine_is_distinguished_from_work_that_lasts():
         lag, loop = LoopLag(lambda: next(used, 20.0)), asyncio.get_running_loop()
         sampling = asyncio.create_task(lag.run())
         await asyncio.sleep(SAMPLE_SECONDS / 2)
-        loop._selecting.now += BLOCKED_SECONDS  # the clock goes on, and nothing runs
+        loop._selecting.now += BLOCKED_SECONDS  # the clock continues, and nothing runs
         await asyncio.sleep(SAMPLE_SECONDS / 2)
         sampling.cancel()
         return lag.worst_seconds(), lag.worst_busy_seconds()
@@ -61,7 +61,7 @@ def test_an_old_lag_is_no_longer_shown():
         lag, loop = LoopLag(), asyncio.get_running_loop()
         sampling = asyncio.create_task(lag.run())
         await asyncio.sleep(SAMPLE_SECONDS / 2)
-        loop._selecting.now += BLOCKED_SECONDS  # the clock goes on, and nothing runs
+        loop._selecting.now += BLOCKED_SECONDS  # the clock continues, and nothing runs
         await asyncio.sleep(SAMPLE_SECONDS)
         soon = lag.worst_seconds()
         await asyncio.sleep(WINDOW_SECONDS)

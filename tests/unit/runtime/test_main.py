@@ -203,7 +203,7 @@ class TestChecking:
 
         run(story)
 
-    def test_it_can_be_stopped_meanwhile(self):
+    def test_the_operator_can_be_stopped_meanwhile(self):
         async def story() -> None:
             process = Process(FakeCluster())
             process.server.hangs = True
@@ -258,7 +258,7 @@ class TestFilling:
 
         run(story)
 
-    def test_it_can_be_stopped_meanwhile(self):
+    def test_the_operator_can_be_stopped_meanwhile(self):
         async def story() -> None:
             process = Process(FakeCluster())
             process.server.refuses = refuses_lists
@@ -269,7 +269,7 @@ class TestFilling:
 
         run(story)
 
-    def test_it_ends_when_the_lease_is_lost_meanwhile(self):
+    def test_the_operator_ends_when_the_lease_is_lost_meanwhile(self):
         async def story() -> None:
             process = Process(cluster := FakeCluster())
             process.server.refuses = refuses_lists
@@ -294,7 +294,7 @@ class TestFilling:
 
         run(story)
 
-    def test_crds_that_go_meanwhile_are_asked_for(self):
+    def test_crds_that_are_deleted_meanwhile_end_the_process(self):
         async def story() -> None:
             process = Process(FakeCluster())
             process.server.refuses = refuses_lists
@@ -331,14 +331,14 @@ def test_only_a_leader_can_be_not_live():
         await process.until(lambda: process.operator.synced)
         assert process.operator._not_live() == ""
         process.server.hangs = True
-        await process.until(lambda: not process.operator.lease.held)
+        await process.until(lambda: not process.operator.lease.is_leader)
         assert process.operator._not_live() == "the Lease has expired"
         await process.code(within_seconds=5)
 
     run(story)
 
 
-def test_a_leader_whose_queue_stands_still_is_not_live():
+def test_a_leader_whose_queue_has_stopped_is_not_live():
     async def story() -> None:
         process = Process(FakeCluster())
 

@@ -81,7 +81,7 @@ def test_stages_that_an_earlier_leader_started_count() -> None:
     virtual_time.run(story())
 
 
-def test_one_whose_answers_are_lost_keeps_its_place_until_it_is_heard_again() -> None:
+def test_a_worker_whose_answers_are_lost_keeps_its_slot_until_it_answers_again() -> None:
     async def story() -> None:
         async with Rig(replicas=4, rollout={"maxStaging": 1}) as rig:
             counting = await slow(rig)

@@ -122,12 +122,10 @@ def test_an_adapters_rollout_is_not_counted_among_those_of_the_base_weights():
             await rig.applied("1")
             metrics = rig.operator.metrics
             assert by_kind(series(metrics, counts)) == {"base": 1}
-            body = rig.cluster.objects[WEIGHTS_PATH]
-            metadata = body["metadata"] | {"name": "policy-tuned", "uid": "weights-2"}
-            spec = body["spec"] | {"version": "9", "adapter": "tuned"}
-            rig.cluster.put(path, body | {"metadata": metadata, "spec": spec})
-            rig.operator.store.put_weights(rig.cluster.objects[path])
-            await rig.until(lambda: stored(rig).get("appliedVersion") == "9", what="the adapter")
+            rig.add_adapter(path, "tuned", "9")
+            await rig.until(
+                lambda: rig.status(path).get("appliedVersion") == "9", what="the adapter"
+            )
             assert by_kind(series(metrics, counts)) == {"base": 1, "lora": 1}
             phases = series(metrics, "rlfleet_weightversion_phase")
             assert {re.search('adapter="(.*?)"', labels)[1] for labels in phases} == {"", "tuned"}
@@ -136,10 +134,6 @@ def test_an_adapters_rollout_is_not_counted_among_those_of_the_base_weights():
         """The numbers of one phase: all phases of a rollout are observed together."""
         totals = {labels: n for labels, n in shown.items() if 'phase="total"' in labels}
         return {re.search('kind="(.*?)"', labels)[1]: n for labels, n in totals.items()}
-
-    def stored(rig: Rig) -> dict[str, object]:
-        status: dict[str, object] = rig.cluster.objects.get(f"{path}/status", {}).get("status", {})
-        return status
 
     virtual_time.run(story())
 

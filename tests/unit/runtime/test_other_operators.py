@@ -41,7 +41,7 @@ def test_a_fleet_that_names_no_other_lease_is_ours_and_costs_no_request(recorded
     virtual_time.run(story())
 
 
-def test_the_fleets_of_a_renewed_lease_are_left_to_it_and_the_lease_is_rarely_read():
+def test_the_holder_of_a_renewed_lease_keeps_its_fleets_and_the_lease_is_rarely_read():
     async def story() -> None:
         cluster = FakeCluster()
         client = cluster.client()
@@ -133,7 +133,7 @@ class TestAFleetOfAnotherRelease:
 
         virtual_time.run(story())
 
-    def test_it_is_taken_over_when_the_other_release_is_gone(self):
+    def test_a_fleet_is_taken_over_when_the_other_release_is_gone(self):
         async def story() -> None:
             async with Rig() as rig:
                 await rig.applied("1")

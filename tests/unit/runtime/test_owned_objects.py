@@ -35,7 +35,7 @@ POD_PATH = "/api/v1/namespaces/rl/pods/policy-0"
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
 
 
-class Desk:
+class Harness:
     def __init__(self) -> None:
         self.cluster = FakeCluster()
         self.kube = self.cluster.client()
@@ -43,7 +43,7 @@ class Desk:
         self._start()
 
     def restart(self) -> None:
-        """Another process goes on, with nothing in memory."""
+        """Another process continues, with nothing in memory."""
         self.kube = self.cluster.client()
         self._start()
 
@@ -59,15 +59,17 @@ class Desk:
         return 0
 
 
-async def ensure_children(desk: Desk, observed: FleetObserved, applied: Checkpoint | None) -> None:
+async def ensure_children(
+    harness: Harness, observed: FleetObserved, applied: Checkpoint | None
+) -> None:
     """Write every child, one after the other."""
-    for write in desk.children.due(observed, applied).values():
+    for write in harness.children.due(observed, applied).values():
         await write()
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def harness() -> Harness:
+    return Harness()
 
 
 def creation() -> CreatePod:
@@ -76,62 +78,62 @@ def creation() -> CreatePod:
 
 
 class TestPods:
-    async def test_a_pod_is_created(self, desk):
-        await desk.pods.change("rl", creation())
+    async def test_a_pod_is_created(self, harness):
+        await harness.pods.change("rl", creation())
 
-        assert desk.cluster.objects[POD_PATH]["spec"]["hostname"] == "policy-0"
-        assert desk.count("pod") == 1
+        assert harness.cluster.objects[POD_PATH]["spec"]["hostname"] == "policy-0"
+        assert harness.count("pod") == 1
 
-    async def test_a_pod_whose_name_is_taken_waits_for_the_next_look(self, desk):
-        await desk.pods.change("rl", creation())
-        await desk.pods.change("rl", creation())
+    async def test_a_pod_whose_name_is_taken_waits_for_the_next_look(self, harness):
+        await harness.pods.change("rl", creation())
+        await harness.pods.change("rl", creation())
 
-        assert desk.cluster.version == 101
+        assert harness.cluster.version == 101
 
-    async def test_a_pod_is_deleted_by_its_uid_only(self, desk):
-        await desk.pods.change("rl", creation())
-        uid = desk.cluster.objects[POD_PATH]["metadata"]["uid"]
-        await desk.pods.change("rl", DeletePod(pod_name="policy-0", pod_uid="other", reason=""))
-        assert POD_PATH in desk.cluster.objects
-        await desk.pods.change("rl", DeletePod(pod_name="policy-0", pod_uid=uid, reason=""))
-        assert POD_PATH not in desk.cluster.objects
-        await desk.pods.change("rl", DeletePod(pod_name="policy-0", pod_uid=uid, reason=""))
+    async def test_a_pod_is_deleted_by_its_uid_only(self, harness):
+        await harness.pods.change("rl", creation())
+        uid = harness.cluster.objects[POD_PATH]["metadata"]["uid"]
+        await harness.pods.change("rl", DeletePod(pod_name="policy-0", pod_uid="other", reason=""))
+        assert POD_PATH in harness.cluster.objects
+        await harness.pods.change("rl", DeletePod(pod_name="policy-0", pod_uid=uid, reason=""))
+        assert POD_PATH not in harness.cluster.objects
+        await harness.pods.change("rl", DeletePod(pod_name="policy-0", pod_uid=uid, reason=""))
 
-    async def test_a_quarantine_is_written_where_a_new_operator_finds_it(self, desk):
-        await desk.pods.change("rl", creation())
-        uid = desk.cluster.objects[POD_PATH]["metadata"]["uid"]
+    async def test_a_quarantine_is_written_where_a_new_operator_finds_it(self, harness):
+        await harness.pods.change("rl", creation())
+        uid = harness.cluster.objects[POD_PATH]["metadata"]["uid"]
         action = Quarantine(pod_name="policy-0", pod_uid=uid, reason="does not answer")
-        await desk.pods.change("rl", action)
-        written = desk.cluster.objects[POD_PATH]
+        await harness.pods.change("rl", action)
+        written = harness.cluster.objects[POD_PATH]
 
         assert written["metadata"]["labels"]["rlfleet.dev/traffic"] == "fenced"
         assert pod_view(written).quarantine == "does not answer"
 
-    async def test_a_drain_is_written_where_a_new_operator_finds_it_and_taken_back(self, desk):
-        await desk.pods.change("rl", creation())
-        uid = desk.cluster.objects[POD_PATH]["metadata"]["uid"]
+    async def test_a_drain_is_written_where_a_new_operator_finds_it_and_taken_back(self, harness):
+        await harness.pods.change("rl", creation())
+        uid = harness.cluster.objects[POD_PATH]["metadata"]["uid"]
         begin = BeginDrain(
             pod_name="policy-0", pod_uid=uid, since=NOW, reason="the fleet has 1 replica now"
         )
-        await desk.pods.change("rl", begin)
-        written = desk.cluster.objects[POD_PATH]
+        await harness.pods.change("rl", begin)
+        written = harness.cluster.objects[POD_PATH]
 
         assert written["metadata"]["labels"]["rlfleet.dev/traffic"] == "draining"
         assert pod_view(written).drains_since == NOW
-        await desk.pods.change("rl", EndDrain(pod_name="policy-0", pod_uid=uid, reason="wanted"))
-        written = desk.cluster.objects[POD_PATH]
+        await harness.pods.change("rl", EndDrain(pod_name="policy-0", pod_uid=uid, reason="wanted"))
+        written = harness.cluster.objects[POD_PATH]
 
         assert written["metadata"]["labels"]["rlfleet.dev/traffic"] == "allowed"
         assert pod_view(written).drains_since is None
 
     @pytest.mark.parametrize("uid", ["other", None], ids=["made anew", "gone"])
-    async def test_a_quarantine_affects_no_other_pod(self, desk, uid):
+    async def test_a_quarantine_affects_no_other_pod(self, harness, uid):
         if uid is not None:
-            await desk.pods.change("rl", creation())
+            await harness.pods.change("rl", creation())
         action = Quarantine(pod_name="policy-0", pod_uid="other", reason="does not answer")
-        await desk.pods.change("rl", action)
+        await harness.pods.change("rl", action)
 
-        stored = desk.cluster.objects.get(POD_PATH)
+        stored = harness.cluster.objects.get(POD_PATH)
         assert stored is None or "annotations" not in stored["metadata"]
 
     @pytest.mark.parametrize(
@@ -144,38 +146,38 @@ class TestPods:
         ],
     )
     async def test_a_pod_without_an_owner_is_adopted_by_a_fleet_that_stays(
-        self, desk, fleet, is_adopted
+        self, harness, fleet, is_adopted
     ):
         orphan = creation()
         del orphan.manifest["metadata"]["ownerReferences"]
-        await desk.pods.change("rl", orphan)
+        await harness.pods.change("rl", orphan)
         if fleet is not None:
-            desk.cluster.put(FLEET_PATH, {"metadata": fleet})
+            harness.cluster.put(FLEET_PATH, {"metadata": fleet})
         owner = owner_reference(make_fleet()) | {"uid": "fleet-uid"}
-        uid = desk.cluster.objects[POD_PATH]["metadata"]["uid"]
+        uid = harness.cluster.objects[POD_PATH]["metadata"]["uid"]
         action = AdoptPod(
             pod_name="policy-0", pod_uid=uid, owner=owner, reason="it belongs to nobody"
         )
-        await desk.pods.change("rl", action)
+        await harness.pods.change("rl", action)
 
-        owners = desk.cluster.objects[POD_PATH]["metadata"].get("ownerReferences", [])
+        owners = harness.cluster.objects[POD_PATH]["metadata"].get("ownerReferences", [])
         assert owners == ([owner] if is_adopted else [])
 
-    async def test_a_refusal_is_the_callers_to_handle(self, desk):
-        desk.kube.error = Terminal("403")
+    async def test_a_refusal_is_the_callers_to_handle(self, harness):
+        harness.kube.error = Terminal("403")
         with pytest.raises(Terminal):
-            await desk.pods.change("rl", creation())
+            await harness.pods.change("rl", creation())
 
 
-def writes(desk) -> list[tuple[str, str]]:
-    return [r for r in desk.kube.requests if r[0] != "GET"]
+def writes(harness) -> list[tuple[str, str]]:
+    return [r for r in harness.kube.requests if r[0] != "GET"]
 
 
 @pytest.fixture
-def owned(desk: Desk) -> Desk:
+def owned(harness: Harness) -> Harness:
     """With the fleet that the children belong to."""
-    desk.cluster.put(FLEET_PATH, {"metadata": {"uid": FLEET_UID}})
-    return desk
+    harness.cluster.put(FLEET_PATH, {"metadata": {"uid": FLEET_UID}})
+    return harness
 
 
 class TestChildren:
@@ -401,22 +403,22 @@ class TestObjectsOfOthers:
         await owned.pods.change("rl", creation())
 
 
-async def test_a_token_is_long_and_never_logged(desk, caplog):
+async def test_a_token_is_long_and_never_logged(harness, caplog):
     caplog.set_level("DEBUG")
-    token = await desk.secrets.ensure_token(make_fleet())
+    token = await harness.secrets.ensure_token(make_fleet())
 
     assert len(token) >= 32
     assert token not in caplog.text
-    assert await desk.secrets.ensure_token(make_fleet()) == token
-    assert desk.count("secret") == 1
+    assert await harness.secrets.ensure_token(make_fleet()) == token
+    assert harness.count("secret") == 1
 
 
 SECRET_PATH = "/api/v1/namespaces/rl/secrets/policy-admin-token"
 
 
-def secret_of(desk: Desk, held: bytes) -> None:
+def secret_of(harness: Harness, held: bytes) -> None:
     data = {"token": base64.b64encode(held).decode()}
-    desk.cluster.put(SECRET_PATH, {"metadata": {"name": "policy-admin-token"}, "data": data})
+    harness.cluster.put(SECRET_PATH, {"metadata": {"name": "policy-admin-token"}, "data": data})
 
 
 @pytest.mark.parametrize(
@@ -429,24 +431,24 @@ def secret_of(desk: Desk, held: bytes) -> None:
         pytest.param(b"\n\n  abc  \n", "abc", id="among empty lines"),
     ],
 )
-async def test_a_token_that_a_person_wrote_is_read_as_the_workers_read_it(
-    desk, tmp_path, held, token
+async def test_a_token_written_by_hand_is_read_as_the_workers_read_it(
+    harness, tmp_path, held, token
 ):
-    secret_of(desk, held)
+    secret_of(harness, held)
     (tmp_path / "token").write_bytes(held)
 
-    assert await desk.secrets.ensure_token(make_fleet()) == token
+    assert await harness.secrets.ensure_token(make_fleet()) == token
     assert BearerFile(tmp_path / "token").accepts(f"Bearer {token}")
 
 
 @pytest.mark.parametrize(
     "held", [b"", b"\n", b" \t ", b"a\x00b", b"\xff\xfe", "schlüssel".encode(), b"a\tb"]
 )
-async def test_a_token_that_no_header_can_hold_is_reported_without_the_token(desk, held):
+async def test_a_token_that_no_header_can_hold_is_reported_without_the_token(harness, held):
     """The HTTP library would repeat it in its error, and statuses contain the error."""
-    secret_of(desk, held)
+    secret_of(harness, held)
     with pytest.raises(Terminal, match="Secret policy-admin-token holds no token") as refused:
-        await desk.secrets.ensure_token(make_fleet())
+        await harness.secrets.ensure_token(make_fleet())
 
     assert "schl" not in str(refused.value)
 

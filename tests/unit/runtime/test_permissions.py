@@ -38,11 +38,11 @@ async def check(judge: Judge, *namespaces: str) -> None:
     await permissions.Permissions(judge, namespaces, LEASE).check()
 
 
-async def test_who_may_everything_may_start():
+async def test_with_every_right_the_operator_starts():
     await check(Judge())
 
 
-async def test_every_needed_verb_is_asked_for_in_every_namespace():
+async def test_every_needed_verb_is_checked_in_every_namespace():
     judge = Judge()
     await check(judge, "a", "b")
     asked = {q[:5] for q in judge.asked if q[0] in {"a", "b"}}
@@ -56,14 +56,14 @@ async def test_every_needed_verb_is_asked_for_in_every_namespace():
     assert asked == needed
 
 
-async def test_without_namespaces_all_of_them_are_asked_for():
+async def test_without_namespaces_the_rights_in_all_of_them_are_checked():
     judge = Judge()
     await check(judge)
 
     assert {q[0] for q in judge.asked} == {"", "system"}
 
 
-async def test_the_lease_is_asked_for_by_name_where_it_lies():
+async def test_the_rights_on_the_lease_are_checked_by_name_in_its_namespace():
     judge = Judge()
     await check(judge, "a")
 
@@ -101,7 +101,7 @@ async def test_all_that_is_missing_is_named_at_once():
     assert "watch pods in rl, create secrets in rl" in str(raised.value)
 
 
-async def test_a_server_that_cannot_answer_now_is_no_missing_right():
+async def test_a_server_that_cannot_answer_now_does_not_count_as_a_missing_right():
     with pytest.raises(Retryable):
         await check(Judge(error=Retryable("429")))
 

@@ -57,7 +57,7 @@ def test_another_release_replaces_no_worker_until_it_is_let() -> None:
     virtual_time.run(story())
 
 
-def test_a_restart_that_was_asked_for_before_brings_no_old_template_back() -> None:
+def test_an_earlier_restart_request_brings_no_old_template_back() -> None:
     async def story() -> None:
         async with Rig(replicas=1, update={"restartedAt": "x"}) as rig:
             await rig.applied("1")
@@ -139,7 +139,7 @@ def test_a_scale_down_lets_requests_end_and_deletes_then() -> None:
     virtual_time.run(story())
 
 
-def test_a_drain_that_is_not_wanted_any_more_is_taken_back_by_another_leader() -> None:
+def test_another_leader_reverts_a_drain_that_is_no_longer_planned() -> None:
     async def story() -> None:
         async with Rig(replicas=2) as rig:
             await rig.applied("1")

@@ -114,7 +114,7 @@ class TestFollowing:
 
         virtual_time.run(story())
 
-    def test_of_two_pods_with_one_name_the_living_one_comes_last(self):
+    def test_the_living_one_of_two_pods_with_one_name_comes_last(self):
         async def story() -> None:
             cluster = FakeCluster()
             put(cluster, pod(0, uid="z"))
@@ -178,7 +178,7 @@ class TestStrangers:
             pytest.param({names.LABEL_FLEET: "other"}, id="another fleet than its name says"),
         ],
     )
-    def test_a_pod_that_is_no_worker_is_not_taken_for_one(self, change):
+    def test_a_pod_of_another_kind_does_not_count_as_a_worker(self, change):
         async def story() -> None:
             cluster = FakeCluster()
             stranger = pod(0)
@@ -194,7 +194,7 @@ class TestStrangers:
 
         virtual_time.run(story())
 
-    def test_a_pod_without_labels_is_no_worker(self):
+    def test_a_pod_without_labels_is_not_a_worker(self):
         async def story() -> None:
             cluster = FakeCluster()
             bare = pod(0)
@@ -235,7 +235,7 @@ class TestStreams:
 
         virtual_time.run(story())
 
-    def test_a_broken_stream_goes_on_where_it_broke_without_listing(self):
+    def test_a_broken_stream_continues_where_it_broke_without_listing(self):
         async def story() -> None:
             cluster = FakeCluster()
             client = cluster.client()

@@ -81,7 +81,7 @@ def played(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class TestPace:
-    def test_it_begins_with_one_and_doubles_up_to_a_limit(self):
+    def test_the_pace_begins_with_one_and_doubles_up_to_a_limit(self):
         async def story() -> None:
             server = Server()
             assert await server.try_to(creations(500)) is None
@@ -118,7 +118,7 @@ class TestRefusals:
 
         played(story)
 
-    def test_it_is_tried_again_after_a_time_that_doubles_with_one_pod(self):
+    def test_a_refused_creation_is_retried_with_one_pod_after_a_time_that_doubles(self):
         async def story() -> None:
             server, errors = Server(room=0), []
             while now() < 1000 + 600:
@@ -220,7 +220,7 @@ class TestUnseen:
 
         played(story)
 
-    def test_but_after_a_while_it_is(self):
+    def test_a_pod_that_the_watch_never_delivers_is_created_again(self):
         async def story() -> None:
             server = Server()
             await server.try_to(creations(1))
@@ -230,7 +230,7 @@ class TestUnseen:
 
         played(story)
 
-    def test_one_that_was_seen_and_is_gone_is_created_at_once(self):
+    def test_a_pod_that_was_seen_and_is_gone_is_created_at_once(self):
         async def story() -> None:
             server = Server()
             await server.try_to(creations(1))

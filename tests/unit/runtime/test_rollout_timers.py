@@ -32,7 +32,7 @@ def test_looks_add_up():
     assert not seen[-1].saw_it_begin
 
 
-def test_a_new_phase_begins_at_its_decision_and_the_attempt_goes_on():
+def test_a_new_phase_begins_at_its_decision_and_the_attempt_continues():
     watch = RolloutTimers()
     watch.update(KEY, "uid", status(), 10.0)
     watch.decided(KEY, "uid", status(RolloutPhase.PAUSING), 11.0)

@@ -48,7 +48,7 @@ def test_a_variable_takes_the_place_of_a_flag_and_a_flag_wins(monkeypatch):
     assert parse_settings(["--port=9001"]).port == 9001
 
 
-def test_the_lease_lies_in_the_pods_own_namespace(bare_environment):
+def test_the_lease_is_in_the_pods_own_namespace(bare_environment):
     (bare_environment / "namespace").write_text("system\n")
 
     assert parse_settings([]).lease_namespace == "system"

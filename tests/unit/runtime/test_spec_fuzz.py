@@ -266,14 +266,14 @@ def check_decided(record: FleetRecord, store: Store) -> None:
 @given(
     fleet=changed(FLEET), weights=changed(WEIGHTS), adapter=changed(ADAPTER), known=st.booleans()
 )
-def test_any_specs_are_decided_upon_or_refused_by_a_condition(fleet, weights, adapter, known):
+def test_any_specs_get_a_decision_or_a_condition(fleet, weights, adapter, known):
     check(filled(fleet, [weights, adapter], known=known))
 
 
 @settings(max_examples=150, print_blob=True)
 @example(weights=[LONG_PATH], known=False)
 @given(weights=st.lists(changed(WEIGHTS) | changed(ADAPTER), max_size=3), known=st.booleans())
-def test_any_weight_versions_of_a_good_fleet_are_decided_upon_or_refused(weights, known):
+def test_any_weight_versions_of_a_good_fleet_get_a_decision_or_a_condition(weights, known):
     check(filled(FLEET, weights, known=known))
 
 

@@ -33,12 +33,12 @@ KEY = ("rl", "policy")
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
 WEIGHTS_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/weightversions/policy"
 READY = make_condition(ConditionType.READY)
-NOT_READY = make_condition(ConditionType.READY, holds=False, reason=ConditionReason.ROLLING_OUT)
+NOT_READY = make_condition(ConditionType.READY, is_true=False, reason=ConditionReason.ROLLING_OUT)
 STALLED = make_condition(ConditionType.STALLED, reason=ConditionReason.SOURCE_NOT_FOUND)
 BASE = FleetStatus(observed_generation=1, desired_version="1", conditions=(READY,))
 
 
-class Desk:
+class Harness:
     """Statuses over a fake API server."""
 
     def __init__(self, stored: FleetStatus = BASE) -> None:
@@ -72,9 +72,9 @@ def serving(count: int, **changes: object) -> FleetStatus:
 
 def test_a_status_that_says_what_is_stored_is_not_written():
     async def story() -> None:
-        desk = Desk()
-        await desk.write(BASE)
-        assert desk.written == 0
+        harness = Harness()
+        await harness.write(BASE)
+        assert harness.written == 0
 
     virtual_time.run(story())
 
@@ -88,29 +88,29 @@ def test_a_status_that_says_what_is_stored_is_not_written():
         pytest.param({"desired_version": "2"}, id="another version is wanted"),
     ],
 )
-def test_it_is_written_at_once_when(change):
+def test_a_status_is_written_at_once_when(change):
     async def story() -> None:
-        desk = Desk()
-        await desk.write(serving(1))
-        await desk.write(serving(1, **change))
-        assert desk.written == 2
+        harness = Harness()
+        await harness.write(serving(1))
+        await harness.write(serving(1, **change))
+        assert harness.written == 2
 
     virtual_time.run(story())
 
 
 def test_mere_progress_is_held_back_and_then_folded_into_one_write():
     async def story() -> None:
-        desk = Desk()
-        await desk.write(serving(1))
+        harness = Harness()
+        await harness.write(serving(1))
         for count in range(2, 50):
-            await desk.write(serving(count))
-        assert desk.written == 1
-        assert desk.statuses.held_back_seconds(KEY) == PROGRESS_SECONDS
+            await harness.write(serving(count))
+        assert harness.written == 1
+        assert harness.statuses.held_back_seconds(KEY) == PROGRESS_SECONDS
         await asyncio.sleep(PROGRESS_SECONDS)
-        await desk.write(serving(49))
-        assert desk.written == 2
-        assert desk.statuses.held_back_seconds(KEY) == NEVER
-        stored = desk.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+        await harness.write(serving(49))
+        assert harness.written == 2
+        assert harness.statuses.held_back_seconds(KEY) == NEVER
+        stored = harness.cluster.objects[f"{FLEET_PATH}/status"]["status"]
         assert stored["workers"]["serving"] == 49
 
     virtual_time.run(story())
@@ -118,48 +118,48 @@ def test_mere_progress_is_held_back_and_then_folded_into_one_write():
 
 def test_a_held_back_status_that_was_reverted_is_not_due():
     async def story() -> None:
-        desk = Desk()
-        await desk.write(serving(1))
-        await desk.write(serving(2))
-        await desk.write(serving(1))
-        assert desk.statuses.held_back_seconds(KEY) == NEVER
+        harness = Harness()
+        await harness.write(serving(1))
+        await harness.write(serving(2))
+        await harness.write(serving(1))
+        assert harness.statuses.held_back_seconds(KEY) == NEVER
 
     virtual_time.run(story())
 
 
 def test_planners_see_what_was_computed_last_written_or_not():
     async def story() -> None:
-        desk = Desk()
-        await desk.write(serving(1))
-        await desk.write(serving(2))
+        harness = Harness()
+        await harness.write(serving(1))
+        await harness.write(serving(2))
         record = FleetRecord(
             uid="fleet-1", version="1", generation=1, deleting=False, spec=make_spec(), status=BASE
         )
-        assert desk.statuses.fleet(record).workers.serving == 2
+        assert harness.statuses.fleet(record).workers.serving == 2
 
     virtual_time.run(story())
 
 
 def test_without_anything_computed_the_stored_status_counts():
-    desk = Desk()
+    harness = Harness()
     record = FleetRecord(
         uid="other", version="1", generation=1, deleting=False, spec=make_spec(), status=BASE
     )
     view = make_weights("1", status=applied_status("1"))
 
-    assert desk.statuses.fleet(record) == BASE
-    assert desk.statuses.weights(view) == view
+    assert harness.statuses.fleet(record) == BASE
+    assert harness.statuses.weights(view) == view
 
 
 def test_a_write_that_failed_is_due_again():
     async def story() -> None:
-        desk = Desk()
-        desk.kube.error = Conflict("409")
+        harness = Harness()
+        harness.kube.error = Conflict("409")
         with pytest.raises(Conflict):
-            await desk.write(serving(1))
-        desk.kube.error = None
-        await desk.write(serving(1))
-        stored = desk.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+            await harness.write(serving(1))
+        harness.kube.error = None
+        await harness.write(serving(1))
+        stored = harness.cluster.objects[f"{FLEET_PATH}/status"]["status"]
         assert stored["workers"]["serving"] == 1
 
     virtual_time.run(story())
@@ -167,45 +167,45 @@ def test_a_write_that_failed_is_due_again():
 
 def test_the_status_of_a_recreated_object_is_not_touched():
     async def story() -> None:
-        desk = Desk()
-        desk.cluster.objects[FLEET_PATH]["metadata"]["uid"] = "fleet-2"
+        harness = Harness()
+        harness.cluster.objects[FLEET_PATH]["metadata"]["uid"] = "fleet-2"
         with pytest.raises(Conflict):
-            await desk.write(serving(1))
-        assert f"{FLEET_PATH}/status" not in desk.cluster.objects
+            await harness.write(serving(1))
+        assert f"{FLEET_PATH}/status" not in harness.cluster.objects
 
     virtual_time.run(story())
 
 
 def test_the_status_of_a_deleted_object_is_not_written():
     async def story() -> None:
-        desk = Desk()
-        desk.cluster.drop(FLEET_PATH)
-        await desk.write(serving(1))
+        harness = Harness()
+        harness.cluster.drop(FLEET_PATH)
+        await harness.write(serving(1))
 
     virtual_time.run(story())
 
 
 def test_absent_fields_are_left_out_so_that_the_server_removes_them():
     async def story() -> None:
-        desk = Desk()
-        await desk.write(serving(1, applied_version="1"))
-        await desk.write(serving(1, applied_version=None, desired_version="2"))
-        assert "appliedVersion" not in desk.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+        harness = Harness()
+        await harness.write(serving(1, applied_version="1"))
+        await harness.write(serving(1, applied_version=None, desired_version="2"))
+        assert "appliedVersion" not in harness.cluster.objects[f"{FLEET_PATH}/status"]["status"]
 
     virtual_time.run(story())
 
 
 class TestEvents:
-    async def written(self, desk: Desk) -> list[str]:
-        await desk.recorder.flush()
-        events = (o for p, o in desk.cluster.objects.items() if "/events/" in p)
+    async def written(self, harness: Harness) -> list[str]:
+        await harness.recorder.flush()
+        events = (o for p, o in harness.cluster.objects.items() if "/events/" in p)
         return [f"{e['involvedObject']['kind']} {e['reason']}" for e in events]
 
     def test_an_event_is_posted_even_if_its_write_is_held_back(self):
         async def story() -> None:
-            desk = Desk()
+            harness = Harness()
             view = make_weights("2", status=WeightsStatus(desired_version="2"))
-            await desk.write_weights(view, view.status)
+            await harness.write_weights(view, view.status)
             entry = {
                 "version": "2",
                 "result": "Applied",
@@ -213,33 +213,33 @@ class TestEvents:
                 "totalSeconds": 1,
             }
             done = WeightsStatus.model_validate({"desiredVersion": "2", "history": [entry]})
-            await desk.write_weights(view, done)
-            assert await self.written(desk) == ["WeightVersion WeightsApplied"]
+            await harness.write_weights(view, done)
+            assert await self.written(harness) == ["WeightVersion WeightsApplied"]
 
         virtual_time.run(story())
 
     def test_a_new_process_posts_no_event_for_a_stored_change(self):
         async def story() -> None:
             stored = BASE.model_copy(update={"conditions": (NOT_READY, STALLED)})
-            desk = Desk(stored)
-            await desk.write(stored)
-            assert await self.written(desk) == []
+            harness = Harness(stored)
+            await harness.write(stored)
+            assert await self.written(harness) == []
 
         virtual_time.run(story())
 
 
 def test_the_statuses_of_deleted_objects_are_dropped():
     async def story() -> None:
-        desk = Desk()
-        await desk.write(serving(1))
-        await desk.write(serving(2))
+        harness = Harness()
+        await harness.write(serving(1))
+        await harness.write(serving(2))
         view = make_weights("2")
-        await desk.write_weights(view, WeightsStatus(phase=RolloutPhase.STAGING))
-        desk.statuses.forget_all_but(KEY, {view.uid})
-        assert desk.statuses.held_back_seconds(KEY) == NEVER
-        assert desk.statuses.weights(view).status.phase is RolloutPhase.STAGING
-        desk.statuses.forget_all_but(KEY, set())
-        assert desk.statuses.weights(view).status.phase is RolloutPhase.PENDING
+        await harness.write_weights(view, WeightsStatus(phase=RolloutPhase.STAGING))
+        harness.statuses.forget_all_but(KEY, {view.uid})
+        assert harness.statuses.held_back_seconds(KEY) == NEVER
+        assert harness.statuses.weights(view).status.phase is RolloutPhase.STAGING
+        harness.statuses.forget_all_but(KEY, set())
+        assert harness.statuses.weights(view).status.phase is RolloutPhase.PENDING
 
     virtual_time.run(story())
 
@@ -255,26 +255,26 @@ STEP = st.tuples(
 @settings(max_examples=80)
 @example([(0.0, n % 5, {}, None) for n in range(20)])
 @given(st.lists(STEP, min_size=1, max_size=25))
-def test_whatever_happens_verdicts_stand_at_once_progress_within_a_second_and_no_oftener(steps):
+def test_verdicts_are_written_at_once_and_progress_at_most_once_a_second(steps):
     async def story() -> None:
-        desk = Desk()
+        harness = Harness()
         stored, failed = BASE, False
         written_at: list[float] = []
         for pause, count, change, error in steps:
             await asyncio.sleep(pause)
             status = serving(count, **change)
-            desk.kube.error = error
-            before = desk.written
+            harness.kube.error = error
+            before = harness.written
             try:
-                await desk.write(status)
+                await harness.write(status)
             except Conflict:
                 failed = True
                 continue
             finally:
-                desk.kube.error = None
+                harness.kube.error = None
             verdict = (status.conditions, status.desired_version)
             urgent = verdict != (stored.conditions, stored.desired_version)
-            if desk.written > before:
+            if harness.written > before:
                 assert status != stored, "what is equal is not written"
                 if not urgent and written_at and not failed:
                     assert virtual_time.now() - written_at[-1] >= PROGRESS_SECONDS
@@ -282,12 +282,12 @@ def test_whatever_happens_verdicts_stand_at_once_progress_within_a_second_and_no
                 stored, failed = status, False
             else:
                 assert not urgent, "a verdict is not held back"
-            held = desk.statuses.held_back_seconds(KEY)
+            held = harness.statuses.held_back_seconds(KEY)
             assert (held == NEVER) is (stored == status)
             assert held == NEVER or 0 <= held <= PROGRESS_SECONDS
         await asyncio.sleep(PROGRESS_SECONDS)
-        await desk.write(status)
-        shown = desk.cluster.objects.get(f"{FLEET_PATH}/status", {"status": BASE.to_json()})
+        await harness.write(status)
+        shown = harness.cluster.objects.get(f"{FLEET_PATH}/status", {"status": BASE.to_json()})
         assert FleetStatus.model_validate(shown["status"]) == status
 
     virtual_time.run(story())
@@ -295,33 +295,33 @@ def test_whatever_happens_verdicts_stand_at_once_progress_within_a_second_and_no
 
 def test_the_object_that_is_due_first_sets_the_next_reconcile():
     async def story() -> None:
-        desk = Desk()
+        harness = Harness()
         view = make_weights("2")
-        await desk.write(serving(1))
+        await harness.write(serving(1))
         await asyncio.sleep(0.4)
-        await desk.write_weights(view, WeightsStatus(superseded_versions=1))
-        await desk.write(serving(2))
-        await desk.write_weights(view, WeightsStatus(superseded_versions=2))
-        assert desk.statuses.held_back_seconds(KEY) == pytest.approx(PROGRESS_SECONDS - 0.4)
-        assert desk.statuses.held_back_seconds(("rl", "another")) == NEVER
+        await harness.write_weights(view, WeightsStatus(superseded_versions=1))
+        await harness.write(serving(2))
+        await harness.write_weights(view, WeightsStatus(superseded_versions=2))
+        assert harness.statuses.held_back_seconds(KEY) == pytest.approx(PROGRESS_SECONDS - 0.4)
+        assert harness.statuses.held_back_seconds(("rl", "another")) == NEVER
 
     virtual_time.run(story())
 
 
 def test_a_status_that_is_overdue_is_due_now_and_not_before_now():
     async def story() -> None:
-        desk = Desk()
-        await desk.write(serving(1))
-        await desk.write(serving(2))
+        harness = Harness()
+        await harness.write(serving(1))
+        await harness.write(serving(2))
         await asyncio.sleep(100)
-        assert desk.statuses.held_back_seconds(KEY) == 0
+        assert harness.statuses.held_back_seconds(KEY) == 0
 
     virtual_time.run(story())
 
 
-def record(desk: Desk, status: FleetStatus = BASE) -> FleetRecord:
+def record(harness: Harness, status: FleetStatus = BASE) -> FleetRecord:
     """The fleet as the watch of a process has brought it."""
-    version = desk.cluster.objects[FLEET_PATH]["metadata"]["resourceVersion"]
+    version = harness.cluster.objects[FLEET_PATH]["metadata"]["resourceVersion"]
     return FleetRecord(
         uid="fleet-1",
         version=version,
@@ -332,9 +332,9 @@ def record(desk: Desk, status: FleetStatus = BASE) -> FleetRecord:
     )
 
 
-def test_a_deposed_leader_cannot_write_over_the_status_of_its_successor():
+def test_a_former_leader_cannot_overwrite_the_status_of_its_successor():
     async def story() -> None:
-        deposed = Desk()
+        deposed = Harness()
         deposed.statuses.fleet(record(deposed))
         successor = StatusWriter(
             KubeStatuses(deposed.cluster.client(), Metrics()), deposed.recorder
@@ -351,32 +351,32 @@ def test_a_deposed_leader_cannot_write_over_the_status_of_its_successor():
     virtual_time.run(story())
 
 
-def test_a_leader_goes_on_over_its_own_writes_before_its_watch_brings_them():
+def test_a_leader_builds_on_its_own_writes_before_its_watch_delivers_them():
     async def story() -> None:
-        desk = Desk()
-        before = record(desk)
-        desk.statuses.fleet(before)
-        await desk.write(serving(1))
-        desk.statuses.fleet(before)
-        await desk.write(serving(2, observed_generation=2))
-        assert desk.written == 2
+        harness = Harness()
+        before = record(harness)
+        harness.statuses.fleet(before)
+        await harness.write(serving(1))
+        harness.statuses.fleet(before)
+        await harness.write(serving(2, observed_generation=2))
+        assert harness.written == 2
 
     virtual_time.run(story())
 
 
 def test_a_leader_whose_watch_is_late_writes_at_its_second_try():
     async def story() -> None:
-        desk = Desk()
-        late = record(desk)
-        desk.statuses.fleet(late)
-        desk.cluster.put(FLEET_PATH, desk.cluster.objects[FLEET_PATH])
+        harness = Harness()
+        late = record(harness)
+        harness.statuses.fleet(late)
+        harness.cluster.put(FLEET_PATH, harness.cluster.objects[FLEET_PATH])
         with pytest.raises(Conflict):
-            await desk.write(serving(1))
+            await harness.write(serving(1))
 
-        desk.statuses.fleet(late)
-        await desk.write(serving(1))
+        harness.statuses.fleet(late)
+        await harness.write(serving(1))
 
-        stored = desk.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+        stored = harness.cluster.objects[f"{FLEET_PATH}/status"]["status"]
         assert stored["workers"]["serving"] == 1
 
     virtual_time.run(story())

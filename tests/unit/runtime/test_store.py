@@ -91,7 +91,7 @@ def test_removing_an_unknown_object_does_nothing(seen):
     seen.store.remove_weights(weights())
 
 
-class TestAFleetThatIsMadeAnewUnderItsName:
+class TestAFleetThatIsRecreatedUnderItsName:
     """Events of two objects with one name are handled at the same time, in no sure order."""
 
     def test_the_end_of_the_old_one_does_not_take_the_new_one_away(self, seen):
@@ -101,7 +101,7 @@ class TestAFleetThatIsMadeAnewUnderItsName:
 
         assert seen.store.fleet(KEY).uid == "new"
 
-    def test_that_the_old_one_goes_does_not_hide_the_new_one(self, seen):
+    def test_a_late_deletion_of_the_old_one_does_not_hide_the_new_one(self, seen):
         seen.store.put_fleet(fleet(uid="new"))
         seen.store.put_fleet(fleet(uid="old", **GOING))
 
@@ -114,7 +114,7 @@ class TestAFleetThatIsMadeAnewUnderItsName:
         assert seen.store.fleet(KEY).uid == "new"
 
 
-class TestAWeightVersionThatIsMadeAnewUnderItsName:
+class TestAWeightVersionThatIsRecreatedUnderItsName:
     def test_the_end_of_the_old_one_does_not_take_the_new_one_away(self, seen):
         seen.store.put_weights(weights("1", uid="old"))
         seen.store.put_weights(weights("2", uid="new"))
@@ -122,7 +122,7 @@ class TestAWeightVersionThatIsMadeAnewUnderItsName:
 
         assert [w.uid for w in seen.store.weights_of(KEY)] == ["new"]
 
-    def test_that_the_old_one_goes_does_not_hide_the_new_one(self, seen):
+    def test_a_late_deletion_of_the_old_one_does_not_hide_the_new_one(self, seen):
         seen.store.put_weights(weights("2", uid="new"))
         seen.store.put_weights(weights("1", uid="old", **GOING))
 

@@ -68,7 +68,7 @@ async def test_a_refusal_is_measured_too(kube, metrics):
     assert series(metrics, COUNT) == {'{verb="create"}': 1}
 
 
-async def test_a_request_that_is_cancelled_is_no_measurement(kube, metrics):
+async def test_a_request_that_is_cancelled_is_not_measured(kube, metrics):
     request = asyncio.create_task(kube.delete("/p", uid="u"))
     await asyncio.sleep(0)
     request.cancel()

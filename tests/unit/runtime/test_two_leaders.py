@@ -1,6 +1,7 @@
 """Two processes that both take themselves for the leader: the old one ends, and never outbids.
 
-Real are Lease, Calls, Epochs, the fence and the book; the worker obeys epochs as the agent does.
+Real are Lease, Calls, Epochs, the leader guard and the worker cache. The worker obeys epochs as the
+agent does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fleet_operator.runtime.lease import DURATION_SECONDS, RETRY_SECONDS, Lease
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.errors import Refusal
-from fleet_worker.lifecycle.fencing import newest
+from fleet_worker.lifecycle.authority import newest
 from fleet_worker.protocol import Epoch
 
 KEY = ("rl", "policy")
@@ -69,12 +70,12 @@ class Process:
         )
         self.epochs = Epochs(lambda: self.lease.term)
         self.calls = Dispatcher(
-            LeaderWorkers(worker, lambda: self.lease.held),
+            LeaderWorkers(worker, lambda: self.lease.is_leader),
             WorkerCache(),
             Metrics(),
             requeue=lambda _key, _seconds: None,
             stale=self.epochs.note_refusal,
-            is_settling=self.epochs.is_settling,
+            is_term_pending=self.epochs.is_term_pending,
             denied=lambda _key: None,
             defective=lambda _key, _kind, _error: None,
         )
@@ -85,8 +86,8 @@ class Process:
         self.wake_up()
 
     def wake_up(self) -> None:
-        settle = self.epochs.settle(self.lease.confirm, lambda _key, _seconds: None)
-        self.tasks = [asyncio.create_task(self.lease.hold()), asyncio.create_task(settle)]
+        raising = self.epochs.raise_terms(self.lease.confirm, lambda _key, _seconds: None)
+        self.tasks = [asyncio.create_task(self.lease.keep_renewing()), asyncio.create_task(raising)]
 
     async def freeze(self) -> None:
         for task in self.tasks:
@@ -122,22 +123,22 @@ def test_an_old_leader_whose_clock_stood_still_ends_at_its_first_refusal():
         await new.lead()
         await new.resume("42")
         old.behind_seconds = now() - frozen_at
-        assert old.lease.held, "to its own clock it has renewed a moment ago"
+        assert old.lease.is_leader, "to its own clock it has renewed a moment ago"
         old.tasks = [
-            asyncio.create_task(old.lease.hold()),
-            asyncio.create_task(old.epochs.settle(old.lease.confirm, lambda _k, _s: None)),
+            asyncio.create_task(old.lease.keep_renewing()),
+            asyncio.create_task(old.epochs.raise_terms(old.lease.confirm, lambda _k, _s: None)),
         ]
         worker.log.clear()
         await old.resume("41")
         await asyncio.sleep(0.01)
-        assert not old.lease.held
+        assert not old.lease.is_leader
         for _ in range(3):
             await asyncio.sleep(REFUSED_SECONDS + 0.1)
             await old.resume("41")
             await new.resume("42")
         assert [e for e in worker.log if e[0] == "old"] in ([], [("old", 1, False)])
         assert all(obeyed for name, _, obeyed in worker.log if name == "new")
-        assert new.lease.held
+        assert new.lease.is_leader
         await end(old, new)
 
     virtual_time.run(story())
@@ -155,14 +156,14 @@ def test_a_lease_that_is_deleted_under_two_healthy_processes_ends_with_one_leade
         cluster.drop(PATH)
         await new.lead()
         assert (old.lease.term, new.lease.term) == (5, 1)
-        while old.lease.held:
+        while old.lease.is_leader:
             await new.resume("42")
             await asyncio.sleep(0.3)
             await old.resume("41")
             await asyncio.sleep(0.3)
         await asyncio.sleep(REFUSED_SECONDS)
         await new.resume("42")
-        assert new.lease.held
+        assert new.lease.is_leader
         assert worker.epoch is not None
         assert worker.epoch.term == 6
         assert worker.log[-1] == ("new", 6, True)

@@ -29,7 +29,7 @@ def test_a_drain_counts_before_the_watch_has_it_and_is_forgotten_then():
     assert seen(own, POD) == [POD], "somebody else has taken the mark away since"
 
 
-def test_of_two_writes_the_later_one_counts():
+def test_the_later_one_of_two_writes_counts():
     own = UnobservedWrites()
     own.note(KEY, BEGUN)
     own.note(KEY, ENDED)

@@ -51,7 +51,7 @@ def test_a_fleet_that_came_meanwhile_begins_another_grace():
     assert left_seconds == FLEET_GRACE_SECONDS
 
 
-def test_one_whose_fleet_cannot_be_read_is_invalid_at_once():
+def test_a_weightversion_whose_fleet_cannot_be_read_is_invalid_at_once():
     unread = UnreadWeights(
         name="policy",
         namespace="rl",

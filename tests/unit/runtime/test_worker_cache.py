@@ -43,14 +43,14 @@ def restarted(times: int) -> PodView:
 
 
 def ask(
-    book: WorkerCache, at: float, answer: WorkerAnswer, *, answered: float | None = None
+    cache: WorkerCache, at: float, answer: WorkerAnswer, *, answered: float | None = None
 ) -> None:
-    book.begin_question(POD, at)
-    book.end_question(POD, answer, at if answered is None else answered, term=0)
+    cache.begin_read(POD, at)
+    cache.end_read(POD, answer, at if answered is None else answered, term=0)
 
 
-def due(book: WorkerCache, now: float, pod: PodView = POD) -> bool:
-    return book.is_due(pod, now, max_age_seconds=10)
+def due(cache: WorkerCache, now: float, pod: PodView = POD) -> bool:
+    return cache.is_due(pod, now, max_age_seconds=10)
 
 
 class TestLostCalls:
@@ -58,78 +58,78 @@ class TestLostCalls:
 
     KEY = work("stage 2")
 
-    async def called(self, book: WorkerCache, answer: WorkerAnswer) -> None:
+    async def called(self, cache: WorkerCache, answer: WorkerAnswer) -> None:
         task = asyncio.create_task(asyncio.sleep(0))
-        book.begin_call(POD.uid, self.KEY, task, 0, epoch=EPOCH)
+        cache.begin_call(POD.uid, self.KEY, task, 0, epoch=EPOCH)
         await task
-        book.end_call(POD.uid, self.KEY, answer, 7)
+        cache.end_call(POD.uid, self.KEY, answer, 7)
 
     def test_a_call_without_an_answer_is_remembered_until_the_worker_answers(self):
         async def story() -> None:
-            book = WorkerCache()
-            ask(book, 5, says("1"))
-            await self.called(book, SILENT)
-            assert book.view(POD, 8).lost_call == self.KEY
-            ask(book, 8, SILENT)
-            assert book.view(POD, 9).lost_call == self.KEY
-            ask(book, 9, says("1"))
-            assert book.view(POD, 9).lost_call is None
+            cache = WorkerCache()
+            ask(cache, 5, says("1"))
+            await self.called(cache, SILENT)
+            assert cache.view(POD, 8).lost_call == self.KEY
+            ask(cache, 8, SILENT)
+            assert cache.view(POD, 9).lost_call == self.KEY
+            ask(cache, 9, says("1"))
+            assert cache.view(POD, 9).lost_call is None
 
         virtual_time.run(story())
 
     def test_a_call_counts_as_lost_when_its_container_has_restarted(self):
         """The news of the restart may be late, so that the call went to the new process."""
-        book = WorkerCache()
-        ask(book, 5, says("1"))
-        book.begin_call(POD.uid, self.KEY, mock.Mock(), 6, epoch=EPOCH)
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
+        cache.begin_call(POD.uid, self.KEY, mock.Mock(), 6, epoch=EPOCH)
 
-        assert book.view(restarted(1), 7).lost_call == self.KEY
-        book.begin_question(restarted(1), 8)
-        book.end_question(restarted(1), says("1"), 8, term=0)
-        assert book.view(restarted(1), 9).lost_call is None
+        assert cache.view(restarted(1), 7).lost_call == self.KEY
+        cache.begin_read(restarted(1), 8)
+        cache.end_read(restarted(1), says("1"), 8, term=0)
+        assert cache.view(restarted(1), 9).lost_call is None
 
     def test_the_last_comparison_counts_from_its_call_on_if_the_worker_did_not_refuse_it(self):
         key = work("compare 2")
         refused = WorkerAnswer(state=says("1").state, reason=Reason.VERSION_REUSED)
 
         def compared(answer: WorkerAnswer) -> None:
-            book.begin_call(POD.uid, key, mock.Mock(), 2, epoch=EPOCH)
-            book.end_call(POD.uid, key, answer, 7)
+            cache.begin_call(POD.uid, key, mock.Mock(), 2, epoch=EPOCH)
+            cache.end_call(POD.uid, key, answer, 7)
 
-        book = WorkerCache()
+        cache = WorkerCache()
         same = [(key, 6.0)]
         for answer, known in ((says("1"), same), (refused, []), (says("1"), same), (SILENT, [])):
             compared(answer)
-            assert [(c.work, c.seconds) for c in book.view(POD, 8).compared] == known
+            assert [(c.work, c.seconds) for c in cache.view(POD, 8).compared] == known
 
     def test_an_admission_without_an_answer_may_open_the_worker_until_it_accepts_a_newer_epoch(
         self,
     ):
         async def story() -> None:
-            book = WorkerCache()
-            ask(book, 5, joins(EPOCH))
-            assert not book.view(POD, 5).may_open
+            cache = WorkerCache()
+            ask(cache, 5, joins(EPOCH))
+            assert not cache.view(POD, 5).may_open
             for text in ("admit 1", "stage 2"):
                 task = asyncio.create_task(asyncio.sleep(0))
-                book.begin_call(POD.uid, work(text), task, 6, epoch=EPOCH)
-                assert book.view(POD, 6).may_open
+                cache.begin_call(POD.uid, work(text), task, 6, epoch=EPOCH)
+                assert cache.view(POD, 6).may_open
                 await task
-                book.end_call(POD.uid, work(text), SILENT, 7)
+                cache.end_call(POD.uid, work(text), SILENT, 7)
             for epoch, may in ((EPOCH, True), (Epoch(term=1, sequence=2), False), (EPOCH, False)):
-                ask(book, 9, joins(epoch))
-                assert book.view(POD, 9).may_open is may
+                ask(cache, 9, joins(epoch))
+                assert cache.view(POD, 9).may_open is may
 
         virtual_time.run(story())
 
     def test_an_answered_admission_leaves_no_doubt(self):
         async def story() -> None:
-            book = WorkerCache()
-            ask(book, 5, joins(EPOCH))
+            cache = WorkerCache()
+            ask(cache, 5, joins(EPOCH))
             task = asyncio.create_task(asyncio.sleep(0))
-            book.begin_call(POD.uid, work("admit 1"), task, 6, epoch=EPOCH)
+            cache.begin_call(POD.uid, work("admit 1"), task, 6, epoch=EPOCH)
             await task
-            book.end_call(POD.uid, work("admit 1"), says("1"), 7)
-            assert not book.view(POD, 8).may_open
+            cache.end_call(POD.uid, work("admit 1"), says("1"), 7)
+            assert not cache.view(POD, 8).may_open
 
         virtual_time.run(story())
 
@@ -137,31 +137,31 @@ class TestLostCalls:
     def test_an_earlier_leader_may_have_admitted_a_worker_that_has_not_accepted_this_term(
         self, epoch
     ):
-        book = WorkerCache()
-        book.begin_question(POD, 5)
-        book.end_question(POD, joins(epoch), 5, term=2)
+        cache = WorkerCache()
+        cache.begin_read(POD, 5)
+        cache.end_read(POD, joins(epoch), 5, term=2)
 
-        assert book.view(POD, 5).may_open is (epoch is None or epoch.term < 2)
+        assert cache.view(POD, 5).may_open is (epoch is None or epoch.term < 2)
 
     def test_a_call_with_an_answer_is_not(self):
         async def story() -> None:
-            book = WorkerCache()
-            ask(book, 5, says("1"))
-            await self.called(book, says("1"))
-            assert book.view(POD, 8).lost_call is None
+            cache = WorkerCache()
+            ask(cache, 5, says("1"))
+            await self.called(cache, says("1"))
+            assert cache.view(POD, 8).lost_call is None
 
         virtual_time.run(story())
 
-    def test_one_that_is_given_up_for_another_is(self):
+    def test_an_entry_whose_call_is_cancelled_for_another_is_lost(self):
         async def story() -> None:
-            book = WorkerCache()
-            ask(book, 5, says("1"))
+            cache = WorkerCache()
+            ask(cache, 5, says("1"))
             given_up, other = (asyncio.create_task(asyncio.sleep(60)) for _ in range(2))
-            book.begin_call(POD.uid, self.KEY, given_up, 0, epoch=EPOCH)
-            book.begin_call(POD.uid, work("fence"), other, 0, epoch=EPOCH)
-            assert book.view(POD, 6).lost_call == self.KEY
-            book.end_call(POD.uid, work("fence"), says("1"), 7)
-            assert book.view(POD, 7).lost_call is None
+            cache.begin_call(POD.uid, self.KEY, given_up, 0, epoch=EPOCH)
+            cache.begin_call(POD.uid, work("fence"), other, 0, epoch=EPOCH)
+            assert cache.view(POD, 6).lost_call == self.KEY
+            cache.end_call(POD.uid, work("fence"), says("1"), 7)
+            assert cache.view(POD, 7).lost_call is None
             other.cancel()
 
         virtual_time.run(story())
@@ -171,22 +171,22 @@ class TestLookingAgain:
     """Parts that have not changed since the last read cost nothing at this one."""
 
     def test_a_worker_that_has_not_changed_is_the_same_object(self):
-        book = WorkerCache()
-        ask(book, 5, says("1"))
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
 
-        assert book.view(POD, 8) is book.view(POD, 6)
+        assert cache.view(POD, 8) is cache.view(POD, 6)
 
     def test_so_is_one_of_which_nothing_is_known(self):
-        book = WorkerCache()
+        cache = WorkerCache()
 
-        assert book.view(POD, 8) is book.view(POD, 6)
+        assert cache.view(POD, 8) is cache.view(POD, 6)
 
     def test_one_answer_makes_one_new_object(self):
-        book, pods = WorkerCache(), [make_worker(n).pod_view() for n in range(100)]
-        before = [book.view(p, 5) for p in pods]
-        book.begin_question(pods[7], 6)
-        book.end_question(pods[7], says("1"), 6, term=0)
-        after = [book.view(p, 7) for p in pods]
+        cache, pods = WorkerCache(), [make_worker(n).pod_view() for n in range(100)]
+        before = [cache.view(p, 5) for p in pods]
+        cache.begin_read(pods[7], 6)
+        cache.end_read(pods[7], says("1"), 6, term=0)
+        after = [cache.view(p, 7) for p in pods]
 
         assert [n for n, v in enumerate(after) if v is not before[n]] == [7]
         assert after[7].version == "1"
@@ -202,10 +202,10 @@ class TestLookingAgain:
         ids=["a lease", "work", "a refusal", "a load that failed"],
     )
     def test_a_state_ages_with_the_clock(self, worker):
-        book = WorkerCache()
-        ask(book, 5, WorkerAnswer(state=worker.state()))
+        cache = WorkerCache()
+        ask(cache, 5, WorkerAnswer(state=worker.state()))
 
-        ages = [book.view(POD, at).state_age_seconds for at in (6, 9)]
+        ages = [cache.view(POD, at).state_age_seconds for at in (6, 9)]
         assert ages == [1, 4]
 
     def test_the_refusal_of_an_adapter_ages_with_the_clock(self):
@@ -214,11 +214,11 @@ class TestLookingAgain:
         failure = AdapterFailure(
             name="a", version="1", reason=Reason.SOURCE_NOT_FOUND, message="", age_seconds=0
         )
-        book = WorkerCache()
+        cache = WorkerCache()
         refused = {"adapter_failure": failure, "adapter_failures": (failure,)}
-        ask(book, 5, WorkerAnswer(state=state.model_copy(update=refused)))
+        ask(cache, 5, WorkerAnswer(state=state.model_copy(update=refused)))
 
-        assert [book.view(POD, at).state_age_seconds for at in (6, 9)] == [1, 4]
+        assert [cache.view(POD, at).state_age_seconds for at in (6, 9)] == [1, 4]
 
     def test_only_its_age_asks_for_no_other_look(self):
         def refusing(age_seconds: float) -> WorkerAnswer:
@@ -233,92 +233,92 @@ class TestLookingAgain:
             refused = {"adapter_failure": failure, "adapter_failures": (failure, failure)}
             return WorkerAnswer(state=state.model_copy(update=refused))
 
-        book = WorkerCache()
-        ask(book, 5, refusing(0))
-        book.begin_question(POD, 6)
+        cache = WorkerCache()
+        ask(cache, 5, refusing(0))
+        cache.begin_read(POD, 6)
 
-        assert not book.end_question(POD, refusing(1), 6, term=0)
+        assert not cache.end_read(POD, refusing(1), 6, term=0)
 
     def test_silence_is_as_long_as_it_lasts(self):
-        book = WorkerCache()
-        ask(book, 5, says("1"))
-        ask(book, 6, SILENT)
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
+        ask(cache, 6, SILENT)
 
-        assert [book.view(POD, at).silent_seconds for at in (7, 9)] == [1, 3]
+        assert [cache.view(POD, at).silent_seconds for at in (7, 9)] == [1, 3]
 
     def test_a_call_is_seen_when_it_begins_and_when_it_ends(self):
         async def story() -> None:
-            book = WorkerCache()
-            ask(book, 5, says("1"))
-            before = book.view(POD, 6)
+            cache = WorkerCache()
+            ask(cache, 5, says("1"))
+            before = cache.view(POD, 6)
             task = asyncio.create_task(asyncio.sleep(0))
-            book.begin_call(POD.uid, work("stage 2"), task, 0, epoch=EPOCH)
-            during = book.view(POD, 6)
+            cache.begin_call(POD.uid, work("stage 2"), task, 0, epoch=EPOCH)
+            during = cache.view(POD, 6)
             await task
-            book.end_call(POD.uid, work("stage 2"), says("2"), 7)
-            after = book.view(POD, 8)
+            cache.end_call(POD.uid, work("stage 2"), says("2"), 7)
+            after = cache.view(POD, 8)
             assert [before.call, during.call, after.call] == [None, work("stage 2"), None]
             assert [before.version, during.version, after.version] == ["1", "1", "2"]
 
         virtual_time.run(story())
 
     def test_so_is_a_change_of_its_pod(self):
-        book = WorkerCache()
-        ask(book, 5, says("1"))
-        assert not book.view(POD, 6).pod.deleting
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
+        assert not cache.view(POD, 6).pod.deleting
 
-        assert book.view(replace(POD, deleting=True), 7).standing is Standing.ABSENT
+        assert cache.view(replace(POD, deleting=True), 7).standing is Standing.ABSENT
 
 
 class TestKnowing:
-    def test_of_a_new_pod_nothing_is_known(self):
+    def test_nothing_is_known_of_a_new_pod(self):
         view = WorkerCache().view(POD, 5)
 
         assert (view.state, view.state_age_seconds, view.silent_seconds) == (None, 0, 0)
 
     def test_an_answer_ages(self):
-        book = WorkerCache()
-        ask(book, 5, holds("1"))
+        cache = WorkerCache()
+        ask(cache, 5, holds("1"))
 
-        assert book.view(POD, 8).version == "1"
-        assert book.view(POD, 8).state_age_seconds == 3
+        assert cache.view(POD, 8).version == "1"
+        assert cache.view(POD, 8).state_age_seconds == 3
 
     def test_silence_lasts_from_the_first_question_without_an_answer(self):
-        book = WorkerCache()
-        ask(book, 5, says("1"))
-        ask(book, 6, SILENT)
-        ask(book, 9, SILENT)
-        view = book.view(POD, 10)
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
+        ask(cache, 6, SILENT)
+        ask(cache, 9, SILENT)
+        view = cache.view(POD, 10)
 
         assert (view.silent_seconds, view.silence, view.version) == (4, "no route", "1")
         assert view.standing is Standing.UNKNOWN
 
     def test_a_worker_that_was_silent_this_very_moment_counts_as_silent(self):
-        book = WorkerCache()
-        ask(book, 5, SILENT)
+        cache = WorkerCache()
+        ask(cache, 5, SILENT)
 
-        assert book.view(POD, 5).silent_seconds > 0
+        assert cache.view(POD, 5).silent_seconds > 0
 
     def test_an_answer_ends_the_silence(self):
-        book = WorkerCache()
-        ask(book, 5, SILENT)
-        ask(book, 6, says("1"))
+        cache = WorkerCache()
+        ask(cache, 5, SILENT)
+        ask(cache, 6, says("1"))
 
-        assert (book.view(POD, 7).silent_seconds, book.view(POD, 7).silence) == (0, "")
+        assert (cache.view(POD, 7).silent_seconds, cache.view(POD, 7).silence) == (0, "")
 
     def test_a_refusal_that_tells_no_state_tells_nothing(self):
-        book = WorkerCache()
-        ask(book, 5, WorkerAnswer(reason=Reason.UNAUTHORIZED, message="no bearer token"))
+        cache = WorkerCache()
+        ask(cache, 5, WorkerAnswer(reason=Reason.UNAUTHORIZED, message="no bearer token"))
 
-        assert book.view(POD, 6).silence == "no bearer token"
+        assert cache.view(POD, 6).silence == "no bearer token"
 
 
 class TestAsking:
-    def test_a_new_worker_is_asked_once_at_a_time(self):
-        book = WorkerCache()
-        assert due(book, 1)
-        book.begin_question(POD, 1)
-        assert not due(book, 100)
+    def test_a_new_worker_is_read_once_at_a_time(self):
+        cache = WorkerCache()
+        assert due(cache, 1)
+        cache.begin_read(POD, 1)
+        assert not due(cache, 100)
 
     @pytest.mark.parametrize(
         "pod",
@@ -331,56 +331,56 @@ class TestAsking:
     def test_no_worker_is_polled_where(self, pod):
         assert not due(WorkerCache(), 1, pod)
 
-    def test_it_is_asked_again_when_its_answer_is_old(self):
-        book = WorkerCache()
-        ask(book, 5, says("1"))
+    def test_a_worker_is_read_again_when_its_answer_is_old(self):
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
 
-        assert not due(book, 14)
-        assert due(book, 16)
+        assert not due(cache, 14)
+        assert due(cache, 16)
 
     def test_a_silent_worker_is_not_asked_more_often_than_others(self):
-        book = WorkerCache()
-        ask(book, 5, SILENT)
+        cache = WorkerCache()
+        ask(cache, 5, SILENT)
 
-        assert not due(book, 14)
-        assert due(book, 16)
+        assert not due(cache, 14)
+        assert due(cache, 16)
 
     @pytest.mark.parametrize("ready", [True, False])
-    def test_it_is_asked_at_once_when_the_kubelet_sees_a_change(self, ready):
-        book, before = WorkerCache(), replace(POD, ready=not ready)
-        book.begin_question(before, 5)
-        book.end_question(before, says("1"), 5, term=0)
-        assert not due(book, 6, before)
+    def test_a_worker_is_read_again_when_the_kubelet_sees_a_change(self, ready):
+        cache, before = WorkerCache(), replace(POD, ready=not ready)
+        cache.begin_read(before, 5)
+        cache.end_read(before, says("1"), 5, term=0)
+        assert not due(cache, 6, before)
 
-        assert due(book, 6, replace(POD, ready=ready))
+        assert due(cache, 6, replace(POD, ready=ready))
 
-    def test_it_is_asked_at_once_when_the_end_of_a_call_is_not_known(self):
+    def test_a_worker_is_read_again_when_the_end_of_a_call_is_not_known(self):
         async def story() -> None:
-            book = WorkerCache()
-            ask(book, 5, says("1"))
-            begin(book, "load 2")
-            book.end_call(POD.uid, work("load 2"), SILENT, 6)
-            assert due(book, 6)
+            cache = WorkerCache()
+            ask(cache, 5, says("1"))
+            begin(cache, "load 2")
+            cache.end_call(POD.uid, work("load 2"), SILENT, 6)
+            assert due(cache, 6)
 
         asyncio.run(story())
 
 
-def begin(book: WorkerCache, key: str) -> asyncio.Task[None]:
-    book.view(POD, 0)
+def begin(cache: WorkerCache, key: str) -> asyncio.Task[None]:
+    cache.view(POD, 0)
     task = asyncio.create_task(asyncio.sleep(3600))
-    book.begin_call(POD.uid, work(key), task, 0, epoch=EPOCH)
+    cache.begin_call(POD.uid, work(key), task, 0, epoch=EPOCH)
     return task
 
 
 class TestCalling:
     def test_the_answer_to_a_call_is_what_is_known(self):
         async def story() -> None:
-            book = WorkerCache()
-            begin(book, "load 2")
-            assert book.view(POD, 5).call == book.call_in_flight(POD.uid) == work("load 2")
-            book.end_call(POD.uid, work("load 2"), says("2"), 6)
-            assert book.view(POD, 6).call is book.call_in_flight(POD.uid) is None
-            assert book.view(POD, 6).version == "2"
+            cache = WorkerCache()
+            begin(cache, "load 2")
+            assert cache.view(POD, 5).call == cache.call_in_flight(POD.uid) == work("load 2")
+            cache.end_call(POD.uid, work("load 2"), says("2"), 6)
+            assert cache.view(POD, 6).call is cache.call_in_flight(POD.uid) is None
+            assert cache.view(POD, 6).version == "2"
 
         asyncio.run(story())
 
@@ -388,50 +388,50 @@ class TestCalling:
         """It may have been answered before the call took effect."""
 
         async def story() -> None:
-            book = WorkerCache()
-            book.view(POD, 0)
-            book.begin_question(POD, 5)
-            begin(book, "load 2")
-            book.end_call(POD.uid, work("load 2"), says("2"), 6)
-            book.end_question(POD, says("1"), 7, term=0)
-            assert book.view(POD, 7).version == "2"
+            cache = WorkerCache()
+            cache.view(POD, 0)
+            cache.begin_read(POD, 5)
+            begin(cache, "load 2")
+            cache.end_call(POD.uid, work("load 2"), says("2"), 6)
+            cache.end_read(POD, says("1"), 7, term=0)
+            assert cache.view(POD, 7).version == "2"
 
         asyncio.run(story())
 
     def test_a_question_from_after_the_end_of_a_call_counts(self):
         async def story() -> None:
-            book = WorkerCache()
-            begin(book, "load 2")
-            book.end_call(POD.uid, work("load 2"), SILENT, 6)
-            ask(book, 7, says("2"))
-            assert book.view(POD, 7).version == "2"
-            assert book.view(POD, 7).silent_seconds == 0
+            cache = WorkerCache()
+            begin(cache, "load 2")
+            cache.end_call(POD.uid, work("load 2"), SILENT, 6)
+            ask(cache, 7, says("2"))
+            assert cache.view(POD, 7).version == "2"
+            assert cache.view(POD, 7).silent_seconds == 0
 
         asyncio.run(story())
 
-    def test_another_call_gives_up_the_one_in_flight(self):
+    def test_another_call_cancels_the_one_in_flight(self):
         async def story() -> None:
-            book = WorkerCache()
-            first = begin(book, "stage 2")
-            second = begin(book, "stage 3")
+            cache = WorkerCache()
+            first = begin(cache, "stage 2")
+            second = begin(cache, "stage 3")
             await asyncio.wait([first], timeout=1)
             assert first.cancelled()
-            book.end_call(POD.uid, work("stage 2"), says("late"), 6)
-            assert book.call_in_flight(POD.uid) == work("stage 3")
-            assert book.view(POD, 6).state is None, "the end of a given-up call changes nothing"
+            cache.end_call(POD.uid, work("stage 2"), says("late"), 6)
+            assert cache.call_in_flight(POD.uid) == work("stage 3")
+            assert cache.view(POD, 6).state is None, "the end of a given-up call changes nothing"
             second.cancel()
 
         asyncio.run(story())
 
-    def test_the_call_before_may_report_its_end_while_it_is_given_up(self):
-        book = WorkerCache()
-        ask(book, 5, says("1"))
+    def test_the_call_before_may_report_its_end_while_it_is_cancelled(self):
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
         first, again = mock.Mock(), mock.Mock()
         first.done.return_value = False
-        first.cancel.side_effect = lambda: book.end_call(POD.uid, work("stage 2"), SILENT, 6)
-        book.begin_call(POD.uid, work("stage 2"), first, 0, epoch=EPOCH)
-        book.begin_call(POD.uid, work("stage 3"), again, 0, epoch=EPOCH)
-        view = book.view(POD, 7)
+        first.cancel.side_effect = lambda: cache.end_call(POD.uid, work("stage 2"), SILENT, 6)
+        cache.begin_call(POD.uid, work("stage 2"), first, 0, epoch=EPOCH)
+        cache.begin_call(POD.uid, work("stage 3"), again, 0, epoch=EPOCH)
+        view = cache.view(POD, 7)
 
         assert (view.call, view.lost_call, view.silence) == (work("stage 3"), work("stage 2"), "")
 
@@ -443,10 +443,10 @@ class TestCalling:
 class TestRestarts:
     def test_a_new_container_has_no_answer_and_no_call(self):
         async def story() -> None:
-            book = WorkerCache()
-            ask(book, 5, says("1"))
-            task = begin(book, "load 2")
-            view = book.view(restarted(1), 6)
+            cache = WorkerCache()
+            ask(cache, 5, says("1"))
+            task = begin(cache, "load 2")
+            view = cache.view(restarted(1), 6)
             assert (view.state, view.call) == (None, None)
             await asyncio.wait([task], timeout=1)
             assert task.cancelled()
@@ -455,25 +455,25 @@ class TestRestarts:
 
     def test_the_end_of_a_call_to_the_process_before_changes_nothing(self):
         async def story() -> None:
-            book = WorkerCache()
-            begin(book, "load 2")
-            book.view(restarted(1), 6)
-            book.end_call(POD.uid, work("load 2"), says("2"), 7)
-            assert book.view(restarted(1), 7).state is None
+            cache = WorkerCache()
+            begin(cache, "load 2")
+            cache.view(restarted(1), 6)
+            cache.end_call(POD.uid, work("load 2"), says("2"), 7)
+            assert cache.view(restarted(1), 7).state is None
 
         asyncio.run(story())
 
     def test_a_late_answer_of_the_process_before_changes_nothing_about_the_new_one(self):
         async def story() -> None:
-            book, new = WorkerCache(), restarted(1)
-            book.view(POD, 0)
-            book.begin_question(POD, 5)
-            book.begin_question(new, 6)
-            book.end_question(new, says("1", instance="i-2"), 6, term=0)
+            cache, new = WorkerCache(), restarted(1)
+            cache.view(POD, 0)
+            cache.begin_read(POD, 5)
+            cache.begin_read(new, 6)
+            cache.end_read(new, says("1", instance="i-2"), 6, term=0)
             task = asyncio.create_task(asyncio.sleep(3600))
-            book.begin_call(new.uid, work("load 2"), task, 0, epoch=EPOCH)
-            book.end_question(POD, says("0"), 7, term=0)
-            view = book.view(new, 7)
+            cache.begin_call(new.uid, work("load 2"), task, 0, epoch=EPOCH)
+            cache.end_read(POD, says("0"), 7, term=0)
+            view = cache.view(new, 7)
             await asyncio.sleep(0)
             assert (view.version, view.call) == ("1", work("load 2"))
             assert not task.cancelling(), "the call to the new process was given up"
@@ -485,62 +485,62 @@ class TestRestarts:
 class TestForgetting:
     def test_pods_that_are_gone_are_forgotten_with_their_calls(self):
         async def story() -> None:
-            book, other = WorkerCache(), make_worker(1).pod_view()
-            task = begin(book, "load 2")
-            book.view(other, 0)
-            book.forget_all_but({other.uid})
+            cache, other = WorkerCache(), make_worker(1).pod_view()
+            task = begin(cache, "load 2")
+            cache.view(other, 0)
+            cache.forget_all_but({other.uid})
             await asyncio.wait([task], timeout=1)
             assert task.cancelled()
-            assert book.call_in_flight(POD.uid) is None
+            assert cache.call_in_flight(POD.uid) is None
 
         asyncio.run(story())
 
-    def test_a_call_to_a_pod_that_was_forgotten_in_between_is_no_accident(self):
+    def test_a_call_to_a_pod_that_was_forgotten_in_between_does_not_raise(self):
         async def story() -> None:
-            book = WorkerCache()
-            book.view(POD, 0)
-            book.forget_all_but(set())
+            cache = WorkerCache()
+            cache.view(POD, 0)
+            cache.forget_all_but(set())
             task = asyncio.create_task(asyncio.sleep(3600))
-            book.begin_call(POD.uid, work("load 2"), task, 0, epoch=EPOCH)
-            assert book.call_in_flight(POD.uid) == work("load 2")
+            cache.begin_call(POD.uid, work("load 2"), task, 0, epoch=EPOCH)
+            assert cache.call_in_flight(POD.uid) == work("load 2")
             task.cancel()
 
         asyncio.run(story())
 
 
 def test_time_is_what_the_caller_says():
-    """The book has no clock of its own."""
+    """The cache has no clock of its own."""
 
     async def story() -> None:
-        book = WorkerCache()
-        ask(book, 5, holds("1"))
+        cache = WorkerCache()
+        ask(cache, 5, holds("1"))
         await asyncio.sleep(100)
-        assert book.view(POD, 6).state_age_seconds == 1
+        assert cache.view(POD, 6).state_age_seconds == 1
 
     virtual_time.run(story())
 
 
 def test_a_call_for_an_earlier_process_makes_the_operator_poll_again():
-    book = WorkerCache()
-    ask(book, 5, says("1"))
-    assert not book.is_due(POD, 6, max_age_seconds=100)
+    cache = WorkerCache()
+    ask(cache, 5, says("1"))
+    assert not cache.is_due(POD, 6, max_age_seconds=100)
     task = mock.Mock()
-    book.begin_call(POD.uid, work("load 2"), task, 0, epoch=EPOCH)
+    cache.begin_call(POD.uid, work("load 2"), task, 0, epoch=EPOCH)
     refused = WorkerAnswer(
         state=says("1").state, reason=Reason.STALE_CALL, message="another process"
     )
-    book.end_call(POD.uid, work("load 2"), refused, 7)
+    cache.end_call(POD.uid, work("load 2"), refused, 7)
 
-    assert book.is_due(POD, 8, max_age_seconds=100)
+    assert cache.is_due(POD, 8, max_age_seconds=100)
 
 
 def test_the_process_that_answered_last_is_known():
-    book = WorkerCache()
-    assert book.instance(POD.uid) == ""
-    ask(book, 5, says("1", instance="i-7"))
-    assert book.instance(POD.uid) == "i-7"
-    ask(book, 6, SILENT)
-    assert book.instance(POD.uid) == "i-7"
+    cache = WorkerCache()
+    assert cache.instance(POD.uid) == ""
+    ask(cache, 5, says("1", instance="i-7"))
+    assert cache.instance(POD.uid) == "i-7"
+    ask(cache, 6, SILENT)
+    assert cache.instance(POD.uid) == "i-7"
 
 
 class TestLargeAnswers:
@@ -550,24 +550,24 @@ class TestLargeAnswers:
 
     def filled(self, *sizes: int) -> WorkerCache:
         """Answers of this size, one of each pod in turn."""
-        book = WorkerCache()
+        cache = WorkerCache()
         for pod, size in zip(self.PODS, sizes, strict=False):
-            book.begin_question(pod, 1)
-            book.end_question(pod, replace(says("1"), size_bytes=size), 2, term=1)
-        return book
+            cache.begin_read(pod, 1)
+            cache.end_read(pod, replace(says("1"), size_bytes=size), 2, term=1)
+        return cache
 
-    def silent(self, book: WorkerCache) -> list[str]:
+    def silent(self, cache: WorkerCache) -> list[str]:
         """Names of the workers that count as silent, of which no state is left."""
-        views = [book.view(pod, 3) for pod in self.PODS]
+        views = [cache.view(pod, 3) for pod in self.PODS]
         assert all((v.state is None) is bool(v.silence) for v in views if v.state or v.silence)
         return [v.pod.name for v in views if v.silence]
 
     def test_beyond_the_budget_the_worker_with_the_longest_answer_counts_as_silent(self):
         half = MAX_LARGE_BYTES // 2
-        book = self.filled(half, half - 1, 2 * LARGE_BYTES)
+        cache = self.filled(half, half - 1, 2 * LARGE_BYTES)
 
-        assert self.silent(book) == ["policy-0"]
-        assert str(MAX_LARGE_BYTES) in book.view(self.PODS[0], 3).silence
+        assert self.silent(cache) == ["policy-0"]
+        assert str(MAX_LARGE_BYTES) in cache.view(self.PODS[0], 3).silence
 
     def test_the_newest_answer_can_be_the_longest(self):
         assert self.silent(self.filled(LARGE_BYTES + 1, MAX_LARGE_BYTES)) == ["policy-1"]
@@ -577,21 +577,21 @@ class TestLargeAnswers:
 
     @pytest.mark.parametrize("end", ["gone", "restarted", "shorter", "called"])
     def test_an_answer_counts_until_another_takes_its_place(self, end):
-        book = self.filled(MAX_LARGE_BYTES)
+        cache = self.filled(MAX_LARGE_BYTES)
         first, second, *_ = self.PODS
         match end:
             case "gone":
-                book.forget_all_but({second.uid})
+                cache.forget_all_but({second.uid})
             case "restarted":
-                book.view(make_worker(0).restarted(1)._pod(ip="10.0.0.0").pod_view(), 3)
+                cache.view(make_worker(0).restarted(1)._pod(ip="10.0.0.0").pod_view(), 3)
             case "shorter":
-                book.begin_question(first, 3)
-                book.end_question(first, replace(says("1"), size_bytes=2000), 4, term=1)
+                cache.begin_read(first, 3)
+                cache.end_read(first, replace(says("1"), size_bytes=2000), 4, term=1)
             case _:
                 call = work("load 1")
-                book.begin_call(first.uid, call, mock.Mock(), 3, epoch=EPOCH)
-                book.end_call(first.uid, call, replace(says("1"), size_bytes=2000), 4)
-        book.begin_question(second, 5)
-        book.end_question(second, replace(says("1"), size_bytes=MAX_LARGE_BYTES), 6, term=1)
+                cache.begin_call(first.uid, call, mock.Mock(), 3, epoch=EPOCH)
+                cache.end_call(first.uid, call, replace(says("1"), size_bytes=2000), 4)
+        cache.begin_read(second, 5)
+        cache.end_read(second, replace(says("1"), size_bytes=MAX_LARGE_BYTES), 6, term=1)
 
-        assert book.view(second, 7).silence == ""
+        assert cache.view(second, 7).silence == ""

@@ -187,7 +187,7 @@ def test_depth_counts_what_is_due_and_waits():
     workers=st.integers(1, 4),
     takes=st.sampled_from((0.0, 0.5, 3.0)),
 )
-def test_whatever_is_asked_for_is_done_in_time_never_twice_at_once_and_no_more_than_asked(
+def test_every_request_is_done_in_time_never_twice_at_once_and_never_unrequested(
     asked, workers, takes
 ):
     async def story() -> None:
@@ -218,7 +218,7 @@ def test_whatever_is_asked_for_is_done_in_time_never_twice_at_once_and_no_more_t
 
 
 @given(st.lists(st.floats(0, 5, allow_nan=False), min_size=1, max_size=20))
-def test_after_the_last_time_it_was_asked_for_a_key_begins_once_more(times):
+def test_a_key_begins_once_more_after_its_last_request(times):
     """No change is lost: the work that begins last sees everything from before the request."""
 
     async def story() -> None:

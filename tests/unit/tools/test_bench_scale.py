@@ -67,7 +67,7 @@ def cells(table: str, beginning: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-def test_each_figure_is_beside_its_goal() -> None:
+def test_each_figure_is_next_to_its_goal() -> None:
     table = report.tables(results(size(16), size(64), size(256)))
 
     assert cells(table, "Figure") == ["16 workers", "64 workers", "256 workers"]

@@ -52,7 +52,7 @@ def run(fleet: FakeBenchFleet, rounds: int = 5) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5])
-def test_the_operator_is_killed_once_in_the_middle_and_rollouts_go_on(rounds: int) -> None:
+def test_the_operator_is_killed_once_in_the_middle_and_rollouts_continue(rounds: int) -> None:
     fleet = FakeBenchFleet()
     found = run(fleet, rounds)
 
@@ -68,7 +68,7 @@ def test_versions_that_were_not_loaded_by_all_are_losses() -> None:
     ]
 
 
-def test_a_load_that_the_successor_repeats_is_no_loss() -> None:
+def test_a_load_that_the_successor_repeats_does_not_count_as_a_loss() -> None:
     assert run(FakeBenchFleet(WORKERS + 3))["lost"] == []
 
 

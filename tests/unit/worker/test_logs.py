@@ -27,7 +27,7 @@ def test_each_line_has_a_timestamp_in_utc_a_level_a_logger_and_a_message() -> No
     assert line == {"level": "INFO", "logger": "fleet_worker.x", "message": "version 7"}
 
 
-def test_fields_are_beside_the_message_and_those_without_a_value_are_absent() -> None:
+def test_fields_are_next_to_the_message_and_those_without_a_value_are_absent() -> None:
     line = line_of(logs.fields("loaded", version="7", nothing=None))
 
     assert (line["event"], line["version"]) == ("loaded", "7")

@@ -15,15 +15,15 @@ from fleet_worker.checkpoint.format import TensorSpec, all_tensors, check_index,
 from fleet_worker.checkpoint.identity import Label, Labels, WeightName
 from fleet_worker.checkpoint.reference import check_config, check_tensors, config_differences
 from fleet_worker.errors import Refusal
+from fleet_worker.lifecycle.authority import PauseLease, check_holder, newest
 from fleet_worker.lifecycle.canary_report import (
+    Answers,
     Continuation,
     Position,
-    Run,
     divergence,
     repetition,
     report,
 )
-from fleet_worker.lifecycle.fencing import Lease, check_holder, newest
 from fleet_worker.lifecycle.watchdog import Pulse
 from fleet_worker.process.start import Wanted, choose_start
 from fleet_worker.protocol import (
@@ -71,7 +71,7 @@ def test_the_label_of_a_step_is_its_number_for_any_files(number: int, prefix: st
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=30))
-def test_a_label_never_stands_for_two_sets_of_weights(loads: list[tuple[str, int]]) -> None:
+def test_a_label_never_names_two_sets_of_weights(loads: list[tuple[str, int]]) -> None:
     labels, meant = Labels(), dict[str, int]()
     for label, weights in loads:
         try:
@@ -124,7 +124,7 @@ def test_later_versions_meet_the_demands_that_earlier_ones_meet(wanted: int, ver
     assert demand.is_met_by(WeightName(str(wanted)))
 
 
-# --- fencing ----------------------------------------------------------------------------------------
+# --- epochs and leases ------------------------------------------------------------------------------
 
 EPOCHS = st.builds(Epoch, term=st.integers(0, 3), sequence=st.integers(0, 3))
 
@@ -149,7 +149,7 @@ SECONDS = st.floats(0, 1e6)
 def test_only_the_holder_may_drive_until_the_lease_ends(
     expires: float, now: float, renewal: float
 ) -> None:
-    lease = Lease(PauseMode.KEEP, "one", 0.0, expires)
+    lease = PauseLease(PauseMode.KEEP, "one", 0.0, expires)
     check_holder(lease, "one", now)
     renewed = lease.renewed(now, renewal)
     assert renewed.expires >= max(lease.expires, now + renewal)
@@ -258,7 +258,7 @@ def test_weights_are_read_from_safetensors_only(names: set[str]) -> None:
         assert chosen == tuple(sorted(chosen))
 
 
-# --- probes -----------------------------------------------------------------------------------------
+# --- canary prompts ---------------------------------------------------------------------------------
 
 
 @st.composite
@@ -301,7 +301,7 @@ def test_a_report_counts_nan_and_never_averages_it(
     old = tuple(Position(i, {i: value}) for i, (value, _) in enumerate(pairs))
     new = tuple(Position(i, {i: value}) for i, (_, value) in enumerate(pairs))
     reported = report(
-        Run("2", (Continuation((1,), new),)), Run("1", (Continuation((1,), old),)), [new]
+        Answers("2", (Continuation((1,), new),)), Answers("1", (Continuation((1,), old),)), [new]
     )
 
     assert reported.finite == all(math.isfinite(value) for _, value in pairs)

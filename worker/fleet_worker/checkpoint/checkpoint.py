@@ -75,7 +75,7 @@ class Checkpoint:
             tuple((name, s.size, s.inode, s.modified_ns) for name, s in sorted(states.items())),
         )
 
-    def hold(
+    def read_all(
         self,
         *,
         budget: int,

@@ -86,7 +86,7 @@ def files_of(path: str, roots: Roots) -> FileTimes:
 
 def _check_marked(path: str, roots: Roots, found: FileTimes) -> None:
     directory = Path(os.path.realpath(path))
-    if MARKER in found or not roots.hold(str(directory.parent)):
+    if MARKER in found or not roots.contain(str(directory.parent)):
         return
     try:
         with os.scandir(directory.parent) as entries:

@@ -51,7 +51,7 @@ class Roots:
         below = [root for root in self._named if _is_below(os.path.normpath(path), (root,))]
         return max(below, key=len, default=path)
 
-    def hold(self, path: str) -> bool:
+    def contain(self, path: str) -> bool:
         """Return whether a real path is a root or below one."""
         return _is_below(path, self._real)
 

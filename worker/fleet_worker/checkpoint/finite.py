@@ -110,8 +110,8 @@ class TorchInspector:
     def read(
         self, checkpoint: Checkpoint, *, budget: int, check_cancelled: Callable[[], None]
     ) -> bool:
-        """Read all bytes once and refuse infinities and NaNs; see `Checkpoint.hold`."""
-        return checkpoint.hold(budget=budget, check_cancelled=check_cancelled, inspect=inspect)
+        """Read all bytes once and refuse infinities and NaNs; see `Checkpoint.read_all`."""
+        return checkpoint.read_all(budget=budget, check_cancelled=check_cancelled, inspect=inspect)
 
     def normalised_config(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return the configuration with its defaults filled in."""

@@ -23,7 +23,7 @@ from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reading import BLOCK_BYTES, ZeroBlocks
 from fleet_worker.checkpoint.sources import directory_of
-from fleet_worker.errors import Refusal
+from fleet_worker.errors import Refusal, counted
 from fleet_worker.protocol import Reason, Source
 
 _FRESH_SECONDS = 60.0
@@ -85,8 +85,8 @@ class Reference:
         count = sum(map(len, suspect.values()))
         example = min(suspect)
         message = (
-            f"a part of {len(suspect)} tensor{'s' * (len(suspect) > 1)}"
-            f" ({count} block{'s' * (count > 1)} of {BLOCK_BYTES // 1024} KiB), such as block"
+            f"a part of {counted(len(suspect), 'tensor')}"
+            f" ({counted(count, 'block')} of {BLOCK_BYTES // 1024} KiB), such as block"
             f" {min(suspect[example])} of {example[:200]!r}, {fault}"
         )
         # A time far in the future comes from a writer whose clock is ahead, and says nothing.

@@ -2,7 +2,7 @@
 
 A thread that waits for a network file system cannot be ended. So each piece of work has a daemon
 thread of its own, and the caller stops waiting after a timeout or when the work is superseded. An
-abandoned thread frees its late result itself. The number of abandoned threads is limited for each
+thread that is left behind frees its late result itself. The number of such threads is limited for each
 store, so that a store that hangs gets no more of them, and other stores can still be read.
 """
 
@@ -23,7 +23,7 @@ SILENCE_SECONDS = 60.0
 """Timeout of a store that brings no bytes while a version is read from it."""
 _MAX_LEFT = 4
 _LEFT_FOR_SECONDS = 5.0
-"""Abandoned work ends at its next piece of bytes; after this time its store hangs."""
+"""Work that is left behind ends at its next piece of bytes; after this time its store hangs."""
 _RETRY_SECONDS = 30.0
 
 
@@ -67,7 +67,7 @@ class StoreThreads:
             within_seconds: The timeout of the work; with a pulse, of its silence.
             pulse: Beats while the work makes progress.
             until: The work is superseded once this is done.
-            late: Called with the result of work that was abandoned.
+            late: Called with the result of work that was left behind.
 
         Errors:
             Refusal: `SourceUnreadable` if the store does not answer; `Superseded` after `until`.

@@ -137,8 +137,8 @@ class WorkerExtension:
                 f" {min(missing)}"
             )
 
-    def rlfleet_abandon_transfer(self) -> dict[str, Any]:
-        """Abandon a transfer that has begun and will not finish.
+    def rlfleet_cancel_transfer(self) -> dict[str, Any]:
+        """Cancel a transfer that has begun and will not finish.
 
         vLLM does so itself only if receiving fails, and not if the sender stops.
 

@@ -33,7 +33,7 @@ class Limits:
         cut_seconds: for the rest of a call that moves weights, once a fence or a drain has begun, or
             once the lease has been over for `overdue_seconds`.
         overdue_seconds: how long a call that moves weights may outlive its lease. A leader that
-            takes over within 130 s renews the lease, and the load goes on.
+            takes over within 130 s renews the lease, and the load continues.
         files_seconds: for a check of files while a call holds the lock.
     """
 
@@ -48,7 +48,7 @@ class TimedEngine:
     """An engine whose calls end in bounded time: with an answer, or with an `EngineFailure`.
 
     Three calls have their limit elsewhere: a pause that waits for requests (`quiesce.drained`),
-    prompts (`probing`), and pings (`Watch.problem`).
+    prompts (`canary_prompts`), and pings (`Watch.problem`).
     """
 
     def __init__(self, engine: Engine, limits: Limits, cuts: Sequence[asyncio.Event]) -> None:
@@ -188,10 +188,10 @@ class TimedEngine:
         """See `Engine`."""
         await self._moving("end a transfer", self._engine.end_transfer(), touched=True)
 
-    async def abandon_transfer(self) -> None:
+    async def cancel_transfer(self) -> None:
         """See `Engine`."""
-        call = self._engine.abandon_transfer()
-        await self._control("abandon a transfer", call, touched=True)
+        call = self._engine.cancel_transfer()
+        await self._control("cancel a transfer", call, touched=True)
 
     # --- limits ---------------------------------------------------------------------------------
 

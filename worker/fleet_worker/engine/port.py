@@ -80,8 +80,8 @@ class Engine(Protocol):
     async def end_transfer(self) -> None:
         """End a transfer after all weights have been received."""
 
-    async def abandon_transfer(self) -> None:
-        """Abandon a transfer. The model must not be used before the next load."""
+    async def cancel_transfer(self) -> None:
+        """Cancel a transfer. The model must not be used before the next load."""
 
     async def checksum(self) -> str:
         """Hexadecimal checksum of the engine's weights, the same in every engine that has them."""

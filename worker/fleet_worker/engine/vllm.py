@@ -160,9 +160,9 @@ class VllmEngine:
         await self._call(self._transfer.end(), touched=True)
         self._effect = combined(await self._rpc("rlfleet_effect"))
 
-    async def abandon_transfer(self) -> None:
-        """Abandon a transfer that has begun."""
-        await self._rpc("rlfleet_abandon_transfer")
+    async def cancel_transfer(self) -> None:
+        """Cancel a transfer that has begun."""
+        await self._rpc("rlfleet_cancel_transfer")
 
     async def drop_prefixes(self, *, running: bool) -> bool:
         """Drop cached prefixes; return whether the engine did so."""

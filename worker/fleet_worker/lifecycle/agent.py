@@ -16,12 +16,12 @@ from typing import Any
 
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle import (
+    authority,
+    canary_prompts,
     closing,
     draining,
-    fencing,
     loading,
     pausing,
-    probing,
     stage_call,
 )
 from fleet_worker.lifecycle.states import Event, after
@@ -40,7 +40,7 @@ from fleet_worker.protocol import (
     PauseMode,
     PauseRequest,
     Phase,
-    ProbeRequest,
+    PromptsRequest,
     Reason,
     StageRequest,
 )
@@ -62,11 +62,11 @@ class Agent(Worker):
 
     def obey(self, epoch: Epoch) -> None:
         """Record the epoch of a call; refuse an older one with `StaleEpoch`."""
-        self.epoch = fencing.newest(self.epoch, epoch)
+        self.epoch = authority.newest(self.epoch, epoch)
 
     def check_holder(self, holder: str) -> None:
         """Refuse with `HeldByAnother` while another holder's lease runs."""
-        fencing.check_holder(self.lease, holder, self.clock())
+        authority.check_holder(self.lease, holder, self.clock())
 
     async def ready(self) -> None:
         """Pause the started engine and label its weights; the worker then waits for admission."""
@@ -196,11 +196,11 @@ class Agent(Worker):
                     self.quiescence.drain_timed_out &= not timed_out
         _LOG.info("fenced: %s", request.reason, extra=fields("fenced", reason=request.reason))
 
-    async def probe(self, request: ProbeRequest) -> None:
+    async def run_prompts(self, request: PromptsRequest) -> None:
         """`PUT probe`: run the canary prompts on the weights in the engine."""
         self.obey(request.epoch)
         async with self.lock:
-            await probing.probe(self, request)
+            await canary_prompts.run(self, request)
 
     async def put_adapter(
         self, name: str, request: AdapterRequest, *, by_directory: bool = False

@@ -1,7 +1,7 @@
 """Judge a version by canary prompts: finite numbers, repetition, distance from a baseline.
 
-The baseline is a run of the same prompts on the weights that clients get. The new weights score the tokens
-that the baseline sampled, and the two distributions are compared at each position.
+The baseline is what the weights that clients get answer to the same prompts. The new weights score
+the tokens that the baseline sampled, and the two distributions are compared at each position.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleet_worker.engine.records import Position
-from fleet_worker.protocol import ProbeReport
+from fleet_worker.protocol import PromptsReport
 
 _GRAM = 4
 
@@ -34,8 +34,8 @@ class Continuation:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """All continuations of one version."""
+class Answers:
+    """The answers of one set of weights to the prompts."""
 
     version: str
     continuations: tuple[Continuation, ...]
@@ -57,33 +57,33 @@ class Run:
 
 
 class History:
-    """The last run of the prompts, and its baseline.
+    """The last answers, and their baseline.
 
     Fields:
-        report: the result of the last run.
+        report: the report on the last answers.
     """
 
     def __init__(self) -> None:
-        self.report: ProbeReport | None = None
-        self._runs: tuple[Run, ...] = ()
+        self.report: PromptsReport | None = None
+        self._kept: tuple[Answers, ...] = ()
 
-    def note(self, run: Run, compare_with: WeightsName | None = None) -> Run | None:
-        """Note a new run.
+    def note(self, answers: Answers, compare_with: WeightsName | None = None) -> Answers | None:
+        """Note new answers.
 
         The weights before it may be ones that a canary has refused. So the operator names the weights
-        that clients get, and their run is kept for as long as it does.
+        that clients get, and their answers are kept for as long as it does.
 
         Args:
-            run: The new run.
+            answers: The new answers.
             compare_with: The weights of the baseline. An operator of an earlier release names none.
 
         Returns:
-            The last run on these weights, or without a name on other weights than those of the new
-            run. None without one.
+            The last answers of these weights, or without a name of other weights than those of the
+            new answers. None without any.
         """
-        kept = (k for k in reversed(self._runs) if k.weights != run.weights)
+        kept = (k for k in reversed(self._kept) if k.weights != answers.weights)
         baseline = next((k for k in kept if compare_with is None or k.is_on(compare_with)), None)
-        self._runs = (run,) if baseline is None else (baseline, run)
+        self._kept = (answers,) if baseline is None else (baseline, answers)
         return baseline
 
 
@@ -91,12 +91,12 @@ Scores = Sequence[Sequence[Position]]
 """Positions of a baseline's continuations, scored by the new version."""
 
 
-def report(run: Run, baseline: Run | None, scores: Scores) -> ProbeReport:
-    """Return the report on a run.
+def report(answers: Answers, baseline: Answers | None, scores: Scores) -> PromptsReport:
+    """Return the report on answers.
 
     Args:
-        run: The run of the version to judge.
-        baseline: The run to compare it with, if there is one.
+        answers: The answers of the version to judge.
+        baseline: The answers to compare them with, if there are any.
         scores: The baseline's continuations, scored by the version to judge. Empty without a
             baseline.
     """
@@ -104,17 +104,17 @@ def report(run: Run, baseline: Run | None, scores: Scores) -> ProbeReport:
     if baseline is not None:
         for continuation, scored in zip(baseline.continuations, scores, strict=True):
             pairs += list(zip(continuation.positions, scored, strict=True))
-    seen = [p for c in run.continuations for p in c.positions] + [new for _, new in pairs]
+    seen = [p for c in answers.continuations for p in c.positions] + [new for _, new in pairs]
     comparable = [(old, new) for old, new in pairs if _is_finite(old) and _is_finite(new)]
-    return ProbeReport(
-        version=run.version,
-        run_id=run.run_id,
-        digest=run.digest,
+    return PromptsReport(
+        version=answers.version,
+        run_id=answers.run_id,
+        digest=answers.digest,
         compared_with=baseline.version if baseline is not None else None,
         compared_with_run_id=baseline.run_id if baseline is not None else None,
         compared_with_digest=baseline.digest if baseline is not None else None,
         finite=all(_is_finite(position) for position in seen),
-        repetition=max((repetition(c.tokens) for c in run.continuations), default=0.0),
+        repetition=max((repetition(c.tokens) for c in answers.continuations), default=0.0),
         logprob_drift=_mean([abs(old.logprob - new.logprob) for old, new in comparable]),
         kl=_mean([divergence(old, new) for old, new in comparable]),
         tokens=len(comparable),

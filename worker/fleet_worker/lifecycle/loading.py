@@ -167,7 +167,7 @@ def note_loaded(worker: Worker, weights: Weights | Received, seconds: float) -> 
     worker.version = weights.version
     worker.note_in_engine(weights)
     if previous.version == weights.version and previous.name != weights.name:
-        worker.probes.report = None  # the report is about other weights with the same version
+        worker.canary_history.report = None  # it is about other weights with the same version
     if previous.checkpoint is not None and previous.checkpoint is not weights.checkpoint:
         worker.dispose(previous.checkpoint)
     worker.load_failure = None

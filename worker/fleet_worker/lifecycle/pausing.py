@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fleet_worker.errors import Refusal
-from fleet_worker.lifecycle import closing, fencing, sleeping
+from fleet_worker.lifecycle import authority, closing, sleeping
 from fleet_worker.lifecycle.quiesce import drained
 from fleet_worker.lifecycle.states import Event, after
 from fleet_worker.lifecycle.weights import description_of, is_named_by
@@ -198,7 +198,7 @@ def _start_lease(
 ) -> None:
     if not keep_cache:
         worker.kept.clear()
-    worker.lease = fencing.Lease(
+    worker.lease = authority.PauseLease(
         mode,
         request.holder,
         since,
@@ -230,7 +230,7 @@ async def open_latch(worker: Worker, request: OpenRequest, event: Event) -> None
     if worker.phase is Phase.JOINING and not worker.is_idle:
         await closing.end_requests(worker)
     # A newer call may have come while this one waited: its caller relies on this one having no effect.
-    fencing.newest(worker.epoch, request.epoch)
+    authority.newest(worker.epoch, request.epoch)
     await resume(worker, request.version, event)
     log_serving(worker)
 

@@ -46,7 +46,7 @@ class Quiescence:
             await asyncio.sleep(_POLL_SECONDS)
         if engine.unfinished() > 0:
             raise EngineFailure("the engine does not end its requests", touched=False)
-        _LOG.info("%d replies are still being read by their clients", self.inside)
+        _LOG.info("replies that clients are still reading: %d", self.inside)
 
     async def wait_until_empty(self, deadline_seconds: float, *, cut: asyncio.Event) -> bool:
         """Wait until all requests inside have finished; returns whether they have.

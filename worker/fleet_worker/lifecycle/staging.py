@@ -277,5 +277,5 @@ class Staging:
             )
         except Refusal:
             running.check_cancelled()  # its message names the superseded version
-            running.superseded.set()  # the abandoned thread ends at its next piece
+            running.superseded.set()  # the thread that is left behind ends at its next piece
             raise

@@ -78,7 +78,7 @@ def state_of(
         load_failure=_failure(agent.load_failure, now) if agent.load_failure else None,
         timings=agent.timings,
         effect=agent.effect,
-        probe=agent.probes.report,
+        probe=agent.canary_history.report,
         transfer=transfer,
         adapters=agent.adapters.states(),
         adapter_slots=agent.adapters.slots,

@@ -18,7 +18,7 @@ from fleet_worker.checkpoint.store_threads import leave
 from fleet_worker.engine.limits import Limits, TimedEngine
 from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Fault, Refusal
-from fleet_worker.lifecycle import fencing
+from fleet_worker.lifecycle import authority
 from fleet_worker.lifecycle.canary_report import History
 from fleet_worker.lifecycle.kept_cache import KeptCache
 from fleet_worker.lifecycle.metrics import WorkerMetrics
@@ -64,7 +64,7 @@ class Worker:
         adapters: LoRA adapters in the engine.
         may_rename: the weights that were loaded last have made no token yet.
         asleep: the engine has freed its memory.
-        probes: results of canary prompts.
+        canary_history: results of canary prompts.
         effect: changes that the last load made.
         kept: the weights whose keys and values may still be in the KV cache.
         not_idle_since: when the worker first failed to end the requests behind its closed
@@ -107,7 +107,7 @@ class Worker:
         self.good: Weights | Received = initial
         self.version: str | None = initial.version
         self.epoch: Epoch | None = None
-        self.lease: fencing.Lease | None = None
+        self.lease: authority.PauseLease | None = None
         self.lease_expiries = 0
         self.refused_stages: tuple[Fault, ...] = ()
         self.load_failure: Fault | None = None
@@ -127,7 +127,7 @@ class Worker:
         self.adapters.engine = self.engine
         self.may_rename = False
         self.asleep = False
-        self.probes = History()
+        self.canary_history = History()
         self.kept = KeptCache()
         self.not_idle_since: float | None = None
 

@@ -106,7 +106,7 @@ def check_written(adapter: Checkpoint, reference: Reference) -> None:
     replace(reference, zero_blocks=untrained).check_written(adapter)
 
 
-def holds_adapter(path: str) -> bool:
+def is_adapter(path: str) -> bool:
     """Whether a directory has a LoRA adapter's configuration. Errors: Refusal, if it cannot be opened."""
     directory = OpenDirectory(path, None)
     directory.close()

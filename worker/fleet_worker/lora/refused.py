@@ -1,7 +1,7 @@
 """The refusals of LoRA adapters that the worker reports.
 
-The operator chooses by them between two versions of an adapter, and how long each adapter rests. If it
-saw only the last one, it would try a refused version again after it tried another one.
+The operator chooses by them between two versions of an adapter, and how long each one waits for a
+retry. If it saw only the last one, it would try a refused version again after it tried another one.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fleet_worker.checkpoint.identity import Label, Labels, WeightName, scope_of, short_digest
 from fleet_worker.engine.port import Engine
 from fleet_worker.engine.records import FIRST_NUMBER, EngineAdapter, engine_name, weight_name_of
-from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.errors import EngineFailure, Refusal, counted
 from fleet_worker.logs import fields
 from fleet_worker.lora.files import PrivateAdapter
 from fleet_worker.lora.staged import StagedAdapters, delete
@@ -263,7 +263,7 @@ class Adapters:
             return
         loaded = ", ".join(
             f"{each.name} at {each.version}"
-            + (f" ({each.requests} request{'s' * (each.requests != 1)})" if each.leaving else "")
+            + (f" ({counted(each.requests, 'request')})" if each.leaving else "")
             for each in self._loaded
         )
         retires = any(each.leaving for each in self._loaded)

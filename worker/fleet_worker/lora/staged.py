@@ -16,7 +16,7 @@ _THREADS = StoreThreads()
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StagedCopy:
     """One version with its files."""
 
     version: str
@@ -36,41 +36,41 @@ class StagedAdapters:
 
     def __init__(self) -> None:
         """Start without any."""
-        self._held: dict[str, Held] = {}
+        self._copies: dict[str, StagedCopy] = {}
 
     @property
     def names(self) -> set[str]:
         """The names with a staged version."""
-        return set(self._held)
+        return set(self._copies)
 
     @property
     def size_bytes(self) -> int:
         """The memory that the copies take."""
-        return sum(held.files.size_bytes for held in self._held.values())
+        return sum(copy.files.size_bytes for copy in self._copies.values())
 
     def files_of(self, name: str, request: AdapterRequest) -> PrivateAdapter | None:
         """The files of a request, if the worker holds them."""
-        held = self._held.get(name)
-        return held.files if held is not None and held.is_of(request) else None
+        copy = self._copies.get(name)
+        return copy.files if copy is not None and copy.is_of(request) else None
 
     def state(self, name: str) -> Staged | None:
         """The staged version of a name for the state document; None without one."""
-        held = self._held.get(name)
-        if held is None:
+        copy = self._copies.get(name)
+        if copy is None:
             return None
         return Staged(
-            version=held.version,
-            run_id=held.run_id,
-            source=held.source,
-            digest=held.files.digest,
-            size_bytes=held.files.size_bytes,
+            version=copy.version,
+            run_id=copy.run_id,
+            source=copy.source,
+            digest=copy.files.digest,
+            size_bytes=copy.files.size_bytes,
             in_memory=True,
         )
 
     async def put(self, name: str, request: AdapterRequest, files: PrivateAdapter) -> None:
         """Hold the files of a version in place of those that were staged under this name."""
         await self.drop(name)
-        self._held[name] = Held(request.version, request.run_id, request.source, files)
+        self._copies[name] = StagedCopy(request.version, request.run_id, request.source, files)
 
     def put_back(self, name: str, request: AdapterRequest, files: PrivateAdapter) -> bool:
         """Hold the files of a version that could not be served yet.
@@ -79,28 +79,28 @@ class StagedAdapters:
             False if another version has been staged under the name meanwhile; the files stay the
             caller's then.
         """
-        if name in self._held:
+        if name in self._copies:
             return False
-        self._held[name] = Held(request.version, request.run_id, request.source, files)
+        self._copies[name] = StagedCopy(request.version, request.run_id, request.source, files)
         return True
 
     def take(self, name: str, request: AdapterRequest) -> PrivateAdapter | None:
         """Return the files of a request, which belong to the caller from now on."""
         files = self.files_of(name, request)
         if files is not None:
-            del self._held[name]
+            del self._copies[name]
         return files
 
     async def drop(self, name: str) -> None:
         """Delete the files of a name, if there are any."""
-        held = self._held.pop(name, None)
-        if held is not None:
-            await delete(held.files, f"{name} at {held.version}")
+        copy = self._copies.pop(name, None)
+        if copy is not None:
+            await delete(copy.files, f"{name} at {copy.version}")
 
     def close(self) -> None:
         """Delete all files. Called when the process ends."""
-        for held in self._held.values():
-            held.files.close()
+        for copy in self._copies.values():
+            copy.files.close()
 
 
 async def delete(files: PrivateAdapter, name: str) -> None:

@@ -16,7 +16,7 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.reference import Reference, StageRules, open_fitting, read_accepted
 from fleet_worker.errors import Refusal
-from fleet_worker.lora.files import check_written, holds_adapter, open_fitting_adapter
+from fleet_worker.lora.files import check_written, is_adapter, open_fitting_adapter
 from fleet_worker.process.start_up import open_model, read_model
 from fleet_worker.protocol import Reason, Source
 
@@ -93,7 +93,7 @@ def _accepted(path: str, rules: StageRules, max_rank: int) -> Found:
 
 def _is_adapter(path: str, roots: Roots) -> bool:
     roots.check_name(path)
-    return holds_adapter(os.path.realpath(path))
+    return is_adapter(os.path.realpath(path))
 
 
 def _read(checkpoint: Checkpoint, rules: StageRules) -> str:

@@ -8,7 +8,7 @@ import sys
 from fleet_worker.checkpoint.identity import digest_of, manifest_of
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.errors import Refusal
-from fleet_worker.lora.files import holds_adapter, open_adapter
+from fleet_worker.lora.files import is_adapter, open_adapter
 
 _REFUSED = 1
 
@@ -45,7 +45,7 @@ def digest_in(path: str) -> str:
 
 def _hashes(path: str) -> dict[str, str]:
     path = os.path.realpath(path)
-    opened = open_adapter(path, None) if holds_adapter(path) else open_checkpoint(path, None)
+    opened = open_adapter(path, None) if is_adapter(path) else open_checkpoint(path, None)
     try:
         return opened.hashes(lambda: None)
     finally:

@@ -154,7 +154,7 @@ def _in_time(
     Args:
         store: The directory that the work reads, for messages.
         work: The function. It gets a callback, and calls it at each answer of the store.
-        late: Called with the result of work that was abandoned.
+        late: Called with the result of work that was left behind.
 
     Errors:
         Refusal: any refusal of the work; `SourceUnreadable` if the store has not answered for 60 s.

@@ -1,6 +1,6 @@
 """Records, names and signatures of the worker's admin API.
 
-This is the only package of the worker that the operator imports. Every mutating call answers with
+Of the worker the operator imports this package and `logs`, nothing else. Every mutating call answers with
 the worker's whole state, so that one round trip acts and observes. All calls are idempotent: sending
 one again is safe.
 
@@ -21,7 +21,7 @@ from fleet_worker.protocol.flags import (
     OWNED_ENGINE_FLAGS,
     OwnedFlag,
 )
-from fleet_worker.protocol.measurements import LoadEffect, ProbeReport, SwapTimings
+from fleet_worker.protocol.measurements import LoadEffect, PromptsReport, SwapTimings
 from fleet_worker.protocol.paths import (
     ADAPTERS_PATH,
     ADMIT_PATH,
@@ -73,7 +73,7 @@ from fleet_worker.protocol.requests import (
     LoadRequest,
     OpenRequest,
     PauseRequest,
-    ProbeRequest,
+    PromptsRequest,
     Request,
     ResumeRequest,
     StageRequest,
@@ -203,8 +203,8 @@ __all__ = [
     "PauseRequest",
     "PauseState",
     "Phase",
-    "ProbeReport",
-    "ProbeRequest",
+    "PromptsReport",
+    "PromptsRequest",
     "Reason",
     "Request",
     "ResumeRequest",

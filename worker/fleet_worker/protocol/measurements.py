@@ -1,4 +1,4 @@
-"""Measurements of a worker: times of the last swap, effect of the last load, results of the last probe.
+"""Measurements of a worker: times of the last swap, effect of the last load, last canary prompts.
 
 They are parts of `WorkerState`, and bounded like all of it.
 """
@@ -49,8 +49,8 @@ class LoadEffect(Message):
     why_not: Text = ""
 
 
-class ProbeReport(Message):
-    """Results of the canary prompts of a `ProbeRequest`, with the weights in the engine.
+class PromptsReport(Message):
+    """Results of the canary prompts of a `PromptsRequest`, with the weights in the engine.
 
     Fields:
         version, run_id, digest: the weights that ran the prompts.

@@ -151,7 +151,7 @@ class FenceRequest(Request):
     epoch: Epoch
 
 
-class ProbeRequest(Request):
+class PromptsRequest(Request):
     """`PUT /v1/worker/probe`: run canary prompts on the weights in the engine; keep the results.
 
     Allowed while serving or joining; invisible to clients. The tokens of the baseline are scored again.
@@ -159,8 +159,8 @@ class ProbeRequest(Request):
     Fields:
         prompts: at most 32 texts.
         max_tokens: length of the greedy continuation of each.
-        compare_with / compare_with_run_id / compare_with_digest: the weights whose run is the
-            baseline. Without a run on them there is no comparison.
+        compare_with / compare_with_run_id / compare_with_digest: the weights whose answers are
+            the baseline. Without answers of them there is no comparison.
     """
 
     path: ClassVar[str] = PROBE_PATH

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fleet_worker.protocol.measurements import LoadEffect, ProbeReport, SwapTimings
+from fleet_worker.protocol.measurements import LoadEffect, PromptsReport, SwapTimings
 from fleet_worker.protocol.types import (
     PROTOCOL_VERSION,
     AnySource,
@@ -231,7 +231,7 @@ class WorkerState(Message):
     load_failure: Failure | None = None
     timings: SwapTimings | None = None
     effect: LoadEffect | None = None
-    probe: ProbeReport | None = None
+    probe: PromptsReport | None = None
     adapters: Annotated[
         tuple[AdapterState, ...], Field(max_length=_MAX_ADAPTERS, fail_fast=True)
     ] = ()

@@ -83,7 +83,7 @@ def check_spans(demand: Demand, spans: Spans) -> None:
         names = [None] if each is None else [span.policy for span in each]
         for name in names:
             if not demand.is_met_by(name):
-                made = str(name) if name is not None else "weights that nobody has named"
+                made = str(name) if name is not None else "weights without a version"
                 raise _unmet(demand, f"tokens were made by {made}", name)
 
 

@@ -185,7 +185,7 @@ def tracked(
     ) -> AsyncGenerator[Any, None]:
         if _BEAM.search(request_id):
             raise ValueError(
-                "beam search is not served: its tokens cannot be told apart by weight version"
+                "beam search is not supported: its tokens cannot be attributed to a version"
             )
         outputs = generate(prompt, sampling_params, request_id, **options)
         tokens = _current.get()

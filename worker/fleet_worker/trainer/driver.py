@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from fleet_worker.checkpoint.completeness import files_of
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.agent import Agent
-from fleet_worker.lifecycle.fencing import Lease
+from fleet_worker.lifecycle.authority import PauseLease
 from fleet_worker.protocol import (
     AdapterRemoval,
     AdapterRequest,
@@ -241,7 +241,7 @@ class CollectiveDriver:
             self._seat.agent.check_holder(trainer)
             now = self._seat.agent.clock()
             expires = now + self._seat.rules.lease_seconds
-            await self._seat.transfers.begin(Lease(PauseMode.KEEP, trainer, now, expires))
+            await self._seat.transfers.begin(PauseLease(PauseMode.KEEP, trainer, now, expires))
             # A trainer that did not pause the worker will not resume it either.
             self._pauses_for_update = was_serving
 

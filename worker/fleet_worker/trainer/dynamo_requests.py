@@ -90,7 +90,9 @@ class AdapterSource(Lenient):
         try:
             parts = urlsplit(self.uri)
         except ValueError as error:
-            raise Refusal(Reason.BAD_REQUEST, "the address of the adapter is none") from error
+            raise Refusal(
+                Reason.BAD_REQUEST, "source.uri is not a valid URI; use file:///DIRECTORY"
+            ) from error
         if parts.scheme not in ("file", "") or parts.netloc not in ("", "localhost"):
             raise Refusal(Reason.BAD_REQUEST, "adapters are read from file:// only")
         return unquote(parts.path)

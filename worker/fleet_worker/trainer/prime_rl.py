@@ -67,7 +67,7 @@ class PrimeRl:
         return Answer({"status": "ok", "weight_version": version})
 
     async def init_broadcaster(self, call: Call) -> Answer:
-        """`POST /init_broadcaster`: its client goes on whatever the answer; the state tells."""
+        """`POST /init_broadcaster`: its client continues after any answer; the state has the outcome."""
         wanted = parsed(InitBroadcaster, call)
         await self._driver.collective.join_transfer(call.caller, wanted.as_init_info())
         return Answer({"status": "ok"})

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from fleet_worker.checkpoint.identity import short_digest
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lifecycle import loading
-from fleet_worker.lifecycle.fencing import Lease
+from fleet_worker.lifecycle.authority import PauseLease
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.weights import Received, check_labels
 from fleet_worker.lifecycle.worker import Worker
@@ -104,7 +104,7 @@ class Transfers:
         await self._worker.engine.leave_transfer()
         self._connected = False
 
-    async def begin(self, lease: Lease) -> None:
+    async def begin(self, lease: PauseLease) -> None:
         """Prepare the model to receive weights. It cannot be used until the transfer ends.
 
         Args:
@@ -131,7 +131,7 @@ class Transfers:
             await self._or_recover(self._restarted())
 
     async def _restarted(self) -> None:
-        await self._worker.engine.abandon_transfer()
+        await self._worker.engine.cancel_transfer()
         await self._worker.engine.begin_transfer()
 
     def check_ready(self) -> None:
@@ -179,8 +179,8 @@ class Transfers:
             worker.lease = None
         return weights.version
 
-    async def abandon(self) -> None:
-        """Abandon a transfer whose lease has expired or that was fenced. Under the lock."""
+    async def cancel(self) -> None:
+        """Cancel a transfer whose lease has expired or that was fenced. Under the lock."""
         if self.is_open:
             message = "the trainer did not finish its weight update"
             await self._recover(EngineFailure(message, touched=True))
@@ -214,7 +214,7 @@ class Transfers:
     async def _recover(self, failure: EngineFailure) -> None:
         self._began = None
         try:
-            await self._worker.engine.abandon_transfer()
+            await self._worker.engine.cancel_transfer()
         except EngineFailure as error:
-            _LOG.error("the transfer could not be abandoned: %s", error.message)
+            _LOG.error("the transfer could not be cancelled: %s", error.message)
         await loading.recover(self._worker, None, failure)

@@ -10,21 +10,22 @@ _WHOLE = frozenset({"selector"})
 """Atomic maps of the API: one more key changes their meaning."""
 
 
-def holds(actual: Any, wanted: Any) -> bool:
+def contains(actual: Any, wanted: Any) -> bool:
     """Whether the object has every field of the manifest. Further fields do not matter.
 
     Maps are compared key by key, selectors as a whole. Lists must have the same length and order.
     """
     if isinstance(wanted, dict):
         return isinstance(actual, dict) and all(
-            key in actual and (actual[key] == value if key in _WHOLE else holds(actual[key], value))
+            key in actual
+            and (actual[key] == value if key in _WHOLE else contains(actual[key], value))
             for key, value in wanted.items()
         )
     if isinstance(wanted, list):
         return (
             isinstance(actual, list)
             and len(actual) == len(wanted)
-            and all(holds(a, w) for a, w in zip(actual, wanted, strict=True))
+            and all(contains(a, w) for a, w in zip(actual, wanted, strict=True))
         )
     return bool(actual == wanted)
 

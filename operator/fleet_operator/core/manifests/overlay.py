@@ -10,7 +10,7 @@ _KEYS = ("mountPath", "name")
 mounted at two paths."""
 _ROOT = "spec.podOverlay"
 _DEEPEST = 100
-"""No field of a pod lies a quarter as deep."""
+"""No field of a pod is a quarter as deep."""
 
 
 def merge(base: Any, overlay: Any) -> Any:

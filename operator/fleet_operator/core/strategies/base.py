@@ -77,7 +77,7 @@ class RolloutView:
         return worker_failures.failure_of(worker, goal, within_seconds=self.rollout_seconds)
 
     def failed_lately(self, worker: WorkerView, goal: Checkpoint) -> bool:
-        """Whether the worker rests after a failure in this attempt."""
+        """Whether the worker waits for a retry after a failure in this attempt."""
         return worker_failures.failed_lately(worker, goal, within_seconds=self.rollout_seconds)
 
     @property

@@ -15,10 +15,10 @@ from fleet_operator.core.worker_view import Standing, WorkerView
 
 
 class Baseline(IntEnum):
-    """The run of the canary prompts on the applied weights, in the order in which workers become canaries."""
+    """Answers of the applied weights to the canary prompts, in the order in which workers become canaries."""
 
     KNOWN = 0
-    """The worker keeps a run."""
+    """The worker keeps answers."""
     LOADED = 1
     """The worker has the applied weights in its engine, or is loading them."""
     MISSING = 2
@@ -41,13 +41,13 @@ def served_by(view: RolloutView) -> Checkpoint:
 
 
 def baseline_of(worker: WorkerView, view: RolloutView) -> Baseline:
-    """Whether the worker has a run on the applied weights, or how it gets one.
+    """Whether the worker has answers of the applied weights, or how it gets them.
 
     A worker that has staged the desired weights has lost the baseline before. Workers of an earlier
     release forget a refusal when they stage other weights, and would read both in turn.
     """
     applied = view.applied
-    if has_run_on(worker, applied) or _has_compared_with(worker, applied):
+    if has_answers(worker, applied) or _has_compared_with(worker, applied):
         return Baseline.KNOWN
     if worker.has_loaded(applied) or worker.facts.is_loading(applied):
         return Baseline.LOADED
@@ -83,8 +83,8 @@ def awaited_by(view: RolloutView, able: Sequence[WorkerView]) -> list[WorkerView
     ]
 
 
-def has_run_on(worker: WorkerView, weights: Named) -> bool:
-    """Whether the worker's last run of the prompts was on these weights."""
+def has_answers(worker: WorkerView, weights: Named) -> bool:
+    """Whether the worker's last answers to the prompts are of these weights."""
     report = worker.state.probe if worker.state else None
     if report is None:
         return False
@@ -92,7 +92,7 @@ def has_run_on(worker: WorkerView, weights: Named) -> bool:
 
 
 def _has_compared_with(worker: WorkerView, weights: Named) -> bool:
-    """Whether the worker has compared its last run with a run on these weights, which it still keeps.
+    """Whether the worker has compared its last answers with those of these weights, which it still keeps.
 
     Workers of an earlier release report neither the run nor the digest of the other weights.
     """

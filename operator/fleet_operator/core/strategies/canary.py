@@ -1,16 +1,16 @@
 """Canary: a few workers load the version behind a closed latch and are judged before the others.
 
     a canary                                            next
-    serves the old version, has not run the prompts     Probe   (the baseline)
+    serves the old version, has not run the prompts     CanaryPrompts   (the baseline)
     has a baseline, has not staged                      Stage
     has staged, serves                                  Fence   (running requests finish first)
     has staged, latch closed                            Load
-    has loaded, latch closed                            Probe   (compared with the baseline)
+    has loaded, latch closed                            CanaryPrompts   (compared with the baseline)
     all canaries have been compared                     judge
 
-The baseline is a run on the applied weights, which clients get. The weights that a canary had before may
-be refused ones. Compared with these, weights that diverge the same way would pass. So a canary without a
-run on the applied weights stages and loads these first. If no worker can load them any more, the version
+The baseline is what the applied weights, which clients get, answer. The weights that a canary had before may
+be refused ones. Compared with these, weights that diverge the same way would pass. So a canary without
+answers of the applied weights stages and loads these first. If no worker can load them any more, the version
 is judged without a comparison (decision 46).
 
 No client gets a token from weights that were not judged: the latch of a canary stays closed from
@@ -33,7 +33,6 @@ from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.counts import agree
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.messages import names, problem_of, some, unready
@@ -44,7 +43,7 @@ from fleet_operator.core.strategies.baselines import (
     awaited_by,
     baseline_of,
     canaries_of,
-    has_run_on,
+    has_answers,
     served_by,
 )
 from fleet_operator.core.strategies.shared import (
@@ -60,7 +59,8 @@ from fleet_operator.core.strategies.shared import (
     without,
 )
 from fleet_operator.core.worker_view import Standing, WorkerView
-from fleet_worker.protocol import Phase, ProbeReport
+from fleet_operator.counts import agree
+from fleet_worker.protocol import Phase, PromptsReport
 
 
 def then(strategy: Strategy) -> Strategy:
@@ -137,9 +137,9 @@ def _judge(view: RolloutView) -> Step:
             reason = ConditionReason.CANARY_REFUSED
             problem = RolloutProblem(reason=reason, message=verdict.message, halt=True)
     requested = _next_calls(seen, chosen)
-    note = f"{some(chosen) or 'no worker'} {agree(len(chosen) or 1, 'is', 'are')} judged with {goal.label}"
+    note = f"{some(chosen) or 'no worker'} {agree(len(chosen) or 1, 'is', 'are')} testing version {goal.label}"
     if lacking:
-        note = f"{some(lacking)} first {agree(len(lacking), 'loads', 'load')} {seen.applied.label}, for a baseline"
+        note = f"{some(lacking)} {agree(len(lacking), 'loads', 'load')} version {seen.applied.label} first, as the baseline"
     if awaited:
         note = f"only {some(awaited)} can compare {goal.label} with {seen.applied.label}"
     taken = Step(
@@ -195,7 +195,7 @@ def _next_calls(view: RolloutView, chosen: Sequence[WorkerView]) -> list[WorkerC
 def _next_call(view: RolloutView, weights: Checkpoint, worker: WorkerView) -> WorkerCall | None:
     settings, reason = view.settings, "it is the canary"
     if worker.has_loaded(weights):
-        if has_run_on(worker, weights) or worker.standing not in {Standing.OPEN, Standing.CLOSED}:
+        if has_answers(worker, weights) or worker.standing not in {Standing.OPEN, Standing.CLOSED}:
             return None
         return worker_calls.canary_prompts(worker, settings, baseline=view.applied, reason=reason)
     if not has_bytes(worker, weights):
@@ -207,16 +207,16 @@ def _next_call(view: RolloutView, weights: Checkpoint, worker: WorkerView) -> Wo
     return None
 
 
-def _report(worker: WorkerView, view: RolloutView) -> ProbeReport | None:
+def _report(worker: WorkerView, view: RolloutView) -> PromptsReport | None:
     """The report of the canary prompts under the desired version, if it counts for the verdict."""
-    counts = has_run_on(worker, view.desired) and _runs_next(worker, view) is view.desired
+    counts = has_answers(worker, view.desired) and _runs_next(worker, view) is view.desired
     return worker.state.probe if worker.state and counts else None
 
 
 def _runs_next(worker: WorkerView, view: RolloutView) -> Checkpoint:
     """The weights on which a canary runs the prompts next: the applied ones, for want of a baseline."""
-    settled = baseline_of(worker, view) in {Baseline.KNOWN, Baseline.LOST}
-    return view.desired if settled else view.applied
+    needs_no_load = baseline_of(worker, view) in {Baseline.KNOWN, Baseline.LOST}
+    return view.desired if needs_no_load else view.applied
 
 
 def _judges(verdict: CanaryVerdict, weights: Named) -> bool:
@@ -225,7 +225,7 @@ def _judges(verdict: CanaryVerdict, weights: Named) -> bool:
 
 
 def _verdict(
-    reports: Sequence[ProbeReport], pods: tuple[str, ...], view: RolloutView, *, compares: bool
+    reports: Sequence[PromptsReport], pods: tuple[str, ...], view: RolloutView, *, compares: bool
 ) -> CanaryVerdict:
     """`compares`: the reports compare the goal with the applied version."""
     goal, limits = view.desired, view.settings.canary

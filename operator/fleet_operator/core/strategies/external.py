@@ -20,7 +20,6 @@ from fleet_operator.api.source import from_protocol
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.counts import agree, counted
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import WeightsId, fill_digests, same_weights, short_digest
 from fleet_operator.core.joining import Admission
@@ -28,6 +27,7 @@ from fleet_operator.core.messages import names, some
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.strategies.shared import with_joiners
 from fleet_operator.core.worker_view import Standing
+from fleet_operator.counts import agree, counted
 
 
 def step(view: RolloutView) -> Step:

@@ -37,7 +37,6 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.counts import counted_of
 from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.messages import (
@@ -65,6 +64,7 @@ from fleet_operator.core.strategies.shared import (
     without,
 )
 from fleet_operator.core.worker_view import Standing, WorkerView
+from fleet_operator.counts import counted_of
 from fleet_worker.protocol import Phase
 
 _UNDER_WAY = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
@@ -128,7 +128,7 @@ def _is_behind(worker: Facts, goal: Checkpoint) -> bool:
 
 
 def _again(view: RolloutView, goal: Checkpoint, refused: Sequence[WorkerView]) -> Workers:
-    """The workers that have rested after a failure."""
+    """The failed workers that may retry now."""
     return Workers([w for w in refused if not view.failed_lately(w, goal)])
 
 

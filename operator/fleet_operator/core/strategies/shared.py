@@ -11,7 +11,6 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.counts import agree
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import WeightsId, fill_digests, same_weights
 from fleet_operator.core.joining import Admission, comes_in_meanwhile, join
@@ -20,6 +19,7 @@ from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.staging import within_places
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.worker_view import Standing, WorkerView
+from fleet_operator.counts import agree
 
 Actions = tuple[WorkerCall | Quarantine, ...]
 
@@ -102,7 +102,7 @@ def late_to_stage(
 
 def staged(view: RolloutView, goal: Checkpoint, waiting: Workers) -> Actions:
     """The calls to stage the goal: to each of these workers that answers, does not stage it already and
-    does not rest after a failure. None if the goal came over a collective: it has no files.
+    does not wait for a retry. None if the goal came over a collective: it has no files.
     """
     if goal.is_transferred:
         return ()

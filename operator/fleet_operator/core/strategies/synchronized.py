@@ -43,7 +43,6 @@ from collections.abc import Sequence
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.counts import agree, counted, counted_of
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.joining import Admission
@@ -67,6 +66,7 @@ from fleet_operator.core.strategies.shared import (
     without,
 )
 from fleet_operator.core.worker_view import Standing, WorkerView
+from fleet_operator.counts import agree, counted, counted_of
 from fleet_worker.protocol import Phase
 
 

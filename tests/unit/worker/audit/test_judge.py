@@ -111,7 +111,7 @@ def test_a_wrong_label_next_to_older_keys_still_fails(tmp_path: Path) -> None:
     assert run(tmp_path, [kept]) == WRONG_LABEL
 
 
-def test_replies_without_a_token_that_can_be_judged_are_no_proof(tmp_path: Path) -> None:
+def test_replies_without_a_token_that_can_be_judged_prove_nothing(tmp_path: Path) -> None:
     kept = record(("2", 0, 3))
     kept["weight_versions"][0]["kv_from"] = "1"
 

@@ -49,7 +49,7 @@ def test_an_open_checkpoint_lists_its_tensors(checkpoint: Checkpoint) -> None:
 def test_within_the_budget_bytes_are_held_in_memory(
     checkpoint: Checkpoint, directory: Path
 ) -> None:
-    assert checkpoint.hold(budget=1 << 20, check_cancelled=nothing) is True
+    assert checkpoint.read_all(budget=1 << 20, check_cancelled=nothing) is True
     (file,) = checkpoint.files
     held = os.pread(checkpoint.descriptor_of(file), 1 << 20, 0)
     assert held == (directory / damage.WEIGHTS).read_bytes()
@@ -58,7 +58,7 @@ def test_within_the_budget_bytes_are_held_in_memory(
 def test_beyond_the_budget_the_file_is_read_into_the_page_cache(checkpoint: Checkpoint) -> None:
     (file,) = checkpoint.files
 
-    assert checkpoint.hold(budget=10, check_cancelled=nothing) is False
+    assert checkpoint.read_all(budget=10, check_cancelled=nothing) is False
     assert checkpoint.descriptor_of(file) == file.descriptor
 
 
@@ -70,7 +70,7 @@ def test_a_file_written_to_while_it_is_read_is_refused(
             file.write(b"x")
 
     with pytest.raises(Refusal) as refused:
-        checkpoint.hold(budget=1 << 20, check_cancelled=write)
+        checkpoint.read_all(budget=1 << 20, check_cancelled=write)
     assert refused.value.reason is Reason.CHECKPOINT_CHANGED
 
 
@@ -78,7 +78,7 @@ def test_a_file_written_to_while_it_is_read_is_refused(
 def test_the_digest_is_the_one_of_sha256sum(
     checkpoint: Checkpoint, directory: Path, budget: int
 ) -> None:
-    checkpoint.hold(budget=budget, check_cancelled=nothing)
+    checkpoint.read_all(budget=budget, check_cancelled=nothing)
     lines = [
         f"{hashlib.sha256((directory / name).read_bytes()).hexdigest()}  {name}\n"
         for name in ("config.json", "model.safetensors")
@@ -224,7 +224,7 @@ def test_two_checkpoints_with_the_same_content_have_different_identities(tmp_pat
 def test_closing_closes_every_descriptor(directory: Path) -> None:
     before = open_descriptors()
     checkpoint = open_checkpoint(str(directory), None)
-    checkpoint.hold(budget=1 << 20, check_cancelled=nothing)
+    checkpoint.read_all(budget=1 << 20, check_cancelled=nothing)
     checkpoint.close()
     checkpoint.close()
 

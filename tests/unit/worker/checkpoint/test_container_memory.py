@@ -98,7 +98,7 @@ def test_a_checkpoint_is_held_up_to_the_last_byte_of_headroom(
     checkpoint = open_checkpoint(str(write_tiny(tmp_path / "1")), None)
     room = {"budget": 1 << 40, "memory": 1 << 40, scarce: checkpoint.size_bytes + spare}
     monkeypatch.setattr(memory, "memory_left", lambda: room["memory"])
-    held = checkpoint.hold(budget=room["budget"], check_cancelled=lambda: None)
+    held = checkpoint.read_all(budget=room["budget"], check_cancelled=lambda: None)
 
     assert held is (spare >= 0)
     assert set(checkpoint.held) == ({"model.safetensors"} if held else set())

@@ -40,7 +40,7 @@ def is_finite(tensors: Any, tmp_path: Path) -> Iterator[Callable[..., bool]]:
             stack.callback(checkpoint.close)
             budget = 1 << 30 if held else 0
             try:
-                in_memory = checkpoint.hold(
+                in_memory = checkpoint.read_all(
                     budget=budget, check_cancelled=lambda: None, inspect=tensors.inspect
                 )
                 assert in_memory is held
@@ -143,7 +143,7 @@ def test_reading_stops_between_blocks_when_a_newer_version_arrives(
             raise Refusal(Reason.SUPERSEDED, "a newer one")
 
     with pytest.raises(Refusal) as refused:
-        checkpoint.hold(budget=0, check_cancelled=check_cancelled, inspect=tensors.inspect)
+        checkpoint.read_all(budget=0, check_cancelled=check_cancelled, inspect=tensors.inspect)
     checkpoint.close()
 
     assert refused.value.reason is Reason.SUPERSEDED

@@ -88,7 +88,7 @@ def test_checking_hashing_and_holding_read_every_byte_once(
             judged[spec.name] += len(block)
         return True
 
-    held = checkpoint.hold(budget=budget, check_cancelled=nothing, inspect=inspect)
+    held = checkpoint.read_all(budget=budget, check_cancelled=nothing, inspect=inspect)
     digest = checkpoint.digest(lambda: pytest.fail("the bytes are known"))
 
     assert held is (budget > 0)
@@ -146,7 +146,7 @@ def test_blocks_of_zeros_are_recorded(tmp_path: Path) -> None:
     }
     damage.write_tensors(tmp_path / damage.WEIGHTS, tensors)
     checkpoint = open_checkpoint(str(tmp_path), None)
-    checkpoint.hold(budget=0, check_cancelled=nothing, inspect=tiny_inspect)
+    checkpoint.read_all(budget=0, check_cancelled=nothing, inspect=tiny_inspect)
     checkpoint.close()
 
     assert checkpoint.zero_blocks == {"a": {0}, "b": {1, 2, 39}}
@@ -165,7 +165,7 @@ def test_a_refusal_in_one_file_stops_the_reading_of_all(tmp_path: Path, budget: 
         return True
 
     with pytest.raises(Refusal) as refused:
-        checkpoint.hold(budget=budget, check_cancelled=nothing, inspect=inspect)
+        checkpoint.read_all(budget=budget, check_cancelled=nothing, inspect=inspect)
     checkpoint.close()
 
     assert refused.value.reason is Reason.CHECKPOINT_NOT_FINITE
@@ -189,7 +189,7 @@ def test_reading_continues_without_memory_that_others_took(
     monkeypatch.setattr(memory, "headroom", lambda: left.pop(0))
     before = open_descriptors()
 
-    assert checkpoint.hold(budget=1 << 30, check_cancelled=nothing) is False
+    assert checkpoint.read_all(budget=1 << 30, check_cancelled=nothing) is False
     assert left == []
     assert checkpoint.held == {}
     assert open_descriptors() == before
@@ -213,7 +213,7 @@ def check_cancelled():
     if calls == 3:
         Path(path, "model.safetensors").open("wb").close()
 try:
-    checkpoint.hold(budget=0, check_cancelled=check_cancelled, inspect=lambda spec, block: any(block))
+    checkpoint.read_all(budget=0, check_cancelled=check_cancelled, inspect=lambda spec, block: any(block))
 except Refusal as refusal:
     print(refusal.reason)
 """
@@ -237,7 +237,7 @@ def test_a_file_that_shrinks_during_the_read_is_refused(tmp_path: Path, budget: 
     before = open_descriptors()
     checkpoint = open_checkpoint(str(path), None)
     with pytest.raises(Refusal) as refused:
-        checkpoint.hold(
+        checkpoint.read_all(
             budget=budget,
             check_cancelled=lambda: os.truncate(path / damage.WEIGHTS, 10),
             inspect=tiny_inspect,
@@ -262,7 +262,7 @@ def test_the_digest_is_of_the_held_bytes(tmp_path: Path, monkeypatch: pytest.Mon
             written[spec.begin] ^= 0xFF
             return True
 
-        assert checkpoint.hold(budget=1 << 30, check_cancelled=nothing, inspect=inspect)
+        assert checkpoint.read_all(budget=1 << 30, check_cancelled=nothing, inspect=inspect)
         hashes = checkpoint.hashes(nothing)
     (opened_file,) = checkpoint.files
     held = os.pread(checkpoint.descriptor_of(opened_file), opened_file.state.size, 0)

@@ -37,7 +37,7 @@ NAMES = st.builds(
 
 
 @given(st.lists(NAMES, max_size=30))
-def test_a_label_stands_for_one_name_only(loads: list[WeightName]) -> None:
+def test_a_label_has_one_name_only(loads: list[WeightName]) -> None:
     names, meant = WeightNames(), dict[str, WeightName]()
     for name in loads:
         label = names.label_of(name, name.digest or "")

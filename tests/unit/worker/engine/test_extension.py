@@ -291,7 +291,7 @@ def test_layer_names_with_adapters_map_to_the_same_layers(worker: Any, tmp_path:
 
 
 @pytest.mark.parametrize("connected", [False, True])
-def test_a_transfer_is_abandoned_with_or_without_a_group(
+def test_a_transfer_is_cancelled_with_or_without_a_group(
     worker: Any,
     connected: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
@@ -300,7 +300,7 @@ def test_a_transfer_is_abandoned_with_or_without_a_group(
         engine = SimpleNamespace(reset_weight_update_target=lambda: resets.append(1))
         worker.weight_transfer_engine = engine
 
-    assert worker.rlfleet_abandon_transfer() == {"ok": True}
+    assert worker.rlfleet_cancel_transfer() == {"ok": True}
     assert worker._weight_update_active is False
     assert len(resets) == connected
 

@@ -86,7 +86,7 @@ async def test_a_load_passes_open_descriptors_instead_of_paths(
     client.answers["collective_rpc rlfleet_load"] = [GOOD, GOOD]
     (file,) = checkpoint.files
     await engine.load(checkpoint)
-    checkpoint.hold(budget=1 << 20, check_cancelled=lambda: None)
+    checkpoint.read_all(budget=1 << 20, check_cancelled=lambda: None)
     await engine.load(checkpoint)
 
     (_, from_file), (_, from_memory) = client.calls

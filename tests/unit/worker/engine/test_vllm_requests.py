@@ -279,7 +279,7 @@ CALLS: Sequence[tuple[str, Callable[[VllmEngine], Awaitable[Any]], bool]] = (
     ("start_weight_update", lambda e: e.begin_transfer(), True),
     ("update_weights", lambda e: e.receive({"names": []}), True),
     ("finish_weight_update", lambda e: e.end_transfer(), True),
-    ("collective_rpc", lambda e: e.abandon_transfer(), True),
+    ("collective_rpc", lambda e: e.cancel_transfer(), True),
     ("sleep", lambda e: e.sleep(1), False),
     ("wake_up", lambda e: e.wake(None), False),
     ("reset_prefix_cache", lambda e: e.drop_prefixes(running=True), False),

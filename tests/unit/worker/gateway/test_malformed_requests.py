@@ -139,7 +139,7 @@ def test_a_value_of_the_wrong_type_is_named(path: str, body: dict[str, Any], par
 
 
 @pytest.mark.parametrize("model", [["policy"], {"a": 1}, 7, True])
-async def test_an_invalid_model_name_is_left_to_vllm_even_with_a_demand(
+async def test_vllm_answers_an_invalid_model_name_even_with_a_demand(
     port: FakePort, model: Any
 ) -> None:
     port.server.refusal = {"error": {"message": "model: a text is wanted", "code": 400}}

@@ -189,7 +189,7 @@ def test_a_request_is_translated(
             {"tokens": [1], **IDS},
             400,
             "kv_transfer_params",
-            "beside",
+            "mutually exclusive",
             id="ids in two places",
         ),
         pytest.param(
@@ -197,7 +197,7 @@ def test_a_request_is_translated(
             {"tokens": [1], "truncate_prompt_tokens": 5},
             400,
             "truncate_prompt_tokens",
-            "cannot",
+            "not supported",
             id="truncated tokens",
         ),
         pytest.param(
@@ -208,8 +208,8 @@ def test_a_request_is_translated(
             },
             400,
             "messages",
-            "not implemented",
-            id="an image beside tokens",
+            "not supported",
+            id="an image with tokens",
         ),
         pytest.param(TOKEN_CHAT, {"messages": MESSAGES}, 400, "tokens", "needs", id="no tokens"),
         pytest.param(
@@ -286,7 +286,7 @@ def test_a_request_is_translated(
             {"nvext": {"token_data": [1]}, "tokens": [2]},
             400,
             "tokens",
-            "beside",
+            "mutually exclusive",
             id="two prompts",
         ),
         pytest.param(
@@ -294,15 +294,15 @@ def test_a_request_is_translated(
             {"nvext": {"token_data": [1]}, "prompt": "a"},
             400,
             "prompt",
-            "beside",
-            id="a prompt beside tokens",
+            "differ",
+            id="a prompt with tokens",
         ),
         pytest.param(
             CHAT,
             {"nvext": {"cache_salt": "7"}, "cache_salt": "8"},
             400,
             "cache_salt",
-            "twice",
+            "two different values",
             id="two salts",
         ),
         pytest.param(
@@ -310,7 +310,7 @@ def test_a_request_is_translated(
             {"nvext": {"agent_hints": {"priority": 1}}, "priority": 2},
             400,
             "priority",
-            "twice",
+            "two different values",
             id="two priorities",
         ),
         pytest.param(
@@ -338,7 +338,7 @@ def test_a_request_is_translated(
             {"token_ids": [1], "sampling_params": {"cache_salt": "7"}, "cache_salt": "8"},
             400,
             "cache_salt",
-            "twice",
+            "two different values",
             id="two salts of generate",
         ),
         pytest.param(
@@ -361,7 +361,7 @@ def test_a_request_is_translated(
             {"messages": MESSAGES, "continue_final_message": True},
             400,
             "continue_final_message",
-            "exclude",
+            "mutually exclusive",
             id="two ends of a prompt, one by default",
         ),
         pytest.param(

@@ -92,17 +92,17 @@ async def test_files_loaded_after_a_failed_update_are_reported_as_files(
     assert await loading == "5"
 
 
-async def test_an_update_that_cannot_be_abandoned_ends_with_the_last_good_weights(
+async def test_an_update_that_cannot_be_cancelled_ends_with_the_last_good_weights(
     trainer: TrainerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = trainer.harness
     await trainer.driver.collective.join_transfer(HOLDER, {})
     await trainer.driver.collective.begin_transfer(HOLDER)
-    harness.engine.failures |= {"receive": [touched()], "abandon_transfer": [untouched()]}
+    harness.engine.failures |= {"receive": [touched()], "cancel_transfer": [untouched()]}
     await failing(trainer.driver.collective.receive(HOLDER, {}))
 
     assert (harness.state.phase, harness.state.version) == (Phase.JOINING, "base")
-    assert "could not be abandoned" in caplog.text
+    assert "could not be cancelled" in caplog.text
     assert harness.ended == []
 
 

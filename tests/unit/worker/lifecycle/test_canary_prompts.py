@@ -12,10 +12,10 @@ from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lifecycle.canary_report import (
+    Answers,
     Continuation,
     History,
     Position,
-    Run,
     WeightsName,
     divergence,
     repetition,
@@ -28,8 +28,8 @@ def certain(token: int, probability: float) -> Position:
     return Position(token, {token: math.log(probability)})
 
 
-def run_of(version: str, *positions: Position) -> Run:
-    return Run(version, (Continuation((1,), positions),))
+def answers_of(version: str, *positions: Position) -> Answers:
+    return Answers(version, (Continuation((1,), positions),))
 
 
 # --- what it says -------------------------------------------------------------------------------
@@ -74,15 +74,15 @@ def test_the_divergence_of_certain_distributions_is_finite() -> None:
 
 
 def test_a_report_without_a_baseline_has_no_comparison() -> None:
-    reported = report(run_of("1", certain(5, 0.5)), None, ())
+    reported = report(answers_of("1", certain(5, 0.5)), None, ())
 
     assert (reported.version, reported.compared_with, reported.finite) == ("1", None, True)
     assert (reported.logprob_drift, reported.kl, reported.tokens) == (None, None, 0)
 
 
 def test_a_report_compares_the_baselines_tokens() -> None:
-    old = run_of("1", certain(5, 0.5), certain(6, 0.5))
-    reported = report(run_of("2"), old, [(certain(5, 0.25), certain(6, 0.5))])
+    old = answers_of("1", certain(5, 0.5), certain(6, 0.5))
+    reported = report(answers_of("2"), old, [(certain(5, 0.25), certain(6, 0.5))])
 
     assert (reported.compared_with, reported.tokens) == ("1", 2)
     assert reported.logprob_drift == pytest.approx(math.log(2) / 2)
@@ -92,24 +92,24 @@ def test_a_report_compares_the_baselines_tokens() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf])
 def test_values_that_are_nan_are_counted_and_left_out_of_averages(value: float) -> None:
-    old = run_of("1", certain(5, 0.5), certain(6, 0.5))
-    reported = report(run_of("2"), old, [(Position(5, {5: value}), certain(6, 0.5))])
+    old = answers_of("1", certain(5, 0.5), certain(6, 0.5))
+    reported = report(answers_of("2"), old, [(Position(5, {5: value}), certain(6, 0.5))])
 
     assert not reported.finite
     assert (reported.logprob_drift, reported.tokens) == (0, 1)
 
 
 def test_a_missing_log_probability_counts_as_nan() -> None:
-    assert not report(run_of("1", Position(5, {6: -1.0})), None, ()).finite
+    assert not report(answers_of("1", Position(5, {6: -1.0})), None, ()).finite
 
 
 # --- what it does -------------------------------------------------------------------------------
 
 
-async def test_canary_prompts_run_beside_the_clients_of_a_serving_worker(
+async def test_canary_prompts_run_together_with_the_clients_of_a_serving_worker(
     serving: WorkerHarness,
 ) -> None:
-    reported = await serving.probe("one", "three")
+    reported = await serving.run_prompts("one", "three")
 
     assert reported is not None
     assert (reported.version, reported.compared_with) == ("base", None)
@@ -121,11 +121,11 @@ async def test_canary_prompts_run_on_a_joining_worker_behind_its_closed_latch(
     serving: WorkerHarness,
 ) -> None:
     serving.engine.logprobs = {"1": -3.0}
-    await serving.probe()
+    await serving.run_prompts()
     await serving.stage("1")
     await serving.fence()
     await serving.load("1")
-    reported = await serving.probe()
+    reported = await serving.run_prompts()
 
     assert reported is not None
     assert (reported.version, reported.compared_with, reported.logprob_drift) == ("1", "base", 2.0)
@@ -136,13 +136,13 @@ async def test_canary_prompts_run_on_a_joining_worker_behind_its_closed_latch(
 async def test_a_repeated_run_is_compared_with_the_same_baseline(
     serving: WorkerHarness,
 ) -> None:
-    await serving.probe()
+    await serving.run_prompts()
     await serving.stage("1")
     await serving.pause()
     await serving.load("1")
     await serving.resume("1")
-    await serving.probe()
-    again = await serving.probe()
+    await serving.run_prompts()
+    again = await serving.run_prompts()
 
     assert again is not None
     assert (again.version, again.compared_with) == ("1", "base")
@@ -151,12 +151,12 @@ async def test_a_repeated_run_is_compared_with_the_same_baseline(
 async def test_a_version_is_compared_with_the_named_weights_and_not_with_refused_ones(
     serving: WorkerHarness,
 ) -> None:
-    await serving.probe()
+    await serving.run_prompts()
     await serving.fence()
     for version in ("1", "2"):
         await serving.stage(version)
         await serving.load(version)
-        reported = await serving.probe(compare_with="base")
+        reported = await serving.run_prompts(compare_with="base")
 
         assert reported is not None
         assert (reported.version, reported.compared_with) == (version, "base")
@@ -169,17 +169,17 @@ async def test_a_version_is_compared_with_the_named_weights_and_not_with_refused
         pytest.param(("1", "run", None), "1", id="the digest is not known"),
         pytest.param(("1", "other", "sha256:a"), None, id="of another run"),
         pytest.param(("1", "run", "sha256:b"), None, id="with another digest"),
-        pytest.param(None, "2", id="an earlier operator names none: the last run on others"),
+        pytest.param(None, "2", id="an earlier operator names none: the last answers of others"),
     ],
 )
 def test_the_baseline_is_the_run_on_the_named_weights(
     named: WeightsName | None, compared_with: str | None
 ) -> None:
     history = History()
-    history.note(Run("1", (), run_id="run", digest="sha256:a"))
-    history.note(run_of("2"))
+    history.note(Answers("1", (), run_id="run", digest="sha256:a"))
+    history.note(answers_of("2"))
 
-    baseline = history.note(run_of("3"), named)
+    baseline = history.note(answers_of("3"), named)
 
     assert (baseline.version if baseline else None) == compared_with
 
@@ -187,7 +187,7 @@ def test_the_baseline_is_the_run_on_the_named_weights(
 async def test_a_paused_worker_refuses_canary_prompts(serving: WorkerHarness) -> None:
     await serving.pause()
     with pytest.raises(Refusal) as refusal:
-        await serving.probe()
+        await serving.run_prompts()
 
     assert refusal.value.reason is Reason.WRONG_PHASE
 
@@ -199,12 +199,12 @@ async def test_a_fence_does_not_wait_for_canary_prompts(
     if phase is Phase.SERVING:
         await joining.admit("base")
     joining.engine.gates["sample"] = asyncio.Event()
-    probing = asyncio.ensure_future(joining.probe())
+    running = asyncio.ensure_future(joining.run_prompts())
     await soon(lambda: "sample x" in joining.engine.calls)
     await joining.fence()
 
     with pytest.raises(Refusal) as refusal:
-        await probing
+        await running
     assert refusal.value.reason is Reason.WRONG_PHASE
     assert joining.state.phase is Phase.JOINING
     assert joining.engine.paused
@@ -216,7 +216,7 @@ async def test_a_failed_run_of_canary_prompts_leaves_a_joining_worker_idle(
 ) -> None:
     joining.engine.failures["score"] = [untouched()]
     with pytest.raises(EngineFailure):
-        await joining.probe()
+        await joining.run_prompts()
 
     assert joining.engine.paused
     assert joining.state.phase is Phase.JOINING

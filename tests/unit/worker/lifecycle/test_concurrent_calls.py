@@ -21,7 +21,7 @@ from fleet_worker.protocol import PauseMode, Phase, Reason, Source, StageRequest
 async def held(
     harness: WorkerHarness, call: str, work: Coroutine[Any, Any, None]
 ) -> AsyncIterator[Any]:
-    """A call that is under way and waits in the engine; afterwards it goes on to its end."""
+    """A call that is under way and waits in the engine; afterwards it continues to its end."""
     gate = harness.engine.gates[call] = asyncio.Event()
     before = len(harness.engine.calls)
     task = asyncio.create_task(work)
@@ -219,7 +219,7 @@ async def test_a_draining_worker_refuses_every_call(serving: WorkerHarness) -> N
         lambda: serving.apply("1"),
         lambda: serving.resume("base"),
         lambda: serving.admit("base"),
-        serving.probe,
+        serving.run_prompts,
     )
     for call in calls:
         with pytest.raises(Refusal) as refused:

@@ -69,7 +69,7 @@ async def fake_to_thread(work: Callable[..., object], *arguments: object) -> obj
 def _without_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("fleet_worker.lifecycle.quiesce._PATIENCE_SECONDS", SHORT)
     monkeypatch.setattr("fleet_worker.lifecycle.quiesce._POLL_SECONDS", SHORT / 10)
-    monkeypatch.setattr("fleet_worker.lifecycle.probing._PATIENCE_SECONDS", SHORT)
+    monkeypatch.setattr("fleet_worker.lifecycle.canary_prompts._PATIENCE_SECONDS", SHORT)
     # No file system hangs here, and no memory is short.
     monkeypatch.setattr("fleet_worker.checkpoint.store_threads.threading", FakeThreadingAtStart)
     monkeypatch.setattr("fleet_worker.checkpoint.reading.threading", FakeThreadingAtJoin)
@@ -227,7 +227,7 @@ CALLS: dict[str, Callable[[Scenario], Awaitable[object]]] = {
     "admit": lambda scenario: scenario.harness.admit(scenario.harness.agent.version or "base"),
     "fence": lambda scenario: scenario.harness.fence(),
     "fence after a drain": lambda scenario: scenario.harness.fence(drain=SHORT),
-    "probe": lambda scenario: scenario.harness.probe(),
+    "probe": lambda scenario: scenario.harness.run_prompts(),
     "drain": lambda scenario: scenario.harness.agent.drain(patience_seconds=SHORT),
     "expire_lease": expired,
     "end_leftover_requests": lambda scenario: scenario.harness.agent.end_leftover_requests(),
@@ -328,7 +328,7 @@ async def play(
 
 
 async def check_recovery(scenario: Scenario, when: str) -> None:
-    """Check that a worker whose process goes on loads weights and serves them."""
+    """Check that a worker whose process continues loads weights and serves them."""
     harness = scenario.harness
     if harness.ended or harness.agent.phase is Phase.DRAINING:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet_worker.errors import Refusal
-from fleet_worker.lifecycle.fencing import Lease, check_holder, newest
+from fleet_worker.lifecycle.authority import PauseLease, check_holder, newest
 from fleet_worker.protocol import Epoch, PauseMode, Reason
 
 
@@ -40,7 +40,7 @@ def test_a_call_of_an_older_epoch_is_refused(seen: Epoch, call: Epoch) -> None:
     assert refused.value.reason is Reason.STALE_EPOCH
 
 
-LEASE = Lease(PauseMode.KEEP, "trainer", since=100.0, expires=130.0)
+LEASE = PauseLease(PauseMode.KEEP, "trainer", since=100.0, expires=130.0)
 
 
 def test_the_remaining_time_of_a_lease_ends_at_zero() -> None:

@@ -17,14 +17,14 @@ from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.logs import fields, json_formatter
-from fleet_worker.protocol import PauseMode, Phase, ProbeRequest, Reason, WorkerState
+from fleet_worker.protocol import PauseMode, Phase, PromptsRequest, Reason, WorkerState
 
 PROMPT = "a prompt with a secret"
 
 
 async def _a_day(harness: WorkerHarness) -> None:
     """Most of what can happen to a worker, good and bad."""
-    await harness.probe(PROMPT)
+    await harness.run_prompts(PROMPT)
     await harness.stage("1")
     await harness.pause(PauseMode.WAIT)
     await harness.load("1")
@@ -33,7 +33,7 @@ async def _a_day(harness: WorkerHarness) -> None:
         await harness.stage("nothing", harness.root / "nothing")
     harness.engine.failures["sample"] = [untouched()]
     with pytest.raises(EngineFailure):
-        await harness.probe(PROMPT)
+        await harness.run_prompts(PROMPT)
     await harness.stage("22")
     harness.engine.failures["load"] = [touched()]
     with pytest.raises(EngineFailure):
@@ -171,6 +171,6 @@ def test_every_log_record_is_one_json_object_on_one_line(
 def test_the_size_of_canary_prompts_is_bounded(body: dict[str, Any]) -> None:
     epoch = {"epoch": {"term": 1, "sequence": 1}}
     limits = {"prompts": ["x" * 4000] * 32, "max_tokens": 256}
-    assert ProbeRequest.model_validate(limits | epoch)
+    assert PromptsRequest.model_validate(limits | epoch)
     with pytest.raises(ValueError, match="validation error"):
-        ProbeRequest.model_validate(body | epoch)
+        PromptsRequest.model_validate(body | epoch)

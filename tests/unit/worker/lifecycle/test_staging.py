@@ -25,7 +25,7 @@ from fleet_worker.protocol import Epoch, Reason, Source, StageRequest
 
 
 class SlowInspector(TinyInspector):
-    """Waits in the finite check of one checkpoint until the test continues or abandons it."""
+    """Waits in the finite check of one checkpoint until the test continues or cancels it."""
 
     def __init__(self, slow: str) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class HangingStore(TinyInspector):
         self.reading.append(Path(checkpoint.path).name)
         if Path(checkpoint.path).name not in self.versions:
             return super().read(checkpoint, budget=budget, check_cancelled=check_cancelled)
-        return checkpoint.hold(budget=budget, check_cancelled=check_cancelled, inspect=hang)
+        return checkpoint.read_all(budget=budget, check_cancelled=check_cancelled, inspect=hang)
 
 
 def time_out_while_it_hangs(store: HangingStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,7 +304,7 @@ def test_a_contradiction_between_a_worker_and_its_engine_is_found(
     assert (found is None) is fits
 
 
-def test_a_difference_that_a_running_call_will_repair_is_no_contradiction() -> None:
+def test_a_difference_that_a_running_call_will_repair_is_not_a_contradiction() -> None:
     fenced = LifecycleState(Phase.SERVING)
 
     assert contradiction(fenced, paused=False, unfinished=1) is not None

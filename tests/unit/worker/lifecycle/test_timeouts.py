@@ -47,7 +47,7 @@ def limit(harness: WorkerHarness, **seconds: float) -> None:
     harness.agent.engine._limits = harness.agent.limits
 
 
-async def test_work_that_blocks_is_abandoned(hanging: threading.Event) -> None:
+async def test_work_that_blocks_is_left_behind(hanging: threading.Event) -> None:
     threads = StoreThreads()
     assert await threads.run(lambda: 7) == 7
     assert (await refused(threads.run(hanging.wait, within_seconds=SHORT))).reason is (
@@ -150,7 +150,7 @@ async def hanging_load(
 ) -> asyncio.Task[None]:
     """A load of a version that is not in memory, and whose store hangs, under a lease of 10 s."""
     with monkeypatch.context() as no_memory:
-        no_memory.setattr(Checkpoint, "hold", lambda *_, **__: False)
+        no_memory.setattr(Checkpoint, "read_all", lambda *_, **__: False)
         await harness.stage("1")
     staged = harness.agent.staging.staged
     assert staged is not None
@@ -299,7 +299,7 @@ async def test_sources_on_a_hanging_file_system_are_refused(
     serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
 ) -> None:
     limit(serving, files_seconds=SHORT)
-    monkeypatch.setattr(Checkpoint, "hold", lambda *_, **__: False)
+    monkeypatch.setattr(Checkpoint, "read_all", lambda *_, **__: False)
     await serving.stage("1")
     await serving.pause()
     monkeypatch.setattr(Checkpoint, "check_unread", lambda *_: hanging.wait())

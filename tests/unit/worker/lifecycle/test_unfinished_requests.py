@@ -228,7 +228,7 @@ async def test_canary_prompts_that_cannot_be_aborted_leave_unfinished_requests(
 ) -> None:
     joining.engine.failures["pause abort"] = [untouched()]
     with pytest.raises(EngineFailure):
-        await joining.probe()
+        await joining.run_prompts()
     assert not joining.agent.is_idle
     await joining.admit("base")
 
@@ -240,7 +240,7 @@ async def test_a_worker_with_unfinished_requests_refuses_canary_prompts(
 ) -> None:
     await fail_to_fence(serving)
 
-    assert (await refused(serving.probe())).reason is Reason.WRONG_PHASE
+    assert (await refused(serving.run_prompts())).reason is Reason.WRONG_PHASE
     assert "resume" not in serving.engine.calls
 
 

@@ -277,7 +277,7 @@ async def test_work_in_progress_and_failures_name_their_run(serving: WorkerHarne
 
 async def test_canary_reports_of_one_run_are_not_used_for_the_next(serving: WorkerHarness) -> None:
     await swap(serving, "40", write_tiny(serving.root / "a", 1.0), "run-7")
-    assert await serving.probe() is not None
+    assert await serving.run_prompts() is not None
     await swap(serving, "40", write_tiny(serving.root / "b", 2.0), "run-8")
 
     assert serving.state.probe is None

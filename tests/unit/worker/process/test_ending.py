@@ -88,4 +88,4 @@ async def test_a_client_that_does_not_read_its_reply_is_not_waited_for(
     quiescence.inside = 2
     await quiescence.reach(FakeEngine())
 
-    assert "2 replies are still being read" in caplog.text
+    assert "still reading: 2" in caplog.text

@@ -74,7 +74,7 @@ def test_all_invalid_values_are_named_at_once(settings: Any) -> None:
         assert name in refused.value.message
 
 
-def test_a_port_in_the_environment_that_is_no_number_prints_the_usage(
+def test_a_port_in_the_environment_that_is_not_a_number_prints_the_usage(
     settings: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RLFLEET_ADMIN_PORT", "http")

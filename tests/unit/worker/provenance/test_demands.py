@@ -46,7 +46,7 @@ def test_a_minimum_must_be_a_numbered_version(minimum: str) -> None:
         demand_of(None, minimum)
 
 
-def test_an_empty_version_is_no_demand() -> None:
+def test_an_empty_version_is_not_a_demand() -> None:
     with pytest.raises(DemandError, match="empty"):
         demand_of(" ", None)
 
@@ -136,6 +136,6 @@ def test_an_exact_version_is_one_set_of_weights() -> None:
     assert "1" * 12 in str(demand)
 
 
-def test_an_empty_run_is_no_demand() -> None:
+def test_an_empty_run_is_not_a_demand() -> None:
     with pytest.raises(DemandError, match="x-weight-run is empty"):
         demand_of(None, None, " ")

@@ -117,7 +117,7 @@ async def test_a_worker_fenced_while_asleep_is_woken_for_canary_prompts(
     harness = trainer.harness
     await trainer.driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
     await harness.fence()
-    await harness.probe("x")
+    await harness.run_prompts("x")
 
     calls = harness.engine.calls
     assert calls.index("wake None") < calls.index("sample x")
@@ -213,7 +213,7 @@ async def test_a_trainer_starts_an_update_over_that_has_failed_at_another_worker
     await collective.end_transfer(HOLDER, "7")
 
     assert other.reason is Reason.HELD_BY_ANOTHER
-    assert again == ["abandon_transfer", "begin_transfer"]
+    assert again == ["cancel_transfer", "begin_transfer"]
     assert (serving.state.phase, serving.state.version) == (Phase.SERVING, "7")
     assert serving.engine.weights == "received {'names': ['all']}"
 
@@ -321,7 +321,7 @@ async def test_an_unfinished_update_ends_with_the_last_good_weights(
     serving.clock.now += 61
     await serving.agent.expire_lease()
 
-    assert serving.engine.calls[-6:-4] == ["abandon_transfer", "pause abort"]
+    assert serving.engine.calls[-6:-4] == ["cancel_transfer", "pause abort"]
     state = serving.state
     assert (state.phase, state.version, state.admitted) == (Phase.JOINING, "base", False)
     assert state.load_failure is not None

@@ -118,7 +118,7 @@ def check_texts(messages: Any, param: str) -> None:
             if any(medium in kind for medium in _MEDIA):
                 raise WireError(
                     400,
-                    f"{kind} beside {param} is not implemented: the tokens are the whole prompt",
+                    f"{kind} is not supported with {param}: the token ids are the whole prompt",
                     kind="NotImplementedError",
                     param="messages",
                 )
@@ -139,7 +139,7 @@ def one_of(body: Json, places: Iterable[tuple[str, Any]]) -> Json:
         if value is None:
             continue
         if merged.get(key) is not None and merged[key] != value:
-            raise bad_request(f"{key} is given twice, with two values", key)
+            raise bad_request(f"{key} has two different values in the request", key)
         merged[key] = value
     return merged
 
@@ -154,7 +154,7 @@ def chat_of_tokens(body: Json, ids: Sequence[int], param: str) -> Json:
     """
     for key in ("echo", "truncate_prompt_tokens"):
         if body.get(key):
-            raise bad_request(f"{key} cannot be had where {param} is given", key)
+            raise bad_request(f"{key} is not supported with {param}", key)
     if body.get("include_reasoning") is False:
         raise bad_request(
             f"include_reasoning: false would hide tokens where {param} is given",
@@ -164,7 +164,10 @@ def chat_of_tokens(body: Json, ids: Sequence[int], param: str) -> Json:
     if not isinstance(transfer, dict):
         raise bad_request("kv_transfer_params must be an object", "kv_transfer_params")
     if "prompt_token_ids" in transfer:
-        raise bad_request(f"prompt_token_ids stand beside {param}", "kv_transfer_params")
+        raise bad_request(
+            f"kv_transfer_params.prompt_token_ids and {param} are mutually exclusive",
+            "kv_transfer_params",
+        )
     check_single(body, param)
     check_texts(body.get("messages"), param)
     return {

@@ -85,4 +85,5 @@ def _check(given: Iterable[str], known: frozenset[str], prefix: str) -> None:
     unknown = sorted(set(given) - known)
     if unknown:
         names = ", ".join(prefix + name for name in unknown)
-        raise bad_request(f"unknown: {names}; nothing would come of it", prefix + unknown[0])
+        noun = "field" if len(unknown) == 1 else "fields"
+        raise bad_request(f"unknown {noun}: {names}", prefix + unknown[0])

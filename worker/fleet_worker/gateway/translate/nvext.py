@@ -166,7 +166,9 @@ def translate(path: str, body: Json, facts: Facts) -> Forward:
     check_keys(path, body)
     extension = _parsed(body["nvext"])
     if body.get("stream") and extension.extra_fields:
-        raise bad_request("nvext.extra_fields cannot be had of a stream", "nvext.extra_fields")
+        raise bad_request(
+            "nvext.extra_fields is not supported with stream: true", "nvext.extra_fields"
+        )
     request = one_of(
         {key: value for key, value in body.items() if key != "nvext"},
         (
@@ -184,7 +186,7 @@ def translate(path: str, body: Json, facts: Facts) -> Forward:
     ids = None
     if extension.token_data is not None:
         if request.get("tokens") is not None:
-            raise bad_request(f"tokens stand beside {_PARAM}", "tokens")
+            raise bad_request(f"tokens and {_PARAM} are mutually exclusive", "tokens")
         ids = checked_ids(extension.token_data, facts, _PARAM)
         request = _with_prompt(path, request, ids)
     elif extension.extra_fields:
@@ -205,7 +207,7 @@ def _with_prompt(path: str, request: Json, ids: list[int]) -> Json:
         return chat_of_tokens(request, ids, _PARAM)
     check_single(request, _PARAM)
     if request.get("prompt") not in (None, "", [], ids):
-        raise bad_request(f"prompt stands beside {_PARAM}", "prompt")
+        raise bad_request(f"prompt and {_PARAM} differ; send only one", "prompt")
     return {**request, "prompt": ids}
 
 
@@ -220,7 +222,7 @@ def _parsed(extension: object) -> Nvext:
         if name not in EXTRA_FIELDS:
             known = ", ".join(sorted(EXTRA_FIELDS))
             raise bad_request(
-                f"nvext.extra_fields: there is no {name} here; there are {known}",
+                f"nvext.extra_fields: unknown field {name}; known fields: {known}",
                 "nvext.extra_fields",
             )
     return parsed

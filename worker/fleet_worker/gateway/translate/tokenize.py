@@ -38,7 +38,7 @@ def detokenize(_path: str, body: Json, facts: Facts) -> Forward:
         raise bad_request("tokens must be a list of token ids", "tokens")
     for token_id in dict.fromkeys(tokens):
         if not facts.vocabulary.knows(token_id):
-            raise bad_request(f"token id {token_id} stands for nothing", "tokens")
+            raise bad_request(f"token id {token_id} is not in the vocabulary", "tokens")
     return Forward("/detokenize", {**body, "model": model_of(body, facts)})
 
 
@@ -66,8 +66,7 @@ def model_of(body: Json, facts: Facts) -> Any:
 def _check_template(request: Json) -> None:
     if request.get("continue_final_message") and request.get("add_generation_prompt", True):
         raise bad_request(
-            "add_generation_prompt (true unless said otherwise) and continue_final_message"
-            " exclude each other",
+            "add_generation_prompt (default true) and continue_final_message are mutually exclusive",
             "continue_final_message",
         )
     check_template_arguments(request)

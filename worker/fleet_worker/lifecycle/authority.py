@@ -27,7 +27,7 @@ def newest(seen: Epoch | None, epoch: Epoch) -> Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class PauseLease:
     """A pause, and the time until which it lasts without a renewal.
 
     Fields:
@@ -50,7 +50,7 @@ class Lease:
         """Return whether no renewal came in time."""
         return now >= self.expires
 
-    def renewed(self, now: float, lease_seconds: float) -> Lease:
+    def renewed(self, now: float, lease_seconds: float) -> PauseLease:
         """Return the same pause with a new deadline, never an earlier one: renewals may cross."""
         return replace(self, expires=max(self.expires, now + lease_seconds))
 
@@ -66,7 +66,7 @@ class Lease:
         )
 
 
-def check_holder(lease: Lease | None, holder: str, now: float) -> None:
+def check_holder(lease: PauseLease | None, holder: str, now: float) -> None:
     """Refuse a caller that does not hold the running lease.
 
     Errors:

@@ -11,11 +11,11 @@ from fleet_worker.engine.port import Engine
 from fleet_worker.engine.records import Position
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lifecycle import closing, sleeping
-from fleet_worker.lifecycle.canary_report import Continuation, History, Run, report
+from fleet_worker.lifecycle.canary_report import Answers, Continuation, History, report
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.logs import fields
-from fleet_worker.protocol import Named, Phase, ProbeReport, ProbeRequest, Reason
+from fleet_worker.protocol import Named, Phase, PromptsReport, PromptsRequest, Reason
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 300.0
 
 
-async def probe(worker: Worker, request: ProbeRequest) -> None:
+async def run(worker: Worker, request: PromptsRequest) -> None:
     """Run the prompts of a request under the worker's lock, and keep the report.
 
     Errors:
@@ -42,13 +42,13 @@ async def probe(worker: Worker, request: ProbeRequest) -> None:
                 worker.enter(Event.NOT_IDLE)
                 await worker.engine.resume()
             found = await _unless_cut(
-                worker, run_prompts(worker.engine, worker.good, worker.probes, request)
+                worker, _report_on(worker.engine, worker.good, worker.canary_history, request)
             )
         finally:
             if closed:
                 # Behind a closed latch the engine must be idle again.
                 await closing.quiesce(worker, Event.FENCE)
-    worker.probes.report = found
+    worker.canary_history.report = found
     log_fields = fields("probed", **found.model_dump())
     _LOG.info("canary prompts were run on version %s", worker.version, extra=log_fields)
 
@@ -76,9 +76,9 @@ async def _unless_cut(worker: Worker, work: Awaitable[T]) -> T:
     )
 
 
-async def run_prompts(
-    engine: Engine, weights: Named, history: History, request: ProbeRequest
-) -> ProbeReport:
+async def _report_on(
+    engine: Engine, weights: Named, history: History, request: PromptsRequest
+) -> PromptsReport:
     """Run the prompts, and keep the replies: they may be the baseline of a later version.
 
     Args:
@@ -93,14 +93,14 @@ async def run_prompts(
     """
     sampled = [_sample(engine, text, request.max_tokens) for text in request.prompts]
     continuations = tuple(await asyncio.gather(*sampled))
-    run = Run(weights.version, continuations, run_id=weights.run_id, digest=weights.digest)
+    answers = Answers(weights.version, continuations, run_id=weights.run_id, digest=weights.digest)
     named = request.compare_with
     rest = request.compare_with_run_id, request.compare_with_digest
     wanted = (named, *rest) if named is not None else None
-    baseline = history.note(run, wanted)
+    baseline = history.note(answers, wanted)
     compared = baseline.continuations if baseline is not None else ()
     scores = [_score(engine, each.prompt, each.tokens) for each in compared]
-    return report(run, baseline, await asyncio.gather(*scores))
+    return report(answers, baseline, await asyncio.gather(*scores))
 
 
 async def _sample(engine: Engine, text: str, max_tokens: int) -> Continuation:

@@ -22,7 +22,7 @@ RETRY_SECONDS = 10.0
 _PASSES = frozenset({Reason.NO_ADAPTER_SLOT})
 
 
-def check_rests(simulation: Simulation, leader: Leader, decision: Decision) -> None:
+def check_retry_waits(simulation: Simulation, leader: Leader, decision: Decision) -> None:
     """No call asks for a version of an adapter that its worker has refused a moment ago."""
     for call in decision.worker_calls:
         heard = leader.heard.get(call.pod_uid)

@@ -11,7 +11,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Flights(Generic[K, V]):
+class SharedCalls(Generic[K, V]):
     """Calls in progress, by key."""
 
     def __init__(self) -> None:
@@ -25,11 +25,11 @@ class Flights(Generic[K, V]):
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = asyncio.create_task(call())
-            task.add_done_callback(partial(self._landed, key))
+            task.add_done_callback(partial(self._ended, key))
         # The first client may leave, and others wait for the same call.
         return await asyncio.shield(task)
 
-    def _landed(self, key: K, task: asyncio.Task[V]) -> None:
+    def _ended(self, key: K, task: asyncio.Task[V]) -> None:
         del self._tasks[key]
         if not task.cancelled():
             task.exception()  # so that asyncio does not report it, if no request waits any more

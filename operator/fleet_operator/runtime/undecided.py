@@ -23,7 +23,7 @@ from fleet_operator.runtime.store import FleetRecord
 RECONCILE = "the reconcile"
 
 
-class StandStill:
+class UndecidedFleets:
     """Acts on fleets that no decision is made for."""
 
     def __init__(

@@ -1,0 +1,42 @@
+"""Scripts that run with the real torch or vLLM, in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from tests.support.environments import engine_environment, worker_python
+
+ENGINE = """
+import sys
+from vllm import LLM
+one, other = sys.argv[1:]
+engine = LLM(
+    model=one,
+    worker_extension_cls="fleet_worker.engine.extension.WorkerExtension",
+    enforce_eager=True,
+    kv_cache_memory_bytes=1 << 26,
+    block_size=32,
+    dtype="bfloat16",
+    max_model_len=512,
+    max_num_seqs=4,
+)
+"""
+"""Begins a script with an offline engine on `one` of the two checkpoints that are its arguments."""
+
+
+def output_of(script: str, *arguments: str) -> Any:
+    """The JSON that a script prints after `result `."""
+    done = subprocess.run(
+        [worker_python(), "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env=engine_environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    # vLLM writes to standard output, too.
+    (result,) = (line for line in done.stdout.splitlines() if line.startswith("result "))
+    return json.loads(result.removeprefix("result "))
