@@ -93,7 +93,7 @@ def test_the_configuration_is_what_a_container_engine_would_write(
 def test_an_image_without_a_tag_or_with_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DevclusterError, match="has no tag"):
         write_archive(tmp_path / "a.tar", "registry:5000/x", {}, ImageConfig())
-    with pytest.raises(DevclusterError, match="not there"):
+    with pytest.raises(DevclusterError, match="does not exist"):
         write_archive(tmp_path / "a.tar", "x:dev", {"/a": tmp_path / "nothing"}, ImageConfig())
 
 
