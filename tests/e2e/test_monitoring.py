@@ -53,7 +53,14 @@ NEEDS_A_FAULT = {
     "Refused calls": "no worker refused a call",
     "Requests that failed": "every request was answered",
 }
-NEEDS_ADAPTERS = {"LoRA adapters by version": "the fleet has no LoRA adapter"}
+NEEDS_ADAPTERS = dict.fromkeys(
+    (
+        "Age of the applied version of LoRA adapters",
+        "LoRA adapters by version",
+        "Lag of LoRA adapters",
+    ),
+    "the fleet has no LoRA adapter",
+)
 NEEDS_A_ROLLOUT_UNDER_WAY = {
     "Time since the rollout began": "the last rollout is applied",
     "Time in the present phase": "the last rollout is applied",
