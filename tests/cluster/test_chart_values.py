@@ -221,13 +221,12 @@ def test_policies_in_namespaces_of_fleets_admit_pods_of_the_given_namespace(
 
 def test_notes_name_the_given_namespace(cluster: Cluster) -> None:
     words = ("install", "notes", str(CHART), "--dry-run=client", "-n", NAMESPACE)
-    told = cluster.helm(*words, "--set", "namespaceOverride=elsewhere").stdout.partition("NOTES:")[
-        2
-    ]
+    shown = cluster.helm(*words, "--set", "namespaceOverride=elsewhere").stdout
+    _, _, notes = shown.partition("NOTES:")
 
-    assert "runs in namespace elsewhere." in told
-    assert "kubectl -n elsewhere rollout status" in told
-    assert NAMESPACE not in told
+    assert "runs in namespace elsewhere." in notes
+    assert "kubectl -n elsewhere rollout status" in notes
+    assert NAMESPACE not in notes
 
 
 @EACH_POD
