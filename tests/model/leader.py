@@ -117,7 +117,8 @@ class Leader:
     """Fields:
 
     fleet, weights: the last computed statuses, which the planners see.
-    lost: calls whose answer never came, by uid of the worker, until it has answered again.
+    lost: calls whose answer never came, by uid of the worker, until it has answered again: the last
+        of each kind and adapter.
     lost_admissions: epochs of admissions whose answer never came, until they cannot take effect.
     compared: comparisons of files without a refusal and when their calls began, by uid of the worker.
     may_open: uids of workers to which an admission may still come.
@@ -141,7 +142,7 @@ class Leader:
     silent_since: dict[str, float] = field(default_factory=dict)
     flights: dict[str, Flight] = field(default_factory=dict)
     refused: dict[str, tuple[Work, float]] = field(default_factory=dict)
-    lost: dict[str, Work] = field(default_factory=dict)
+    lost: dict[str, dict[tuple[str, str | None], Work]] = field(default_factory=dict)
     lost_admissions: dict[str, Epoch] = field(default_factory=dict)
     compared: dict[str, dict[str | None, tuple[Work, float]]] = field(default_factory=dict)
     may_open: set[str] = field(default_factory=set)
@@ -244,10 +245,13 @@ class Leader:
 
     def lose(self, uid: str, call: WorkerCall, epoch: Epoch) -> None:
         """A call has got no answer."""
-        self.lost[uid] = call.work
+        self._lose(uid, call.work)
         if isinstance(call, Admit):
             self.lost_admissions[uid] = epoch
             self.may_open.add(uid)
+
+    def _lose(self, uid: str, work: Work) -> None:
+        self.lost.setdefault(uid, {})[work.kind, work.adapter] = work
 
     def end_flight(self, uid: str, now: float) -> None:
         """The answer to a call has come."""
@@ -278,7 +282,7 @@ class Leader:
         for uid in self.restarts.keys() | self.heard.keys() | self.flights.keys():
             if self.restarts.get(uid, there.get(uid)) != there.get(uid):
                 if (flight := self.flights.get(uid)) is not None:
-                    self.lost[uid] = flight.action.work
+                    self._lose(uid, flight.action.work)
                 for known in (
                     *(self.heard, self.silent_since, self.flights, self.refused),
                     self.lost_admissions,
@@ -342,7 +346,7 @@ class Leader:
             silent_seconds=max(now - silent, 0.001) if silent is not None else 0,
             silence="time-out",
             call=flight.action.work if flight else None,
-            lost_call=self.lost.get(pod.uid),
+            lost_calls=tuple(self.lost.get(pod.uid, {}).values()),
             compared=tuple(Compared(work, now - at) for work, at in compared),
             may_open=pod.uid in self.may_open
             or (flight is not None and isinstance(flight.action, Admit)),

@@ -26,7 +26,7 @@ PROBE_SECONDS = 10.0
 class Readers:
     """Fields:
 
-    asked: uid of a worker → the leader's last call to it.
+    asked: uid of a worker → the leader's last call to it that makes it read.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -34,8 +34,8 @@ class Readers:
         self.asked: dict[str, Flight] = {}
 
     def note_flight(self, leader: Leader, flight: Flight) -> None:
-        """A call has left an operator."""
-        if leader is self.sim.leader:
+        """A call has left an operator. Later ones of other kinds do not end the reading."""
+        if leader is self.sim.leader and isinstance(flight.action, Stage | ReadLora):
             self.asked[flight.action.pod_uid] = flight
 
     def note_sent(self, leader: Leader, call: WorkerCall) -> None:

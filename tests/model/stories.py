@@ -533,6 +533,25 @@ def a_store_that_serves_one_worker_at_a_time() -> Chronicle:
     return its.end()
 
 
+def a_reader_whose_last_two_answers_are_lost() -> Chronicle:
+    """A paused worker reads, and its resume gets no answer, either: its place is not free"""
+    its = Chronicle(rollout={"maxStaging": 1})
+    reader, unknown = its.fleet.pod(0), its.fleet.pod(1)
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    reader.worker.slow_seconds = 20.0
+    its.fleet.publish("3")
+    unknown.cut_off = True
+    its.fleet.start_operator()
+    its.until(lambda: reader.worker.staging is not None)
+    its.fleet.faults = Faults(stale_view=1.0)
+    reader.loses_answer, unknown.cut_off = True, False
+    its.until(lambda: ("resume 1", reader.name) in its.fleet.wire.sent)
+    reader.cut_off, its.fleet.faults = True, Faults()
+    its.go(5)
+    return its.end()
+
+
 STORIES: list[Story] = [
     a_rollout,
     a_newer_version_while_all_are_paused,
@@ -572,6 +591,7 @@ STORIES: list[Story] = [
     a_fleet_without_a_good_version,
     an_answer_that_is_20_seconds_old,
     a_store_that_serves_one_worker_at_a_time,
+    a_reader_whose_last_two_answers_are_lost,
     a_strategy_that_is_changed_in_the_middle,
     a_swap_back_when_the_strategy_is_changed,
     an_address_that_another_pod_has,

@@ -216,7 +216,8 @@ class WorkerBuilder:
 
     def without_answer_to(self, call: str) -> Self:
         """A call of ours ended without an answer, and it has not answered since."""
-        return replace(self, around=self.around | {"lost_call": work(call)})
+        lost = (*self.around.get("lost_calls", ()), work(call))
+        return replace(self, around=self.around | {"lost_calls": lost})
 
     def that_may_open(self) -> Self:
         """An admission is in flight, or got no answer."""

@@ -90,7 +90,7 @@ def _holds_place(worker: WorkerView, call: Reading) -> bool:
         return True  # until its timeout
     kind = _READS_LIKE.get(call.kind, call.kind)
     seconds = worker.seconds_at(kind, _weights_of(call))
-    if seconds is None and worker.lost_call is not None and _place(worker.lost_call) == place:
+    if seconds is None and any(_place(lost) == place for lost in worker.lost_calls):
         seconds = worker.silent_seconds
     if seconds is not None:
         return seconds <= call.timeout_seconds

@@ -105,7 +105,8 @@ class WorkerView:
             no such times, so that an unchanged worker has an equal view.
         silent_seconds: 0 while the worker answers, otherwise seconds since the first failed request.
         call: the work that the call in flight asks for; None without one.
-        lost_call: the same of a call that got no answer; None once the worker has answered again.
+        lost_calls: the same of calls that got no answer, until the worker has answered again: the last
+            call of each kind, and of each adapter.
         compared: the last comparison of the files of base weights, and of each adapter.
         may_open: an admission is in flight, or one that got no answer may arrive late.
     """
@@ -116,7 +117,7 @@ class WorkerView:
     silent_seconds: float = 0
     silence: str = ""
     call: Work | None = None
-    lost_call: Work | None = None
+    lost_calls: tuple[Work, ...] = ()
     compared: tuple[Compared, ...] = ()
     may_open: bool = False
     standing: Standing = field(init=False, compare=False, repr=False)

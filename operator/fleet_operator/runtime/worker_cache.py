@@ -51,7 +51,8 @@ class _Entry:
     call: Work | None = None
     epoch: Epoch | None = None
     """The epoch of the call in flight, or of the last call."""
-    lost_call: Work | None = None
+    lost_calls: dict[tuple[str, str | None], Work] = field(default_factory=dict)
+    """Calls without an answer since the last answer, by kind and adapter."""
     compared: dict[str | None, tuple[Work, float]] = field(default_factory=dict)
     """The last comparison of each adapter's files that ended without a refusal, and when its call began.
     None: of base weights."""
@@ -101,7 +102,7 @@ class WorkerCache:
             silent_seconds=silent,
             silence=entry.silence,
             call=entry.call,
-            lost_call=entry.lost_call,
+            lost_calls=tuple(entry.lost_calls.values()),
             compared=_comparisons(entry, now) if entry.compared else (),
             may_open=entry.may_open or (entry.call is not None and entry.call.kind == "admit"),
         )
@@ -163,7 +164,7 @@ class WorkerCache:
         entry.asking, entry.unanswered = False, answer.state is None
         if entry.called_at >= entry.asked_at:
             return False  # A call ended later, and its answer is newer.
-        before = entry.state if entry.silent_since is None and entry.lost_call is None else None
+        before = None if entry.silent_since is not None or entry.lost_calls else entry.state
         self._take(entry, answer, now, term)
         self._bound(pod.uid, answer, now)
         if before is None or answer.state is None:
@@ -247,7 +248,8 @@ class WorkerCache:
             entry.silence = answer.message
             entry.answered_at = now
             return
-        entry.silent_since, entry.silence, entry.lost_call = None, "", None
+        entry.silent_since, entry.silence = None, ""
+        entry.lost_calls.clear()
         if entry.state is None or weights_of(entry.state) != weights_of(answer.state):
             entry.changed_at = max(entry.asked_at, entry.called_at)
         entry.state, entry.answered_at = answer.state, now
@@ -263,7 +265,9 @@ class WorkerCache:
             self._large.release(pod.uid)
             if before is not None:
                 # The news of a restart may be late: then the call went to the new process.
-                entry.lost_call = before.call or before.lost_call
+                entry.lost_calls = before.lost_calls
+                if before.call is not None:
+                    entry.lost_calls[_place(before.call)] = before.call
                 if before.flight is not None:
                     before.flight.cancel()
         if entry.ready != pod.ready:
@@ -274,9 +278,14 @@ class WorkerCache:
 
 def _lose(entry: _Entry, work: Work) -> None:
     """Note that a call gets no answer, and may take effect late."""
-    entry.lost_call = work
+    entry.lost_calls[_place(work)] = work
     if work.kind == "admit":
         entry.lost_admission, entry.may_open = entry.epoch, True
+
+
+def _place(work: Work) -> tuple[str, str | None]:
+    """A later call with the same place ends the work of an earlier one."""
+    return work.kind, work.adapter
 
 
 def _comparisons(entry: _Entry, now: float) -> tuple[Compared, ...]:

@@ -1,4 +1,4 @@
-"""Canary, one decision at a time: probe, stage, set apart, load, probe, judge."""
+"""Canary, one decision at a time: prompts, stage, set apart, load, prompts, verdict."""
 
 from __future__ import annotations
 

@@ -78,6 +78,10 @@ def test_without_a_limit_all_workers_stage(step):
             old(0).without_answer_to("stage 42").silent(5).ready(),
             id="a worker whose answer was lost",
         ),
+        pytest.param(
+            old(0).without_answer_to("stage 42").without_answer_to("resume 41").silent(5).ready(),
+            id="a worker whose answers to this call and to a later one were lost",
+        ),
         pytest.param(staging(0).silent(5).ready(), id="a silent worker"),
         pytest.param(staging(0).silent(5).unready(), id="also to the kubelet, a moment ago"),
     ],

@@ -69,11 +69,11 @@ class TestLostCalls:
             cache = WorkerCache()
             ask(cache, 5, says("1"))
             await self.called(cache, SILENT)
-            assert cache.view(POD, 8).lost_call == self.KEY
+            assert cache.view(POD, 8).lost_calls == (self.KEY,)
             ask(cache, 8, SILENT)
-            assert cache.view(POD, 9).lost_call == self.KEY
+            assert cache.view(POD, 9).lost_calls == (self.KEY,)
             ask(cache, 9, says("1"))
-            assert cache.view(POD, 9).lost_call is None
+            assert cache.view(POD, 9).lost_calls == ()
 
         virtual_time.run(story())
 
@@ -83,10 +83,10 @@ class TestLostCalls:
         ask(cache, 5, says("1"))
         cache.begin_call(POD.uid, self.KEY, mock.Mock(), 6, epoch=EPOCH)
 
-        assert cache.view(restarted(1), 7).lost_call == self.KEY
+        assert cache.view(restarted(1), 7).lost_calls == (self.KEY,)
         cache.begin_read(restarted(1), 8)
         cache.end_read(restarted(1), says("1"), 8, term=0)
-        assert cache.view(restarted(1), 9).lost_call is None
+        assert cache.view(restarted(1), 9).lost_calls == ()
 
     def test_the_last_comparison_counts_from_its_call_on_if_the_worker_did_not_refuse_it(self):
         key = work("compare 2")
@@ -148,7 +148,7 @@ class TestLostCalls:
             cache = WorkerCache()
             ask(cache, 5, says("1"))
             await self.called(cache, says("1"))
-            assert cache.view(POD, 8).lost_call is None
+            assert cache.view(POD, 8).lost_calls == ()
 
         virtual_time.run(story())
 
@@ -159,12 +159,28 @@ class TestLostCalls:
             given_up, other = (asyncio.create_task(asyncio.sleep(60)) for _ in range(2))
             cache.begin_call(POD.uid, self.KEY, given_up, 0, epoch=EPOCH)
             cache.begin_call(POD.uid, work("fence"), other, 0, epoch=EPOCH)
-            assert cache.view(POD, 6).lost_call == self.KEY
+            assert cache.view(POD, 6).lost_calls == (self.KEY,)
             cache.end_call(POD.uid, work("fence"), says("1"), 7)
-            assert cache.view(POD, 7).lost_call is None
+            assert cache.view(POD, 7).lost_calls == ()
             other.cancel()
 
         virtual_time.run(story())
+
+    def test_a_later_lost_call_hides_an_earlier_one_of_the_same_kind_only(self):
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
+        for text in ("stage 2", "resume 1", "stage 3", "stage-adapter a 1", "stage-adapter b 1"):
+            cache.begin_call(POD.uid, work(text), mock.Mock(), 6, epoch=EPOCH)
+            cache.end_call(POD.uid, work(text), SILENT, 7)
+
+        assert {str(lost) for lost in cache.view(POD, 8).lost_calls} == {
+            "resume 1",
+            "stage 3",
+            "stage-adapter a 1",
+            "stage-adapter b 1",
+        }
+        ask(cache, 9, says("1"))
+        assert cache.view(POD, 9).lost_calls == ()
 
 
 class TestLookingAgain:
@@ -433,7 +449,11 @@ class TestCalling:
         cache.begin_call(POD.uid, work("stage 3"), again, 0, epoch=EPOCH)
         view = cache.view(POD, 7)
 
-        assert (view.call, view.lost_call, view.silence) == (work("stage 3"), work("stage 2"), "")
+        assert (view.call, view.lost_calls, view.silence) == (
+            work("stage 3"),
+            (work("stage 2"),),
+            "",
+        )
 
     def test_no_call_to_an_unknown_pod_is_in_flight(self):
         assert WorkerCache().call_in_flight("nobody") is None
