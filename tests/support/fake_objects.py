@@ -1,8 +1,8 @@
-"""A fake of the place that keeps objects, for the client: in memory, with a clock of its own.
+"""A fake API server for tests of the client, in memory and with a clock of its own.
 
-It has the API server's rules that the client relies on: generations, resource versions, merge
-patches, watches that continue from a version. A script plays the changes while the client waits,
-one act each time that a watch has nothing more to show.
+It follows the rules of the API server that the client relies on: generations, resource versions,
+merge patches, and watches that continue from a version. A script changes the objects while the
+client waits: one act each time that a watch has no more events.
 """
 
 from __future__ import annotations
