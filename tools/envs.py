@@ -186,7 +186,7 @@ def _base_python() -> str:
     images it is built with profile-guided optimization, and makes decisions 1.2 times as fast.
     """
     named = os.environ.get("RLFLEET_PYTHON")
-    # Debian has venv without ensurepip in one package, and what makes it work in another.
+    # On Debian, venv makes no environment without the package python3-venv, which has ensurepip.
     probe = "import sys, ensurepip; print(sys.executable if sys.version_info >= (3, 11) else '')"
     for candidate in (named,) if named else SUPPORTED_PYTHONS:
         found = shutil.which(str(candidate))

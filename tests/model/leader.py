@@ -251,7 +251,7 @@ class Leader:
             self.may_open.add(uid)
 
     def _lose(self, uid: str, work: Work) -> None:
-        self.lost.setdefault(uid, {})[work.kind, work.adapter] = work
+        self.lost.setdefault(uid, {})[work.subject] = work
 
     def end_flight(self, uid: str, now: float) -> None:
         """The answer to a call has come."""

@@ -42,6 +42,11 @@ class Work(NamedTuple):
     run_id: str | None = None
     adapter: str | None = None
 
+    @property
+    def subject(self) -> tuple[str, str | None]:
+        """Kind and adapter. A later call with the same ones takes the place of an earlier one."""
+        return self.kind, self.adapter
+
     def __str__(self) -> str:
         weights = None if self.version is None else label(self.version, self.run_id)
         return " ".join(part for part in (self.kind, self.adapter, weights) if part)

@@ -52,7 +52,7 @@ class _Entry:
     epoch: Epoch | None = None
     """The epoch of the call in flight, or of the last call."""
     lost_calls: dict[tuple[str, str | None], Work] = field(default_factory=dict)
-    """Calls without an answer since the last answer, by kind and adapter."""
+    """Calls without an answer since the last answer, by subject."""
     compared: dict[str | None, tuple[Work, float]] = field(default_factory=dict)
     """The last comparison of each adapter's files that ended without a refusal, and when its call began.
     None: of base weights."""
@@ -267,7 +267,7 @@ class WorkerCache:
                 # The news of a restart may be late: then the call went to the new process.
                 entry.lost_calls = before.lost_calls
                 if before.call is not None:
-                    entry.lost_calls[_place(before.call)] = before.call
+                    entry.lost_calls[before.call.subject] = before.call
                 if before.flight is not None:
                     before.flight.cancel()
         if entry.ready != pod.ready:
@@ -278,14 +278,9 @@ class WorkerCache:
 
 def _lose(entry: _Entry, work: Work) -> None:
     """Note that a call gets no answer, and may take effect late."""
-    entry.lost_calls[_place(work)] = work
+    entry.lost_calls[work.subject] = work
     if work.kind == "admit":
         entry.lost_admission, entry.may_open = entry.epoch, True
-
-
-def _place(work: Work) -> tuple[str, str | None]:
-    """A later call with the same place ends the work of an earlier one."""
-    return work.kind, work.adapter
 
 
 def _comparisons(entry: _Entry, now: float) -> tuple[Compared, ...]:
