@@ -267,7 +267,27 @@ def a_worker_with_other_weights_than_the_fleet() -> Chronicle:
     return its.end()
 
 
+def a_version_that_comes_late_in_a_pause() -> Chronicle:
+    """Workers were paused for long when they are ready for the next version at last: they get the time for it"""
+    timeouts = {"pauseSeconds": 20, "loadSeconds": 40}
+    its = Chronicle(replicas=4, rollout={"timeouts": timeouts})
+    odd = its.fleet.pod(2)
+    odd.worker.lie = "unmoved"
+    its.fleet.publish("2")
+    its.until(lambda: [w.label for w in its.fleet.workers.values()].count("2") == 3)
+    its.fleet.publish("3")
+    its.go(10, seconds=20.0)  # the others wait for it at version 2
+    odd.worker.lie, odd.worker.staged = "", None
+    odd.worker.slow_seconds = 45.0
+    its.until(lambda: odd.worker.staged == "3", seconds=1.0)
+    for worker in its.fleet.workers.values():
+        worker.slow_seconds = 22.0
+    its.go(30)
+    return its.end()
+
+
 STORIES: list[Story] = [
+    a_version_that_comes_late_in_a_pause,
     a_worker_with_other_weights_than_the_fleet,
     an_admission_that_arrives_late,
     an_admission_of_a_former_leader_that_arrives_late,

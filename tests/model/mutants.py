@@ -586,6 +586,22 @@ MUTANTS = [
         story="a_scale_down_with_a_worker_that_hangs",
     ),
     Mutant(
+        8,
+        "workers that were paused for long get no time to load the next version",
+        "core/strategies/synchronized.py",
+        "if not _has_clock(view, goal):\n        overdue",
+        "if True:\n        overdue",
+        story="a_version_that_comes_late_in_a_pause",
+    ),
+    Mutant(
+        8,
+        "a worker is fenced before it is asked to pause, since the others wait for it",
+        "core/strategies/synchronized.py",
+        "slow = unpaused if asked else unpaused.where(lambda f: f.silent)",
+        "slow = unpaused",
+        story="a_version_that_comes_late_in_a_pause",
+    ),
+    Mutant(
         6,
         "a worker that was fenced because it refused the files no longer counts as failed",
         "core/strategies/synchronized.py",

@@ -157,6 +157,38 @@ class TestWithoutATimeout:
         assert "fence on policy-1" in self.back(old(0), stays.heard(self.LONG))
 
 
+class TestPausedLongBeforeTheVersion:
+    """Workers were paused for long when they became ready for the desired version."""
+
+    LONG = 2 * (60 + 60 + 600) + 1
+
+    def waiting(self, n: int) -> WorkerBuilder:
+        return make_worker(n).paused("42").staged("43").heard(self.LONG)
+
+    def test_they_get_the_time_of_a_load(self):
+        def after(seconds: float):
+            workers = (self.waiting(0), self.waiting(1))
+            return step(make_view(*workers, wants="43", phase=LOADING, phase_seconds=seconds))
+
+        assert texts_of(after(600).actions)[:2] == ["load 43 on policy-0", "load 43 on policy-1"]
+        assert after(600).problem is None
+        assert after(601).problem is not None
+
+    @pytest.mark.parametrize(
+        ("worker", "phase", "calls"),
+        [
+            (make_worker(1).serving("41").staged("43"), STAGING, {"pause"}),
+            (make_worker(1).serving("41").staged("43"), PAUSING, {"pause", "fence"}),
+            (make_worker(1).serving("41").staged("43").silent(), STAGING, {"Quarantine"}),
+        ],
+        ids=["first call", "later", "silent"],
+    )
+    def test_a_worker_is_left_behind_only_after_a_call_to_pause(self, worker, phase, calls):
+        taken = step(make_view(self.waiting(0), worker, wants="43", phase=phase))
+
+        assert {a.split()[0] for a in texts_of(taken.actions) if "policy-1" in a} == calls
+
+
 class TestSuspendedOrHalted:
     def test_a_suspended_rollout_starts_nothing(self):
         assert step(make_view(old(0), old(1), suspended=True)).actions == ()
