@@ -5,7 +5,7 @@
     count too.
  2. Where versions must not mix, no two workers in service generate with different weights at once.
  3. A pause ends. It lasts no longer than its lease, and no longer than the timeouts of its rollout,
-    whichever process dies.
+    of the way back, and of the next version that all are ready for, whichever process dies.
  4. Enough workers serve while a template change or a swap takes workers away. While no successor
     can be created, a template change takes no worker away. A pod counts as no worker there if it
     waited for a scheduling gate before the template changed, and still does.
@@ -176,8 +176,11 @@ class Promises:
 
     @property
     def longest_pause_seconds(self) -> float:
-        """How long one worker may hold its requests: for a load, and for the way back after a failure."""
-        return 2 * (_once(self.rollout) + LEASE_SECONDS)
+        """How long one worker may hold its requests: for a load, and for the way back after a failure, or
+        for the next version, if all are ready for that just before the time is up.
+        """
+        once = _once(self.rollout)
+        return 2 * (once + LEASE_SECONDS) + once
 
     @property
     def longest_rollout_seconds(self) -> float:
@@ -186,7 +189,7 @@ class Promises:
         """
         groups = 1 if self.rollout.max_staging is None else MAX_WORKERS
         staging_seconds = groups * self.rollout.timeouts.stage_seconds
-        return 3 * (staging_seconds + self.longest_pause_seconds)
+        return 3 * (staging_seconds + 2 * (_once(self.rollout) + LEASE_SECONDS))
 
     def check(self) -> None:
         """Promises 1, 2, 3, 5 and 8."""
