@@ -267,6 +267,22 @@ def a_worker_with_other_weights_than_the_fleet() -> Chronicle:
     return its.end()
 
 
+def an_engine_that_breaks_once_while_the_applied_files_are_gone() -> Chronicle:
+    """The only worker cannot read the applied files, and its engine breaks once on the new version: it serves that"""
+    its = Chronicle(replicas=1, slow_seconds=15.0, rollout={"strategy": "Rolling"})
+    (pod,) = its.fleet.pods.values()
+    its.fleet.rewrite("/weights/step_1")
+    pod.worker.breaking_versions.add("2")
+    pod.worker.kill(its.fleet.now)
+    its.fleet.publish("2")
+    its.until(lambda: pod.worker.load_failure is not None, seconds=1.0)
+    pod.worker.breaking_versions.clear()
+    its.go(120)
+    if its.fleet.serving != ["2"]:
+        its.fleet.fail(6, "the worker can load version 2, and does not serve it")
+    return its.end()
+
+
 def a_version_that_comes_late_in_a_pause() -> Chronicle:
     """Workers were paused for long when they are ready for the next version at last: they get the time for it"""
     timeouts = {"pauseSeconds": 20, "loadSeconds": 40}
@@ -288,6 +304,7 @@ def a_version_that_comes_late_in_a_pause() -> Chronicle:
 
 STORIES: list[Story] = [
     a_version_that_comes_late_in_a_pause,
+    an_engine_that_breaks_once_while_the_applied_files_are_gone,
     a_worker_with_other_weights_than_the_fleet,
     an_admission_that_arrives_late,
     an_admission_of_a_former_leader_that_arrives_late,

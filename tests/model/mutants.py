@@ -586,6 +586,14 @@ MUTANTS = [
         story="a_scale_down_with_a_worker_that_hangs",
     ),
     Mutant(
+        6,
+        "a joining worker reads another version before it has loaded the one that it holds",
+        "core/joining.py",
+        "if refused is not None and worker.has_staged(other):",
+        "if False:",
+        story="an_engine_that_breaks_once_while_the_applied_files_are_gone",
+    ),
+    Mutant(
         8,
         "workers that were paused for long get no time to load the next version",
         "core/strategies/synchronized.py",

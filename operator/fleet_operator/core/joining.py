@@ -188,8 +188,8 @@ def _own_goal(worker: WorkerView, goal: Checkpoint, admission: Admission) -> Che
     never weights without a source if the other ones have one.
 
     If the worker refused the fallback, it refused the goal before: both wait, or the worker would try
-    them in turn without a break. A running stage of the fallback ends first: it may take longer than
-    the wait for the goal, and would start repeatedly.
+    them in turn without a break. A running stage of the other one ends first, and the worker loads it: the
+    stage may take longer than the wait for the goal, and would start repeatedly.
     """
     other = admission.fallback if goal != admission.fallback else admission.goal
     if (
@@ -200,8 +200,13 @@ def _own_goal(worker: WorkerView, goal: Checkpoint, admission: Admission) -> Che
         return other  # admitted with what it has
     if goal.is_transferred or other.is_transferred:
         return other if goal.is_transferred and not worker.has_loaded(goal) else goal
-    if worker.is_doing("stage", other) and worker_failures.last_failure(worker, goal) is not None:
+    refused = worker_failures.last_failure(worker, goal)
+    if refused is not None and worker.is_doing("stage", other):
         return other
+    if refused is not None and worker.has_staged(other):
+        last = worker_failures.last_failure(worker, other)
+        if last is None or last.age_seconds > refused.age_seconds:
+            return other
     failed = (goal, other)
     return (
         other if any(worker_failures.failed_lately(worker, weights) for weights in failed) else goal

@@ -123,6 +123,15 @@ class TestVersionThatCannotBeLoaded:
         assert done(refused.doing("stage", "41")) == []
         assert done(refused) == ["stage 42 on policy-0"]
 
+    def test_the_staged_fallback_is_loaded_however_long_its_stage_took(self):
+        refused = joining_worker().refused("42", Reason.DIGEST_MISMATCH, age_seconds=35)
+        broke = refused.failed_to_load("41", age_seconds=60)
+        just_broke = refused.failed_to_load("41", age_seconds=12)
+
+        assert done(refused.staged("41")) == ["load 41 on policy-0"]
+        assert done(broke.staged("41")) == ["load 41 on policy-0"]
+        assert done(just_broke.staged("41")) == ["stage 42 on policy-0"], "its turn was before"
+
     def test_two_refused_versions_are_retried_in_turn(self):
         def refused(newest: str, oldest: str, age_seconds: float) -> WorkerBuilder:
             before = joining_worker().refused(oldest, Reason.DIGEST_MISMATCH, age_seconds=45)
