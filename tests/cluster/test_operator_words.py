@@ -41,7 +41,7 @@ async def test_a_refused_version_is_described_with_its_cause_the_applied_version
         assert "version 2 (/weights/step_2)" in text
         for pod in ("policy-0", "policy-1", "policy-2"):
             assert f"Pod: {pod}" in text
-        assert "The applied version keeps serving" in text
+        assert "The fleet stays on the applied version" in text
         assert "repair the source or publish another version" in text
         assert re.search(rf"Warning {reason} .*rlfleet-operator .*version 2", text)
         assert "Applied Version: 1" in text

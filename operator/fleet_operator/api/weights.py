@@ -112,7 +112,7 @@ class RolloutPhase(StrEnum):
     SUSPENDED = "Suspended"
     """Suspended by `spec.suspend`; the applied version keeps serving."""
     HALTED = "Halted"
-    """Stopped after a failure; the applied version keeps serving."""
+    """Stopped after a failure; the fleet stays on the applied version."""
 
 
 class RolloutWorkers(Resource):

@@ -41,7 +41,7 @@ def problem_of(
     limit = f"maxFailures allows {may_fail}" if many else "no other worker is available"
     message = (
         f"{counted(len(failed), 'worker')} cannot load version {goal}; {limit}. "
-        f"{_causes(failed, goal)}. The applied version keeps serving. {remedy}"
+        f"{_causes(failed, goal)}. The fleet stays on the applied version. {remedy}"
     )
     return RolloutProblem(reason=reason, message=message, halt=halt)
 
@@ -74,7 +74,7 @@ def problem_of_absent(goal: Checkpoint, seconds: int) -> RolloutProblem:
     """The problem that the directory of a version has been missing for more than `seconds`."""
     message = (
         f"{goal.source} has been missing for more than {seconds} s. Version {goal.label} keeps "
-        "waiting for it, and the applied version keeps serving. Write the checkpoint, correct "
+        "waiting for it, and the fleet stays on the applied version. Write the checkpoint, correct "
         "spec.source together with spec.version, or raise rollout.timeouts.checkpointSeconds."
     )
     return RolloutProblem(reason=ConditionReason.SOURCE_NOT_FOUND, message=message, halt=False)
@@ -109,7 +109,7 @@ def _problem_of_some(failed: Sequence[WorkerView], goal: Checkpoint, what: str) 
 def _rewritten(failed: Sequence[WorkerView], goal: Checkpoint) -> str:
     return (
         f"version {goal} names files with digest {short_digest(goal.digest)}, and {some(failed)} found "
-        f"other files: {_causes(failed, goal)}. The applied version keeps serving. Restore the files, "
+        f"other files: {_causes(failed, goal)}. The fleet stays on the applied version. Restore the files, "
         "publish the new ones under another version, or set another spec.runID if another run has "
         "made them. Delete a pod whose process has seen the other files already."
     )

@@ -23,6 +23,6 @@ def roots_problem(wanted: Checkpoint, observed: FleetObserved) -> RolloutProblem
         return None
     message = (
         f"{path} is not below a weight root of fleet {observed.name}: {', '.join(roots)}. The "
-        "applied version keeps serving. Move the files, or add the directory to spec.weights.roots."
+        "fleet stays on the applied version. Move the files, or add the directory to spec.weights.roots."
     )
     return RolloutProblem(reason=ConditionReason.SOURCE_OUTSIDE_ROOTS, message=message, halt=False)

@@ -263,8 +263,8 @@ def _verdict(
     message = f"{canary} {', '.join(pods)} at version {goal.label}, {compared}: {results}."
     if bad:
         message += (
-            " No client got a token of this version; the applied version keeps serving. Publish "
-            "another version, or change spec.rollout.canary of the fleet."
+            " No client got a token of this version; the fleet stays on the applied version. "
+            "Publish another version, or change spec.rollout.canary of the fleet."
         )
     return CanaryVerdict(
         version=goal.version,
