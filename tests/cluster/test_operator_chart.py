@@ -155,9 +155,10 @@ def test_roles_of_others_are_used_where_none_are_made(cluster: Cluster) -> None:
     assert made.pod()["spec"]["serviceAccountName"] == "ours"
 
 
-def test_an_account_of_others_must_be_named(cluster: Cluster) -> None:
-    with pytest.raises(CommandError, match=r"serviceAccount\.name is needed"):
-        Rendered(cluster, "serviceAccount.create=false")
+@pytest.mark.parametrize("part", ["", "api."], ids=["operator", "RL API"])
+def test_an_account_of_others_must_be_named(cluster: Cluster, part: str) -> None:
+    with pytest.raises(CommandError, match=f"{part}serviceAccount.name is needed"):
+        Rendered(cluster, f"{part}serviceAccount.create=false", "api.enabled=true")
 
 
 def test_the_operator_understands_its_arguments(cluster: Cluster) -> None:
