@@ -17,7 +17,7 @@ from tests.cluster.support.fixtures import (  # noqa: F401 - fixtures of the ope
     operator_of_run,
     release,
     shared_operator,
-    stage,
+    workspace,
 )
 
 from devcluster import Cluster, preflight

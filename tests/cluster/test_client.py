@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.cluster.support.api_proxy import ApiProxy
-from tests.cluster.support.stage import FLEET, Stage
+from tests.cluster.support.workspace import FLEET, Workspace
 from tests.support.pages import blocks
 from tests.support.waiting import soon
 
@@ -29,8 +29,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def weights(stage: Stage) -> Iterator[Weights]:
-    with Weights(FLEET, namespace=stage.namespace, kubeconfig=stage.cluster.kubeconfig) as made:
+def weights(workspace: Workspace) -> Iterator[Weights]:
+    with Weights(
+        FLEET, namespace=workspace.namespace, kubeconfig=workspace.cluster.kubeconfig
+    ) as made:
         yield made
 
 
@@ -39,9 +41,9 @@ async def blocking(call: Callable[..., Any], *arguments: Any, **options: Any) ->
     return await asyncio.to_thread(call, *arguments, **options)
 
 
-async def write_status(stage: Stage, **status: Any) -> None:
+async def write_status(workspace: Workspace, **status: Any) -> None:
     """The operator's writes, made by the test."""
-    await stage.admin.merge(f"{stage.path('weightversions')}/status", {"status": status})
+    await workspace.admin.merge(f"{workspace.path('weightversions')}/status", {"status": status})
 
 
 def spoken(generation: int, version: str, phase: str, *, stalled: str = "") -> dict[str, Any]:
@@ -62,10 +64,12 @@ def spoken(generation: int, version: str, phase: str, *, stalled: str = "") -> d
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_a_trainer_publishes_reads_and_rolls_back(stage: Stage, weights: Weights) -> None:
-    await stage.make_fleet(replicas=3, version="1")
+async def test_a_trainer_publishes_reads_and_rolls_back(
+    workspace: Workspace, weights: Weights
+) -> None:
+    await workspace.make_fleet(replicas=3, version="1")
     assert (await blocking(weights.wait, timeout_seconds=60)).version == "1"
-    await stage.applied("1")
+    await workspace.applied("1")
 
     rollout = await blocking(weights.publish, "2", timeout_seconds=60)
 
@@ -73,14 +77,14 @@ async def test_a_trainer_publishes_reads_and_rolls_back(stage: Stage, weights: W
     assert rollout.workers.applied == 3
     assert rollout.timings.total_seconds >= rollout.timings.max_worker_pause_seconds >= 0
     assert rollout.timings.total_seconds > 0
-    assert stage.serving == ["2"] * 3
+    assert workspace.serving == ["2"] * 3
     now = await blocking(weights.current)
     assert (now.spec.version, now.status.applied_version, now.is_observed) == ("2", "2", True)
     history = await blocking(weights.history)
     assert [(e.version, e.result) for e in history][:1] == [("2", "Applied")]
     fleet = await blocking(weights.workers)
     assert [(v.version, v.workers) for v in fleet.versions] == [("2", 3)]
-    assert fleet.endpoint == f"http://policy.{stage.namespace}.svc:8000"
+    assert fleet.endpoint == f"http://policy.{workspace.namespace}.svc:8000"
     figures = await blocking(weights.metrics, trained_version=4)
     assert figures["rlfleet/total_seconds"] == rollout.timings.total_seconds
     assert figures["rlfleet/lag_versions"] == 2
@@ -89,39 +93,39 @@ async def test_a_trainer_publishes_reads_and_rolls_back(stage: Stage, weights: W
         back = version == "1"
         call = weights.rollback if back else weights.publish
         assert (await blocking(call, version, timeout_seconds=60)).applied
-        assert stage.serving == [version] * 3
+        assert workspace.serving == [version] * 3
 
 
 @pytest.mark.usefixtures("shared_operator")
 async def test_a_refused_checkpoint_ends_the_wait_and_a_retry_takes_the_repaired_one(
-    stage: Stage, weights: Weights
+    workspace: Workspace, weights: Weights
 ) -> None:
-    stage.kubelet.bad_sources.add("/weights/step_2")
-    await stage.make_fleet(replicas=3, version="1")
-    await stage.applied("1")
+    workspace.kubelet.bad_sources.add("/weights/step_2")
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
     began = time.monotonic()
 
     with pytest.raises(Refused) as refused:
         await blocking(weights.publish, "2", timeout_seconds=600)
 
     assert time.monotonic() - began < 60
-    assert refused.value.reason == (await stage.condition("Stalled") or {})["reason"]
+    assert refused.value.reason == (await workspace.condition("Stalled") or {})["reason"]
     assert "version 2 (/weights/step_2)" in refused.value.message
-    assert stage.serving == ["1"] * 3
-    stage.kubelet.bad_sources.clear()
+    assert workspace.serving == ["1"] * 3
+    workspace.kubelet.bad_sources.clear()
     assert (await blocking(weights.retry, timeout_seconds=60)).applied
-    assert stage.serving == ["2"] * 3
+    assert workspace.serving == ["2"] * 3
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_a_second_writer_is_seen(stage: Stage, weights: Weights) -> None:
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
+async def test_a_second_writer_is_seen(workspace: Workspace, weights: Weights) -> None:
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
     await blocking(weights.suspend)
     first = asyncio.create_task(blocking(weights.publish, "2", timeout_seconds=60))
-    await stage.until(lambda: _desires(stage, "2"), "the first writer has published")
+    await workspace.until(lambda: _desires(workspace, "2"), "the first writer has published")
 
-    await stage.publish("3")
+    await workspace.publish("3")
 
     with pytest.raises(Superseded) as raised:
         await first
@@ -130,14 +134,14 @@ async def test_a_second_writer_is_seen(stage: Stage, weights: Weights) -> None:
     assert (await blocking(weights.wait, timeout_seconds=60)).version == "3"
 
 
-async def _desires(stage: Stage, version: str) -> bool:
-    return (await stage.weights())["spec"]["version"] == version
+async def _desires(workspace: Workspace, version: str) -> bool:
+    return (await workspace.weights())["spec"]["version"] == version
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_an_object_is_created_for_a_fleet(stage: Stage, weights: Weights) -> None:
-    await stage.make_fleet(replicas=1, version="1")
-    await stage.admin.delete(stage.path("weightversions"))
+async def test_an_object_is_created_for_a_fleet(workspace: Workspace, weights: Weights) -> None:
+    await workspace.make_fleet(replicas=1, version="1")
+    await workspace.admin.delete(workspace.path("weightversions"))
 
     with pytest.raises(NotFound, match="policy"):
         await blocking(weights.publish, "1", path="/weights/one")
@@ -145,7 +149,7 @@ async def test_an_object_is_created_for_a_fleet(stage: Stage, weights: Weights) 
     rollout = await blocking(weights.publish, "1", **publish)
 
     assert rollout.applied
-    found = await stage.weights()
+    found = await workspace.weights()
     assert found["spec"]["source"] == {"path": "/weights/one"}
     managers = {entry["manager"] for entry in found["metadata"]["managedFields"]}
     assert managers == {"trainer", "rlfleet-operator"}
@@ -153,10 +157,10 @@ async def test_an_object_is_created_for_a_fleet(stage: Stage, weights: Weights) 
 
 @pytest.mark.usefixtures("shared_operator")
 async def test_a_rollback_finds_the_directory_that_a_literal_path_has_left(
-    stage: Stage, weights: Weights
+    workspace: Workspace, weights: Weights
 ) -> None:
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
     for version in ("2", "3"):
         path = f"/weights/run/{version}"
         await blocking(weights.publish, version, path=path, timeout_seconds=60)
@@ -173,10 +177,10 @@ async def test_a_rollback_finds_the_directory_that_a_literal_path_has_left(
 
 
 async def test_the_api_server_refuses_what_a_version_may_not_do(
-    stage: Stage, weights: Weights
+    workspace: Workspace, weights: Weights
 ) -> None:
-    await stage.make_fleet(replicas=1, version="5")
-    await stage.publish("5", runID="r")
+    await workspace.make_fleet(replicas=1, version="5")
+    await workspace.publish("5", runID="r")
 
     with pytest.raises(Refused, match="only grow") as refused:
         await blocking(weights.publish, "4")
@@ -185,39 +189,39 @@ async def test_the_api_server_refuses_what_a_version_may_not_do(
         await blocking(weights.publish, "5", path="/weights/other")
 
 
-async def test_a_status_of_an_older_generation_is_not_an_outcome(stage: Stage) -> None:
-    await stage.make_fleet(replicas=1, version="1")
-    generation = (await stage.weights())["metadata"]["generation"]
-    await write_status(stage, **spoken(generation, "1", "Staging", stalled="SourceNotFound"))
-    config = stage.cluster.kubeconfig
-    async with AsyncWeights(FLEET, namespace=stage.namespace, kubeconfig=config) as weights:
+async def test_a_status_of_an_older_generation_is_not_an_outcome(workspace: Workspace) -> None:
+    await workspace.make_fleet(replicas=1, version="1")
+    generation = (await workspace.weights())["metadata"]["generation"]
+    await write_status(workspace, **spoken(generation, "1", "Staging", stalled="SourceNotFound"))
+    config = workspace.cluster.kubeconfig
+    async with AsyncWeights(FLEET, namespace=workspace.namespace, kubeconfig=config) as weights:
         waiting = asyncio.create_task(weights.publish("2", timeout_seconds=60))
-        await stage.until(lambda: _desires(stage, "2"), "version 2 is desired")
+        await workspace.until(lambda: _desires(workspace, "2"), "version 2 is desired")
         # A late write about the generation before, and then the one that counts.
-        await write_status(stage, **spoken(generation, "2", "Applied"))
+        await write_status(workspace, **spoken(generation, "2", "Applied"))
         reported = spoken(generation + 1, "2", "Staging", stalled="DigestMismatch")
-        await write_status(stage, **reported)
+        await write_status(workspace, **reported)
 
         with pytest.raises(Refused, match="DigestMismatch"):
             await waiting
 
 
-async def test_a_timeout_leaves_the_version_desired(stage: Stage, weights: Weights) -> None:
-    await stage.make_fleet(replicas=1, version="1")
+async def test_a_timeout_leaves_the_version_desired(workspace: Workspace, weights: Weights) -> None:
+    await workspace.make_fleet(replicas=1, version="1")
 
     with pytest.raises(TimedOut, match="the operator has not observed it"):
         await blocking(weights.publish, "2", timeout_seconds=1)
 
-    assert await _desires(stage, "2")
+    assert await _desires(workspace, "2")
 
 
-async def test_a_deleted_object_is_not_waited_for(stage: Stage) -> None:
-    await stage.make_fleet(replicas=1, version="1")
-    config = stage.cluster.kubeconfig
-    async with AsyncWeights(FLEET, namespace=stage.namespace, kubeconfig=config) as weights:
+async def test_a_deleted_object_is_not_waited_for(workspace: Workspace) -> None:
+    await workspace.make_fleet(replicas=1, version="1")
+    config = workspace.cluster.kubeconfig
+    async with AsyncWeights(FLEET, namespace=workspace.namespace, kubeconfig=config) as weights:
         waiting = asyncio.create_task(weights.publish("2", timeout_seconds=60))
-        await stage.until(lambda: _desires(stage, "2"), "version 2 is desired")
-        await stage.admin.delete(stage.path("weightversions"))
+        await workspace.until(lambda: _desires(workspace, "2"), "version 2 is desired")
+        await workspace.admin.delete(workspace.path("weightversions"))
 
         with pytest.raises(NotFound, match="was deleted"):
             await waiting
@@ -226,11 +230,13 @@ async def test_a_deleted_object_is_not_waited_for(stage: Stage) -> None:
 # --- watches --------------------------------------------------------------------------------------
 
 
-async def test_a_version_that_the_server_has_forgotten_is_read_again(stage: Stage) -> None:
-    await stage.make_fleet(replicas=1, version="1")
-    found = WeightVersion.model_validate(await stage.weights())
+async def test_a_version_that_the_server_has_forgotten_is_read_again(workspace: Workspace) -> None:
+    await workspace.make_fleet(replicas=1, version="1")
+    found = WeightVersion.model_validate(await workspace.weights())
     metadata = found.metadata.model_copy(update={"resource_version": "1"})
-    kube = AsyncKube(load_access(stage.cluster.kubeconfig, namespace=stage.namespace), "trainer")
+    kube = AsyncKube(
+        load_access(workspace.cluster.kubeconfig, namespace=workspace.namespace), "trainer"
+    )
     events = follow(kube, FLEET, seen=found.model_copy(update={"metadata": metadata}))
     async with aclosing(events), asyncio.timeout(30):
         event = await anext(events)
@@ -239,23 +245,25 @@ async def test_a_version_that_the_server_has_forgotten_is_read_again(stage: Stag
             "MODIFIED",
             found.metadata.resource_version,
         )
-        await stage.publish("2")
+        await workspace.publish("2")
         assert (await anext(events)).weights.spec.version == "2"
     await kube.close()
 
 
-async def test_a_watch_continues_after_its_connection_was_cut(stage: Stage, tmp_path: Path) -> None:
-    await stage.make_fleet(replicas=1, version="1")
-    async with ApiProxy(stage.credentials) as proxy:
-        config = proxy.kubeconfig(tmp_path, stage.credentials.token)
-        async with AsyncWeights(FLEET, namespace=stage.namespace, kubeconfig=config) as weights:
+async def test_a_watch_continues_after_its_connection_was_cut(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    await workspace.make_fleet(replicas=1, version="1")
+    async with ApiProxy(workspace.credentials) as proxy:
+        config = proxy.kubeconfig(tmp_path, workspace.credentials.token)
+        async with AsyncWeights(FLEET, namespace=workspace.namespace, kubeconfig=config) as weights:
             events = weights.watch()
             async with aclosing(events), asyncio.timeout(60):
                 assert (await anext(events)).type == "ADDED"
                 for version in ("2", "3"):
                     coming = asyncio.ensure_future(anext(events))
                     await soon(lambda c=coming: proxy.cut_watches() or c.done())
-                    await stage.publish(version)
+                    await workspace.publish(version)
                     assert (await coming).weights.spec.version == version
 
 
@@ -263,18 +271,18 @@ async def test_a_watch_continues_after_its_connection_was_cut(stage: Stage, tmp_
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def account(stage: Stage, tmp_path: Path) -> Path:
+async def account(workspace: Workspace, tmp_path: Path) -> Path:
     """A kubeconfig with the rights of a trainer, as docs/reference/rbac.md gives them."""
     page = (ROOT / "docs/reference/rbac.md").read_text()
     role = page.partition("```yaml\n")[2].partition("```")[0]
-    role = role.replace("namespace: rl", f"namespace: {stage.namespace}")
-    await asyncio.to_thread(stage.cluster.kubectl, "apply", "-f", "-", stdin=role)
-    await stage.kubectl("create", "serviceaccount", "trainer")
-    subject = f"--serviceaccount={stage.namespace}:trainer"
-    await stage.kubectl("create", "rolebinding", "trainer", "--role=trainer", subject)
-    config = json.loads(stage.cluster.kubeconfig.read_text())
+    role = role.replace("namespace: rl", f"namespace: {workspace.namespace}")
+    await asyncio.to_thread(workspace.cluster.kubectl, "apply", "-f", "-", stdin=role)
+    await workspace.kubectl("create", "serviceaccount", "trainer")
+    subject = f"--serviceaccount={workspace.namespace}:trainer"
+    await workspace.kubectl("create", "rolebinding", "trainer", "--role=trainer", subject)
+    config = json.loads(workspace.cluster.kubeconfig.read_text())
     config["users"][0]["user"] = {
-        "token": (await stage.kubectl("create", "token", "trainer")).strip()
+        "token": (await workspace.kubectl("create", "token", "trainer")).strip()
     }
     file = tmp_path / "trainer"
     file.write_text(json.dumps(config))
@@ -283,10 +291,10 @@ async def account(stage: Stage, tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("shared_operator")
 async def test_the_documented_role_is_enough_and_gives_nothing_more(
-    stage: Stage, account: Path
+    workspace: Workspace, account: Path
 ) -> None:
-    await stage.make_fleet(replicas=1, version="1")
-    with Weights(FLEET, namespace=stage.namespace, kubeconfig=account) as weights:
+    await workspace.make_fleet(replicas=1, version="1")
+    with Weights(FLEET, namespace=workspace.namespace, kubeconfig=account) as weights:
         assert (await blocking(weights.publish, "2", timeout_seconds=60)).applied
         assert (await blocking(weights.rollback, "1", timeout_seconds=60)).applied
         assert (await blocking(weights.workers)).workers.serving == 1
@@ -294,7 +302,7 @@ async def test_the_documented_role_is_enough_and_gives_nothing_more(
             assert event.type == "ADDED"
             break
     with (
-        Weights("other", namespace=stage.namespace, kubeconfig=account) as weights,
+        Weights("other", namespace=workspace.namespace, kubeconfig=account) as weights,
         pytest.raises(Forbidden, match='cannot patch resource "weightversions"'),
     ):
         await blocking(weights.publish, "2")
@@ -305,8 +313,8 @@ async def test_the_documented_role_is_enough_and_gives_nothing_more(
         await blocking(weights.current)
 
 
-async def test_a_token_that_is_refused_is_named(stage: Stage, tmp_path: Path) -> None:
-    config = json.loads(stage.cluster.kubeconfig.read_text())
+async def test_a_token_that_is_refused_is_named(workspace: Workspace, tmp_path: Path) -> None:
+    config = json.loads(workspace.cluster.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": "wrong"}
     file = tmp_path / "wrong"
     file.write_text(json.dumps(config))
@@ -315,8 +323,8 @@ async def test_a_token_that_is_refused_is_named(stage: Stage, tmp_path: Path) ->
         await blocking(weights.current)
 
 
-async def test_a_namespace_that_does_not_exist_is_named(stage: Stage) -> None:
-    config = stage.cluster.kubeconfig
+async def test_a_namespace_that_does_not_exist_is_named(workspace: Workspace) -> None:
+    config = workspace.cluster.kubeconfig
     with (
         Weights(FLEET, namespace="gone", kubeconfig=config) as weights,
         pytest.raises(NotFound, match="the name and the namespace"),
@@ -337,19 +345,19 @@ def programs() -> list[tuple[str, str]]:
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_the_programs_of_the_pages_run(stage: Stage) -> None:
+async def test_the_programs_of_the_pages_run(workspace: Workspace) -> None:
     assert [page for page, _ in programs()] == [PAGE, PAGE, PAGE, "README.md"]
-    await stage.make_fleet(replicas=2, version="41")
-    await stage.applied("41", replicas=2)
+    await workspace.make_fleet(replicas=2, version="41")
+    await workspace.applied("41", replicas=2)
     for page, text in programs():
-        script = text.replace('namespace="rl"', f'namespace="{stage.namespace}"')
+        script = text.replace('namespace="rl"', f'namespace="{workspace.namespace}"')
         done = await asyncio.create_subprocess_exec(
             *(sys.executable, "-W", "error", "-c", script),
-            env={**stage.cluster.environment(), "PYTHONPATH": str(ROOT / "client")},
+            env={**workspace.cluster.environment(), "PYTHONPATH": str(ROOT / "client")},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
         output, _ = await done.communicate()
         assert done.returncode == 0, f"{page}: {text}\n{output.decode()}"
         assert output
-    assert (await stage.weights())["status"]["appliedVersion"] == "43"
+    assert (await workspace.weights())["status"]["appliedVersion"] == "43"

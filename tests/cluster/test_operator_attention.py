@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.cluster.support.admin import Json
 from tests.cluster.support.fixtures import install
-from tests.cluster.support.stage import FLEET, Release, Stage
+from tests.cluster.support.workspace import FLEET, Release, Workspace
 
 from devcluster import Cluster
 
@@ -19,106 +19,106 @@ ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 
 @pytest.mark.usefixtures("shared_operator")
 async def test_a_foreign_service_is_not_touched_until_its_name_is_free(
-    stage: Stage,
+    workspace: Workspace,
 ) -> None:
-    services = f"/api/v1/namespaces/{stage.namespace}/services"
+    services = f"/api/v1/namespaces/{workspace.namespace}/services"
     spec = {"selector": {"app": "other"}, "ports": [{"port": 80}]}
-    taken = await stage.admin.create(services, {"metadata": {"name": FLEET}, "spec": spec})
-    await stage.make_fleet(replicas=1)
+    taken = await workspace.admin.create(services, {"metadata": {"name": FLEET}, "spec": spec})
+    await workspace.make_fleet(replicas=1)
 
-    stalled = await _stalled(stage)
+    stalled = await _stalled(workspace)
     assert stalled["reason"] == "NameTaken"
     assert f"Service {FLEET}" in stalled["message"]
-    assert "Reason: NameTaken Status: True Type: Stalled" in await _described(stage)
-    left = await stage.admin.get(f"{services}/{FLEET}")
+    assert "Reason: NameTaken Status: True Type: Stalled" in await _described(workspace)
+    left = await workspace.admin.get(f"{services}/{FLEET}")
     assert left is not None
     assert left["metadata"]["resourceVersion"] == taken["metadata"]["resourceVersion"]
 
-    await stage.admin.delete(f"{services}/{FLEET}")
-    await _recovered(stage)
-    assert FLEET in await stage.objects("services")
+    await workspace.admin.delete(f"{services}/{FLEET}")
+    await _recovered(workspace)
+    assert FLEET in await workspace.objects("services")
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_a_foreign_pod_is_not_touched_until_its_name_is_free(stage: Stage) -> None:
-    pods = f"/api/v1/namespaces/{stage.namespace}/pods"
+async def test_a_foreign_pod_is_not_touched_until_its_name_is_free(workspace: Workspace) -> None:
+    pods = f"/api/v1/namespaces/{workspace.namespace}/pods"
     spec = {"containers": [{"name": "c", "image": "i"}], "nodeSelector": {"nowhere": "yes"}}
-    taken = await stage.admin.create(
+    taken = await workspace.admin.create(
         pods, {"metadata": {"name": f"{FLEET}-0", "labels": {"app": "other"}}, "spec": spec}
     )
-    await stage.make_fleet(replicas=2)
+    await workspace.make_fleet(replicas=2)
 
-    stalled = await _stalled(stage)
+    stalled = await _stalled(workspace)
     assert stalled["reason"] == "NameTaken", stalled
     assert f"Pod {FLEET}-0 exists already" in stalled["message"]
-    assert "Reason: NameTaken Status: True Type: Stalled" in await _described(stage)
-    left = await stage.admin.get(f"{pods}/{FLEET}-0")
+    assert "Reason: NameTaken Status: True Type: Stalled" in await _described(workspace)
+    left = await workspace.admin.get(f"{pods}/{FLEET}-0")
     assert left is not None
     assert left["metadata"]["uid"] == taken["metadata"]["uid"]
     assert "ownerReferences" not in left["metadata"]
 
-    await stage.admin.delete(f"{pods}/{FLEET}-0", gracePeriodSeconds=0)
-    await stage.applied("1", replicas=2, seconds=90)
+    await workspace.admin.delete(f"{pods}/{FLEET}-0", gracePeriodSeconds=0)
+    await workspace.applied("1", replicas=2, seconds=90)
 
 
 @pytest.mark.usefixtures("shared_operator")
 async def test_a_missing_right_is_named_until_it_is_granted_again(
-    stage: Stage,
+    workspace: Workspace,
 ) -> None:
-    await stage.make_fleet(replicas=1)
-    await stage.applied("1", replicas=1)
-    role = await stage.admin.get(f"{ROLES}/{stage.release.name}")
+    await workspace.make_fleet(replicas=1)
+    await workspace.applied("1", replicas=1)
+    role = await workspace.admin.get(f"{ROLES}/{workspace.release.name}")
     assert role is not None
     without = [_without(rule, "pods", "create") for rule in role["rules"]]
-    await stage.admin.merge(f"{ROLES}/{stage.release.name}", {"rules": without})
+    await workspace.admin.merge(f"{ROLES}/{workspace.release.name}", {"rules": without})
     try:
-        await stage.change_fleet(replicas=2)
-        stalled = await _stalled(stage)
-        described = await _described(stage)
+        await workspace.change_fleet(replicas=2)
+        stalled = await _stalled(workspace)
+        described = await _described(workspace)
     finally:
-        await stage.admin.merge(f"{ROLES}/{stage.release.name}", {"rules": role["rules"]})
+        await workspace.admin.merge(f"{ROLES}/{workspace.release.name}", {"rules": role["rules"]})
 
     assert stalled["reason"] == "WorkersFailing"
     assert 'cannot create resource "pods"' in stalled["message"]
     assert "Reason: WorkersFailing Status: True Type: Stalled" in described
-    await _recovered(stage)
-    await stage.applied("1", replicas=2)
+    await _recovered(workspace)
+    await workspace.applied("1", replicas=2)
 
 
 @pytest.mark.usefixtures("shared_operator")
 async def test_an_invalid_overlay_in_a_rollout_restarts_no_worker(
-    stage: Stage,
+    workspace: Workspace,
 ) -> None:
-    await stage.make_fleet(replicas=2)
-    await stage.applied("1", replicas=2)
-    before = {n: p["metadata"]["uid"] for n, p in (await stage.objects("pods")).items()}
-    for worker in stage.kubelet.workers:
+    await workspace.make_fleet(replicas=2)
+    await workspace.applied("1", replicas=2)
+    before = {n: p["metadata"]["uid"] for n, p in (await workspace.objects("pods")).items()}
+    for worker in workspace.kubelet.workers:
         worker.slow_seconds = 1
-    await stage.publish("2")
+    await workspace.publish("2")
 
     async def under_way() -> bool:
-        return await stage.phase() in {"Staging", "Pausing", "Loading"}
+        return await workspace.phase() in {"Staging", "Pausing", "Loading"}
 
-    await stage.until(under_way, "the rollout is under way")
+    await workspace.until(under_way, "the rollout is under way")
     # An API server drops null from a merge patch: it must come in by a whole object.
-    fleet = await stage.fleet()
+    fleet = await workspace.fleet()
     fleet["spec"]["podOverlay"] = {"spec": {"tolerations": None}}
-    await stage.admin.replace(stage.path("inferencefleets"), fleet)
+    await workspace.admin.replace(workspace.path("inferencefleets"), fleet)
 
-    stalled = await _stalled(stage)
+    stalled = await _stalled(workspace)
     assert stalled["reason"] == "InvalidSpec"
     assert "tolerations" in stalled["message"]
-    assert "Reason: InvalidSpec Status: True Type: Stalled" in await _described(stage)
+    assert "Reason: InvalidSpec Status: True Type: Stalled" in await _described(workspace)
 
     async def serve_the_new_one() -> bool:
-        return stage.serving == ["2", "2"]
+        return workspace.serving == ["2", "2"]
 
-    await stage.until(serve_the_new_one, "the rollout is finished")
-    after = {n: p["metadata"]["uid"] for n, p in (await stage.objects("pods")).items()}
+    await workspace.until(serve_the_new_one, "the rollout is finished")
+    after = {n: p["metadata"]["uid"] for n, p in (await workspace.objects("pods")).items()}
     assert after == before
 
-    await stage.change_fleet(podOverlay=None)
-    await stage.applied("2", replicas=2)
+    await workspace.change_fleet(podOverlay=None)
+    await workspace.applied("2", replicas=2)
 
 
 @pytest.fixture
@@ -131,52 +131,54 @@ def second(devcluster_api: Cluster) -> Iterator[Release]:
 
 @pytest.mark.usefixtures("shared_operator")
 async def test_the_second_of_two_overlapping_releases_drives_nothing_and_reports_it(
-    stage: Stage, second: Release, tmp_path: Path
+    workspace: Workspace, second: Release, tmp_path: Path
 ) -> None:
-    await stage.make_fleet(replicas=1)
-    await stage.applied("1", replicas=1)
-    async with Stage(
-        stage.cluster, second, tmp_path, namespace=f"{stage.namespace}-second"
+    await workspace.make_fleet(replicas=1)
+    await workspace.applied("1", replicas=1)
+    async with Workspace(
+        workspace.cluster, second, tmp_path, namespace=f"{workspace.namespace}-second"
     ) as other:
         rival = await other.start_operator()
 
         async def left() -> bool:
             return await rival.metric("rlfleet_fleets_of_other_operators") >= 1
 
-        await stage.until(left, "the second release leaves the fleet to the first")
-        await stage.publish("2")
-        await stage.applied("2", replicas=1)
-        described = await _described(stage)
-        driven = [r for r in rival.proxy.writes if stage.namespace in r.path.split("/")]
+        await workspace.until(left, "the second release leaves the fleet to the first")
+        await workspace.publish("2")
+        await workspace.applied("2", replicas=1)
+        described = await _described(workspace)
+        driven = [r for r in rival.proxy.writes if workspace.namespace in r.path.split("/")]
 
     assert "DrivenByAnotherOperator" in described
     assert {r.path.split("?")[0].rsplit("/", 1)[-1] for r in driven} <= {"events"}
-    status = (await stage.fleet())["status"]
-    assert status["operator"] == f"{stage.release.namespace}/{stage.release.name}"
+    status = (await workspace.fleet())["status"]
+    assert status["operator"] == f"{workspace.release.namespace}/{workspace.release.name}"
 
 
-async def _stalled(stage: Stage) -> dict[str, Any]:
-    found: dict[str, Any] = await stage.until(
-        lambda: stage.condition("Stalled", of="inferencefleets"), "the fleet is stalled", seconds=90
+async def _stalled(workspace: Workspace) -> dict[str, Any]:
+    found: dict[str, Any] = await workspace.until(
+        lambda: workspace.condition("Stalled", of="inferencefleets"),
+        "the fleet is stalled",
+        seconds=90,
     )
     return found
 
 
-async def _recovered(stage: Stage) -> None:
+async def _recovered(workspace: Workspace) -> None:
     async def nothing() -> bool:
-        return await stage.condition("Stalled", of="inferencefleets") is None
+        return await workspace.condition("Stalled", of="inferencefleets") is None
 
-    await stage.until(nothing, "the condition is gone", seconds=90)
+    await workspace.until(nothing, "the condition is gone", seconds=90)
 
 
-async def _described(stage: Stage) -> str:
+async def _described(workspace: Workspace) -> str:
     """The output of `kubectl describe` for the fleet, with its Events, on one line."""
 
     async def posted() -> str:
-        text = await stage.kubectl("describe", f"ifl/{FLEET}")
+        text = await workspace.kubectl("describe", f"ifl/{FLEET}")
         return text if "Warning" in text else ""
 
-    return re.sub(r"\s+", " ", await stage.until(posted, "the Event is posted"))
+    return re.sub(r"\s+", " ", await workspace.until(posted, "the Event is posted"))
 
 
 def _without(rule: Json, resource: str, verb: str) -> Json:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.cluster.support.namespaces import scratch_namespace
-from tests.cluster.support.stage import Release
+from tests.cluster.support.workspace import Release
 from tests.support.builders import make_fleet
 from tests.support.documents import samples
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.cluster.support.admin import ApiError, Json
 from tests.cluster.support.operator_process import OperatorProcess
-from tests.cluster.support.stage import FLEET, GROUP, Stage
+from tests.cluster.support.workspace import FLEET, GROUP, Workspace
 
 OPTIONS = {
     "type": "LoadBalancer",
@@ -29,31 +29,33 @@ CHILD_WRITES = 'rlfleet_api_writes_total{kind="child"}'
 
 
 async def test_a_service_option_that_is_removed_without_an_operator_is_removed_by_the_next_one(
-    stage: Stage,
+    workspace: Workspace,
 ) -> None:
-    first = await stage.start_operator()
-    await stage.make_fleet(replicas=1, serving={"adminPort": stage.admin_port, "service": OPTIONS})
-    await stage.applied("1", replicas=1)
-    service = await _service(stage)
+    first = await workspace.start_operator()
+    await workspace.make_fleet(
+        replicas=1, serving={"adminPort": workspace.admin_port, "service": OPTIONS}
+    )
+    await workspace.applied("1", replicas=1)
+    service = await _service(workspace)
     assert service["metadata"]["annotations"] == OPTIONS["annotations"]
     assert service["metadata"]["labels"].items() >= {"team": "rl"}.items()
-    await stage.kubectl("annotate", "service", FLEET, "example.com/added=by-another")
+    await workspace.kubectl("annotate", "service", FLEET, "example.com/added=by-another")
     await first.stop()
 
-    second = await stage.start_operator()
-    await _has_looked(stage, second)
+    second = await workspace.start_operator()
+    await _has_looked(workspace, second)
     assert await second.metric(CHILD_WRITES) == 0, "what is as it was written is not written again"
     await second.stop()
 
-    await stage.change_fleet(serving={"service": REMOVED})
-    third = await stage.start_operator()
+    await workspace.change_fleet(serving={"service": REMOVED})
+    third = await workspace.start_operator()
 
     async def is_removed() -> bool:
-        metadata = (await _service(stage))["metadata"]
+        metadata = (await _service(workspace))["metadata"]
         return metadata["annotations"] == {"example.com/added": "by-another"}
 
-    await stage.until(is_removed, "the annotation of the operator is gone, and no other one")
-    service = await _service(stage)
+    await workspace.until(is_removed, "the annotation of the operator is gone, and no other one")
+    service = await _service(workspace)
     assert "team" not in service["metadata"]["labels"]
     assert "loadBalancerSourceRanges" not in service["spec"]
     assert (service["spec"]["type"], service["spec"]["sessionAffinity"]) == (
@@ -74,40 +76,42 @@ async def test_a_service_option_that_is_removed_without_an_operator_is_removed_b
     ],
 )
 async def test_an_apply_that_names_no_real_version_creates_an_object_and_never_changes_one(
-    stage: Stage, root: str, kind: str, manifest: Json
+    workspace: Workspace, root: str, kind: str, manifest: Json
 ) -> None:
     """The first write of a child relies on it. A later apply can remove its fields, and an object that
     another client has created in the meantime stays as it is.
     """
-    path = f"{root}/namespaces/{stage.namespace}/{kind.lower()}s/guarded"
+    path = f"{root}/namespaces/{workspace.namespace}/{kind.lower()}s/guarded"
     metadata = {"name": "guarded", "annotations": {"example.com/a": "1"}}
     body = {"apiVersion": root.removeprefix("/apis/").removeprefix("/api/"), "kind": kind}
     body |= {"metadata": metadata | {"resourceVersion": "1"}, **manifest}
 
-    made = await stage.admin.apply(path, body, manager="first", force=True)
+    made = await workspace.admin.apply(path, body, manager="first", force=True)
     assert made["metadata"]["resourceVersion"] != "1"
     with pytest.raises(ApiError) as refused:
-        await stage.admin.apply(path, body, manager="second", force=True)
+        await workspace.admin.apply(path, body, manager="second", force=True)
     assert refused.value.status == 409
-    assert (await stage.admin.get(path) or {})["metadata"]["managedFields"][0]["manager"] == "first"
+    assert (await workspace.admin.get(path) or {})["metadata"]["managedFields"][0][
+        "manager"
+    ] == "first"
 
     del body["metadata"]["resourceVersion"], body["metadata"]["annotations"]
-    left = await stage.admin.apply(path, body, manager="first", force=True)
+    left = await workspace.admin.apply(path, body, manager="first", force=True)
     assert "example.com/a" not in left["metadata"].get("annotations", {}), "its own field is gone"
 
 
-async def _service(stage: Stage) -> Json:
-    return (await stage.objects("services"))[FLEET]
+async def _service(workspace: Workspace) -> Json:
+    return (await workspace.objects("services"))[FLEET]
 
 
-async def _has_looked(stage: Stage, operator: OperatorProcess) -> None:
+async def _has_looked(workspace: Workspace, operator: OperatorProcess) -> None:
     """All is well, and this process has looked at the fleet since."""
-    await stage.applied("1", replicas=1)
+    await workspace.applied("1", replicas=1)
     until = await operator.metric("rlfleet_reconcile_seconds_count") + 1
     looks = {"metadata": {"labels": {"looked-at-by": str(operator.port)}}}
-    await stage.admin.merge(stage.path("inferencefleets"), looks)
+    await workspace.admin.merge(workspace.path("inferencefleets"), looks)
 
     async def has() -> bool:
         return await operator.metric("rlfleet_reconcile_seconds_count") >= until
 
-    await stage.until(has, "the operator looks again")
+    await workspace.until(has, "the operator looks again")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.cluster.support.stage import FLEET, Stage
+from tests.cluster.support.workspace import FLEET, Workspace
 
 CHILDREN = (
     ("/api/v1", "pods"),
@@ -21,25 +21,25 @@ SWAP_SECONDS = 3
 NOT_IN_THIS_TEST_SECONDS = 600
 
 
-async def _children(stage: Stage) -> dict[str, dict]:
+async def _children(workspace: Workspace) -> dict[str, dict]:
     found = {}
     for root, plural in CHILDREN:
-        objects = await stage.objects(plural, root=root)
+        objects = await workspace.objects(plural, root=root)
         found |= {f"{plural}/{name}": made for name, made in objects.items()}
     return found
 
 
-async def _fleet_uid(stage: Stage) -> str:
-    return (await stage.fleet())["metadata"]["uid"]
+async def _fleet_uid(workspace: Workspace) -> str:
+    return (await workspace.fleet())["metadata"]["uid"]
 
 
 @pytest.mark.usefixtures("shared_operator")
 async def test_every_object_of_a_fleet_is_owned_by_it_and_deleted_with_it(
-    stage: Stage,
+    workspace: Workspace,
 ) -> None:
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
-    children = await _children(stage)
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
+    children = await _children(workspace)
     assert sorted(children) == [
         f"configmaps/{FLEET}-applied",
         f"poddisruptionbudgets/{FLEET}",
@@ -49,119 +49,121 @@ async def test_every_object_of_a_fleet_is_owned_by_it_and_deleted_with_it(
         f"services/{FLEET}",
         f"services/{FLEET}-workers",
     ]
-    uid = await _fleet_uid(stage)
+    uid = await _fleet_uid(workspace)
     for child in children.values():
         (owner,) = child["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("InferenceFleet", uid)
-    for made in (await stage.fleet(), await stage.weights()):
+    for made in (await workspace.fleet(), await workspace.weights()):
         assert "finalizers" not in made["metadata"]  # deleting it needs no operator
 
-    await stage.kubectl("delete", f"ifl/{FLEET}", "--wait=false")
+    await workspace.kubectl("delete", f"ifl/{FLEET}", "--wait=false")
 
     async def gone() -> bool:
-        return await _children(stage) == {}
+        return await _children(workspace) == {}
 
-    await stage.until(gone, "everything is collected", seconds=COLLECTED_SECONDS)
+    await workspace.until(gone, "everything is collected", seconds=COLLECTED_SECONDS)
 
 
-async def test_a_fleet_can_be_deleted_while_no_operator_runs(stage: Stage) -> None:
-    operator = await stage.start_operator()
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
+async def test_a_fleet_can_be_deleted_while_no_operator_runs(workspace: Workspace) -> None:
+    operator = await workspace.start_operator()
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
     assert await operator.stop() == 0
-    assert stage.serving == ["1", "1"]
+    assert workspace.serving == ["1", "1"]
 
-    await stage.kubectl("delete", f"ifl/{FLEET}", f"wv/{FLEET}")
+    await workspace.kubectl("delete", f"ifl/{FLEET}", f"wv/{FLEET}")
 
     async def gone() -> bool:
-        return await _children(stage) == {}
+        return await _children(workspace) == {}
 
-    await stage.until(gone, "everything is collected", seconds=COLLECTED_SECONDS)
+    await workspace.until(gone, "everything is collected", seconds=COLLECTED_SECONDS)
 
 
 @pytest.mark.usefixtures("shared_operator")
 async def test_a_recreated_fleet_gets_new_workers_and_a_new_token(
-    stage: Stage,
+    workspace: Workspace,
 ) -> None:
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
-    before = await _children(stage)
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
+    before = await _children(workspace)
 
-    await stage.kubectl("delete", f"ifl/{FLEET}", f"wv/{FLEET}", "--wait=false")
-    await stage.make_fleet(replicas=2, version="2")
+    await workspace.kubectl("delete", f"ifl/{FLEET}", f"wv/{FLEET}", "--wait=false")
+    await workspace.make_fleet(replicas=2, version="2")
 
-    await stage.applied("2", replicas=2, seconds=COLLECTED_SECONDS + 40)
-    uid = await _fleet_uid(stage)
+    await workspace.applied("2", replicas=2, seconds=COLLECTED_SECONDS + 40)
+    uid = await _fleet_uid(workspace)
 
     async def all_are_new() -> bool:
-        children = await _children(stage)
+        children = await _children(workspace)
         owners = {c["metadata"]["ownerReferences"][0]["uid"] for c in children.values()}
         return owners == {uid} and children.keys() == before.keys()
 
-    await stage.until(all_are_new, "all belongs to the new fleet", seconds=COLLECTED_SECONDS)
+    await workspace.until(all_are_new, "all belongs to the new fleet", seconds=COLLECTED_SECONDS)
     secret = f"secrets/{FLEET}-admin-token"
-    assert (await _children(stage))[secret]["data"] != before[secret]["data"]
+    assert (await _children(workspace))[secret]["data"] != before[secret]["data"]
 
 
-def _kinds(stage: Stage) -> Counter[str]:
+def _kinds(workspace: Workspace) -> Counter[str]:
     """How many calls of each kind the workers got."""
-    ports = stage.kubelet.ports.values()
+    ports = workspace.kubelet.ports.values()
     return Counter(call.action.kind for port in ports for call in port.calls)
 
 
 @pytest.mark.usefixtures("shared_operator")
 async def test_orphaned_workers_are_adopted_and_keep_serving(
-    stage: Stage,
+    workspace: Workspace,
 ) -> None:
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
-    uids = {name: c["metadata"]["uid"] for name, c in (await _children(stage)).items()}
-    before = _kinds(stage)
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
+    uids = {name: c["metadata"]["uid"] for name, c in (await _children(workspace)).items()}
+    before = _kinds(workspace)
 
     orphan = ("delete", f"ifl/{FLEET}", f"wv/{FLEET}", "--cascade=orphan")
-    await stage.kubectl(*orphan, f"--timeout={COLLECTED_SECONDS}s")
-    assert stage.serving == ["1", "1"]
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
-    uid = await _fleet_uid(stage)
+    await workspace.kubectl(*orphan, f"--timeout={COLLECTED_SECONDS}s")
+    assert workspace.serving == ["1", "1"]
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
+    uid = await _fleet_uid(workspace)
 
     async def adopted() -> bool:
-        pods = (await stage.objects("pods")).values()
+        pods = (await workspace.objects("pods")).values()
         owners = [p["metadata"].get("ownerReferences", [{}])[0].get("uid") for p in pods]
         return owners == [uid, uid]
 
-    await stage.until(adopted, "the workers belong to the new fleet")
-    assert {name: c["metadata"]["uid"] for name, c in (await _children(stage)).items()} == uids
+    await workspace.until(adopted, "the workers belong to the new fleet")
+    assert {name: c["metadata"]["uid"] for name, c in (await _children(workspace)).items()} == uids
     # A worker compares the files that the new WeightVersion names. No worker loads anything.
-    assert set(_kinds(stage) - before) == {"stage"}
-    assert stage.serving == ["1", "1"]
+    assert set(_kinds(workspace) - before) == {"stage"}
+    assert workspace.serving == ["1", "1"]
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_a_swap_back_continues_when_its_weight_version_is_deleted(stage: Stage) -> None:
+async def test_a_swap_back_continues_when_its_weight_version_is_deleted(
+    workspace: Workspace,
+) -> None:
     """The strategy is then that of the fleet, which forbids mixed versions."""
-    await stage.make_fleet(replicas=3, version="1")
-    await stage.applied("1")
-    first, *others = stage.kubelet.workers
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
+    first, *others = workspace.kubelet.workers
     for worker in others:
         worker.slow_seconds = NOT_IN_THIS_TEST_SECONDS
-    await stage.publish("2", rollout={"strategy": "InFlight"})
+    await workspace.publish("2", rollout={"strategy": "InFlight"})
 
     async def one_serves_the_new_version() -> bool:
         return first.generates and first.weights == "2"
 
-    await stage.until(one_serves_the_new_version, "one worker serves 2")
+    await workspace.until(one_serves_the_new_version, "one worker serves 2")
     first.slow_seconds = SWAP_SECONDS
-    before = _kinds(stage)
-    await stage.publish("1")
+    before = _kinds(workspace)
+    await workspace.publish("1")
 
     async def it_swaps_back() -> bool:
         return first.work is not None and first.work.action.kind == "apply"
 
     async def all_serve_again() -> bool:
-        return stage.serving == ["1", "1", "1"]
+        return workspace.serving == ["1", "1", "1"]
 
-    await stage.until(it_swaps_back, "the worker swaps back to 1")
-    await stage.kubectl("delete", f"wv/{FLEET}")
-    await stage.until(all_serve_again, "all workers serve 1")
-    assert (_kinds(stage) - before)["fence"] == 0
+    await workspace.until(it_swaps_back, "the worker swaps back to 1")
+    await workspace.kubectl("delete", f"wv/{FLEET}")
+    await workspace.until(all_serve_again, "all workers serve 1")
+    assert (_kinds(workspace) - before)["fence"] == 0

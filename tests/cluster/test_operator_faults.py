@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from tests.cluster.support.faults import Fault, Faults
-from tests.cluster.support.stage import FLEET, Stage
+from tests.cluster.support.workspace import FLEET, Workspace
 
 from fleet_worker.protocol import Phase
 
@@ -17,38 +17,38 @@ CONVERGES_SECONDS = 60
 
 @pytest.mark.parametrize("rollouts", [3, pytest.param(6, marks=pytest.mark.long)])
 async def test_rollouts_converge_with_failing_requests_and_watches(
-    stage: Stage, rollouts: int, record_property
+    workspace: Workspace, rollouts: int, record_property
 ) -> None:
     seed = random.randrange(1 << 32)  # noqa: S311 - chance, not secrets
     record_property("seed", seed)
     print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
-    operator = await stage.start_operator(again=True)
-    await stage.make_fleet(replicas=3, version="1")
-    await stage.applied("1")
+    operator = await workspace.start_operator(again=True)
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
     faults = operator.proxy.faults = Faults(seed, share=0.4)
     operator.proxy.cut_watches()
 
     for version in range(2, 2 + rollouts):
-        await stage.publish(str(version))
+        await workspace.publish(str(version))
         if version == 3:
             operator.send(signal.SIGTERM)  # the next one meets faults from its start on
-        await stage.applied(str(version), seconds=CONVERGES_SECONDS)
+        await workspace.applied(str(version), seconds=CONVERGES_SECONDS)
 
     assert len(faults.chosen) >= 3, f"seed {seed}: {faults.chosen}"
     assert sum(faults.chosen.values()) >= 2 * rollouts
     assert operator.starts >= 2
     faults.active = False
-    await stage.change_fleet(replicas=2)
-    await stage.publish("last")
-    await stage.applied("last", replicas=2)
-    assert all(w.lease_until is None for w in stage.kubelet.workers)
-    assert await stage.condition("Stalled") is None
+    await workspace.change_fleet(replicas=2)
+    await workspace.publish("last")
+    await workspace.applied("last", replicas=2)
+    assert all(w.lease_until is None for w in workspace.kubelet.workers)
+    assert await workspace.condition("Stalled") is None
 
 
-async def test_an_expired_watch_is_listed_again(stage: Stage) -> None:
-    operator = await stage.start_operator()
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
+async def test_an_expired_watch_is_listed_again(workspace: Workspace) -> None:
+    operator = await workspace.start_operator()
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
     operator.proxy.faults = Faults(1)
     operator.proxy.faults.WATCH = (Fault.GONE,)
     operator.proxy.faults.READ = operator.proxy.faults.WRITE = (Fault.SLOW,)
@@ -57,28 +57,30 @@ async def test_an_expired_watch_is_listed_again(stage: Stage) -> None:
     async def refused() -> bool:
         return operator.proxy.faults.chosen[Fault.GONE] >= 3
 
-    await stage.until(refused, "watches are refused with 410")
-    await stage.kubectl("delete", "pod", f"{FLEET}-1", "--wait=false")
-    await stage.publish("2")
+    await workspace.until(refused, "watches are refused with 410")
+    await workspace.kubectl("delete", "pod", f"{FLEET}-1", "--wait=false")
+    await workspace.publish("2")
     operator.proxy.faults.active = False
-    await stage.applied("2", replicas=2)
+    await workspace.applied("2", replicas=2)
 
 
-async def test_an_api_server_that_restarts_in_a_rollout_does_not_stop_it(stage: Stage) -> None:
-    await stage.start_operator(again=True)
-    await stage.make_fleet(replicas=3, version="1")
-    await stage.applied("1")
-    for worker in stage.kubelet.workers:
+async def test_an_api_server_that_restarts_in_a_rollout_does_not_stop_it(
+    workspace: Workspace,
+) -> None:
+    await workspace.start_operator(again=True)
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
+    for worker in workspace.kubelet.workers:
         worker.slow_seconds = 1
-    await stage.publish("2")
+    await workspace.publish("2")
 
     async def loads() -> bool:
-        return any(w.phase is Phase.LOADING for w in stage.kubelet.workers)
+        return any(w.phase is Phase.LOADING for w in workspace.kubelet.workers)
 
-    await stage.until(loads, "a worker loads")
-    await asyncio.to_thread(stage.cluster.restart, "kube-apiserver")
+    await workspace.until(loads, "a worker loads")
+    await asyncio.to_thread(workspace.cluster.restart, "kube-apiserver")
 
-    await stage.applied("2")
-    assert all(w.lease_until is None for w in stage.kubelet.workers)
-    await stage.publish("3")
-    await stage.applied("3")
+    await workspace.applied("2")
+    assert all(w.lease_until is None for w in workspace.kubelet.workers)
+    await workspace.publish("3")
+    await workspace.applied("3")

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from tests.cluster.support.operator_process import OperatorProcess
-from tests.cluster.support.stage import Stage
+from tests.cluster.support.workspace import Workspace
 
 from fleet_operator.runtime import lease
 from fleet_operator.runtime.operator_process import EXIT_LOST_LEASE
@@ -17,113 +17,117 @@ TAKEOVER_SECONDS = 40.0
 tests/model/runtime/test_leading.py holds the promise on virtual time."""
 
 
-async def _two(stage: Stage) -> tuple[OperatorProcess, OperatorProcess]:
+async def _two(workspace: Workspace) -> tuple[OperatorProcess, OperatorProcess]:
     """A leader and a standby."""
-    leader = await stage.start_operator()
-    standby = await stage.start_operator(leading=False)
+    leader = await workspace.start_operator()
+    standby = await workspace.start_operator(leading=False)
 
     async def stands_by() -> bool:
         return (await standby.page("/readyz"))[0] == 200
 
-    await stage.until(stands_by, "the standby is ready")
+    await workspace.until(stands_by, "the standby is ready")
     assert not await standby.leads()
     return leader, standby
 
 
-def _terms(stage: Stage) -> list[int]:
+def _terms(workspace: Workspace) -> list[int]:
     """Terms of all calls that workers took, in order."""
-    calls = [c for port in stage.kubelet.ports.values() for c in port.calls if c.taken]
+    calls = [c for port in workspace.kubelet.ports.values() for c in port.calls if c.taken]
     return [c.epoch.term for c in sorted(calls, key=lambda c: c.at)]
 
 
-def _took_over_after(stage: Stage, since: float) -> float:
+def _took_over_after(workspace: Workspace, since: float) -> float:
     """Seconds from a moment to the first call of the second term that a worker took."""
-    calls = [c for port in stage.kubelet.ports.values() for c in port.calls]
+    calls = [c for port in workspace.kubelet.ports.values() for c in port.calls]
     return min(c.at for c in calls if c.taken and c.epoch.term == 2) - since
 
 
-async def _in_phase(stage: Stage, phase: str, seconds: float) -> None:
+async def _in_phase(workspace: Workspace, phase: str, seconds: float) -> None:
     """Begin the rollout of version 2 on slow workers, and wait for a phase of it."""
-    for worker in stage.kubelet.workers:
+    for worker in workspace.kubelet.workers:
         worker.slow_seconds = seconds
-    await stage.publish("2")
+    await workspace.publish("2")
 
     async def is_it() -> bool:
-        return await stage.phase() == phase
+        return await workspace.phase() == phase
 
-    await stage.until(is_it, f"the rollout is {phase}")
+    await workspace.until(is_it, f"the rollout is {phase}")
 
 
 @pytest.mark.long
-async def test_a_killed_leader_is_replaced_in_time_and_its_rollout_finished(stage: Stage) -> None:
-    leader, standby = await _two(stage)
-    await stage.make_fleet(replicas=3, version="1")
-    await stage.applied("1")
-    await _in_phase(stage, "Loading", seconds=2)
+async def test_a_killed_leader_is_replaced_in_time_and_its_rollout_finished(
+    workspace: Workspace,
+) -> None:
+    leader, standby = await _two(workspace)
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
+    await _in_phase(workspace, "Loading", seconds=2)
 
     killed_at = asyncio.get_running_loop().time()
     leader.send(signal.SIGKILL)
     assert await leader.ended() == -signal.SIGKILL
 
     await standby.leading()
-    await stage.applied("2")
-    assert _took_over_after(stage, killed_at) < TAKEOVER_SECONDS
-    assert sorted(_terms(stage)) == _terms(stage)
-    assert {w.epoch.term for w in stage.kubelet.workers} == {2}
-    assert all(w.lease_until is None for w in stage.kubelet.workers)
+    await workspace.applied("2")
+    assert _took_over_after(workspace, killed_at) < TAKEOVER_SECONDS
+    assert sorted(_terms(workspace)) == _terms(workspace)
+    assert {w.epoch.term for w in workspace.kubelet.workers} == {2}
+    assert all(w.lease_until is None for w in workspace.kubelet.workers)
 
 
-async def test_a_former_leader_that_was_frozen_changes_nothing_and_ends(stage: Stage) -> None:
-    leader, standby = await _two(stage)
-    await stage.make_fleet(replicas=3, version="1")
-    await stage.applied("1")
-    await _in_phase(stage, "Staging", seconds=1)
+async def test_a_former_leader_that_was_frozen_changes_nothing_and_ends(
+    workspace: Workspace,
+) -> None:
+    leader, standby = await _two(workspace)
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
+    await _in_phase(workspace, "Staging", seconds=1)
     leader.send(signal.SIGSTOP)
     writes = len(leader.proxy.writes)
     frozen_at = asyncio.get_running_loop().time()
 
     await standby.leading()
-    await stage.applied("2")
-    assert _took_over_after(stage, frozen_at) < TAKEOVER_SECONDS
-    await stage.publish("3")
-    await stage.applied("3")
-    terms = len(_terms(stage))
+    await workspace.applied("2")
+    assert _took_over_after(workspace, frozen_at) < TAKEOVER_SECONDS
+    await workspace.publish("3")
+    await workspace.applied("3")
+    terms = len(_terms(workspace))
     leader.send(signal.SIGCONT)
 
     assert await leader.ended() == EXIT_LOST_LEASE
     assert "leadership is lost" in leader.said()
     assert leader.proxy.writes[writes:] == []
-    assert set(_terms(stage)[terms:]) <= {2}
-    assert {w.epoch.term for w in stage.kubelet.workers} == {2}
-    await stage.publish("4")
-    await stage.applied("4")
+    assert set(_terms(workspace)[terms:]) <= {2}
+    assert {w.epoch.term for w in workspace.kubelet.workers} == {2}
+    await workspace.publish("4")
+    await workspace.applied("4")
 
 
-async def test_a_stopped_leader_hands_over_at_once(stage: Stage) -> None:
-    leader, standby = await _two(stage)
-    await stage.make_fleet(replicas=3, version="1")
-    await stage.applied("1")
-    await _in_phase(stage, "Staging", seconds=1)
+async def test_a_stopped_leader_hands_over_at_once(workspace: Workspace) -> None:
+    leader, standby = await _two(workspace)
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
+    await _in_phase(workspace, "Staging", seconds=1)
 
     stopped_at = asyncio.get_running_loop().time()
     leader.send(signal.SIGTERM)
     assert await leader.ended() == 0
 
-    await stage.applied("2")
+    await workspace.applied("2")
     assert await standby.leads()
-    assert _took_over_after(stage, stopped_at) < lease.DURATION_SECONDS
+    assert _took_over_after(workspace, stopped_at) < lease.DURATION_SECONDS
 
 
 @pytest.mark.long
 async def test_a_leader_without_the_api_server_ends_before_another_can_lead(
-    stage: Stage,
+    workspace: Workspace,
 ) -> None:
-    leader = await stage.start_operator()
-    await stage.make_fleet(replicas=3, version="1")
-    await stage.applied("1")
+    leader = await workspace.start_operator()
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
     cut_at = asyncio.get_running_loop().time()
     leader.proxy.cut_off()
 
     assert await leader.ended() == EXIT_LOST_LEASE
     assert asyncio.get_running_loop().time() - cut_at < lease.DURATION_SECONDS
-    assert stage.serving == ["1", "1", "1"]
+    assert workspace.serving == ["1", "1", "1"]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.cluster.support.stage import FLEET, GROUP, Stage
+from tests.cluster.support.workspace import FLEET, GROUP, Workspace
 
 DEEP = 4000
 """The API server takes up to 10,000 levels; Python's own parser ends at 1,000 by default."""
@@ -22,24 +22,26 @@ def _deep_objects_can_be_written() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_deep_objects_can_be_written")
-async def test_a_deeply_nested_overlay_is_refused_and_other_fleets_continue(stage: Stage) -> None:
-    operator = await stage.start_operator(again=True)
-    other = f"{stage.namespace}-deep"
-    await stage.make_namespace(other)
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
+async def test_a_deeply_nested_overlay_is_refused_and_other_fleets_continue(
+    workspace: Workspace,
+) -> None:
+    operator = await workspace.start_operator(again=True)
+    other = f"{workspace.namespace}-deep"
+    await workspace.make_namespace(other)
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
 
     overlay = json.loads('{"a":' * DEEP + "1" + "}" * DEEP)
-    await stage.make_fleet(replicas=1, namespace=other, podOverlay={"spec": overlay})
+    await workspace.make_fleet(replicas=1, namespace=other, podOverlay={"spec": overlay})
 
     async def the_reason() -> str:
         path = f"{GROUP}/namespaces/{other}/inferencefleets/{FLEET}"
-        found = (await stage.admin.get(path) or {}).get("status", {}).get("conditions", ())
+        found = (await workspace.admin.get(path) or {}).get("status", {}).get("conditions", ())
         return "".join(c["message"] for c in found if c["reason"] == "InvalidSpec")
 
-    message = await stage.until(the_reason, "the reason is reported")
-    await stage.publish("2")
-    await stage.applied("2", replicas=2)
+    message = await workspace.until(the_reason, "the reason is reported")
+    await workspace.publish("2")
+    await workspace.applied("2", replicas=2)
 
     assert "spec.podOverlay: nested deeper than 100 levels" in message
     assert operator.starts == 1

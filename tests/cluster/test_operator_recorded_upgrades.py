@@ -17,8 +17,8 @@ import pytest
 import yaml
 from tests.cluster.support.admin import Json
 from tests.cluster.support.fixtures import NAMESPACE, RELEASE, install
-from tests.cluster.support.stage import Release, Stage
 from tests.cluster.support.stored_state import CHILDREN, ROOTS, play, record
+from tests.cluster.support.workspace import Release, Workspace
 
 from devcluster import Cluster
 from fleet_operator.api import names
@@ -65,18 +65,20 @@ def install_earlier_crds(cluster: Cluster, recording: list[Json], folder: Path) 
     cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
 
 
-async def identities(stage: Stage) -> dict[str, str]:
+async def identities(workspace: Workspace) -> dict[str, str]:
     """Uids of the workers' pods by name."""
-    pods = await stage.objects("pods")
+    pods = await workspace.objects("pods")
     return {name: pod["metadata"]["uid"] for name, pod in pods.items()}
 
 
-async def all_run(stage: Stage) -> bool:
-    return len(stage.kubelet.ports) == 2 and all(w.label == "2" for w in stage.kubelet.workers)
+async def all_run(workspace: Workspace) -> bool:
+    return len(workspace.kubelet.ports) == 2 and all(
+        w.label == "2" for w in workspace.kubelet.workers
+    )
 
 
-async def update_available(stage: Stage) -> Json | None:
-    return await stage.condition("UpdateAvailable", of="inferencefleets")
+async def update_available(workspace: Workspace) -> Json | None:
+    return await workspace.condition("UpdateAvailable", of="inferencefleets")
 
 
 @pytest.mark.parametrize("file", STATES, ids=lambda file: file.stem)
@@ -85,49 +87,51 @@ async def test_no_worker_of_an_earlier_release_is_restarted_before_its_template_
 ) -> None:
     recording = recorded(file)
     install_earlier_crds(older_cluster, recording, tmp_path)
-    async with Stage(older_cluster, NOT_INSTALLED, tmp_path) as stage:
-        await play(stage, recording, manager=names.FIELD_MANAGER)
-        await stage.until(partial(all_run, stage), "both workers start on the recorded version")
-        for worker in stage.kubelet.workers:
+    async with Workspace(older_cluster, NOT_INSTALLED, tmp_path) as workspace:
+        await play(workspace, recording, manager=names.FIELD_MANAGER)
+        await workspace.until(
+            partial(all_run, workspace), "both workers start on the recorded version"
+        )
+        for worker in workspace.kubelet.workers:
             worker.admitted = True  # as the operator before has left them
-        before, records = await identities(stage), await recorded_templates(stage)
+        before, records = await identities(workspace), await recorded_templates(workspace)
 
-        stage.release = install(older_cluster, RELEASE, NAMESPACE)
-        await stage.start_operator()
-        await stage.applied("2", replicas=2)
-        await stage.publish("3")
-        await stage.applied("3", replicas=2)
+        workspace.release = install(older_cluster, RELEASE, NAMESPACE)
+        await workspace.start_operator()
+        await workspace.applied("2", replicas=2)
+        await workspace.publish("3")
+        await workspace.applied("3", replicas=2)
 
-        assert await identities(stage) == before
-        assert await recorded_templates(stage) == records
-        assert [worker.restarts for worker in stage.kubelet.workers] == [0, 0]
+        assert await identities(workspace) == before
+        assert await recorded_templates(workspace) == records
+        assert [worker.restarts for worker in workspace.kubelet.workers] == [0, 0]
 
         overlay = {"metadata": {"annotations": {"example.org/team": "eval"}}}
-        await stage.change_fleet(podOverlay=overlay)
+        await workspace.change_fleet(podOverlay=overlay)
 
         async def replaced() -> bool:
-            now = await identities(stage)
+            now = await identities(workspace)
             return now.keys() == before.keys() and not now.items() & before.items()
 
-        await stage.until(replaced, "another template replaces all workers", seconds=120)
-        await stage.applied("3", replicas=2)
+        await workspace.until(replaced, "another template replaces all workers", seconds=120)
+        await workspace.applied("3", replicas=2)
 
 
-async def recorded_templates(stage: Stage) -> set[str]:
-    return set(await stage.objects("controllerrevisions", root="/apis/apps/v1"))
+async def recorded_templates(workspace: Workspace) -> set[str]:
+    return set(await workspace.objects("controllerrevisions", root="/apis/apps/v1"))
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("shared_operator")
-async def test_the_state_of_this_release_is_recorded(stage: Stage, tmp_path: Path) -> None:
-    stage.admin_port = ADMIN_PORT
-    await stage.make_fleet(replicas=2, version="1", **SPEC)
-    await stage.applied("1", replicas=2)
-    await stage.publish("2")
-    await stage.applied("2", replicas=2)
+async def test_the_state_of_this_release_is_recorded(workspace: Workspace, tmp_path: Path) -> None:
+    workspace.admin_port = ADMIN_PORT
+    await workspace.make_fleet(replicas=2, version="1", **SPEC)
+    await workspace.applied("1", replicas=2)
+    await workspace.publish("2")
+    await workspace.applied("2", replicas=2)
     crds = [yaml.safe_load(file.read_text()) for file in sorted((ROOT / "crds").glob("*.yaml"))]
 
-    recording = await record(stage, crds)
+    recording = await record(workspace, crds)
 
     version = os.environ.get("RLFLEET_RECORD")
     file = RECORDED / f"state_{version}.yaml" if version else tmp_path / "state.yaml"

@@ -16,7 +16,7 @@ from tests.cluster.support.fixtures import install
 from tests.cluster.support.operator_process import OperatorProcess
 from tests.cluster.support.pool_crd import POOL, installed_pools, pool_of
 from tests.cluster.support.shared_operator import SharedOperator
-from tests.cluster.support.stage import FLEET, GROUP, Release, Stage
+from tests.cluster.support.workspace import FLEET, GROUP, Release, Workspace
 
 from devcluster import Cluster
 from fleet_operator.runtime import permissions
@@ -29,63 +29,65 @@ REVIEW = ("authorization.k8s.io", "selfsubjectaccessreviews", "create")
 """The rights of every authenticated user."""
 
 
-async def _whole_life(stage: Stage) -> None:
+async def _whole_life(workspace: Workspace) -> None:
     """Everything that a fleet can make an operator do to the API."""
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
-    await stage.publish("2")
-    await stage.applied("2", replicas=2)
-    await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=1")
-    await stage.applied("2", replicas=1)
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
+    await workspace.publish("2")
+    await workspace.applied("2", replicas=2)
+    await workspace.kubectl("scale", f"ifl/{FLEET}", "--replicas=1")
+    await workspace.applied("2", replicas=1)
     # A pod that has lost its owner is adopted again.
-    pod = f"/api/v1/namespaces/{stage.namespace}/pods/{FLEET}-0"
-    await stage.admin.merge(pod, {"metadata": {"ownerReferences": None}})
+    pod = f"/api/v1/namespaces/{workspace.namespace}/pods/{FLEET}-0"
+    await workspace.admin.merge(pod, {"metadata": {"ownerReferences": None}})
 
     async def adopted() -> bool:
-        return "ownerReferences" in (await stage.objects("pods"))[f"{FLEET}-0"]["metadata"]
+        return "ownerReferences" in (await workspace.objects("pods"))[f"{FLEET}-0"]["metadata"]
 
-    await stage.until(adopted, "the pod has an owner again")
+    await workspace.until(adopted, "the pod has an owner again")
     # With the second other template no pod is left of the first one, whose record goes.
     for name in ("first", "second"):
-        await stage.change_fleet(podOverlay={"metadata": {"annotations": {"example/of": name}}})
-        await stage.until(partial(_is_renewed, stage), f"all pods are of the {name} template")
-    await stage.change_fleet(router={"image": "router:1"})
-    await stage.until(partial(_has_router, stage), "the fleet has a router")
-    await stage.change_fleet(router=None)
+        await workspace.change_fleet(podOverlay={"metadata": {"annotations": {"example/of": name}}})
+        await workspace.until(
+            partial(_is_renewed, workspace), f"all pods are of the {name} template"
+        )
+    await workspace.change_fleet(router={"image": "router:1"})
+    await workspace.until(partial(_has_router, workspace), "the fleet has a router")
+    await workspace.change_fleet(router=None)
 
     async def gone() -> bool:
-        return not await _has_router(stage)
+        return not await _has_router(workspace)
 
-    await stage.until(gone, "the router goes with its field")
-    async with installed_pools(stage):
-        await stage.change_fleet(serving={"inferencePool": POOL})
-        await stage.until(partial(pool_of, stage), "the fleet has a pool")
-        await stage.change_fleet(serving={"inferencePool": None})
+    await workspace.until(gone, "the router goes with its field")
+    async with installed_pools(workspace):
+        await workspace.change_fleet(serving={"inferencePool": POOL})
+        await workspace.until(partial(pool_of, workspace), "the fleet has a pool")
+        await workspace.change_fleet(serving={"inferencePool": None})
 
         async def no_pool() -> bool:
-            return await pool_of(stage) is None
+            return await pool_of(workspace) is None
 
-        await stage.until(no_pool, "the pool goes with its field")
+        await workspace.until(no_pool, "the pool goes with its field")
 
 
-async def _has_router(stage: Stage) -> bool:
+async def _has_router(workspace: Workspace) -> bool:
     found = {
-        **await stage.objects("deployments", root="/apis/apps/v1"),
-        **await stage.objects("services"),
+        **await workspace.objects("deployments", root="/apis/apps/v1"),
+        **await workspace.objects("services"),
     }
     return f"{FLEET}-router" in found
 
 
-async def _is_renewed(stage: Stage) -> bool:
-    found = await stage.fleet()
+async def _is_renewed(workspace: Workspace) -> bool:
+    found = await workspace.fleet()
     status = found["status"]
     of_today = status["observedGeneration"] == found["metadata"]["generation"]
     return of_today and status["updatedReplicas"] == status["readyReplicas"] == 1
 
 
-async def test_every_right_is_used_and_no_other_is_requested(stage: Stage) -> None:
-    operator = await stage.start_operator()
-    await _whole_life(stage)
+async def test_every_right_is_used_and_no_other_is_requested(workspace: Workspace) -> None:
+    operator = await workspace.start_operator()
+    await _whole_life(workspace)
     assert await operator.stop() == 0
 
     refused = [r for r in operator.proxy.requests if r.status in {401, 403}]
@@ -95,9 +97,11 @@ async def test_every_right_is_used_and_no_other_is_requested(stage: Stage) -> No
     assert (NEEDED | LEASE) - used == set()
 
 
-async def test_an_apply_of_what_is_not_there_wants_the_right_to_create(stage: Stage) -> None:
+async def test_an_apply_of_what_is_not_there_wants_the_right_to_create(
+    workspace: Workspace,
+) -> None:
     """Why the roles grant `create` for kinds that are only ever applied."""
-    token = await _account(stage, "applier", [({"": ["configmaps"]}, ["get", "patch"])])
+    token = await _account(workspace, "applier", [({"": ["configmaps"]}, ["get", "patch"])])
     config_map = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -107,24 +111,26 @@ async def test_an_apply_of_what_is_not_there_wants_the_right_to_create(stage: St
     apply = ("apply", "--server-side", "--validate=false", f"--token={token}", "-f", "-")
 
     async def applied() -> str:
-        words = ("-n", stage.namespace, *apply)
+        words = ("-n", workspace.namespace, *apply)
         done = await asyncio.to_thread(
-            stage.cluster.kubectl, *words, stdin=json.dumps(config_map), check=False
+            workspace.cluster.kubectl, *words, stdin=json.dumps(config_map), check=False
         )
         return done.stderr
 
     assert 'configmaps "c" is forbidden' in await applied()  # Kubernetes 1.30 names no verb
-    await stage.admin.create(f"/api/v1/namespaces/{stage.namespace}/configmaps", config_map)
+    await workspace.admin.create(f"/api/v1/namespaces/{workspace.namespace}/configmaps", config_map)
     assert "forbidden" not in await applied()
 
 
-async def test_missing_rights_are_named_and_the_operator_is_never_ready(stage: Stage) -> None:
+async def test_missing_rights_are_named_and_the_operator_is_never_ready(
+    workspace: Workspace,
+) -> None:
     lacking = {("", "pods", "watch"), ("", "secrets", "create")}
     rules = [({g: [r]}, [v]) for g, r, v in sorted((NEEDED | LEASE) - lacking)]
-    token = await _account(stage, "poor", rules)
-    place = stage.namespace
+    token = await _account(workspace, "poor", rules)
+    place = workspace.namespace
     here = (f"--namespaces={place}", f"--lease-namespace={place}")
-    operator = await stage.start_operator(*here, token=token, leading=False)
+    operator = await workspace.start_operator(*here, token=token, leading=False)
 
     seen = await _readiness_until_the_end(operator)
 
@@ -136,9 +142,9 @@ async def test_missing_rights_are_named_and_the_operator_is_never_ready(stage: S
     )
 
 
-async def test_missing_crds_are_named_and_the_operator_is_never_ready(stage: Stage) -> None:
+async def test_missing_crds_are_named_and_the_operator_is_never_ready(workspace: Workspace) -> None:
     # As if the group did not exist: the server itself says what it says then.
-    operator = await stage.start_operator(
+    operator = await workspace.start_operator(
         renamed={"/apis/rlfleet.dev/": "/apis/absent.rlfleet.dev/"}, leading=False
     )
 
@@ -173,16 +179,20 @@ async def test_an_operator_of_some_namespaces_sees_nothing_else(
     operator_of_run: SharedOperator, narrow: Release, tmp_path: Path
 ) -> None:
     await operator_of_run.stop()
-    async with Stage(operator_of_run.cluster, narrow, tmp_path, namespace="narrow-a") as stage:
-        operator = await stage.start_operator()
-        await stage.make_namespace("rl-outside")
-        await stage.make_fleet(replicas=1, namespace="rl-outside")
-        await stage.make_fleet(replicas=1)
-        await stage.applied("1", replicas=1)
-        await stage.publish("2")
-        await stage.applied("2", replicas=1)
+    async with Workspace(
+        operator_of_run.cluster, narrow, tmp_path, namespace="narrow-a"
+    ) as workspace:
+        operator = await workspace.start_operator()
+        await workspace.make_namespace("rl-outside")
+        await workspace.make_fleet(replicas=1, namespace="rl-outside")
+        await workspace.make_fleet(replicas=1)
+        await workspace.applied("1", replicas=1)
+        await workspace.publish("2")
+        await workspace.applied("2", replicas=1)
 
-        outside = await stage.admin.get(f"{GROUP}/namespaces/rl-outside/inferencefleets/{FLEET}")
+        outside = await workspace.admin.get(
+            f"{GROUP}/namespaces/rl-outside/inferencefleets/{FLEET}"
+        )
         assert outside is not None
         assert outside["status"] == {"observedGeneration": -1}  # as the CRD fills it in
         asked = {r.namespace for r in operator.proxy.requests if r.right and r.right != REVIEW}
@@ -190,12 +200,12 @@ async def test_an_operator_of_some_namespaces_sees_nothing_else(
         assert [r for r in operator.proxy.requests if r.status == 403] == []
         assert await operator.stop() == 0
         with pytest.raises(ApiError, match="cannot list resource"):
-            await _as(stage, narrow.token, "/api/v1/namespaces/rl-outside/pods")
-        assert await _as(stage, narrow.token, "/api/v1/namespaces/narrow-b/pods")
+            await _as(workspace, narrow.token, "/api/v1/namespaces/rl-outside/pods")
+        assert await _as(workspace, narrow.token, "/api/v1/namespaces/narrow-b/pods")
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_a_trainer_needs_no_more_than_the_documented_role(stage: Stage) -> None:
+async def test_a_trainer_needs_no_more_than_the_documented_role(workspace: Workspace) -> None:
     page = (ROOT / "docs/reference/rbac.md").read_text()
     (manifest,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     rules = [
@@ -203,13 +213,13 @@ async def test_a_trainer_needs_no_more_than_the_documented_role(stage: Stage) ->
         for rule in yaml.safe_load(manifest)["rules"]
         for group in rule["apiGroups"]
     ]
-    token = await _account(stage, "trainer", rules)
-    await stage.make_fleet(replicas=1, version="1")
-    await stage.applied("1", replicas=1)
+    token = await _account(workspace, "trainer", rules)
+    await workspace.make_fleet(replicas=1, version="1")
+    await workspace.applied("1", replicas=1)
 
     def kubectl(*arguments: str) -> str:
-        done = stage.cluster.kubectl(
-            *("-n", stage.namespace, f"--token={token}", *arguments), check=False
+        done = workspace.cluster.kubectl(
+            *("-n", workspace.namespace, f"--token={token}", *arguments), check=False
         )
         return done.stdout + done.stderr
 
@@ -222,13 +232,13 @@ async def test_a_trainer_needs_no_more_than_the_documented_role(stage: Stage) ->
     assert "forbidden" in await asyncio.to_thread(kubectl, "get", "ifl")
 
 
-async def _as(stage: Stage, token: str, path: str):
-    async with Admin(stage.credentials, token=token) as admin:
+async def _as(workspace: Workspace, token: str, path: str):
+    async with Admin(workspace.credentials, token=token) as admin:
         return await admin.get(path)
 
 
-async def _account(stage: Stage, name: str, rules) -> str:
-    """An account of the stage's namespace with a role there. Returns: its token."""
+async def _account(workspace: Workspace, name: str, rules) -> str:
+    """An account of the workspace's namespace with a role there. Returns: its token."""
     objects = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}},
         {
@@ -247,13 +257,15 @@ async def _account(stage: Stage, name: str, rules) -> str:
             "kind": "RoleBinding",
             "metadata": {"name": name},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": stage.namespace}],
+            "subjects": [
+                {"kind": "ServiceAccount", "name": name, "namespace": workspace.namespace}
+            ],
         },
     ]
-    apply = ("-n", stage.namespace, "apply", "-f", "-")
+    apply = ("-n", workspace.namespace, "apply", "-f", "-")
     text = yaml.safe_dump_all(objects)
-    await asyncio.to_thread(stage.cluster.kubectl, *apply, stdin=text)
-    return (await stage.kubectl("create", "token", name)).strip()
+    await asyncio.to_thread(workspace.cluster.kubectl, *apply, stdin=text)
+    return (await workspace.kubectl("create", "token", name)).strip()
 
 
 async def _readiness_until_the_end(operator: OperatorProcess) -> set[int]:

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.cluster.support.stage import FLEET, Stage
+from tests.cluster.support.workspace import FLEET, Workspace
 from tests.model.fake_state import digest_of
 from tests.model.fake_worker import FakeWorker
 
@@ -20,176 +20,186 @@ LOOKS = 5
 
 @pytest.mark.usefixtures("shared_operator")
 async def test_a_fleet_starts_and_takes_versions_through_the_whole_control_plane(
-    stage: Stage,
+    workspace: Workspace,
 ) -> None:
-    await stage.make_fleet(replicas=3, version="1")
-    await stage.applied("1")
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
 
-    pods = await stage.objects("pods")
+    pods = await workspace.objects("pods")
     assert sorted(pods) == [f"{FLEET}-{n}" for n in range(3)]
-    assert {p["spec"]["nodeName"] for p in pods.values()} == {stage.kubelet.node}
-    assert sorted(await stage.objects("services")) == [FLEET, f"{FLEET}-workers"]
-    configmaps = await stage.objects("configmaps")
+    assert {p["spec"]["nodeName"] for p in pods.values()} == {workspace.kubelet.node}
+    assert sorted(await workspace.objects("services")) == [FLEET, f"{FLEET}-workers"]
+    configmaps = await workspace.objects("configmaps")
     data = configmaps[f"{FLEET}-applied"]["data"]
     assert (data["version"], data["path"]) == ("1", "/weights/step_1")
     assert data["digest"] == digest_of("1")  # as the fake workers report it
 
-    await stage.publish("2")
-    waited = await stage.kubectl("wait", "--for=condition=Ready", f"wv/{FLEET}", "--timeout=30s")
+    await workspace.publish("2")
+    waited = await workspace.kubectl(
+        "wait", "--for=condition=Ready", f"wv/{FLEET}", "--timeout=30s"
+    )
     assert "condition met" in waited
-    assert [w.weights for w in stage.kubelet.workers if w.generates] == ["2", "2", "2"]
+    assert [w.weights for w in workspace.kubelet.workers if w.generates] == ["2", "2", "2"]
 
-    status = (await stage.weights())["status"]
+    status = (await workspace.weights())["status"]
     assert (status["phase"], status["workersApplied"]) == ("Applied", "3/3")
     assert [e["version"] for e in status["history"]][:2] == ["2", "1"]
-    fleet = (await stage.fleet())["status"]
+    fleet = (await workspace.fleet())["status"]
     assert (fleet["replicas"], fleet["readyReplicas"], fleet["appliedVersion"]) == (3, 3, "2")
-    assert (await stage.objects("configmaps"))[f"{FLEET}-applied"]["data"]["version"] == "2"
+    assert (await workspace.objects("configmaps"))[f"{FLEET}-applied"]["data"]["version"] == "2"
 
 
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.long), 16])
 async def test_a_rollout_costs_few_writes_however_many_workers_there_are(
-    stage: Stage, replicas: int
+    workspace: Workspace, replicas: int
 ) -> None:
-    operator = await stage.start_operator()
-    await stage.make_fleet(replicas=replicas, version="1")
-    await stage.applied("1", replicas=replicas)
-    await _at_rest(stage)
+    operator = await workspace.start_operator()
+    await workspace.make_fleet(replicas=replicas, version="1")
+    await workspace.applied("1", replicas=replicas)
+    await _at_rest(workspace)
     before = len(operator.proxy.writes)
 
-    await stage.publish("2")
-    await stage.applied("2", replicas=replicas)
-    await _at_rest(stage)
+    await workspace.publish("2")
+    await workspace.applied("2", replicas=replicas)
+    await _at_rest(workspace)
 
     made = [f"{w.method} {w.path} {w.status}" for w in operator.proxy.writes[before:]]
     assert 2 <= len(made) <= MAX_WRITES, made
 
 
-async def test_an_idle_fleet_costs_no_write(stage: Stage) -> None:
-    operator = await stage.start_operator("--resync-seconds=1")
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
-    await _at_rest(stage)
+async def test_an_idle_fleet_costs_no_write(workspace: Workspace) -> None:
+    operator = await workspace.start_operator("--resync-seconds=1")
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
+    await _at_rest(workspace)
     writes = len(operator.proxy.writes)
 
-    await _looked_again(stage)
+    await _looked_again(workspace)
 
     assert [f"{w.method} {w.path}" for w in operator.proxy.writes[writes:]] == []
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_the_newest_of_many_versions_wins_and_no_worker_stays_paused(stage: Stage) -> None:
-    await stage.make_fleet(replicas=3, version="1")
-    await stage.applied("1")
-    for worker in stage.kubelet.workers:
+async def test_the_newest_of_many_versions_wins_and_no_worker_stays_paused(
+    workspace: Workspace,
+) -> None:
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
+    for worker in workspace.kubelet.workers:
         worker.slow_seconds = 0.3
 
     for version in range(2, 9):
-        await stage.publish(str(version))
+        await workspace.publish(str(version))
 
-    await stage.applied("8")
-    status = (await stage.weights())["status"]
+    await workspace.applied("8")
+    status = (await workspace.weights())["status"]
     assert status["supersededVersions"] >= 1
-    assert all(w.lease_until is None for w in stage.kubelet.workers)
+    assert all(w.lease_until is None for w in workspace.kubelet.workers)
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_a_restarted_worker_is_admitted_with_the_applied_version(stage: Stage) -> None:
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
-    await stage.publish("2")
-    await stage.applied("2", replicas=2)
+async def test_a_restarted_worker_is_admitted_with_the_applied_version(
+    workspace: Workspace,
+) -> None:
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
+    await workspace.publish("2")
+    await workspace.applied("2", replicas=2)
 
-    await stage.kubelet.kill(f"{FLEET}-1")
-    worker = stage.kubelet.worker(f"{FLEET}-1")
+    await workspace.kubelet.kill(f"{FLEET}-1")
+    worker = workspace.kubelet.worker(f"{FLEET}-1")
     assert worker.start_version == "2"  # the kubelet reads the ConfigMap at every start
 
-    await stage.until(lambda: _generates(worker), "the worker is admitted again")
+    await workspace.until(lambda: _generates(worker), "the worker is admitted again")
     assert worker.restarts == 1
-    await stage.applied("2", replicas=2)
+    await workspace.applied("2", replicas=2)
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_kubectl_scales_and_the_last_worker_is_deleted_first(stage: Stage) -> None:
-    await stage.make_fleet(replicas=1, version="1")
-    await stage.applied("1", replicas=1)
+async def test_kubectl_scales_and_the_last_worker_is_deleted_first(workspace: Workspace) -> None:
+    await workspace.make_fleet(replicas=1, version="1")
+    await workspace.applied("1", replicas=1)
 
-    await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=3")
-    await stage.applied("1", replicas=3)
-    await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=2")
-    await stage.until(lambda: _are(stage, 2), "one worker is gone")
-    await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=0")
-    await stage.until(lambda: _are(stage, 0), "all workers are gone")
-    ready = await stage.until(lambda: stage.condition("Ready"), "a condition")
+    await workspace.kubectl("scale", f"ifl/{FLEET}", "--replicas=3")
+    await workspace.applied("1", replicas=3)
+    await workspace.kubectl("scale", f"ifl/{FLEET}", "--replicas=2")
+    await workspace.until(lambda: _are(workspace, 2), "one worker is gone")
+    await workspace.kubectl("scale", f"ifl/{FLEET}", "--replicas=0")
+    await workspace.until(lambda: _are(workspace, 0), "all workers are gone")
+    ready = await workspace.until(lambda: workspace.condition("Ready"), "a condition")
     assert (ready["status"], ready["reason"]) == ("False", "NoWorkers")
 
-    await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=1")
-    await stage.applied("1", replicas=1)
-    assert stage.kubelet.worker(f"{FLEET}-0").start_version == "1"
+    await workspace.kubectl("scale", f"ifl/{FLEET}", "--replicas=1")
+    await workspace.applied("1", replicas=1)
+    assert workspace.kubelet.worker(f"{FLEET}-0").start_version == "1"
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_every_strategy_takes_its_version_to_all_workers(stage: Stage) -> None:
-    await stage.make_fleet(replicas=3, version="1")
-    await stage.applied("1")
+async def test_every_strategy_takes_its_version_to_all_workers(workspace: Workspace) -> None:
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
 
     for version, strategy in enumerate(("InFlight", "Rolling", "Canary"), start=2):
-        await stage.publish(str(version), rollout={"strategy": strategy})
-        await stage.applied(str(version))
-    assert (await stage.weights())["status"]["canary"]["passed"] is True
+        await workspace.publish(str(version), rollout={"strategy": strategy})
+        await workspace.applied(str(version))
+    assert (await workspace.weights())["status"]["canary"]["passed"] is True
 
 
 @pytest.mark.usefixtures("shared_operator")
 async def test_an_adapter_is_served_with_the_base_weights_and_restored_after_a_restart(
-    stage: Stage,
+    workspace: Workspace,
 ) -> None:
-    await stage.make_fleet(replicas=2, version="1", adapters={"max": 2})
-    await stage.applied("1", replicas=2)
-    await stage.make_adapter("math", version="1")
+    await workspace.make_fleet(replicas=2, version="1", adapters={"max": 2})
+    await workspace.applied("1", replicas=2)
+    await workspace.make_adapter("math", version="1")
 
     def all_have(version: str) -> Callable[[], Awaitable[bool]]:
         async def have() -> bool:
-            return [_adapters_of(w) for w in stage.kubelet.workers] == [{"math": version}] * 2
+            return [_adapters_of(w) for w in workspace.kubelet.workers] == [{"math": version}] * 2
 
         return have
 
-    await stage.until(all_have("1"), "all workers have the adapter")
-    await stage.kubectl("wait", "--for=condition=Ready", "wv/math", "--timeout=30s")
-    await stage.kubelet.kill(f"{FLEET}-1")
-    worker = stage.kubelet.worker(f"{FLEET}-1")
-    await stage.until(lambda: _generates(worker), "the worker is admitted again")
+    await workspace.until(all_have("1"), "all workers have the adapter")
+    await workspace.kubectl("wait", "--for=condition=Ready", "wv/math", "--timeout=30s")
+    await workspace.kubelet.kill(f"{FLEET}-1")
+    worker = workspace.kubelet.worker(f"{FLEET}-1")
+    await workspace.until(lambda: _generates(worker), "the worker is admitted again")
     assert _adapters_of(worker) == {"math": "1"}
     patch = '{"spec":{"version":"2"}}'
-    await stage.kubectl("patch", "wv/math", "--type=merge", "-p", patch)
-    await stage.until(all_have("2"), "all workers have the next version")
-    await stage.kubectl("delete", "wv/math")
-    await stage.until(lambda: _have_none(stage), "no worker has it any more")
-    await stage.applied("1", replicas=2)
+    await workspace.kubectl("patch", "wv/math", "--type=merge", "-p", patch)
+    await workspace.until(all_have("2"), "all workers have the next version")
+    await workspace.kubectl("delete", "wv/math")
+    await workspace.until(lambda: _have_none(workspace), "no worker has it any more")
+    await workspace.applied("1", replicas=2)
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_a_worker_that_finds_other_files_of_an_adapter_is_not_admitted(stage: Stage) -> None:
-    await stage.make_fleet(replicas=2, version="1", adapters={"max": 2})
-    await stage.applied("1", replicas=2)
-    await stage.make_adapter("math", version="1")
-    await stage.kubectl("wait", "--for=condition=Ready", "wv/math", "--timeout=30s")
-    (pin,) = (await stage.fleet())["status"]["pinnedAdapters"]
+async def test_a_worker_that_finds_other_files_of_an_adapter_is_not_admitted(
+    workspace: Workspace,
+) -> None:
+    await workspace.make_fleet(replicas=2, version="1", adapters={"max": 2})
+    await workspace.applied("1", replicas=2)
+    await workspace.make_adapter("math", version="1")
+    await workspace.kubectl("wait", "--for=condition=Ready", "wv/math", "--timeout=30s")
+    (pin,) = (await workspace.fleet())["status"]["pinnedAdapters"]
     path = pin["source"]["path"]
-    worker = stage.kubelet.worker(f"{FLEET}-1")
+    worker = workspace.kubelet.worker(f"{FLEET}-1")
     worker.files.rewritten[path] = "others"
 
-    await stage.kubelet.kill(f"{FLEET}-1")
-    await stage.until(lambda: _is_stalled(stage, "VersionReused"), "VersionReused is reported")
+    await workspace.kubelet.kill(f"{FLEET}-1")
+    await workspace.until(
+        lambda: _is_stalled(workspace, "VersionReused"), "VersionReused is reported"
+    )
     assert worker.admitted is False
     assert worker.adapters == {}
 
     worker.files.rewritten.pop(path)
-    await stage.until(lambda: _generates(worker), "the first files are back")
+    await workspace.until(lambda: _generates(worker), "the first files are back")
     assert worker.adapters["math"].digest == pin["digest"]
 
 
-async def _is_stalled(stage: Stage, reason: str) -> bool:
-    found = json.loads(await stage.kubectl("get", "wv/math", "-o", "json"))
+async def _is_stalled(workspace: Workspace, reason: str) -> bool:
+    found = json.loads(await workspace.kubectl("get", "wv/math", "-o", "json"))
     stalled = [c for c in found["status"]["conditions"] if c["type"] == "Stalled"]
     return [c["reason"] for c in stalled] == [reason]
 
@@ -198,65 +208,67 @@ def _adapters_of(worker: FakeWorker) -> dict[str, str]:
     return {name: adapter.version for name, adapter in worker.adapters.items()}
 
 
-async def _have_none(stage: Stage) -> bool:
-    return not any(w.adapters for w in stage.kubelet.workers)
+async def _have_none(workspace: Workspace) -> bool:
+    return not any(w.adapters for w in workspace.kubelet.workers)
 
 
 async def _generates(worker) -> bool:
     return worker.generates
 
 
-async def _are(stage: Stage, replicas: int) -> bool:
+async def _are(workspace: Workspace, replicas: int) -> bool:
     expected = [f"{FLEET}-{n}" for n in range(replicas)]
-    status = (await stage.fleet())["status"]
-    return sorted(await stage.objects("pods")) == expected and status["replicas"] == replicas
+    status = (await workspace.fleet())["status"]
+    return sorted(await workspace.objects("pods")) == expected and status["replicas"] == replicas
 
 
-async def _at_rest(stage: Stage) -> None:
+async def _at_rest(workspace: Workspace) -> None:
     """Wait until the operator has long found nothing to write, not even what it held back."""
-    (operator,) = stage.operators
+    (operator,) = workspace.operators
 
     async def rests() -> bool:
-        await _looked_again(stage)
+        await _looked_again(workspace)
         age = asyncio.get_running_loop().time() - operator.proxy.writes[-1].at
         return age > 1.5 * status_writer.PROGRESS_SECONDS
 
-    await stage.until(rests, "nothing more is written")
+    await workspace.until(rests, "nothing more is written")
 
 
-async def _looked_again(stage: Stage) -> None:
+async def _looked_again(workspace: Workspace) -> None:
     """Wait for a few reconciles, asking for them."""
-    (operator,) = stage.operators
+    (operator,) = workspace.operators
     until = await operator.metric("rlfleet_reconcile_seconds_count") + LOOKS
 
     async def has() -> bool:
         looked = f"looked={secrets.token_hex(4)}"
-        await stage.admin.merge(
-            stage.path("inferencefleets"), {"metadata": {"annotations": {"looked": looked}}}
+        await workspace.admin.merge(
+            workspace.path("inferencefleets"), {"metadata": {"annotations": {"looked": looked}}}
         )
         return await operator.metric("rlfleet_reconcile_seconds_count") >= until
 
-    await stage.until(has, "the operator looks at the fleet")
+    await workspace.until(has, "the operator looks at the fleet")
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_a_service_that_is_deleted_or_changed_is_restored_at_once(stage: Stage) -> None:
-    await stage.make_fleet(replicas=1, version="1")
-    await stage.applied("1", replicas=1)
-    before = (await stage.objects("services"))[FLEET]
+async def test_a_service_that_is_deleted_or_changed_is_restored_at_once(
+    workspace: Workspace,
+) -> None:
+    await workspace.make_fleet(replicas=1, version="1")
+    await workspace.applied("1", replicas=1)
+    before = (await workspace.objects("services"))[FLEET]
 
-    await stage.kubectl("delete", f"service/{FLEET}", "--wait=false")
+    await workspace.kubectl("delete", f"service/{FLEET}", "--wait=false")
 
     async def is_back() -> bool:
-        found = (await stage.objects("services")).get(FLEET)
+        found = (await workspace.objects("services")).get(FLEET)
         return found is not None and found["metadata"]["uid"] != before["metadata"]["uid"]
 
-    await stage.until(is_back, "the Service is there again")
+    await workspace.until(is_back, "the Service is there again")
 
-    await stage.kubectl("patch", f"service/{FLEET}", "-p", '{"spec": {"selector": {"a": "b"}}}')
+    await workspace.kubectl("patch", f"service/{FLEET}", "-p", '{"spec": {"selector": {"a": "b"}}}')
 
     async def is_right() -> bool:
-        found = (await stage.objects("services"))[FLEET]
+        found = (await workspace.objects("services"))[FLEET]
         return bool(found["spec"]["selector"] == before["spec"]["selector"])
 
-    await stage.until(is_right, "the Service selects the workers again")
+    await workspace.until(is_right, "the Service selects the workers again")

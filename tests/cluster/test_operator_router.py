@@ -6,92 +6,96 @@ from functools import partial
 
 from tests.cluster.support.admin import Json
 from tests.cluster.support.pool_crd import POOL, installed_pools, pool_of
-from tests.cluster.support.stage import FLEET, Stage
+from tests.cluster.support.workspace import FLEET, Workspace
 
 NAME = f"{FLEET}-router"
 APPS = "/apis/apps/v1"
 
 
-async def test_a_router_follows_its_field_and_the_status_follows_the_router(stage: Stage) -> None:
-    await stage.start_operator()
+async def test_a_router_follows_its_field_and_the_status_follows_the_router(
+    workspace: Workspace,
+) -> None:
+    await workspace.start_operator()
     router = {"image": "router:1", "resources": {"requests": {"cpu": "1500m"}}}
-    await stage.make_fleet(replicas=1, serving={"adminPort": stage.admin_port}, router=router)
+    await workspace.make_fleet(
+        replicas=1, serving={"adminPort": workspace.admin_port}, router=router
+    )
 
     async def made() -> Json | None:
-        return (await stage.objects("deployments", root=APPS)).get(NAME)
+        return (await workspace.objects("deployments", root=APPS)).get(NAME)
 
-    deployment = await stage.until(made, "the fleet has a router")
+    deployment = await workspace.until(made, "the fleet has a router")
     assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "router:1"
 
     async def reachable() -> Json | None:
-        return (await stage.objects("services")).get(NAME)
+        return (await workspace.objects("services")).get(NAME)
 
     # The operator writes both at once, and the API server answers in either order.
-    service = await stage.until(reachable, "the router has a Service")
+    service = await workspace.until(reachable, "the router has a Service")
     assert service["spec"]["ports"][0]["port"] == 8000
-    path = f"{APPS}/namespaces/{stage.namespace}/deployments/{NAME}"
+    path = f"{APPS}/namespaces/{workspace.namespace}/deployments/{NAME}"
 
-    await stage.admin.merge(path, {"spec": {"replicas": 5}})
+    await workspace.admin.merge(path, {"spec": {"replicas": 5}})
 
     async def repaired() -> bool:
         found = await made()
         return found is not None and found["spec"]["replicas"] == 1
 
-    await stage.until(repaired, "the operator undoes what another writer changed")
+    await workspace.until(repaired, "the operator undoes what another writer changed")
 
     async def shown() -> bool:
-        found = (await stage.fleet()).get("status", {}).get("router", {})
+        found = (await workspace.fleet()).get("status", {}).get("router", {})
         return bool(found.get("readyReplicas") == 1)
 
-    await stage.until(shown, "the fleet's status has the ready replicas")
-    available = await stage.condition("RouterAvailable", of="inferencefleets")
+    await workspace.until(shown, "the fleet's status has the ready replicas")
+    available = await workspace.condition("RouterAvailable", of="inferencefleets")
     assert available is not None
     assert (available["status"], available["reason"]) == ("True", "RouterReady")
 
-    await stage.change_fleet(router=None)
+    await workspace.change_fleet(router=None)
 
     async def gone() -> bool:
-        services = await stage.objects("services")
+        services = await workspace.objects("services")
         return await made() is None and NAME not in services and FLEET in services
 
-    await stage.until(gone, "the router goes with its field, and the fleet's Service stays")
+    await workspace.until(gone, "the router goes with its field, and the fleet's Service stays")
 
     async def silent() -> bool:
-        return "router" not in (await stage.fleet())["status"]
+        return "router" not in (await workspace.fleet())["status"]
 
-    await stage.until(silent, "the status has no router")
+    await workspace.until(silent, "the status has no router")
 
 
-async def test_a_pool_waits_for_its_crd_and_follows_its_field(stage: Stage) -> None:
+async def test_a_pool_waits_for_its_crd_and_follows_its_field(workspace: Workspace) -> None:
     """The CRD is the published one. Nothing else of the fleet waits for it."""
-    serving = {"port": 8000, "adminPort": stage.admin_port, "inferencePool": POOL}
-    await stage.start_operator()
-    await stage.make_fleet(replicas=1, serving=serving)
+    serving = {"port": 8000, "adminPort": workspace.admin_port, "inferencePool": POOL}
+    await workspace.start_operator()
+    await workspace.make_fleet(replicas=1, serving=serving)
 
     async def stalled() -> Json | None:
-        return await stage.condition("Stalled", of="inferencefleets")
+        return await workspace.condition("Stalled", of="inferencefleets")
 
-    said = await stage.until(stalled, "the missing CRD is reported")
+    said = await workspace.until(stalled, "the missing CRD is reported")
     assert said["reason"] == "KindNotInstalled"
     assert "inferencepools of inference.networking.k8s.io/v1" in said["message"]
 
     async def serves() -> bool:
-        return stage.serving == ["1"]
+        return workspace.serving == ["1"]
 
-    await stage.until(serves, "the worker serves nevertheless")
-    async with installed_pools(stage):
-        found = await stage.until(partial(pool_of, stage), "the pool follows the CRD")
-        service = (await stage.objects("services"))[FLEET]
+    await workspace.until(serves, "the worker serves nevertheless")
+    async with installed_pools(workspace):
+        found = await workspace.until(partial(pool_of, workspace), "the pool follows the CRD")
+        service = (await workspace.objects("services"))[FLEET]
         assert found["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
         assert found["spec"]["endpointPickerRef"]["kind"] == "Service", "their default"
 
         async def well() -> bool:
             return await stalled() is None
 
-        await stage.until(well, "the report ends")
-        await stage.change_fleet(serving={"inferencePool": None})
+        await workspace.until(well, "the report ends")
+        await workspace.change_fleet(serving={"inferencePool": None})
 
         async def gone() -> bool:
-            return await pool_of(stage) is None
+            return await pool_of(workspace) is None
 
-        await stage.until(gone, "the pool goes with its field")
+        await workspace.until(gone, "the pool goes with its field")

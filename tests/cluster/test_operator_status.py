@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
-from tests.cluster.support.stage import FLEET, Stage
+from tests.cluster.support.workspace import FLEET, Workspace
 from tests.model.fake_state import digest_of
 
 from fleet_operator.api import names
@@ -21,44 +21,50 @@ from fleet_operator.runtime.metrics import Metrics
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_status_says_which_versions_serve_and_which_sources_must_stay(stage: Stage) -> None:
-    await stage.make_fleet(
+async def test_status_says_which_versions_serve_and_which_sources_must_stay(
+    workspace: Workspace,
+) -> None:
+    await workspace.make_fleet(
         replicas=3, version="1", rollout={"strategy": "Rolling", "maxUnavailable": 1}
     )
-    await stage.applied("1")
-    first = await _status(stage)
+    await workspace.applied("1")
+    first = await _status(workspace)
     assert first["versions"] == [{"version": "1", "digest": digest_of("1"), "workers": 3}]
     assert _paths(first) == {"/weights/base", "/weights/step_1"}
 
-    for worker in stage.kubelet.workers:
+    for worker in workspace.kubelet.workers:
         worker.slow_seconds = 0.5
-    await stage.publish("2")
-    mixed = await stage.until(lambda: _differing(stage), "workers differ")
+    await workspace.publish("2")
+    mixed = await workspace.until(lambda: _differing(workspace), "workers differ")
     assert sum(v["workers"] for v in mixed["versions"]) <= 3
     assert _paths(mixed) == {"/weights/base", "/weights/step_1", "/weights/step_2"}
 
-    await stage.applied("2")
-    second = await _status(stage)
+    await workspace.applied("2")
+    second = await _status(workspace)
     assert second["versions"] == [{"version": "2", "digest": digest_of("2"), "workers": 3}]
     assert _at(second) > _at(first)
-    weights = (await stage.weights())["status"]
+    weights = (await workspace.weights())["status"]
     assert weights["applied"]["appliedAt"] == second["applied"]["appliedAt"]
     # The one before it stays: a rollback would read it. Earlier ones may go.
-    await stage.publish("3")
-    await stage.applied("3")
-    assert _paths(await _status(stage)) == {"/weights/base", "/weights/step_2", "/weights/step_3"}
+    await workspace.publish("3")
+    await workspace.applied("3")
+    assert _paths(await _status(workspace)) == {
+        "/weights/base",
+        "/weights/step_2",
+        "/weights/step_3",
+    }
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_the_columns_answer_without_a_describe(stage: Stage) -> None:
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
+async def test_the_columns_answer_without_a_describe(workspace: Workspace) -> None:
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
 
-    fleet = await _table(stage, "ifl")
-    weights = await _table(stage, "wv")
+    fleet = await _table(workspace, "ifl")
+    weights = await _table(workspace, "wv")
 
     assert (fleet["READY"], fleet["REPLICAS"], fleet["AVAILABLE"]) == ("True", "2", "2")
-    assert fleet["ENDPOINT"] == f"http://{FLEET}.{stage.namespace}.svc:8000"
+    assert fleet["ENDPOINT"] == f"http://{FLEET}.{workspace.namespace}.svc:8000"
     assert (weights["READY"], weights["APPLIED"], weights["WORKERS"]) == ("True", "1", "2/2")
     assert float(weights["PAUSE(S)"]) >= 0
     for table in (fleet, weights):
@@ -66,13 +72,15 @@ async def test_the_columns_answer_without_a_describe(stage: Stage) -> None:
 
 
 async def test_the_api_server_refuses_a_status_that_was_decided_on_an_older_fleet(
-    stage: Stage,
+    workspace: Workspace,
 ) -> None:
     """As a leader sends it that was frozen before its write, while another one led."""
-    await stage.make_fleet(replicas=1, version="1")
-    metadata = (await stage.fleet())["metadata"]
+    await workspace.make_fleet(replicas=1, version="1")
+    metadata = (await workspace.fleet())["metadata"]
     configuration = Configuration()
-    await config.load_kube_config(str(stage.cluster.kubeconfig), client_configuration=configuration)
+    await config.load_kube_config(
+        str(workspace.cluster.kubeconfig), client_configuration=configuration
+    )
     async with AsyncExitStack() as stack:
         client = KubeClient(configuration)
         stack.push_async_callback(client.close)
@@ -81,7 +89,7 @@ async def test_the_api_server_refuses_a_status_that_was_decided_on_an_older_flee
         async def write(observed: int, version: str) -> str:
             return await statuses.write(
                 names.FLEET_PLURAL,
-                namespace=stage.namespace,
+                namespace=workspace.namespace,
                 name=FLEET,
                 uid=metadata["uid"],
                 status={"observedGeneration": observed},
@@ -91,19 +99,19 @@ async def test_the_api_server_refuses_a_status_that_was_decided_on_an_older_flee
         later = await write(1, metadata["resourceVersion"])
         with pytest.raises(Conflict):
             await write(0, metadata["resourceVersion"])
-        assert (await _status(stage))["observedGeneration"] == 1
+        assert (await _status(workspace))["observedGeneration"] == 1
 
         await write(2, later)
-    assert (await _status(stage))["observedGeneration"] == 2
+    assert (await _status(workspace))["observedGeneration"] == 2
 
 
-async def _status(stage: Stage) -> dict[str, Any]:
-    found: dict[str, Any] = (await stage.fleet()).get("status", {})
+async def _status(workspace: Workspace) -> dict[str, Any]:
+    found: dict[str, Any] = (await workspace.fleet()).get("status", {})
     return found
 
 
-async def _differing(stage: Stage) -> dict[str, Any] | None:
-    status = await _status(stage)
+async def _differing(workspace: Workspace) -> dict[str, Any] | None:
+    status = await _status(workspace)
     return status if len(status.get("versions", ())) == 2 else None
 
 
@@ -115,9 +123,9 @@ def _at(status: dict[str, Any]) -> datetime:
     return datetime.fromisoformat(status["applied"]["appliedAt"])
 
 
-async def _table(stage: Stage, kind: str) -> dict[str, str]:
+async def _table(workspace: Workspace, kind: str) -> dict[str, str]:
     """The columns of `kubectl get -o wide` for one object, by heading."""
-    heading, row = (await stage.kubectl("get", kind, FLEET, "-o", "wide")).splitlines()
+    heading, row = (await workspace.kubectl("get", kind, FLEET, "-o", "wide")).splitlines()
     columns = list(re.finditer(r"\S+(?: \S+)*", heading))
     ends = [*(c.start() for c in columns[1:]), len(row)]
     return {c[0]: row[c.start() : end].strip() for c, end in zip(columns, ends, strict=True)}

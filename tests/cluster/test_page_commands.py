@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.support import monitoring_crds
-from tests.cluster.support.stage import FLEET, Stage
+from tests.cluster.support.workspace import FLEET, Workspace
 from tests.support.pages import ROOT, command_blocks, in_namespace, starting_with
 
 from devcluster import Cluster
@@ -96,13 +96,13 @@ def _is_listed(one: tuple[str, str], place: tuple[str, str]) -> bool:
 @pytest.mark.parametrize(("page", "command"), OBJECTS)
 @pytest.mark.usefixtures("shared_operator")
 async def test_a_command_of_a_page_is_one_that_the_cluster_takes(
-    stage: Stage, tmp_path: Path, page: str, command: str
+    workspace: Workspace, tmp_path: Path, page: str, command: str
 ) -> None:
     assert FLEET == NAMED
-    await stage.make_fleet(replicas=1, version="42")
-    await stage.applied("42", replicas=1)
+    await workspace.make_fleet(replicas=1, version="42")
+    await workspace.applied("42", replicas=1)
 
-    await _run(stage.cluster, page, in_namespace(command, stage.namespace), tmp_path)
+    await _run(workspace.cluster, page, in_namespace(command, workspace.namespace), tmp_path)
 
 
 @pytest.fixture

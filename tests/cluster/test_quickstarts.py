@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.cluster.support.namespaces import scratch_namespace
-from tests.cluster.support.stage import Release
+from tests.cluster.support.workspace import Release
 from tests.support.pages import in_namespace
 
 from devcluster import Cluster

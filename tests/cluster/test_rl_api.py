@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from tests.cluster.support.api_proxy import ApiProxy
 from tests.cluster.support.operator_process import KEPT
-from tests.cluster.support.stage import FLEET, Stage
+from tests.cluster.support.workspace import FLEET, Workspace
 from tests.cluster.test_operator_chart import NAMESPACE, Rendered
 from tests.support.waiting import eventually_async
 
@@ -44,12 +44,12 @@ def chart(devcluster_api: Cluster) -> Rendered:
 
 
 class RlApi:
-    """The process, and requests to the fleet of a stage."""
+    """The process, and requests to the fleet of a workspace."""
 
     def __init__(
-        self, stage: Stage, http: aiohttp.ClientSession, port: int, kubeconfig: Path
+        self, workspace: Workspace, http: aiohttp.ClientSession, port: int, kubeconfig: Path
     ) -> None:
-        self.stage = stage
+        self.workspace = workspace
         self.kubeconfig = kubeconfig
         self._http = http
         self._root = f"http://127.0.0.1:{port}"
@@ -57,7 +57,7 @@ class RlApi:
     async def send(
         self, method: str, path: str, token: str, body: Any = None
     ) -> tuple[int, dict[str, Any]]:
-        url = f"{self._root}/fleets/{self.stage.namespace}/{FLEET}{path}"
+        url = f"{self._root}/fleets/{self.workspace.namespace}/{FLEET}{path}"
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         async with self._http.request(method, url, json=body, headers=headers) as reply:
             return reply.status, await reply.json(content_type=None)
@@ -71,7 +71,7 @@ class RlApi:
 
     async def account(self, name: str, namespace: str, *verbs: str) -> str:
         """A token of a new service account with these rights on WeightVersions, and `get` on fleets."""
-        kubectl = self.stage.cluster.kubectl
+        kubectl = self.workspace.cluster.kubectl
         call = ("-n", namespace, "create")
         await asyncio.to_thread(kubectl, *call, "serviceaccount", name)
         for role, resource, granted in (
@@ -86,17 +86,17 @@ class RlApi:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def api(stage: Stage, chart: Rendered, tmp_path: Path) -> AsyncIterator[RlApi]:
+async def api(workspace: Workspace, chart: Rendered, tmp_path: Path) -> AsyncIterator[RlApi]:
     parts = [o for o in chart.objects if o["kind"] in PARTS and ACCOUNT in o["metadata"]["name"]]
     file = tmp_path / "account.yaml"
     file.write_text(yaml.safe_dump_all(parts))
-    kubectl = stage.cluster.kubectl
+    kubectl = workspace.cluster.kubectl
     await asyncio.to_thread(kubectl, "-n", NAMESPACE, "apply", "-f", str(file))
     token = (
         await asyncio.to_thread(kubectl, "-n", NAMESPACE, "create", "token", ACCOUNT)
     ).stdout.strip()
     port = free_port()
-    async with ApiProxy(stage.credentials) as proxy, aiohttp.ClientSession() as http:
+    async with ApiProxy(workspace.credentials) as proxy, aiohttp.ClientSession() as http:
         kubeconfig = proxy.kubeconfig(tmp_path, token)
         environment = {k: os.environ[k] for k in KEPT if k in os.environ} | {
             "KUBECONFIG": str(kubeconfig),
@@ -107,7 +107,7 @@ async def api(stage: Stage, chart: Rendered, tmp_path: Path) -> AsyncIterator[Rl
         process = await asyncio.create_subprocess_exec(
             *command, "--drain-seconds=0", env=environment, stderr=asyncio.subprocess.PIPE
         )
-        made = RlApi(stage, http, port, kubeconfig)
+        made = RlApi(workspace, http, port, kubeconfig)
         await eventually_async(made.is_live, within_seconds=30)
         yield made
         process.terminate()
@@ -118,12 +118,12 @@ async def api(stage: Stage, chart: Rendered, tmp_path: Path) -> AsyncIterator[Rl
 
 
 async def test_kubernetes_decides_about_each_request(api: RlApi) -> None:
-    stage = api.stage
-    await stage.make_fleet(replicas=1, version="1")
-    reader = await api.account("reader", stage.namespace, "get")
-    trainer = await api.account("trainer", stage.namespace, "get", "patch")
-    elsewhere = f"{stage.namespace}-other"
-    await stage.make_namespace(elsewhere)
+    workspace = api.workspace
+    await workspace.make_fleet(replicas=1, version="1")
+    reader = await api.account("reader", workspace.namespace, "get")
+    trainer = await api.account("trainer", workspace.namespace, "get", "patch")
+    elsewhere = f"{workspace.namespace}-other"
+    await workspace.make_namespace(elsewhere)
     stranger = await api.account("stranger", elsewhere, "get", "patch")
     publication = {"version": "2", "wait": False}
 
@@ -131,11 +131,11 @@ async def test_kubernetes_decides_about_each_request(api: RlApi) -> None:
         assert (await api.send("GET", "/v1/rl/state", token))[0] == status
     for token, status in (("", 401), (trainer[:-4], 401), (stranger, 403), (reader, 403)):
         assert (await api.send("PUT", "/v1/rl/weights", token, publication))[0] == status
-    assert (await stage.weights())["spec"]["version"] == "1"
+    assert (await workspace.weights())["spec"]["version"] == "1"
 
     status, rollout = await api.send("PUT", "/v1/rl/weights", trainer, publication)
     assert (status, rollout["weights"]["desired"]["version"]) == (202, "2")
-    weights = await stage.weights()
+    weights = await workspace.weights()
     assert weights["spec"]["version"] == "2"
     managers = {entry["manager"] for entry in weights["metadata"]["managedFields"]}
     assert ACCOUNT in managers
@@ -143,19 +143,19 @@ async def test_kubernetes_decides_about_each_request(api: RlApi) -> None:
     assert (status, state["weights"]["desired"]["version"]) == (200, "2")
     assert await api.send("GET", "/v1/rl/workers", reader) == (
         200,
-        {"protocol_version": 1, "namespace": stage.namespace, "workers": []},
+        {"protocol_version": 1, "namespace": workspace.namespace, "workers": []},
     )
 
 
 async def test_the_token_of_a_deleted_account_is_401_within_the_documented_bound(
     api: RlApi,
 ) -> None:
-    stage = api.stage
-    await stage.make_fleet(replicas=1, version="1")
-    reader = await api.account("reader", stage.namespace, "get")
+    workspace = api.workspace
+    await workspace.make_fleet(replicas=1, version="1")
+    reader = await api.account("reader", workspace.namespace, "get")
     assert (await api.send("GET", "/v1/rl/state", reader))[0] == 200
-    delete = ("-n", stage.namespace, "delete", "serviceaccount", "reader")
-    await asyncio.to_thread(stage.cluster.kubectl, *delete)
+    delete = ("-n", workspace.namespace, "delete", "serviceaccount", "reader")
+    await asyncio.to_thread(workspace.cluster.kubectl, *delete)
 
     async def is_refused() -> bool:
         # Each use of the token is one of a cached review, which must not make it last longer.
@@ -165,22 +165,22 @@ async def test_the_token_of_a_deleted_account_is_401_within_the_documented_bound
 
 
 async def test_a_spec_that_the_api_server_refuses_is_422(api: RlApi) -> None:
-    stage = api.stage
-    await stage.make_fleet(replicas=1, version="1")
-    trainer = await api.account("trainer", stage.namespace, "get", "patch")
+    workspace = api.workspace
+    await workspace.make_fleet(replicas=1, version="1")
+    trainer = await api.account("trainer", workspace.namespace, "get", "patch")
     refused = {"version": "2", "source": {"path": "/weights/../etc"}}
 
     status, problem = await api.send("PUT", "/v1/rl/weights", trainer, refused)
     assert (status, problem["reason"]) == (422, "Invalid")
-    assert (await stage.weights())["spec"]["version"] == "1"
+    assert (await workspace.weights())["spec"]["version"] == "1"
 
 
 async def test_a_trainer_that_knows_one_vllm_updates_the_whole_fleet(api: RlApi) -> None:
-    stage = api.stage
-    await stage.start_operator()
-    await stage.make_fleet(replicas=2, version="1")
-    await stage.applied("1", replicas=2)
-    trainer = await api.account("trainer", stage.namespace, "get", "patch")
+    workspace = api.workspace
+    await workspace.start_operator()
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
+    trainer = await api.account("trainer", workspace.namespace, "get", "patch")
 
     status, health = await api.send("GET", "/health", trainer)
     assert (status, health["total_backends"], health["control_fanout"]) == (200, 2, True)
@@ -188,11 +188,13 @@ async def test_a_trainer_that_knows_one_vllm_updates_the_whole_fleet(api: RlApi)
     step = {"weight_dir": "/weights/step_2"}
     status, reply = await api.send("POST", "/update_weights", trainer, step)
     assert (status, reply["status"], reply["weight_version"]) == (200, "ok", "2")
-    assert stage.serving == ["2", "2"]
+    assert workspace.serving == ["2", "2"]
     assert (await api.send("POST", "/resume", trainer))[0] == 200
 
     assert await api.send("GET", "/get_world_size", trainer) == (200, {"world_size": 2})
-    managers = {entry["manager"] for entry in (await stage.weights())["metadata"]["managedFields"]}
+    managers = {
+        entry["manager"] for entry in (await workspace.weights())["metadata"]["managedFields"]
+    }
     assert ACCOUNT in managers
     # The fleet's Service has no name outside of the cluster, where this process runs.
     status, problem = await api.send("POST", "/v1/completions", trainer, {})
@@ -204,8 +206,8 @@ async def test_a_stream_passes_part_by_part_for_an_account_that_may_get_the_flee
     api: RlApi,
 ) -> None:
     # In this process, since a Service has no name outside of the cluster.
-    await api.stage.make_fleet(replicas=1, version="1")
-    reader = await api.account("reader", api.stage.namespace, "get")
+    await api.workspace.make_fleet(replicas=1, version="1")
+    reader = await api.account("reader", api.workspace.namespace, "get")
     go_on = asyncio.Event()
 
     async def stream(request: web.Request) -> web.StreamResponse:
@@ -219,7 +221,7 @@ async def test_a_stream_passes_part_by_part_for_an_account_that_may_get_the_flee
     fake_router = web.Application()
     fake_router.router.add_post("/v1/completions", stream)
     kube = AsyncKube(load_access(api.kubeconfig), ACCOUNT)
-    path = f"/fleets/{api.stage.namespace}/{FLEET}/v1/completions"
+    path = f"/fleets/{api.workspace.namespace}/{FLEET}/v1/completions"
     async with TestServer(fake_router) as router:
         address = str(router.make_url("")).rstrip("/")
         app = build(parse_settings([]), kube, Lifecycle(), Metrics(), lambda _: address)

@@ -1,4 +1,4 @@
-"""The chart on the shared control plane, an operator that tests share, and a stage for each test."""
+"""The chart on the shared control plane, an operator that tests share, and a workspace for each test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from tests.cluster.support.operator_process import OperatorProcess
 from tests.cluster.support.shared_operator import SharedOperator
-from tests.cluster.support.stage import Release, Stage
+from tests.cluster.support.workspace import Release, Workspace
 
 from devcluster import Cluster
 
@@ -53,27 +53,27 @@ def release(devcluster_api: Cluster) -> Release:
 async def operator_of_run(
     devcluster_api: Cluster, release: Release, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[SharedOperator]:
-    """The shared operator, whether it runs or not. Tests ask for `shared_operator` or `stage`."""
+    """The shared operator, whether it runs or not. Tests ask for `shared_operator` or `workspace`."""
     async with SharedOperator(devcluster_api, release, tmp_path_factory.mktemp("operator")) as made:
         yield made
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def stage(
+async def workspace(
     operator_of_run: SharedOperator, request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[Workspace]:
     """A namespace and a node for one test. No operator runs, except `shared_operator` if the test
     asks for it.
     """
     if "shared_operator" not in request.fixturenames:
         await operator_of_run.stop()
-    async with Stage(operator_of_run.cluster, operator_of_run.release, tmp_path) as made:
+    async with Workspace(operator_of_run.cluster, operator_of_run.release, tmp_path) as made:
         yield made
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def shared_operator(operator_of_run: SharedOperator, stage: Stage) -> OperatorProcess:
+async def shared_operator(operator_of_run: SharedOperator, workspace: Workspace) -> OperatorProcess:
     """An operator that leads, with the chart's arguments. It has served earlier tests."""
     operator = await operator_of_run.leading()
-    stage.watch_log(operator)
+    workspace.watch_log(operator)
     return operator

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import yaml
-from tests.cluster.support.stage import FLEET, Json, Stage
+from tests.cluster.support.workspace import FLEET, Json, Workspace
 
 FILE = Path(__file__).parents[2] / "contract/recorded/inferencepools_1.0.0.yaml"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -16,22 +16,22 @@ POOL = {"endpointPickerRef": {"name": "policy-epp"}}
 
 
 @asynccontextmanager
-async def installed_pools(stage: Stage) -> AsyncIterator[None]:
+async def installed_pools(workspace: Workspace) -> AsyncIterator[None]:
     """Installs the CRD, and waits at the end until it is gone with all pools."""
     crd = yaml.safe_load(FILE.read_text())
     path = f"{CRDS}/{crd['metadata']['name']}"
-    await stage.admin.create(CRDS, crd)
+    await workspace.admin.create(CRDS, crd)
     try:
         yield
     finally:
-        await stage.admin.delete(path)
+        await workspace.admin.delete(path)
 
         async def gone() -> bool:
-            return await stage.admin.get(path) is None
+            return await workspace.admin.get(path) is None
 
-        await stage.until(gone, "the CRD is gone")
+        await workspace.until(gone, "the CRD is gone")
 
 
-async def pool_of(stage: Stage) -> Json | None:
+async def pool_of(workspace: Workspace) -> Json | None:
     """The fleet's pool, if there is one."""
-    return (await stage.objects("inferencepools", root=POOLS)).get(FLEET)
+    return (await workspace.objects("inferencepools", root=POOLS)).get(FLEET)

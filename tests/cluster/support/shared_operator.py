@@ -12,7 +12,7 @@ from typing import Self
 from tests.cluster.support.admin import Credentials
 from tests.cluster.support.api_proxy import ApiProxy
 from tests.cluster.support.operator_process import OperatorProcess
-from tests.cluster.support.stage import Release, operator_arguments
+from tests.cluster.support.workspace import Release, operator_arguments
 
 from devcluster import Cluster
 

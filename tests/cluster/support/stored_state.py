@@ -14,7 +14,7 @@ import secrets
 from typing import Any
 
 from tests.cluster.support.admin import Json
-from tests.cluster.support.stage import GROUP, Stage
+from tests.cluster.support.workspace import GROUP, Workspace
 
 CHILDREN = {
     "Service": ("/api/v1", "services"),
@@ -32,13 +32,15 @@ _OWNED_BY_THE_SERVER = {
 _NAMESPACE = "NAMESPACE"
 
 
-async def record(stage: Stage, crds: list[Json]) -> list[Json]:
+async def record(workspace: Workspace, crds: list[Json]) -> list[Json]:
     """The CRDs, the fleet, its WeightVersion and its children, ready to be written to a file."""
-    found = [_bare(await stage.admin.get(stage.path(plural)) or {}) for plural in ROOTS.values()]
+    found = [
+        _bare(await workspace.admin.get(workspace.path(plural)) or {}) for plural in ROOTS.values()
+    ]
     for kind, (root, plural) in CHILDREN.items():
-        children = await stage.objects(plural, root=root)
+        children = await workspace.objects(plural, root=root)
         found += [_child(kind, made) for made in children.values()]
-    text = json.dumps(found).replace(stage.namespace, _NAMESPACE)
+    text = json.dumps(found).replace(workspace.namespace, _NAMESPACE)
     objects: list[Json] = json.loads(text)
     return [*(without_texts(crd) for crd in crds), *objects]
 
@@ -78,17 +80,17 @@ def _child(kind: str, body: Json) -> Json:
     return made
 
 
-async def play(stage: Stage, recording: list[Json], *, manager: str) -> None:
-    """Create the objects of a recording in the stage's namespace, as the recorded operator had.
+async def play(workspace: Workspace, recording: list[Json], *, manager: str) -> None:
+    """Create the objects of a recording in the workspace's namespace, as the recorded operator had.
 
     `manager`: the field manager of the operator, which owns its children and the statuses.
     """
     text = json.dumps([o for o in recording if o["kind"] != "CustomResourceDefinition"])
-    objects: list[Json] = json.loads(text.replace(_NAMESPACE, stage.namespace))
+    objects: list[Json] = json.loads(text.replace(_NAMESPACE, workspace.namespace))
     uids: dict[str, str] = {}
     for body in objects:
         if plural := ROOTS.get(body["kind"]):
-            uids[body["kind"]] = await _play_ours(stage, plural, body, manager)
+            uids[body["kind"]] = await _play_ours(workspace, plural, body, manager)
     for body in (o for kind in CHILDREN for o in objects if o["kind"] == kind):
         made = copy.deepcopy(body)
         for owner in made["metadata"].get("ownerReferences", ()):
@@ -97,21 +99,23 @@ async def play(stage: Stage, recording: list[Json], *, manager: str) -> None:
             token = base64.b64encode(secrets.token_urlsafe(32).encode()).decode()
             made["data"] = dict.fromkeys(made["data"], token)
         root, plural = CHILDREN[made["kind"]]
-        path = f"{root}/namespaces/{stage.namespace}/{plural}/{made['metadata']['name']}"
-        await stage.admin.apply(path, made, manager=manager)
+        path = f"{root}/namespaces/{workspace.namespace}/{plural}/{made['metadata']['name']}"
+        await workspace.admin.apply(path, made, manager=manager)
 
 
-async def _play_ours(stage: Stage, plural: str, body: Json, manager: str) -> str:
+async def _play_ours(workspace: Workspace, plural: str, body: Json, manager: str) -> str:
     """Create an object of ours, and its status about the generation that it has here."""
     status = json.loads(json.dumps(body["status"]))
     spec = {k: v for k, v in body.items() if k != "status"}
-    root = f"{GROUP}/namespaces/{stage.namespace}/{plural}"
-    made = await stage.admin.create(root, spec)
+    root = f"{GROUP}/namespaces/{workspace.namespace}/{plural}"
+    made = await workspace.admin.create(root, spec)
     metadata = {k: made["metadata"][k] for k in ("name", "namespace", "uid")}
     _set_everywhere(status, "observedGeneration", made["metadata"]["generation"])
     head = {k: body[k] for k in ("apiVersion", "kind")}
     path = f"{root}/{metadata['name']}/status"
-    await stage.admin.apply(path, head | {"metadata": metadata, "status": status}, manager=manager)
+    await workspace.admin.apply(
+        path, head | {"metadata": metadata, "status": status}, manager=manager
+    )
     return str(metadata["uid"])
 
 

@@ -1,10 +1,10 @@
 """The setting of the operator's tests: a namespace, a fake node, operators behind proxies, one fleet.
 
-    async with Stage(cluster, release, folder) as stage:
-        operator = await stage.start_operator()
-        await stage.make_fleet(replicas=3)
-        await stage.publish("2")
-        await stage.applied("2")
+    async with Workspace(cluster, release, folder) as workspace:
+        operator = await workspace.start_operator()
+        await workspace.make_fleet(replicas=3)
+        await workspace.publish("2")
+        await workspace.applied("2")
 
 Real are the API server, its controllers and scheduler, the chart's account and rights, and the
 operator's process. Fake are the kubelet and the workers.
@@ -52,7 +52,7 @@ def operator_arguments(release: Release) -> list[str]:
     return [*release.arguments, f"--lease-namespace={release.namespace}"]
 
 
-class Stage:
+class Workspace:
     """One test's part of the shared cluster."""
 
     def __init__(
