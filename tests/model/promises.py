@@ -4,8 +4,8 @@
     never with a version that its canary has refused. Requests that a closed latch could not end
     count too.
  2. Where versions must not mix, no two workers in service generate with different weights at once.
- 3. A pause ends. It lasts no longer than its lease, and no longer than the timeouts of its rollout,
-    of the way back, and of the next version that all are ready for, whichever process dies.
+ 3. A pause ends. It lasts no longer than its lease, whichever process dies. Nor does it last longer than
+    the timeouts of its rollout, of the way back, and of the next version that all are ready for.
  4. Enough workers serve while a template change or a swap takes workers away. While no successor
     can be created, a template change takes no worker away. A pod counts as no worker there if it
     waited for a scheduling gate before the template changed, and still does.
@@ -176,8 +176,8 @@ class Promises:
 
     @property
     def longest_pause_seconds(self) -> float:
-        """How long one worker may hold its requests: for a load, and for the way back after a failure, or
-        for the next version, if all are ready for that just before the time is up.
+        """How long one worker may hold its requests: for a load and for the way back after a failure. Also
+        for the next version, if all become ready for that just before the time is up.
         """
         once = _once(self.rollout)
         return 2 * (once + LEASE_SECONDS) + once
