@@ -40,6 +40,22 @@ class RandomWaits:
         return (backoff.next_seconds() for _ in range(self.ATTEMPTS))
 
 
+class NoChanges(kopf.DiffBaseStorage):
+    """kopf's record of the last handled state. It stays empty, since no handler is for changes: kopf would
+    copy each object twice for each event, to compare it with the state before.
+    """
+
+    def build(self, **_: Any) -> Any:
+        """What kopf compares of an object: nothing."""
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        """The last handled state: none."""
+
+    def store(self, **_: Any) -> None:
+        """Keep nothing on the object."""
+
+
 def build_registry(store: Store) -> kopf.OperatorRegistry:
     """The handlers that fill the store."""
     registry = kopf.OperatorRegistry()
@@ -74,6 +90,7 @@ def build_settings() -> kopf.OperatorSettings:
     settings.queueing.idle_timeout = 1
     settings.queueing.error_delays = (1, 2, 5, 10)
     settings.persistence.finalizer = f"{names.GROUP}/operator"
+    settings.persistence.diffbase_storage = NoChanges()
     return settings
 
 

@@ -68,6 +68,19 @@ def test_nothing_keeps_state_on_the_objects_or_holds_them_back(watches: Watches)
     assert build_settings().posting.enabled is False
 
 
+def test_kopf_copies_no_object_to_look_for_changes() -> None:
+    class Uncopied(dict[str, Any]):
+        def __deepcopy__(self, memo: object) -> None:
+            raise AssertionError("an object was copied")
+
+    changes = build_settings().persistence.diffbase_storage
+    body, patch = kopf.Body({"metadata": {}, "spec": Uncopied()}), kopf.Patch()
+    essence = changes.build(body=body, extra_fields=())
+    changes.store(body=body, patch=patch, essence=essence)
+
+    assert (essence, changes.fetch(body=body), dict(patch)) == ({}, None, {})
+
+
 @pytest.mark.parametrize("kind", [None, "ADDED", "MODIFIED"])
 async def test_listed_and_added_objects_enter_the_store(watches: Watches, kind: str | None) -> None:
     """Objects of the first list have the kind None."""
