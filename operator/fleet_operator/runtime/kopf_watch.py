@@ -46,7 +46,7 @@ class NoChanges(kopf.DiffBaseStorage):
     """
 
     def build(self, **_: Any) -> Any:
-        """What kopf compares of an object: nothing."""
+        """The part of an object that kopf compares: nothing."""
         return {}
 
     def fetch(self, **_: Any) -> None:
