@@ -13,6 +13,7 @@ from fleet_operator.core.actions import Fence
 from fleet_worker.lifecycle.refused_stages import with_refusal
 from fleet_worker.protocol import Phase, Reason
 
+_SHORT = {"pauseSeconds": 20, "loadSeconds": 40}
 _BACK_TO_2 = {"version": "2", "rollbackTo": "2", "digest": digest_of("2")}
 """With a digest no worker compares the files first, which would delay `Ready`."""
 
@@ -285,8 +286,7 @@ def an_engine_that_breaks_once_while_the_applied_files_are_gone() -> Chronicle:
 
 def a_version_that_comes_late_in_a_pause() -> Chronicle:
     """Workers were paused for long when they are ready for the next version at last: they get the time for it"""
-    timeouts = {"pauseSeconds": 20, "loadSeconds": 40}
-    its = Chronicle(replicas=4, rollout={"timeouts": timeouts})
+    its = Chronicle(replicas=4, rollout={"timeouts": _SHORT})
     odd = its.fleet.pod(2)
     odd.worker.lie = "unmoved"
     its.fleet.publish("2")
@@ -302,7 +302,34 @@ def a_version_that_comes_late_in_a_pause() -> Chronicle:
     return its.end()
 
 
+def a_load_under_many_leaders() -> Chronicle:
+    """A worker does not load, and the leader changes every 35 s: the others do not wait for it without an end"""
+    its = Chronicle(replicas=3, rollout={"timeouts": _SHORT, "maxFailures": 1})
+    odd = its.fleet.pod(2)
+    odd.worker.lie, odd.suspect = "unmoved", True
+    its.fleet.publish("2")
+    its.until(lambda: [w.label for w in its.fleet.workers.values()].count("2") == 2)
+    while its.fleet.serving.count("2") < 2:
+        its.go(7, seconds=5.0)
+        its.fleet.start_operator()
+    return its.end()
+
+
+def a_superseded_version_of_a_canary_rollout() -> Chronicle:
+    """A worker does not load a version that its canary has passed, and a newer one is published: it is fenced"""
+    its = Chronicle(replicas=4, rollout={"strategy": "Canary", "timeouts": _SHORT})
+    odd = its.fleet.pod(2)
+    odd.worker.lie, odd.suspect = "unmoved", True
+    its.fleet.publish("2")
+    its.until(lambda: [w.label for w in its.fleet.workers.values()].count("2") == 3)
+    its.fleet.publish("3")
+    its.go(80, seconds=5.0)
+    return its.end()
+
+
 STORIES: list[Story] = [
+    a_load_under_many_leaders,
+    a_superseded_version_of_a_canary_rollout,
     a_version_that_comes_late_in_a_pause,
     an_engine_that_breaks_once_while_the_applied_files_are_gone,
     a_worker_with_other_weights_than_the_fleet,

@@ -8,7 +8,7 @@ MEANINGS = {
     "AllWorkersServing": "Every desired worker serves the desired version.",
     "RollingOut": "Workers are being updated to the desired version.",
     "WaitingForWorkers": "Workers are missing, starting or joining, or clients cannot reach them yet.",
-    "WaitingForCheckpoint": "The directory of the version does not exist yet. Workers look for it every few seconds, and the applied version keeps serving.",
+    "WaitingForCheckpoint": "The directory of the version does not exist yet. Workers look for it every few seconds, and the fleet stays on the applied version.",
     "NoWorkers": "The fleet has no workers, so it is not Ready.",
     "NewTemplate": "This operator creates pods differently from the one that recorded the fleet's template.",
     "UpdateHeld": "Workers have an older template of the spec, and `update.paused` or `OnDelete` keeps them.",

@@ -49,7 +49,7 @@ class ConditionReason(StrEnum):
     """Workers are missing, starting or joining, or clients cannot reach them yet."""
     WAITING_FOR_CHECKPOINT = "WaitingForCheckpoint"
     """The directory of the version does not exist yet. Workers look for it every few seconds, and the
-    applied version keeps serving."""
+    fleet stays on the applied version."""
     NO_WORKERS = "NoWorkers"
     """The fleet has no workers, so it is not Ready."""
 

@@ -145,11 +145,16 @@ class Rollout(Resource):
     on_failure: Literal["Halt", "Rollback"] = "Halt"
 
     @property
-    def longest_hold_seconds(self) -> float:
-        """How long workers may hold their requests: for a rollout, and for the way back."""
+    def hold_seconds(self) -> float:
+        """How long workers may hold their requests for one version."""
         timeouts = self.timeouts
         drain_seconds = self.pause.drain_timeout_seconds
-        return 2 * (timeouts.pause_seconds + drain_seconds + timeouts.load_seconds)
+        return timeouts.pause_seconds + drain_seconds + timeouts.load_seconds
+
+    @property
+    def longest_hold_seconds(self) -> float:
+        """How long workers may hold their requests: for a rollout, and for the way back."""
+        return 2 * self.hold_seconds
 
 
 class Update(Resource):

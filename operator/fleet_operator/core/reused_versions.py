@@ -49,7 +49,7 @@ def reuse_problem(
         )
     else:
         return None
-    message = f"{conflict}. The applied version keeps serving. {REMEDY}."
+    message = f"{conflict}. The fleet stays on the applied version. {REMEDY}."
     if digest is not None:
         message += (
             " If the files are the same, delete the WeightVersion and create it with "

@@ -29,7 +29,7 @@ def rollback_problem(weights: WeightsView, applied: Checkpoint) -> RolloutProble
         return None
     message = (
         f"run {spec.run_id} has applied version {applied.version} already, and spec.version "
-        f"is {spec.version}. The applied version keeps serving. To go back, set spec.rollbackTo: "
+        f"is {spec.version}. The fleet stays on the applied version. To go back, set spec.rollbackTo: "
         f'"{spec.version}". For another run, set another spec.runID.'
     )
     return RolloutProblem(reason=ConditionReason.REWIND_REFUSED, message=message, halt=False)

@@ -457,13 +457,24 @@ def test_members_that_loaded_an_overtaken_version_resume_on_it_before_the_next_c
     assert taken.goal.version == "42"
 
 
-def test_a_failure_of_an_overtaken_version_does_not_abandon_the_newest():
-    ahead = make_worker(0).paused("42").loaded()
-    refused = make_worker(1).paused("41").staged("42").failed_to_load("42")
-    taken = STEP(make_view(ahead, refused, wants="43"))
+class TestOvertaken:
+    AHEAD = make_worker(0).paused("42").loaded()
+    BEHIND = make_worker(1).paused("41").staged("42")
+    LONG = 2 * (60 + 60 + 600)
 
-    assert taken.problem is not None
-    assert not taken.problem.halt
+    def test_a_worker_that_fails_on_an_overtaken_version_is_fenced_and_abandons_nothing(self):
+        taken = STEP(make_view(self.AHEAD, self.BEHIND.failed_to_load("42"), wants="43"))
+
+        assert taken.problem is None
+        assert texts_of(taken.actions) == ["fence on policy-1"]
+
+    def test_a_worker_that_does_not_load_it_is_fenced_once_the_others_waited_long(self):
+        def after(seconds: float) -> list[str]:
+            view = make_view(self.AHEAD.heard(seconds), self.BEHIND, wants="43")
+            return texts_of(STEP(view).actions)
+
+        assert "load 42 on policy-1" in after(self.LONG - 1)
+        assert "fence on policy-1" in after(self.LONG)
 
 
 def test_pauses_of_workers_that_load_an_overtaken_version_are_renewed():

@@ -161,9 +161,10 @@ class TestPausedLongBeforeTheVersion:
     """Workers were paused for long when they became ready for the desired version."""
 
     LONG = 2 * (60 + 60 + 600) + 1
+    TOO_LONG = 3 * (60 + 60 + 600) + 1
 
-    def waiting(self, n: int) -> WorkerBuilder:
-        return make_worker(n).paused("42").staged("43").heard(self.LONG)
+    def waiting(self, n: int, *, seconds: float = LONG) -> WorkerBuilder:
+        return make_worker(n).paused("42").staged("43").heard(seconds)
 
     def test_they_get_the_time_of_a_load(self):
         def after(seconds: float):
@@ -174,17 +175,32 @@ class TestPausedLongBeforeTheVersion:
         assert after(600).problem is None
         assert after(601).problem is not None
 
+    @pytest.mark.parametrize("phase", [LOADING, RolloutPhase.PENDING])
+    def test_a_phase_that_starts_again_and_again_does_not_prolong_the_pause(self, phase):
+        held_long = self.waiting(0, seconds=self.TOO_LONG)
+
+        problem = step(make_view(held_long, self.waiting(1), wants="43", phase=phase)).problem
+        assert problem is not None
+        assert problem.halt
+
+    def test_without_a_rollout_they_get_no_more_time(self):
+        """The WeightVersion was deleted, or its version is refused."""
+        held_long = make_worker(0).paused("42").loaded().staged("41").heard(self.LONG)
+        view = make_view(held_long, make_worker(1).paused("41"), wants="41", phase=LOADING)
+
+        assert "fence on policy-0" in texts_of(step(view).actions)
+
     @pytest.mark.parametrize(
-        ("worker", "phase", "calls"),
+        ("worker", "seconds", "calls"),
         [
-            (make_worker(1).serving("41").staged("43"), STAGING, {"pause"}),
-            (make_worker(1).serving("41").staged("43"), PAUSING, {"pause", "fence"}),
-            (make_worker(1).serving("41").staged("43").silent(), STAGING, {"Quarantine"}),
+            (make_worker(1).serving("41").staged("43"), LONG, {"pause"}),
+            (make_worker(1).serving("41").staged("43"), TOO_LONG, {"pause", "fence"}),
+            (make_worker(1).serving("41").staged("43").silent(), LONG, {"Quarantine"}),
         ],
-        ids=["first call", "later", "silent"],
+        ids=["long", "too long", "silent"],
     )
-    def test_a_worker_is_left_behind_only_after_a_call_to_pause(self, worker, phase, calls):
-        taken = step(make_view(self.waiting(0), worker, wants="43", phase=phase))
+    def test_a_worker_that_is_not_paused_yet_is_left_behind_later(self, worker, seconds, calls):
+        taken = step(make_view(self.waiting(0, seconds=seconds), worker, wants="43", phase=PAUSING))
 
         assert {a.split()[0] for a in texts_of(taken.actions) if "policy-1" in a} == calls
 

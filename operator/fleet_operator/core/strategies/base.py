@@ -30,6 +30,8 @@ class RolloutView:
         applied: the weights that all members served last.
         halted: the desired version was abandoned in this generation.
         suspended: the rollout starts nothing new, and only finishes what holds requests.
+        is_superseded: `desired` is a version that a newer one has superseded, and that the rollout must
+            finish. It is not abandoned.
         members: admitted workers, and workers in service that do not answer.
         joining: workers that join, which run with a closed latch.
         forbids_mixing: the strategy never lets two versions generate at once.
@@ -58,6 +60,7 @@ class RolloutView:
     verdict: CanaryVerdict | None = None
     lora_goals: tuple[LoraGoal, ...] = ()
     workers: Workers = NO_WORKERS
+    is_superseded: bool = False
     held: Workers = field(init=False, compare=False, repr=False)
     """Members that hold their requests."""
 

@@ -75,10 +75,7 @@ def then(strategy: Strategy) -> Strategy:
             # Without files there is nothing to judge yet: canaries serve again.
             return strategy(view)
         if (superseded := _superseded(view)) is not None:
-            taken = strategy(replace(view, desired=superseded))
-            # A problem of the superseded version does not halt the desired one.
-            problem = taken.problem and replace(taken.problem, halt=False)
-            return replace(taken, problem=problem)
+            return strategy(replace(view, desired=superseded, is_superseded=True))
         if view.suspended:
             # No canary is judged now. All workers return to the applied weights, also paused ones: the
             # strategy would finish their rollout with weights that have no verdict.

@@ -130,19 +130,32 @@ def readers(view: RolloutView, waiting: Sequence[WorkerView]) -> str:
     return f"; at most {most} {agree(most, 'reads', 'read')} it at once"
 
 
-def blocking(view: RolloutView, by: Sequence[WorkerView]) -> list[WorkerView]:
+def blocking(
+    view: RolloutView, by: Sequence[WorkerView], *, is_timed: bool = False
+) -> list[WorkerView]:
     """The workers, if other workers stay paused for them longer than a rollout and a rollback may
     take; otherwise none.
 
-    A phase starts again with each newer version and after each lost answer. A pause does not.
+    A phase starts again with each newer version, after each lost answer, and with each leader. A pause
+    does not. `is_timed`: their phase has a timeout. They may have become ready
+    for the goal only now, so they get the time of one more rollout.
     """
-    return list(by) if is_held_too_long(view) else []
+    more_seconds = view.settings.hold_seconds if is_timed else 0.0
+    return list(by) if is_held_too_long(view, more_seconds=more_seconds) else []
 
 
-def is_held_too_long(view: RolloutView) -> bool:
-    """Whether a worker is paused for longer than a rollout and a rollback may take."""
+def is_held_too_long(view: RolloutView, *, more_seconds: float = 0.0) -> bool:
+    """Whether a worker is paused for longer than a rollout and a rollback may take, and `more_seconds`."""
     longest = max((m.held_seconds for m in view.held), default=0.0)
-    return longest > view.settings.longest_hold_seconds
+    return longest > view.settings.longest_hold_seconds + more_seconds
+
+
+def has_timeout(view: RolloutView, goal: Checkpoint) -> bool:
+    """Whether the recorded phase is about the way to the goal, so that its timeout applies. In a rollback
+    and in a superseded rollout it is about another version. Without a rollout it is about none.
+    """
+    others = view.halted or view.is_superseded or same_weights(goal, view.applied)
+    return same_weights(goal, view.desired) and not others
 
 
 def renew(view: RolloutView) -> Actions:
@@ -191,7 +204,7 @@ def over_budget(
     if others and len(failed) <= view.may_fail:
         return None
     served = same_weights(goal, view.applied)
-    if not same_weights(goal, view.desired) or view.halted or served:
+    if not same_weights(goal, view.desired) or view.halted or view.is_superseded or served:
         return None
     return problem_of(failed, goal, phase, may_fail=view.may_fail, halt=halt)
 

@@ -34,7 +34,7 @@ Failures:
 * Up to `maxFailures` failed workers are fenced, and join again when they can.
 * A rollback cannot be abandoned, nor can a superseded rollout that has begun to load. A worker that
   keeps the others paused for twice as long as a rollout may take is fenced. Workers that have just
-  become ready for a newer version keep the time for it, however long they have been paused before.
+  become ready for the desired version get the time of one more rollout.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ from fleet_operator.core.strategies.shared import (
     Actions,
     blocking,
     closed_by_load,
+    has_timeout,
     late,
     late_to_stage,
     loaded_beside,
@@ -162,9 +163,9 @@ def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
         worker_calls.pause(m, view.settings, reason=reason)
         for m in unpaused.where(lambda f: f.standing is Standing.OPEN)
     )
-    asked = view.phase is RolloutPhase.PAUSING or not _has_clock(view, goal)
-    slow = unpaused if asked else unpaused.where(lambda f: f.silent)
-    fenced = (overdue or blocking(view, slow)) if problem is None else []
+    silent = unpaused.where(lambda f: f.silent)
+    fenced = overdue or blocking(view, unpaused, is_timed=has_timeout(view, goal))
+    fenced = (fenced or blocking(view, silent)) if problem is None else []
     return Step(
         goal=goal,
         phase=RolloutPhase.PAUSING,
@@ -180,8 +181,7 @@ def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     refused = refused_by(view, goal, behind)
     broke = closed_by_load(view, goal)
     overdue = late(view, RolloutPhase.LOADING, view.settings.timeouts.load_seconds, behind)
-    if not _has_clock(view, goal):
-        overdue = overdue or blocking(view, behind)
+    overdue = overdue or blocking(view, behind, is_timed=has_timeout(view, goal))
     failed = [*refused, *broke, *without(overdue, refused)]
     problem = over_budget(view, goal, failed, RolloutPhase.LOADING, halt=True)
     actions: Actions = renew(view)
@@ -202,13 +202,6 @@ def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
         failed=names(failed),
         holds_requests=True,
     )
-
-
-def _has_clock(view: RolloutView, goal: Checkpoint) -> bool:
-    """Whether the recorded phase is that of the way to the goal, so that its duration counts. The phase of
-    a rollback, and of a superseded rollout, is of the desired version.
-    """
-    return not view.halted and same_weights(goal, view.desired)
 
 
 def _drained(workers: Sequence[WorkerView], goal: Checkpoint, view: RolloutView) -> Actions:
