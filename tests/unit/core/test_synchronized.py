@@ -176,7 +176,7 @@ class TestPausedLongBeforeTheVersion:
         assert after(601).problem is not None
 
     @pytest.mark.parametrize("phase", [LOADING, RolloutPhase.PENDING])
-    def test_a_phase_that_starts_again_and_again_does_not_prolong_the_pause(self, phase):
+    def test_a_phase_that_starts_repeatedly_does_not_prolong_the_pause(self, phase):
         held_long = self.waiting(0, seconds=self.TOO_LONG)
 
         problem = step(make_view(held_long, self.waiting(1), wants="43", phase=phase)).problem
