@@ -425,6 +425,14 @@ class Promises:
         self._note_source()
         name = (spec.version, spec.run_id)
         self.asked_at.setdefault((self.sim.desired.base_uid, *name), self.sim.now)
+        self._note_version()
+
+    def _note_version(self) -> None:
+        """Note the requested version, unless it is a refused step back from what is served now."""
+        spec = self.sim.desired.base_spec
+        if spec is None:
+            return
+        name = (spec.version, spec.run_id)
         if name != self.requested[-1] and not self._is_a_rewind(spec):
             self.requested.append(name)
 
@@ -465,7 +473,9 @@ class Promises:
         place = self._place_of(name)
         if place < self.served and not self.unknown:
             self.sim.fail(5, f"{what} from {self.requested[self.served]} to {name}")
-        self.served = place
+        if place != self.served:
+            self.served = place
+            self._note_version()  # from here it may be no step back
 
     def _place_of(self, name: Name) -> int:
         """Index of weights in `requested`: the first one that is not a step back, else the last one."""
