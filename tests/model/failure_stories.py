@@ -327,7 +327,90 @@ def a_superseded_version_of_a_canary_rollout() -> Chronicle:
     return its.end()
 
 
+def a_late_admission_to_a_worker_that_breaks() -> Chronicle:
+    """A new leader does not know of an admission to a worker, whose engine breaks and which is cut off"""
+    its = Chronicle(replicas=3, rollout={"timeouts": _SHORT, "maxFailures": 1})
+    joins = its.fleet.pod(2)
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    for ordinal in (0, 1):
+        its.fleet.pod(ordinal).worker.slow_seconds = 35.0
+    its.fleet.kill(joins, back_after_seconds=0.1)
+    its.until(lambda: joins.worker.staged == "2", seconds=0.5)
+    joins.worker.slow_seconds = 5.0
+    its.fleet.will_break("2", joins)
+    its.until(lambda: joins.worker.phase is Phase.BROKEN, seconds=0.5)
+    its.fleet.start_operator()
+    its.go(1, seconds=0.3)
+    its.fleet.cut_off(joins)
+    its.go(100, seconds=5.0)
+    return its.end()
+
+
+def a_superseded_version_that_broke_an_engine() -> Chronicle:
+    """One engine breaks on a version, and a newer one has no files yet: the others serve what they loaded"""
+    its = Chronicle(replicas=3, rollout={"timeouts": _SHORT, "maxFailures": 1})
+    breaks = its.fleet.pod(2)
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    its.fleet.pod(1).worker.slow_seconds, breaks.worker.slow_seconds = 8.0, 5.0
+    its.fleet.will_break("2", breaks)
+    its.until(lambda: its.fleet.pod(0).worker.label == "2")
+    its.fleet.publish("3")
+    its.fleet.files.absent.add("/weights/step_3")
+    its.go(60, seconds=5.0)
+    breaks.worker.breaking_versions.clear()
+    its.fleet.files.absent.clear()
+    return its.end()
+
+
+def _swaps_half_done(strategy: str, then: str) -> Chronicle:
+    """Two workers have loaded version 2, and the third one loads it for 35 s"""
+    rollout = {"strategy": strategy, "canary": {"then": then}, "timeouts": _SHORT}
+    its = Chronicle(replicas=3, rollout=rollout)
+    its.fleet.publish("2")
+    its.until(lambda: all(w.staged == "2" for w in its.fleet.workers.values()))
+    its.fleet.pod(0).worker.slow_seconds = 35.0
+    its.go(3)
+    return its
+
+
+def a_change_to_canary_while_all_are_paused() -> Chronicle:
+    """The strategy becomes Canary while all workers are paused, and a newer version comes: they serve first"""
+    its = _swaps_half_done("Synchronized", "Rolling")
+    its.fleet.control(rollout={"strategy": "Canary"})
+    its.fleet.publish("3")
+    its.go(80, seconds=5.0)
+    return its.end()
+
+
+def a_change_to_canary_while_a_worker_swaps() -> Chronicle:
+    """The strategy becomes Canary while one worker still swaps: the others do not go back to its old version"""
+    its = _swaps_half_done("InFlight", "Synchronized")
+    its.fleet.control(rollout={"strategy": "Canary"})
+    its.fleet.publish("3")
+    its.go(40, seconds=5.0)
+    return its.end()
+
+
+def a_change_of_strategy_late_in_a_swap() -> Chronicle:
+    """The strategy forbids mixing from the middle of the last swap on: the swap gets its whole time"""
+    rollout = {"strategy": "Rolling", "timeouts": _SHORT}
+    its = Chronicle(replicas=3, slow_seconds=2.0, rollout=rollout)
+    its.fleet.publish("2")
+    its.fleet.pod(0).worker.slow_seconds = 25.0
+    its.go(28)
+    its.fleet.control(rollout={"strategy": "Synchronized"})
+    its.go(40)
+    return its.end()
+
+
 STORIES: list[Story] = [
+    a_late_admission_to_a_worker_that_breaks,
+    a_superseded_version_that_broke_an_engine,
+    a_change_to_canary_while_all_are_paused,
+    a_change_to_canary_while_a_worker_swaps,
+    a_change_of_strategy_late_in_a_swap,
     a_load_under_many_leaders,
     a_superseded_version_of_a_canary_rollout,
     a_version_that_comes_late_in_a_pause,

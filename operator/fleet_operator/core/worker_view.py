@@ -173,7 +173,8 @@ class WorkerView:
             return False
         if self.state is None:
             return self.pod.started
-        could_open = self.pod.started and self.state.phase is Phase.JOINING
+        # In other phases than joining it takes no new admission, but one that is under way may come late.
+        could_open = self.pod.started and (self.may_open or self.state.phase is Phase.JOINING)
         opened_since = could_open and self.silent_seconds >= PROBE_SECONDS
         return self.state.admitted or opened_since
 

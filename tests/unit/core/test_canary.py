@@ -8,7 +8,7 @@ from tests.support.figures import figures
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
-from fleet_operator.core.strategies import canary, synchronized
+from fleet_operator.core.strategies import canary, rolling, synchronized
 from fleet_worker.protocol import Reason
 
 STEP = canary.then(synchronized.step)
@@ -459,6 +459,7 @@ def test_members_that_loaded_an_overtaken_version_resume_on_it_before_the_next_c
 
 class TestOvertaken:
     AHEAD = make_worker(0).paused("42").loaded()
+    AHEAD_TOO = make_worker(1).paused("42").loaded()
     BEHIND = make_worker(1).paused("41").staged("42")
     LONG = 2 * (60 + 60 + 600)
 
@@ -467,6 +468,20 @@ class TestOvertaken:
 
         assert taken.problem is None
         assert texts_of(taken.actions) == ["fence on policy-1"]
+
+    @pytest.mark.parametrize("strategy", [synchronized.step, rolling.step])
+    def test_paused_workers_do_not_wait_for_a_verdict_on_a_newer_version(self, strategy):
+        view = make_view(self.AHEAD, self.AHEAD_TOO, wants="43", forbids_mixing=False)
+        taken = canary.then(strategy)(view)
+
+        assert texts_of(taken.actions) == ["resume 42 on policy-0", "resume 42 on policy-1"]
+
+    def test_a_worker_that_loads_does_not_name_the_overtaken_version(self):
+        """It came from another strategy, and the others serve the version that it loads."""
+        swaps = make_worker(0).loading("40", "41").doing("apply", "41")
+        taken = STEP(make_view(swaps, make_worker(1).serving("41"), wants="43"))
+
+        assert taken.goal.version == "43"
 
     def test_a_worker_that_does_not_load_it_is_fenced_once_the_others_waited_long(self):
         def after(seconds: float) -> list[str]:

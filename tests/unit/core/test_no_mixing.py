@@ -49,6 +49,9 @@ def unknown(n: int) -> WorkerBuilder:
         pytest.param(unknown(0), True, id="a started worker without a state"),
         pytest.param(W(0).joining("41").silent(LONG), False, id="a joiner's latch is closed"),
         pytest.param(
+            W(0).broken().silent(LONG).is_up().that_may_open(), True, id="a late admission opens it"
+        ),
+        pytest.param(
             W(0).silent(LONG).unready(), False, id="a worker that never started is closed"
         ),
         pytest.param(hung(0).quarantined(), False, id="a quarantine lasts"),

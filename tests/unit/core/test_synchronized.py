@@ -119,10 +119,16 @@ class TestOvertaken:
         assert "resume 41 on policy-1" in texts_of(taken.actions)
         assert "resume 42 on policy-0" not in texts_of(taken.actions)
 
-    def test_if_the_load_broke_an_engine_the_overtaken_version_is_not_completed(self):
-        broke = make_worker(1).joining("41").failed_to_load("42")
+    def test_if_the_load_broke_an_engine_no_other_worker_loads_the_overtaken_version(self):
+        broke = make_worker(2).joining("41").failed_to_load("42")
 
-        assert step(make_view(loaded(0), broke, wants="43")).goal.version == "43"
+        assert step(make_view(loaded(0), held(1), broke, wants="43")).goal.version == "43"
+
+    def test_workers_that_have_loaded_the_overtaken_version_wait_for_no_newer_one(self):
+        broke = make_worker(2).joining("41").failed_to_load("42")
+        taken = step(make_view(loaded(0), loaded(1), broke, wants="43"))
+
+        assert {"resume 42 on policy-0", "resume 42 on policy-1"} <= set(texts_of(taken.actions))
 
     def test_the_version_before_the_pause_is_not_completed(self):
         left_over = make_worker(0).paused("40")
@@ -315,6 +321,17 @@ class TestFailures:
 
         assert step(make_view(*workers, phase_seconds=160, **late)).problem is None
         assert step(make_view(*workers, phase_seconds=161, **late)).problem is not None
+
+    def test_a_swap_that_began_late_in_the_phase_gets_its_time(self):
+        """The strategy was Rolling, whose swaps share one phase."""
+        swaps = make_worker(0).loading("41", "42").doing("apply", "42")
+
+        def after(seconds: float):
+            workers = (swaps.heard(seconds), loaded(1))
+            return step(make_view(*workers, phase=LOADING, phase_seconds=601)).problem
+
+        assert after(0) is None
+        assert after(600) is not None
 
     def test_a_silent_worker_that_may_fail_is_quarantined(self):
         view = make_view(

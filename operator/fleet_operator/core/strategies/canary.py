@@ -98,11 +98,12 @@ def _is_served(view: RolloutView) -> bool:
 def _superseded(view: RolloutView) -> Checkpoint | None:
     """The superseded version that held members have loaded already, if there is one.
 
-    It was judged, and paused members cannot wait for the next verdict: the rollout finishes with it.
+    It was judged, or comes from a strategy without canaries. Paused members cannot wait for the next
+    verdict: the rollout finishes with it. A worker that loads still names the weights that it had.
     """
-    held = view.held.where(lambda f: not f.paused_unchanged)
+    held = view.held.where(lambda f: not f.paused_unchanged and not f.operation)
     loaded = [w for w in loaded_beside(held, view.applied) if not same_weights(w, view.desired)]
-    if not view.forbids_mixing or len(loaded) != 1:
+    if len(loaded) != 1:
         return None
     ahead = next(m for m in held if m.has_loaded(loaded[0]))
     return Checkpoint.passing(loaded[0], source_of(ahead, view))

@@ -22,7 +22,8 @@ Superseded rollout (worked example). a, b and c serve 41. The desired version is
 paused, and a has loaded 42. Now the trainer asks for 43. No worker may resume: a has 42, b and c
 have 41, and 43 is not staged. b and c hold 42 in memory, so the shortest way is forward: the goal
 stays 42 until all three serve it, and becomes 43 with the next step. If no worker had loaded 42,
-invariant 3 would have resumed all three on 41 at once.
+invariant 3 would have resumed all three on 41 at once. If an engine has broken on 42, 42 is completed
+only if all members have loaded it: they serve at once.
 
 Failures:
 * A worker that refuses to stage is untouched. The old weights keep serving, the worker is called
@@ -96,8 +97,9 @@ def _goal(view: RolloutView) -> Checkpoint:
         (weights,) = loaded
         source = source_of(next(m for m in ahead if m.has_loaded(weights)), view)
         superseded = Checkpoint.passing(weights, source)
+        is_loaded = view.members.all(lambda f: f.has_loaded(superseded))
         at_hand = view.members.all(lambda f: f.has_loaded(superseded) or f.has_bytes(superseded))
-        if at_hand and not closed_by_load(view, superseded):
+        if is_loaded or (at_hand and not closed_by_load(view, superseded)):
             return superseded
     return view.desired
 
@@ -180,7 +182,10 @@ def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
 def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     refused = refused_by(view, goal, behind)
     broke = closed_by_load(view, goal)
-    overdue = late(view, RolloutPhase.LOADING, view.settings.timeouts.load_seconds, behind)
+    limit = float(view.settings.timeouts.load_seconds)
+    # Swaps of a strategy without a barrier share one phase, and each may have begun late in it.
+    slow = [m for m in behind if not _swaps_in_time(m, goal, limit)]
+    overdue = late(view, RolloutPhase.LOADING, limit, slow)
     overdue = overdue or blocking(view, behind, is_timed=has_timeout(view, goal))
     failed = [*refused, *broke, *without(overdue, refused)]
     problem = over_budget(view, goal, failed, RolloutPhase.LOADING, halt=True)
@@ -202,6 +207,11 @@ def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
         failed=names(failed),
         holds_requests=True,
     )
+
+
+def _swaps_in_time(worker: WorkerView, goal: Checkpoint, limit_seconds: float) -> bool:
+    seconds = worker.seconds_at("apply", goal)
+    return seconds is not None and seconds <= limit_seconds
 
 
 def _drained(workers: Sequence[WorkerView], goal: Checkpoint, view: RolloutView) -> Actions:
