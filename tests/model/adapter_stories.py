@@ -147,6 +147,19 @@ def requests_that_use_all_slots_while_an_adapter_is_rewritten() -> Chronicle:
     return its.end()
 
 
+def an_adapter_with_the_models_name() -> Chronicle:
+    """An adapter has the name of the base model: it is refused, and another one gets the only place"""
+    its = Chronicle(replicas=2, adapters={"max": 1})
+    its.fleet.publish_adapter("m", "1")
+    its.go(3)
+    its.fleet.publish_adapter("sql", "1")  # later, and later in the order of names
+    its.go(6)
+    if its.fleet.adapters("sql") != ["1~sql"] * 2:
+        its.fleet.fail(6, "an adapter that no fleet can serve takes the place of another")
+    its.fleet.delete_adapter("m")
+    return its.end()
+
+
 STORIES: list[Story] = [
     an_adapter_that_is_rewritten_under_its_path,
     an_adapter_that_is_rewritten_before_a_recreation,
@@ -157,4 +170,5 @@ STORIES: list[Story] = [
     a_staged_adapter_that_is_not_wanted_any_more,
     a_staged_adapter_whose_weightversion_is_deleted,
     requests_that_use_all_slots_while_an_adapter_is_rewritten,
+    an_adapter_with_the_models_name,
 ]

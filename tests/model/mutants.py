@@ -505,6 +505,14 @@ MUTANTS = [
         story="a_staged_adapter_whose_weightversion_is_deleted",
     ),
     Mutant(
+        6,
+        "an adapter with the name of the base model takes a place",
+        "core/observed.py",
+        "if name and not self.has_model_name(w)]",
+        "if name]",
+        story="an_adapter_with_the_models_name",
+    ),
+    Mutant(
         9,
         "other files under the same version of a run count as applied",
         "core/reused_versions.py",

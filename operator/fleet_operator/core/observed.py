@@ -191,13 +191,19 @@ class FleetObserved:
 
     @property
     def lora_weights(self) -> tuple[WeightsView, ...]:
-        """The WeightVersions that steer adapters, oldest first, at most `spec.adapters.max`."""
-        steering = [w for name, w in self._steering.items() if name]
+        """The WeightVersions that steer adapters, oldest first, at most `spec.adapters.max`. One with the
+        name of the base model takes no place: workers refuse it.
+        """
+        steering = [w for name, w in self._steering.items() if name and not self.has_model_name(w)]
         return tuple(steering[: self.spec.adapters.max])
 
     def steers(self, weights: WeightsView) -> WeightsView | None:
         """Returns the WeightVersion that steers the base weights or the adapter of this one."""
         return self._steering.get(weights.spec.adapter)
+
+    def has_model_name(self, weights: WeightsView) -> bool:
+        """Whether its adapter has the name under which requests reach the base model."""
+        return weights.spec.adapter == self.spec.model.name
 
     def _steers_what(self) -> dict[str, WeightsView]:
         if self.is_external:

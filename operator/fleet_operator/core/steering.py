@@ -28,7 +28,7 @@ def not_steering(observed: FleetObserved, weights: WeightsView) -> NotSteering |
         message = f"WeightVersion {steering.name} is older and steers {what}; delete one of the two"
         second = ConditionReason.SECOND_ADAPTER_VERSION
         return second if adapter else ConditionReason.SECOND_BASE_VERSION, message
-    if adapter == observed.spec.model.name:
+    if observed.has_model_name(weights):
         message = f"{adapter!r} is the name of the base model in requests; give the LoRA adapter another name"
         return ConditionReason.INVALID_SPEC, message
     if adapter and all(w.uid != weights.uid for w in observed.lora_weights):

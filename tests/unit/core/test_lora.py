@@ -436,6 +436,20 @@ class TestRefusals:
         fleet = _fleet(_with(make_worker(0).serving("base")), wants=[weights])
 
         assert not_steering(fleet, weights)[0] is ConditionReason.INVALID_SPEC
+        assert _calls(fleet) == []
+
+    def test_an_adapter_with_the_models_name_takes_no_place_of_another(self):
+        wants = [_weights("1", adapter="m"), _weights("1")]
+        fleet = _fleet(_with(make_worker(0).serving("base")), wants=wants, room=1)
+
+        assert not_steering(fleet, wants[1]) is None
+        assert _calls(fleet) == ["stage-adapter sql 1 on policy-0"]
+
+    def test_an_adapter_with_the_models_name_is_removed_from_workers(self):
+        worker = _with(make_worker(0).serving("base"), m="1")
+        fleet = _fleet(worker, wants=_weights("1", adapter="m"))
+
+        assert _calls(fleet) == ["remove-adapter m on policy-0"]
 
 
 class TestFilesOfAServedVersion:
