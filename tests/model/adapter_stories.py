@@ -6,6 +6,8 @@ from tests.model.chronicle import Chronicle, Story
 from tests.model.fake_state import FakeAdapter, digest_of
 from tests.model.faults import Faults
 
+_SHORT = {"timeouts": {"stageSeconds": 30, "loadSeconds": 20}}
+
 
 def an_adapter_that_is_rewritten_under_its_path() -> Chronicle:
     """The files of an adapter are rewritten: workers that restart are admitted only with the first ones"""
@@ -160,6 +162,47 @@ def an_adapter_with_the_models_name() -> Chronicle:
     return its.end()
 
 
+def an_adapter_whose_trainer_dies_while_it_writes() -> Chronicle:
+    """A trainer dies before it completes an adapter: the wait is reported in time, and ends by itself"""
+    its = Chronicle(replicas=2, rollout=_SHORT)
+    its.fleet.publish_adapter("lora", "1")
+    its.until(lambda: its.fleet.adapters("lora") == ["1~lora"] * 2)
+    its.fleet.leave_unfinished("/weights/lora/step_2")
+    its.fleet.publish_adapter("lora", "2")
+    its.go(12, seconds=6.0)
+    if not its.fleet.stalled_adapter("lora"):
+        its.fleet.fail(6, "workers wait for an adapter, and its WeightVersion is not stalled")
+    its.fleet.finish("/weights/lora/step_2")
+    return its.end()
+
+
+def an_adapter_that_a_joining_worker_finds_unfinished() -> Chronicle:
+    """A served adapter loses its last file, and a worker restarts: its wait is reported in time"""
+    its = Chronicle(replicas=2, rollout=_SHORT)
+    its.fleet.publish_adapter("lora", "1")
+    its.until(lambda: its.fleet.adapters("lora") == ["1~lora"] * 2)
+    its.fleet.leave_unfinished("/weights/lora/step_1")
+    its.fleet.kill(its.fleet.pod(1))
+    its.go(14, seconds=6.0)
+    if not its.fleet.stalled_adapter("lora"):
+        its.fleet.fail(6, "a worker cannot join, and the WeightVersion is not stalled")
+    its.fleet.finish("/weights/lora/step_1")
+    return its.end()
+
+
+def slots_for_adapters_that_held_workers_do_not_have() -> Chronicle:
+    """A fleet reserves slots while updates are paused: an adapter reports the pods without slots"""
+    its = Chronicle(replicas=2, adapters={"max": 0}, update={"paused": True})
+    its.fleet.change_fleet("reserves slots for adapters", adapters={"max": 2})
+    its.go(3)
+    its.fleet.publish_adapter("lora", "1")
+    its.go(3)
+    if not its.fleet.stalled_adapter("lora"):
+        its.fleet.fail(6, "workers have no slots for an adapter, and this is not reported")
+    its.fleet.change_fleet("lets the operator replace pods", update={"paused": False})
+    return its.end()
+
+
 STORIES: list[Story] = [
     an_adapter_that_is_rewritten_under_its_path,
     an_adapter_that_is_rewritten_before_a_recreation,
@@ -171,4 +214,7 @@ STORIES: list[Story] = [
     a_staged_adapter_whose_weightversion_is_deleted,
     requests_that_use_all_slots_while_an_adapter_is_rewritten,
     an_adapter_with_the_models_name,
+    an_adapter_whose_trainer_dies_while_it_writes,
+    an_adapter_that_a_joining_worker_finds_unfinished,
+    slots_for_adapters_that_held_workers_do_not_have,
 ]

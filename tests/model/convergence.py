@@ -181,6 +181,11 @@ class Convergence:
         waits |= phase is RolloutPhase.PENDING and not decision.rollout.step.holds_requests
         if not waits and not self.stalled:
             self.fail(6, f"version {self.version} stays {phase} without a condition")
+        for uid, status in self.leader.weights.items():
+            under_way = status.phase in {RolloutPhase.STAGING, RolloutPhase.LOADING}
+            stalled = condition_of(status.conditions, ConditionType.STALLED)
+            if uid != self.desired.base_uid and under_way and stalled is None:
+                self.fail(6, f"{uid}: the adapter stays {status.phase} without a condition")
 
     def _converges(self, bound: int) -> bool:
         self.mend()

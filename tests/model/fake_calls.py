@@ -436,6 +436,8 @@ def _read(worker: FakeWorker, action: ReadLora) -> tuple[FakeAdapter, Reason | N
     taken = len(worker.adapters) + len(worker.staged_adapters)
     if source in worker.files.absent:
         reason = Reason.SOURCE_ABSENT
+    elif source in worker.files.unfinished:
+        reason = Reason.SOURCE_NOT_READY
     elif source in worker.bad_sources:
         reason = Reason.CHECKPOINT_TRUNCATED
     elif taken >= worker.room_for_adapters:

@@ -181,6 +181,12 @@ def pod_environment(manifest: dict[str, Any]) -> dict[str, str]:
     return {v["name"]: v["value"] for v in container["env"] if "value" in v}
 
 
+def has_adapter_slots(manifest: dict[str, Any]) -> bool:
+    """Whether the worker of a manifest starts with slots for adapters."""
+    (container,) = manifest["spec"]["containers"]
+    return "--max-loras" in container["args"]
+
+
 def described(pod: FakePod) -> str:
     """A pod in one line, for failures and logs."""
     worker = pod.worker

@@ -99,11 +99,13 @@ _VARIANT = "~"
 @dataclass
 class Files:
     """Contents of every path of the shared store. `rewritten`: path → contents that replaced the
-    first ones. `absent`: paths that do not exist now. `changed_at`: path → when that changed last.
+    first ones. `absent`: paths that do not exist now. `unfinished`: paths without their last file.
+    `changed_at`: path → when that changed last.
     """
 
     rewritten: dict[str, str] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
+    unfinished: set[str] = field(default_factory=set)
     changed_at: dict[str, float] = field(default_factory=dict)
 
     def at(self, source: str) -> str:
@@ -176,7 +178,7 @@ def _state_of(worker: FakeWorker) -> WorkerState:
             _adapter(name, worker.adapters.get(name), worker.staged_adapters.get(name))
             for name in sorted(worker.adapters.keys() | worker.staged_adapters)
         ),
-        adapter_slots=_slots(len(worker.adapters)),
+        adapter_slots=_slots(len(worker.adapters)) if worker.has_slots else None,
     )
 
 

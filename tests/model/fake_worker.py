@@ -43,7 +43,7 @@ IDLE_TIMEOUT_SECONDS = 60.0
 _SURVIVES_A_RESTART = (
     *("uid", "ordinal", "revision", "start_version", "start_source", "start_seconds", "requests"),
     *("slow_seconds", "lie", "odd_versions", "bad_sources", "breaking_versions", "ahead"),
-    *("start_run_id", "start_digest", "files", "room_for_adapters"),
+    *("start_run_id", "start_digest", "files", "room_for_adapters", "has_slots"),
 )
 
 
@@ -66,6 +66,7 @@ class FakeWorker:
             the latch, and loads and admissions ignore unfinished requests.
         ahead: it is of a newer release, which has words of its own for a load and for staging.
         hung: it answers no call; running requests continue.
+        has_slots: its template has slots for adapters.
         room_for_adapters: how many versions of adapters its memory holds.
         no_slot_until: until then requests use all slots of adapters.
         failing_adapters: how many of the next loads of adapters fail in the engine.
@@ -105,6 +106,7 @@ class FakeWorker:
     refused_stages: tuple[Note, ...] = ()
     load_failure: Note | None = None
     refused_adapters: RefusedAdapters = field(default_factory=RefusedAdapters)
+    has_slots: bool = True
     room_for_adapters: int = ROOM_FOR_ADAPTERS
     no_slot_until: float = 0
     failing_adapters: int = 0

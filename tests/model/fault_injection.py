@@ -105,6 +105,16 @@ class FaultInjection:
         """Whether other files lie under a path than the first ones."""
         return path in self.files.rewritten
 
+    def leave_unfinished(self, path: str) -> None:
+        """A trainer dies before it has written the last file of an adapter under a path."""
+        self.note("fault", f"the files of {path} are not complete")
+        self.files.unfinished.add(path)
+
+    def finish(self, path: str) -> None:
+        """The last file is there."""
+        self.note("trainer", f"completes the files of {path}")
+        self.files.unfinished.discard(path)
+
     def restore(self, path: str) -> None:
         """The first files are back under a path."""
         self.note("user", f"restores the files of {path}")

@@ -17,7 +17,8 @@
     swap is late. A pod behind a scheduling gate does not delay the rollout of the other workers,
     and is not a reason for `Stalled`.
  7. A fleet without changes writes nothing. A worker that has refused a version of an adapter is not
-    asked for it again before 10 s are over, unless only a slot was missing.
+    asked for it again before 10 s are over. After a missing slot or incomplete files the call comes
+    earlier.
  8. With `Keep` a rollout cuts no request short, with `Wait` none before its drain deadline. After a
     change to a strategy that forbids mixed versions, a worker at another version than the serving
     ones may be fenced.

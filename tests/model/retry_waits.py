@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 10.0
 """As documented."""
-_PASSES = frozenset({Reason.NO_ADAPTER_SLOT})
+_PASSES = frozenset({Reason.NO_ADAPTER_SLOT, Reason.SOURCE_NOT_READY})
 
 
 def check_retry_waits(simulation: Simulation, leader: Leader, decision: Decision) -> None:

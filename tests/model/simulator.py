@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.model.convergence import TICK_SECONDS, Convergence
 from tests.model.desired import BASE_UID, NO_STATUS, Desired, base_weights, fleet_of
-from tests.model.fake_pods import FakePod, at, described, pod_environment
+from tests.model.fake_pods import FakePod, at, described, has_adapter_slots, pod_environment
 from tests.model.fake_revisions import FakeRevisions
 from tests.model.fake_state import Files
 from tests.model.fake_worker import FakeWorker
@@ -364,6 +364,7 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
         worker.bad_sources = {f"/weights/step_{v}" for v in self.bad_versions}
         worker.slow_seconds = self.slow_seconds
         worker.odd_versions = self.odd_versions
+        worker.has_slots = has_adapter_slots(action.manifest)
         pod = FakePod(worker, up[ordinal % len(up)])
         pod.drain_seconds = drain_seconds_of(pod_environment(action.manifest))
         self.pods[worker.uid] = pod

@@ -10,6 +10,7 @@ began with. So all strategies share one plan: every worker updates at once, by i
     its files are staged, their digest is pinned    PutLora
     worker refused the version                      PutLora again after 10 s; Stalled if more than
                                                     maxFailures workers refuse
+    workers take too long, or have no slots         Stalled; the calls continue (`lora_problems`)
     no WeightVersion names an adapter it has        RemoveLora
     serves the goal, holds another staged version   StageLora of the goal, which drops the other
 
@@ -36,17 +37,10 @@ from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lora_goals import applied_lora
 from fleet_operator.core.lora_leftovers import drops, removals
 from fleet_operator.core.lora_pins import with_pins_of_lora
-from fleet_operator.core.messages import (
-    names,
-    problem_of,
-    problem_of_joiners,
-    problem_of_stragglers,
-    some,
-    unready,
-)
+from fleet_operator.core.lora_problems import problem_of_lora, remembers_all
+from fleet_operator.core.messages import names, some, unready
 from fleet_operator.core.missing_checkpoint import wait_for_source
 from fleet_operator.core.observed import FleetObserved, WeightsView
-from fleet_operator.core.percentages import rounded_down
 from fleet_operator.core.pin_gate import expel_others, require_pins
 from fleet_operator.core.pins import Pins, pins_of, within_bounds
 from fleet_operator.core.pod_actions import Quarantine
@@ -54,10 +48,10 @@ from fleet_operator.core.reused_versions import reuse_problem
 from fleet_operator.core.rollback_guard import rollback_problem
 from fleet_operator.core.rollout_plan import RolloutPlan, recorded_phase, rollout_seconds
 from fleet_operator.core.staging import max_staging, within_places
-from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
+from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.weight_roots import roots_problem
 from fleet_operator.core.worker_view import Standing, WorkerView
-from fleet_operator.counts import counted, counted_of
+from fleet_operator.counts import counted_of
 
 
 def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -> RolloutPlan:
@@ -80,14 +74,24 @@ def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -
     joining = observed.workers.where(lambda f: f.standing is Standing.CLOSED)
     behind = members.where(lambda f: not f.has_loaded(goal))
     failed = [w for w in behind.where(lambda f: f.refuses) if worker_failures.failure_of(w, goal)]
-    problem: RolloutProblem | None = refused
-    may_fail = rounded_down(settings.max_failures, observed.expected_workers)
-    if problem is None and len(failed) > may_fail:
-        problem = problem_of(failed, goal, RolloutPhase.STAGING, may_fail=may_fail, halt=False)
-    elif problem is None and failed and len(failed) == len(behind):
-        problem = problem_of_stragglers(failed, goal)  # no other worker makes progress
-    if problem is None and recorded is not None:
-        problem = _problem_of_joiners(joining, goal, recorded)
+    view = RolloutView(
+        desired=desired,
+        applied=recorded or desired,
+        halted=False,
+        suspended=weights.spec.suspend,
+        settings=settings,
+        members=members,
+        joining=joining,
+        forbids_mixing=False,
+        replicas=observed.expected_workers,
+        phase=recorded_phase(weights, desired),
+        phase_seconds=weights.watched.phase_seconds,
+        rollout_seconds=rollout_seconds(weights, desired, now),
+        workers=observed.workers,
+    )
+    problem = refused or problem_of_lora(
+        view, goal, recorded, behind=behind, failed=failed, update=observed.spec.update
+    )
     asked = joining if stays else Workers((*behind, *joining))
     begun = recorded is not None or not stays
     if goal.reused or not begun:
@@ -104,21 +108,6 @@ def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -
         note=f"{note}; next: {some(behind)}{unready(behind, goal)}" if behind else note,
         problem=problem,
         failed=names(failed),
-    )
-    view = RolloutView(
-        desired=desired,
-        applied=recorded or desired,
-        halted=False,
-        suspended=weights.spec.suspend,
-        settings=settings,
-        members=members,
-        joining=joining,
-        forbids_mixing=False,
-        replicas=observed.expected_workers,
-        phase=recorded_phase(weights, desired),
-        phase_seconds=weights.watched.phase_seconds,
-        rollout_seconds=rollout_seconds(weights, desired, now),
-        workers=observed.workers,
     )
     unread = needs_comparison(weights, desired)
     made, unread = compare_files(made, view, unread=unread, adapter=weights.spec.adapter)
@@ -137,35 +126,6 @@ def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -
         waits_for_pin=waits,
         files_unread=unread,
     )
-
-
-def _problem_of_joiners(
-    joining: Workers, goal: Checkpoint, recorded: Checkpoint
-) -> RolloutProblem | None:
-    """The problem that workers cannot be admitted, because they cannot load any version of the adapter
-    with which they could be. They try the applied version after the goal.
-    """
-    out = joining.where(lambda f: f.refuses and not (f.has_loaded(goal) or f.has_loaded(recorded)))
-    failed = [w for w in out if worker_failures.failure_of(w, recorded)]
-    if not failed:
-        tried = [w for w in out if not _remembers_all(w)]
-        failed = [w for w in tried if worker_failures.failure_of(w, goal)]
-        return problem_of_joiners(failed, goal) if failed else None
-    problem = problem_of_joiners(failed, recorded)
-    refused = [(w, f) for w in failed if (f := worker_failures.last_failure(w, goal))]
-    if not refused or same_weights(goal, recorded):
-        return problem
-    worker, first = refused[0]
-    before = f"{first.reason}: {first.message} ({worker.pod.name})"
-    added = f" {counted(len(refused), 'worker')} refused version {goal.label} before: {before}."
-    return replace(problem, message=problem.message + added)
-
-
-def _remembers_all(worker: WorkerView) -> bool:
-    """Whether a worker that has refused an adapter reports the refusals of all versions. A worker of an
-    earlier release reports its last refusal only.
-    """
-    return worker.state is not None and bool(worker.state.adapter_failures)
 
 
 def _is_new(desired: Checkpoint, recorded: Checkpoint | None) -> bool:
@@ -257,7 +217,7 @@ def _next_call(
         return None
     own = goal
     if recorded and worker.standing is Standing.CLOSED and not same_weights(goal, recorded):
-        if not _remembers_all(worker) and worker_failures.failed_lately(worker, recorded):
+        if not remembers_all(worker) and worker_failures.failed_lately(worker, recorded):
             return None  # it refused the goal before: both wait
         if worker_failures.failed_lately(worker, goal):
             own = recorded  # the applied version admits it, too

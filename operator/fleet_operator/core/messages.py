@@ -57,6 +57,26 @@ def problem_of_stragglers(failed: Sequence[WorkerView], goal: Checkpoint) -> Rol
     return _problem_of_some(failed, goal, f"cannot load version {goal} and {serve} an older one")
 
 
+def problem_of_late(late: Sequence[WorkerView], goal: Checkpoint) -> RolloutProblem:
+    """The problem that workers do not serve a version of an adapter after the time that this may take."""
+    do = agree(len(late), "does", "do")
+    return _problem_of_some(late, goal, f"{do} not serve version {goal} in time")
+
+
+def problem_of_slots(
+    bare: Sequence[WorkerView], goal: Checkpoint, *, by_deletion: bool
+) -> RolloutProblem:
+    """The problem that workers have no slots for adapters, and `spec.update` keeps their pods."""
+    pods = agree(len(bare), "the pod", "the pods")
+    remedy = "Delete" if by_deletion else "Set spec.update.paused to false, or delete"
+    message = (
+        f"{counted(len(bare), 'worker')} cannot serve version {goal}: {some(bare)} "
+        f"{agree(len(bare), 'has', 'have')} an older template without slots for adapters. "
+        f"{remedy} {pods}."
+    )
+    return RolloutProblem(reason=ConditionReason.UPDATE_HELD, message=message, halt=False)
+
+
 def problem_of_missing(
     missing: int, at_once: int, behind: Sequence[WorkerView], goal: Checkpoint
 ) -> RolloutProblem:
@@ -97,10 +117,14 @@ def _problem_of_some(failed: Sequence[WorkerView], goal: Checkpoint, what: str) 
     reason = _reason(failed, goal, RolloutPhase.STAGING)
     if reason is ConditionReason.VERSION_REUSED:
         return RolloutProblem(reason=reason, message=_rewritten(failed, goal), halt=False)
-    message = (
-        f"{counted(len(failed), 'worker')} {what}. {_causes(failed, goal)}. The operator retries "
-        f"every {worker_failures.RETRY_SECONDS:.0f} s; repair the source or publish another version."
+    remedy = (
+        "The operator keeps trying; repair the source, publish another version, or raise "
+        "rollout.timeouts."
+        if reason is ConditionReason.DEADLINE_EXCEEDED
+        else f"The operator retries every {worker_failures.RETRY_SECONDS:.0f} s; repair the source or "
+        "publish another version."
     )
+    message = f"{counted(len(failed), 'worker')} {what}. {_causes(failed, goal)}. {remedy}"
     if reason is ConditionReason.FAILURE_BUDGET_EXCEEDED:
         reason = ConditionReason.WORKERS_FAILING
     return RolloutProblem(reason=reason, message=message, halt=False)

@@ -27,7 +27,14 @@ from fleet_operator.core.precedence import one_call_per_worker
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.steering import not_steering
 from fleet_operator.core.weights_status import weights_status
-from fleet_worker.protocol import AdapterFailure, AdapterSlots, AdapterState, Reason, Staged
+from fleet_worker.protocol import (
+    AdapterFailure,
+    AdapterSlots,
+    AdapterState,
+    Operation,
+    Reason,
+    Staged,
+)
 
 SLOTS = AdapterSlots(total=3, used=0, max_rank=16)
 
@@ -397,6 +404,126 @@ class TestStatus:
 
         assert stalled.reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
         assert "NotAvailable" in stalled.message
+
+
+class TestTime:
+    """A rollout that lasts too long is reported, and continues."""
+
+    LIMIT = 900 + 600
+    """Of the default timeouts of staging and loading."""
+
+    def _plan_after(
+        self,
+        seconds: float,
+        *workers: WorkerBuilder,
+        phase: RolloutPhase = RolloutPhase.STAGING,
+        suspend: bool = False,
+        rollout: Any = None,
+    ):
+        weights = _weights("7", applied="6", spec={"suspend": suspend})
+        status = weights.status.model_copy(update={"desired_version": "7", "phase": phase})
+        watched = Watched(phase_seconds=seconds, attempt_seconds=seconds)
+        wants = replace(weights, status=status, watched=watched)
+        return _plan(_fleet(*workers, wants=wants, rollout=rollout or {}))
+
+    def _waiting(self, number: int = 0) -> WorkerBuilder:
+        worker = _with(make_worker(number).serving("base"), sql="6")
+        return _refusing(worker, "7", age_seconds=2, reason=Reason.SOURCE_NOT_READY)
+
+    @pytest.mark.parametrize("phase", [RolloutPhase.STAGING, RolloutPhase.LOADING])
+    def test_files_that_are_never_complete_are_reported_after_the_timeouts(self, phase):
+        early = self._plan_after(self.LIMIT, self._waiting(), phase=phase)
+        problem = self._plan_after(self.LIMIT + 1, self._waiting(), phase=phase).step.problem
+
+        assert early.step.problem is None
+        assert (problem.reason, problem.halt) == (ConditionReason.DEADLINE_EXCEEDED, False)
+        assert "1 worker does not serve version 7" in problem.message
+        assert "SourceNotReady: no such folder (policy-0)" in problem.message
+
+    def test_a_late_rollout_continues_in_its_phase(self):
+        step = self._plan_after(self.LIMIT + 1, self._waiting()).step
+
+        assert step.phase is RolloutPhase.STAGING
+        assert texts_of(step.actions) == ["stage-adapter sql 7 on policy-0"]
+
+    def test_a_worker_whose_read_does_not_end_is_reported(self):
+        done = _with(make_worker(0).serving("base"), sql="7")
+        hangs = _with(make_worker(1).serving("base"), sql="6").doing("stage-adapter", "7")
+        plan = self._plan_after(self.LIMIT + 1, done, hangs, phase=RolloutPhase.LOADING)
+
+        assert plan.step.problem.reason is ConditionReason.DEADLINE_EXCEEDED
+        assert "timed out; worker phase: stage-adapter 7 (policy-1)" in plan.step.problem.message
+
+    def test_workers_that_read_in_turn_have_the_time_of_all(self):
+        workers = [self._waiting(n) for n in range(3)]
+        turns = {"maxStaging": 1}
+
+        assert self._plan_after(3 * 900 + 600, *workers, rollout=turns).step.problem is None
+        assert self._plan_after(3 * 900 + 601, *workers, rollout=turns).step.problem is not None
+
+    def test_a_suspended_rollout_is_not_late(self):
+        assert self._plan_after(9999, self._waiting(), suspend=True).step.problem is None
+
+    def test_a_worker_that_waits_for_the_applied_version_to_join_is_reported_after_the_same_time(
+        self,
+    ):
+        member = _with(make_worker(0).serving("base"), sql="6")
+        joins = _with(make_worker(1).joining("base"))
+        joins = _refusing(joins, "6", age_seconds=1, reason=Reason.SOURCE_NOT_READY)
+        early, after = (joins.reporting(uptime_seconds=s) for s in (self.LIMIT, self.LIMIT + 1.0))
+        wants = _weights("6", applied="6")
+        problem = _plan(_fleet(member, after, wants=wants)).step.problem
+
+        assert _plan(_fleet(member, early, wants=wants)).step.problem is None
+        assert (problem.reason, problem.halt) == (ConditionReason.DEADLINE_EXCEEDED, False)
+        assert "1 worker cannot join at version 6" in problem.message
+        assert "SourceNotReady" in problem.message
+
+    def test_a_joining_worker_whose_read_of_the_applied_version_does_not_end_is_reported(self):
+        reading = {"kind": "stage-adapter", "version": "6"}
+        joins = _with(make_worker(0).joining("base"))
+        early, after = (
+            joins.reporting(
+                operation=Operation.model_validate(reading | {"running_seconds": seconds})
+            )
+            for seconds in (self.LIMIT, self.LIMIT + 1)
+        )
+        wants = _weights("6", applied="6")
+
+        assert _plan(_fleet(early, wants=wants)).step.problem is None
+        problem = _plan(_fleet(after, wants=wants)).step.problem
+        assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
+
+
+class TestPodsWithoutSlots:
+    @pytest.mark.parametrize(
+        ("update", "remedy"),
+        [
+            ({"paused": True}, "Set spec.update.paused to false, or delete the pods."),
+            ({"type": "OnDelete"}, "Delete the pods."),
+        ],
+    )
+    def test_pods_that_are_kept_without_slots_are_reported_at_once(self, update, remedy):
+        workers = [_with(make_worker(n).serving("base"), slots=None) for n in range(2)]
+        problem = _plan(_fleet(*workers, wants=_weights("7"), update=update)).step.problem
+
+        assert (problem.reason, problem.halt) == (ConditionReason.UPDATE_HELD, False)
+        assert "policy-0, policy-1 have an older template without slots" in problem.message
+        assert problem.message.endswith(remedy)
+
+    def test_pods_that_are_being_replaced_are_not_late(self):
+        worker = _with(make_worker(0).serving("base"), slots=None)
+        weights = _weights("7")
+        status = WeightsStatus(desired_version="7", phase=RolloutPhase.STAGING)
+        wants = replace(weights, status=status, watched=Watched(phase_seconds=99_999))
+
+        assert _plan(_fleet(worker, wants=wants)).step.problem is None
+
+    def test_a_suspended_adapter_does_not_report_them(self):
+        worker = _with(make_worker(0).serving("base"), slots=None)
+        wants = _weights("7", spec={"suspend": True})
+
+        assert _plan(_fleet(worker, wants=wants, update={"paused": True})).step.problem is None
 
 
 class TestRefusals:
