@@ -293,6 +293,8 @@ def a_version_that_comes_late_in_a_pause() -> Chronicle:
     its.until(lambda: [w.label for w in its.fleet.workers.values()].count("2") == 3)
     its.fleet.publish("3")
     its.go(10, seconds=20.0)  # the others wait for it at version 2
+    for worker in its.fleet.workers.values():
+        worker.bad_sources.add("/weights/step_1")  # they cannot go back to version 1
     odd.worker.lie, odd.worker.staged = "", None
     odd.worker.slow_seconds = 45.0
     its.until(lambda: odd.worker.staged == "3", seconds=1.0)

@@ -523,6 +523,14 @@ class Promises:
         self._ready_adapters_are_true(leader)
         self.availability.note_status(leader)
         stalled = condition_of(after.conditions, ConditionType.STALLED)
+        applied = leader.fleet.applied
+        if (
+            after.phase is RolloutPhase.APPLIED
+            and applied is not None
+            and not after.is_about(applied.version, applied.run_id)
+        ):
+            text = f"{after.desired_version} is Applied, and a rollback would go to {applied.version}"
+            self.sim.fail(5, text)
         halts = after.phase is RolloutPhase.HALTED and before.phase is not after.phase
         late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
         timeouts, waited = self.rollout.timeouts, self.sim.now - self.watching[1]

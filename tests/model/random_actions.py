@@ -16,6 +16,7 @@ Settings = dict[str, Any]
 
 CLOCKS = (0.0, 0.0, -90.0, 90.0)
 """Seconds by which the wall clock of an operator's host is ahead."""
+STRATEGIES = ["Synchronized", "InFlight", "Rolling"]
 FOLDERS = ["/weights/step_{version}", "/weights/other/step_{version}"]
 
 
@@ -89,8 +90,9 @@ class RandomActions:
             (0.02, self.refuse_templates),
         ]
         self.adapters = RandomAdapters(self.fleet)
-        # A random generator of its own, so that clients change no other part of a history.
+        # Random generators of their own, so that these choices change no other part of a history.
         self.clients = Random(self.fleet.seed)  # noqa: S311 - repeatable on purpose
+        self.canaries = Random(f"canaries of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
         if self.fleet.desired.fleet_spec.update.is_held:
             self.actions += [(0.03, self.gate), (0.03, self.change_template)]
 
@@ -255,11 +257,17 @@ class RandomActions:
             self.fleet.control(suspend=not spec.suspend)
 
     def change_strategy(self) -> None:
-        strategy = self.chance.choice(["Synchronized", "InFlight", "Rolling"])
+        rollout: Settings = {"strategy": self.chance.choice(STRATEGIES)}
         if self.is_deleted:
             return
-        self.fleet.odd_versions.clear()  # no canary judges them any more
-        self.fleet.control(rollout={"strategy": strategy})
+        if self.canaries.random() < 0.25:
+            canary = {
+                "then": self.canaries.choice(STRATEGIES),
+                "workers": self.canaries.choice([1, 2]),
+            }
+            rollout = {"strategy": "Canary", "canary": canary}
+        self.fleet.odd_versions.clear()  # no canary judged all of them
+        self.fleet.control(rollout=rollout)
 
     def retry(self) -> None:
         if self.is_deleted:

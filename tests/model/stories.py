@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.model import adapter_stories, failure_stories, scaling_stories
+from tests.model import (
+    adapter_stories,
+    failure_stories,
+    scaling_stories,
+    settings_stories,
+    timing_stories,
+)
 from tests.model.chronicle import Chronicle, Story
 from tests.model.faults import Faults
 from tests.model.leader import WriteFleet
@@ -599,4 +605,6 @@ STORIES: list[Story] = [
     *scaling_stories.STORIES,
     *failure_stories.STORIES,
     *adapter_stories.STORIES,
+    *settings_stories.STORIES,
+    *timing_stories.STORIES,
 ]

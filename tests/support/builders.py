@@ -312,7 +312,7 @@ class WorkerBuilder:
             "worker": f"{self.fleet}-{self.ordinal}",
             "pod_uid": f"uid-{self.ordinal}",
             "instance": f"i-{self.ordinal}",
-            "uptime_seconds": 100.0,
+            "uptime_seconds": 10_000.0,
             "source": Source(path=path_of(version)) if version else None,
         }
         return WorkerState(**given | self.reported)

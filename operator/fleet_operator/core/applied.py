@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet_operator.api.source import from_protocol
+from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Admit, Resume
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
@@ -130,8 +131,12 @@ def applied_after(step: Step, members: Workers, applied: Checkpoint) -> Checkpoi
 
     Recorded together with the calls that open workers, not after their answers. A worker may serve and
     die before its answer arrives, and the fleet must not go back behind the version that it served.
+
+    Recorded at the end of a rollout, too. A swap opens no worker, and while a worker is missing,
+    `applied_of` does not believe the others: a rollback would skip all versions since then.
     """
     opened = (a for a in step.actions if isinstance(a, Resume | Admit))
     opens = any(same_weights(a, step.goal) for a in opened)
-    whole = opens and members.all(lambda f: f.has_loaded(step.goal))
+    ends = step.phase is RolloutPhase.APPLIED and bool(members)
+    whole = (opens or ends) and members.all(lambda f: f.has_loaded(step.goal))
     return step.goal if whole else applied

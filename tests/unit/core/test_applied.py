@@ -208,6 +208,17 @@ class TestRecordedWithTheCalls:
 
         assert self.opened(W(0).paused("42"), W(1).paused("41"), actions=[resume]) == "41"
 
+    def test_the_end_of_a_rollout_records_the_version(self):
+        """A swap opens no worker. Others may be missing."""
+        ends = Step(goal=target("42"), phase=RolloutPhase.APPLIED)
+
+        def after(*workers: WorkerBuilder) -> str:
+            return applied_after(ends, make_view(*workers).members, target("41")).version
+
+        assert after(W(0).serving("42")) == "42"
+        assert after(W(0).serving("42"), W(1).serving("41")) == "41"
+        assert after() == "41"
+
     def test_calls_that_open_no_worker_record_nothing(self):
         pause = worker_calls.pause(W(0).serving("42").view(), make_view().settings, reason="")
 

@@ -49,9 +49,7 @@ def judged(n: int, **found) -> WorkerBuilder:
         pytest.param(
             known(0).refused("42", Reason.SOURCE_NOT_FOUND), [], id="a refusal is let rest"
         ),
-        pytest.param(
-            make_worker(0).loading("41", "42").probed("41"), [], id="a load under way is left to it"
-        ),
+        pytest.param(apart(0).doing("load", "42"), [], id="a load under way is left to it"),
     ],
 )
 def test_the_next_step_of_a_canary(first, done):
@@ -442,11 +440,63 @@ def test_canaries_have_a_deadline():
 
 
 def test_without_a_candidate_the_rollout_waits():
-    taken = STEP(make_view(old(0).silent(), phase=RolloutPhase.JUDGING, phase_seconds=1e6))
+    taken = STEP(make_view(old(0).silent(), phase_seconds=1e6))
 
     assert taken.phase is RolloutPhase.PENDING
     assert taken.problem is None
     assert taken.note == "no worker is testing version 42"
+
+
+def test_if_all_canaries_die_the_time_to_judge_does_not_begin_again():
+    taken = STEP(make_view(old(0).silent(), phase=RolloutPhase.JUDGING, phase_seconds=1e6))
+
+    assert taken.phase is RolloutPhase.JUDGING
+    assert taken.problem is None
+
+
+class TestPausedAtTheDesiredVersion:
+    """The strategy was Synchronized, and all were paused, when it became Canary."""
+
+    LOADED = make_worker(0).paused("42").loaded()
+    BEHIND = make_worker(1).paused("41").staged("42")
+
+    def test_the_rollout_finishes_without_a_verdict(self):
+        taken = STEP(make_view(self.LOADED, self.BEHIND))
+
+        assert texts_of(taken.actions) == ["load 42 on policy-1"]
+
+    def test_that_includes_the_last_load_under_way(self):
+        busy = make_worker(0).loading("41", "42")
+
+        assert texts_of(STEP(make_view(busy, self.BEHIND)).actions) == ["load 42 on policy-1"]
+
+    def test_a_strategy_without_a_barrier_resumes_them(self):
+        taken = canary.then(rolling.step)(make_view(self.LOADED, old(1), forbids_mixing=False))
+
+        assert "resume 42 on policy-0" in texts_of(taken.actions)
+
+    def test_a_swap_without_a_barrier_ends_by_itself_and_the_others_are_judged(self):
+        swaps = make_worker(0).loading("41", "42").doing("apply", "42")
+        taken = canary.then(rolling.step)(make_view(swaps, old(1), forbids_mixing=False))
+
+        assert taken.phase is RolloutPhase.JUDGING
+
+    def test_paused_workers_alone_do_not_serve_it(self):
+        """All resume on it only by the rules of their strategy."""
+        taken = STEP(make_view(self.LOADED, suspended=True))
+
+        assert texts_of(taken.actions) == ["stage 41 on policy-0"]
+
+
+def test_a_refusal_claims_no_more_than_it_knows():
+    """The version was being rolled out by another strategy, and one worker serves it."""
+    refused = judged(0, finite=False)
+    view = make_view(refused, make_worker(1).serving("42"), old(2), forbids_mixing=False)
+    problem = canary.then(rolling.step)(view).problem
+
+    assert problem is not None
+    assert problem.reason is ConditionReason.CANARY_REFUSED
+    assert "No client" not in problem.message
 
 
 def test_members_that_loaded_an_overtaken_version_resume_on_it_before_the_next_canary():

@@ -211,7 +211,47 @@ class TestPausedLongBeforeTheVersion:
         assert {a.split()[0] for a in texts_of(taken.actions) if "policy-1" in a} == calls
 
 
+class TestPausedNextToOthersThatServe:
+    """A worker has loaded an abandoned version late; the others serve the applied one and stage."""
+
+    ASTRAY = make_worker(0).paused("42").loaded().staged("43")
+    TOO_LONG = 3 * (60 + 60 + 600) + 1
+
+    def actions(self, astray: WorkerBuilder, *others: WorkerBuilder) -> list[str]:
+        view = make_view(astray, *others, wants="43", rollout_seconds=1e6)
+        return texts_of(step(view).actions)
+
+    def test_it_goes_back_while_others_stage(self):
+        assert self.actions(self.ASTRAY, old(1)) == ["stage 41 on policy-0"]
+        assert self.actions(self.ASTRAY.staged("41"), old(1)) == ["load 41 on policy-0"]
+
+    def test_it_waits_for_them_if_they_have_staged(self):
+        assert self.actions(self.ASTRAY, old(1).staged("43")) == ["pause on policy-1"]
+
+    def test_it_goes_forward_if_it_cannot_read_the_applied_version(self):
+        refused = self.ASTRAY.refused("41", Reason.SOURCE_NOT_FOUND)
+
+        assert self.actions(refused, old(1)) == ["stage 43 on policy-1"]
+
+    def test_it_goes_forward_if_no_worker_serves_the_applied_version(self):
+        assert self.actions(self.ASTRAY, cut_off(1, seconds=5)) == []
+
+    def test_it_is_fenced_if_it_can_do_neither_for_long(self):
+        refused = self.ASTRAY.refused("41", Reason.SOURCE_NOT_FOUND)
+
+        assert "fence on policy-0" not in self.actions(refused.heard(self.TOO_LONG - 2), old(1))
+        assert "fence on policy-0" in self.actions(refused.heard(self.TOO_LONG), old(1))
+
+
 class TestSuspendedOrHalted:
+    def test_workers_that_pause_on_the_way_back_do_not_go_forward(self):
+        """Versions have overtaken each other, and the applied one serves on no worker."""
+        ahead, behind = make_worker(0).paused("42"), make_worker(1).paused("40").staged("41")
+        taken = step(make_view(ahead, behind, suspended=True))
+
+        assert taken.goal.version == "41"
+        assert texts_of(taken.actions) == ["stage 41 on policy-0"]
+
     def test_a_suspended_rollout_starts_nothing(self):
         assert step(make_view(old(0), old(1), suspended=True)).actions == ()
 
@@ -332,6 +372,31 @@ class TestFailures:
 
         assert after(0) is None
         assert after(600) is not None
+
+    def test_such_a_swap_may_have_drained_before(self):
+        swaps = make_worker(0).loading("41", "42").doing("apply", "42")
+        pause = {"mode": "Wait", "drainTimeoutSeconds": 100}
+
+        def after(seconds: float):
+            late = {"phase": LOADING, "phase_seconds": 800, "pause": pause}
+            return step(make_view(swaps.heard(seconds), loaded(1), **late)).problem
+
+        assert after(699) is None
+        assert after(701) is not None
+
+    def test_a_worker_that_began_to_stage_late_gets_its_time(self):
+        """It was added, or has restarted, in the middle of the phase."""
+        stages = old(0).doing("stage", "42")
+        started = old(0).reporting(uptime_seconds=5.0)
+
+        def after(worker: WorkerBuilder, seconds: float):
+            view = make_view(worker, staged(1), phase=STAGING, phase_seconds=seconds)
+            return step(view).problem
+
+        assert after(stages, 901) is None
+        assert after(started, 901) is None
+        assert after(stages.heard(901), 902) is not None
+        assert after(stages, 1801) is not None
 
     def test_a_silent_worker_that_may_fail_is_quarantined(self):
         view = make_view(

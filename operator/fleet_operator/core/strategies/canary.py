@@ -80,7 +80,7 @@ def then(strategy: Strategy) -> Strategy:
             # No canary is judged now. All workers return to the applied weights, also paused ones: the
             # strategy would finish their rollout with weights that have no verdict.
             return strategy(replace(view, halted=True))
-        return _judge(view)
+        return strategy(view) if _has_begun(view) else _judge(view)
 
     return step
 
@@ -88,11 +88,24 @@ def then(strategy: Strategy) -> Strategy:
 def _is_served(view: RolloutView) -> bool:
     """Whether the members serve the desired version, so that it is too late to judge it.
 
-    A canary that stopped answering counts as a member, but serves no client. So at least one member
-    must answer.
+    A canary that stopped answering counts as a member, but serves no client. Nor do members that are
+    paused. So at least one member must be open.
     """
-    known = view.members.any(lambda f: f.standing is not Standing.UNKNOWN)
+    known = view.members.any(lambda f: f.standing is Standing.OPEN)
     return known and view.members.all(lambda f: f.has_loaded(view.desired))
+
+
+def _has_begun(view: RolloutView) -> bool:
+    """Whether members that a strategy without canaries has paused load the desired version, or have it.
+
+    They cannot wait for a verdict: the rollout finishes. A swap without a barrier ends by itself.
+    """
+    barrier = view.held.where(lambda f: not f.is_doing("apply"))
+    return barrier.any(
+        lambda f: (
+            f.is_loading(view.desired) or (f.has_loaded(view.desired) and not f.paused_unchanged)
+        )
+    )
 
 
 def _superseded(view: RolloutView) -> Checkpoint | None:
@@ -135,6 +148,9 @@ def _judge(view: RolloutView) -> Step:
             reason = ConditionReason.CANARY_REFUSED
             problem = RolloutProblem(reason=reason, message=verdict.message, halt=True)
     requested = _next_calls(seen, chosen)
+    # If all canaries have died, the time does not begin again: a version that kills each would never be late.
+    dead = view.phase is RolloutPhase.JUDGING and not chosen and not awaited
+    judges = dead or bool(chosen and not lacking)
     note = f"{some(chosen) or 'no worker'} {agree(len(chosen) or 1, 'is', 'are')} testing version {goal.label}"
     if lacking:
         note = f"{some(lacking)} {agree(len(lacking), 'loads', 'load')} version {seen.applied.label} first, as the baseline"
@@ -142,7 +158,7 @@ def _judge(view: RolloutView) -> Step:
         note = f"only {some(awaited)} can compare {goal.label} with {seen.applied.label}"
     taken = Step(
         goal=goal,
-        phase=RolloutPhase.JUDGING if chosen and not lacking else RolloutPhase.PENDING,
+        phase=RolloutPhase.JUDGING if judges else RolloutPhase.PENDING,
         actions=(*requested, *renew(view), *resumed_on_applied(view)),
         note=f"{note}{unready(chosen, goal)}",
         problem=problem,
@@ -260,8 +276,10 @@ def _verdict(
     canary = agree(len(pods), "canary", "canaries")
     message = f"{canary} {', '.join(pods)} at version {goal.label}, {compared}: {results}."
     if bad:
+        unseen = not view.members.any(lambda f: f.standing is Standing.OPEN and f.has_loaded(goal))
+        message += " No client got a token of this version;" if unseen else ""
         message += (
-            " No client got a token of this version; the fleet stays on the applied version. "
+            f" {'t' if unseen else 'T'}he fleet stays on the applied version. "
             "Publish another version, or change spec.rollout.canary of the fleet."
         )
     return CanaryVerdict(

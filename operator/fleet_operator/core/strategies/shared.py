@@ -88,13 +88,18 @@ def late_to_stage(
 ) -> list[WorkerView]:
     """The workers that should have staged the goal by now.
 
-    Once the phase has lasted as long as all groups of `maxStaging` may take, these are all workers.
-    Before that, these are the workers that stage, or are silent, for longer than one timeout.
+    Once the phase has lasted as long as all groups of `maxStaging` may take, these are all workers,
+    except for those that joined or began to stage within one timeout. One timeout later these are late,
+    too: a worker that restarts in each attempt would never be. Before that, these are the workers that
+    stage, or are silent, for longer than one timeout.
     """
     limit = float(view.settings.timeouts.stage_seconds)
     if not late(view, RolloutPhase.STAGING, limit, waiting):
         return []
-    overdue = late(view, RolloutPhase.STAGING, view.staging_seconds(), waiting)
+    all_seconds = view.staging_seconds()
+    began = [w for w in waiting if not _began_lately(w, goal, limit)]
+    overdue = late(view, RolloutPhase.STAGING, all_seconds + limit, waiting)
+    overdue = overdue or late(view, RolloutPhase.STAGING, all_seconds, began)
     return overdue or late(
         view, RolloutPhase.STAGING, limit, [w for w in waiting if _stages_longer(w, goal, limit)]
     )
@@ -120,6 +125,14 @@ def staged(view: RolloutView, goal: Checkpoint, waiting: Workers) -> Actions:
 def _stages_longer(worker: WorkerView, goal: Checkpoint, limit_seconds: float) -> bool:
     staging_seconds = worker.seconds_at("stage", goal)
     return (worker.silent_seconds if staging_seconds is None else staging_seconds) > limit_seconds
+
+
+def _began_lately(worker: WorkerView, goal: Checkpoint, limit_seconds: float) -> bool:
+    """Whether a worker that answers has staged for no longer than this, or has run for no longer."""
+    seconds = worker.seconds_at("stage", goal)
+    if seconds is None and worker.state is not None and not worker.silent_seconds:
+        seconds = worker.state.uptime_seconds
+    return seconds is not None and seconds <= limit_seconds
 
 
 def readers(view: RolloutView, waiting: Sequence[WorkerView]) -> str:

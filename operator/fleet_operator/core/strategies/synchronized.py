@@ -101,7 +101,13 @@ def _goal(view: RolloutView) -> Checkpoint:
         at_hand = view.members.all(lambda f: f.has_loaded(superseded) or f.has_bytes(superseded))
         if is_loaded or (at_hand and not closed_by_load(view, superseded)):
             return superseded
-    return view.desired
+    if view.members.all(lambda f: f.has_loaded(view.desired) or f.has_bytes(view.desired)):
+        return view.desired
+    # Others may stage for long. A worker that cannot resume next to those that serve goes back meanwhile.
+    serves = view.members.any(lambda f: f.standing is Standing.OPEN and f.has_loaded(view.applied))
+    astray = ahead.where(lambda f: not f.has_loaded(view.applied)) if serves else ()
+    goes_back = any(not view.failure_of(m, view.applied) for m in astray)
+    return view.applied if view.suspended or goes_back else view.desired
 
 
 def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
@@ -119,6 +125,9 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     fenced = blocking(view, waiting.where(lambda f: f.standing is not Standing.OPEN))
     if goal.is_transferred:  # no worker can go back to it, so none holds up the others
         fenced = list(waiting.where(lambda f: f.standing is Standing.HELD))
+    # Those that cannot resume next to the others, nor go back, wait for as long as a rollout would.
+    ahead = view.held.where(lambda f: f.has_bytes(goal) and not f.has_loaded(view.applied))
+    fenced += blocking(view, without(ahead, fenced), is_timed=True)
     fenced += without(_silent_members(view), fenced)
     done = len(behind) - len(waiting)
     share = counted_of(done, len(behind), "worker", "has", "have")
@@ -184,7 +193,8 @@ def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     broke = closed_by_load(view, goal)
     limit = float(view.settings.timeouts.load_seconds)
     # Swaps of a strategy without a barrier share one phase, and each may have begun late in it.
-    slow = [m for m in behind if not _swaps_in_time(m, goal, limit)]
+    drain = view.settings.pause.drain_timeout_seconds if view.settings.pause.mode == "Wait" else 0
+    slow = [m for m in behind if not _swaps_in_time(m, goal, limit + drain)]
     overdue = late(view, RolloutPhase.LOADING, limit, slow)
     overdue = overdue or blocking(view, behind, is_timed=has_timeout(view, goal))
     failed = [*refused, *broke, *without(overdue, refused)]

@@ -1,0 +1,75 @@
+"""Named stories of settings that change in the middle of a rollout; `stories.STORIES` names them all."""
+
+from __future__ import annotations
+
+from tests.model.chronicle import Chronicle, Story
+
+from fleet_operator.api.weights import RolloutPhase
+from fleet_worker.protocol import Phase
+
+_IN_FLIGHT = {"strategy": "InFlight"}
+_SYNCHRONIZED = {"strategy": "Synchronized"}
+
+
+def a_change_to_canary_after_a_load() -> Chronicle:
+    """A worker has loaded the version behind a barrier when the strategy becomes Canary: it does not wait"""
+    its = Chronicle(replicas=3)
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    for ordinal in (1, 2):
+        its.fleet.pod(ordinal).worker.lie = "unmoved"
+    its.until(lambda: its.fleet.pod(0).worker.label == "2")
+    for ordinal in (1, 2):
+        its.fleet.pod(ordinal).worker.lie = ""
+    its.fleet.control(rollout={"strategy": "Canary", "canary": {"then": "Rolling"}})
+    its.go(2)
+    if (
+        its.fleet.weights.phase is RolloutPhase.JUDGING
+        and its.fleet.pod(0).worker.phase is Phase.PAUSED
+    ):
+        its.fleet.fail(3, "a worker is paused while canaries are judged")
+    return its.end()
+
+
+def a_rollout_that_is_suspended_on_its_way_back() -> Chronicle:
+    """Versions overtake each other, and the fleet is suspended: all return, and no rollout begins"""
+    its = Chronicle(replicas=3, rollout=_IN_FLIGHT)
+    last = its.fleet.pod(2)
+    last.worker.slow_seconds = 4.0
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.pod(0).worker.label == "2")
+    its.until(lambda: last.worker.staged == "2")
+    its.until(lambda: last.worker.work is not None)
+    its.fleet.publish("3")
+    its.until(lambda: (its.fleet.pod(0).worker.label, last.worker.label) == ("3", "2"))
+    its.fleet.control(rollout=_SYNCHRONIZED, suspend=True)
+    for _ in range(12):
+        its.go(1, seconds=3.0)
+        if last.worker.label == "3":
+            its.fleet.fail(6, "a suspended version was rolled out")
+    its.fleet.control(suspend=False)
+    return its.end()
+
+
+def a_change_to_a_barrier_after_a_long_drain() -> Chronicle:
+    """Swaps drained for long and load when the strategy becomes Synchronized: the version is kept"""
+    pause = {"mode": "Wait", "drainTimeoutSeconds": 60}
+    rollout = {"pause": pause, "timeouts": {"loadSeconds": 30}}
+    its = Chronicle(replicas=3, rollout=_IN_FLIGHT | rollout)
+    for worker in its.fleet.workers.values():
+        worker.requests.left_seconds, worker.slow_seconds = 50.0, 5.0
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.LOADING), seconds=1.0)
+    its.go(2)
+    its.fleet.control(rollout=_SYNCHRONIZED | rollout)
+    its.go(1)
+    if its.fleet.weights.phase is RolloutPhase.HALTED:
+        its.fleet.fail(6, "version 2 is abandoned while the workers load it in time")
+    return its.end()
+
+
+STORIES: list[Story] = [
+    a_change_to_canary_after_a_load,
+    a_rollout_that_is_suspended_on_its_way_back,
+    a_change_to_a_barrier_after_a_long_drain,
+]

@@ -1,0 +1,111 @@
+"""Named stories of workers that are late, or missing; `stories.STORIES` names them all."""
+
+from __future__ import annotations
+
+from tests.model.chronicle import Chronicle, Story
+from tests.model.fake_pods import FakePod
+
+from fleet_operator.api.weights import RolloutPhase
+from fleet_worker.protocol import Phase
+
+
+def a_rollback_while_a_worker_is_missing() -> Chronicle:
+    """A pod does not start for several versions, and then one breaks an engine: the others go back by one"""
+    rollout = {"strategy": "InFlight", "onFailure": "Rollback"}
+    its = Chronicle(replicas=3, rollout=rollout)
+    its.fleet.crash_loop(its.fleet.pod(2))
+    its.go(5, seconds=5.0)
+    for version in "234":
+        its.fleet.publish(version)
+        its.until(lambda wanted=version: its.fleet.serving == [wanted, wanted], seconds=1.0)
+        its.go(2)
+    its.fleet.will_break("5", its.fleet.pod(0))
+    its.fleet.publish("5")
+    its.until(lambda: its.fleet.weights.phase is RolloutPhase.HALTED)
+    its.until(lambda: its.fleet.serving == ["4", "4"], seconds=1.0)
+    its.fleet.publish("6")
+    return its.end()
+
+
+def a_version_that_kills_every_canary() -> Chronicle:
+    """The only worker dies whenever it loads the version: the version is abandoned"""
+    timeouts = {"stageSeconds": 10, "loadSeconds": 10}
+    its = Chronicle(replicas=1, rollout={"strategy": "Canary", "timeouts": timeouts})
+    pod = its.fleet.pod(0)
+    pod.worker.slow_seconds = 1.0
+    its.fleet.publish("2")
+    for _ in range(150):
+        its.go(1, seconds=0.9)
+        if pod.worker.phase is Phase.LOADING and its.fleet.weights.phase is not RolloutPhase.HALTED:
+            its.fleet.kill(pod, back_after_seconds=20.0)
+    if its.fleet.weights.phase is not RolloutPhase.HALTED:
+        its.fleet.fail(6, "every canary dies of version 2, and it is not abandoned")
+    its.fleet.publish("3")
+    return its.end()
+
+
+def a_worker_that_joins_late_in_the_staging() -> Chronicle:
+    """A worker is added while the others read a large checkpoint: it gets the time to read it, too"""
+    its = Chronicle(replicas=3, rollout={"timeouts": {"stageSeconds": 100}})
+    its.fleet.slow_seconds = 80.0
+    for worker in its.fleet.workers.values():
+        worker.slow_seconds = 80.0
+    its.fleet.publish("2")
+    its.go(6, seconds=5.0)
+    its.fleet.scale(4)
+    its.go(9, seconds=10.0)
+    for worker in its.fleet.workers.values():
+        worker.slow_seconds = 0.0
+    if its.fleet.weights.phase is RolloutPhase.HALTED:
+        its.fleet.fail(6, "version 2 is abandoned, and each worker reads it in time")
+    return its.end()
+
+
+def a_late_load_before_the_next_version() -> Chronicle:
+    """A worker ends its load after the rollback, and another reads the next version for long: it goes back"""
+    its, late = _a_late_load()
+    its.go(30, seconds=8.0)
+    if late.worker.phase is Phase.PAUSED:
+        its.fleet.fail(3, "a worker is paused for as long as another one stages")
+    for worker in its.fleet.workers.values():
+        worker.slow_seconds = 0.0
+    return its.end()
+
+
+def a_late_load_that_cannot_go_back() -> Chronicle:
+    """The same, and the worker can read the applied version no more: it is fenced at the limit"""
+    its, late = _a_late_load()
+    late.worker.bad_sources.add("/weights/step_1")
+    its.go(30, seconds=8.0)
+    for worker in its.fleet.workers.values():
+        worker.slow_seconds = 0.0
+    late.worker.bad_sources.clear()
+    return its.end()
+
+
+def _a_late_load() -> tuple[Chronicle, FakePod]:
+    """One worker has loaded an abandoned version when the next one is requested, and one reads it slowly."""
+    timeouts = {"stageSeconds": 2000, "pauseSeconds": 20, "loadSeconds": 20}
+    its = Chronicle(
+        replicas=3, rollout={"timeouts": timeouts, "pause": {"drainTimeoutSeconds": 10}}
+    )
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    reader, late = its.fleet.pod(0), its.fleet.pod(2)
+    late.worker.slow_seconds, late.suspect = 45.0, True
+    its.until(lambda: its.fleet.weights.phase is RolloutPhase.HALTED, seconds=1.0)
+    its.until(lambda: its.fleet.serving == ["1", "1"], seconds=1.0)
+    reader.worker.slow_seconds = 300.0
+    its.fleet.publish("3")
+    its.until(lambda: late.worker.label == "2", seconds=1.0)
+    late.worker.slow_seconds = 0.0
+    return its, late
+
+
+STORIES: list[Story] = [
+    a_rollback_while_a_worker_is_missing,
+    a_version_that_kills_every_canary,
+    a_worker_that_joins_late_in_the_staging,
+    a_late_load_before_the_next_version,
+    a_late_load_that_cannot_go_back,
+]
