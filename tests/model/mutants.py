@@ -796,7 +796,7 @@ MUTANTS = [
         6,
         "the time to judge begins again after each death of a canary",
         "core/strategies/canary.py",
-        "judges = dead or bool(chosen and not lacking)",
+        "judges = bool((dead and view.workers) or (chosen and not lacking))",
         "judges = bool(chosen and not lacking)",
         story="a_version_that_kills_every_canary",
     ),

@@ -529,7 +529,9 @@ class Promises:
             and applied is not None
             and not after.is_about(applied.version, applied.run_id)
         ):
-            text = f"{after.desired_version} is Applied, and a rollback would go to {applied.version}"
+            text = (
+                f"{after.desired_version} is Applied, and a rollback would go to {applied.version}"
+            )
             self.sim.fail(5, text)
         halts = after.phase is RolloutPhase.HALTED and before.phase is not after.phase
         late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED

@@ -448,10 +448,17 @@ def test_without_a_candidate_the_rollout_waits():
 
 
 def test_if_all_canaries_die_the_time_to_judge_does_not_begin_again():
-    taken = STEP(make_view(old(0).silent(), phase=RolloutPhase.JUDGING, phase_seconds=1e6))
+    limit = 900 + 60 + 3 * 600
 
-    assert taken.phase is RolloutPhase.JUDGING
-    assert taken.problem is None
+    def after(seconds: float):
+        return STEP(make_view(old(0).silent(), phase=RolloutPhase.JUDGING, phase_seconds=seconds))
+
+    assert after(limit).phase is RolloutPhase.JUDGING
+    assert after(limit).problem is None
+    late = after(limit + 1).problem
+    assert late is not None
+    assert late.halt
+    assert "policy-0" in late.message
 
 
 class TestPausedAtTheDesiredVersion:

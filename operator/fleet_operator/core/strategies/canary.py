@@ -149,8 +149,8 @@ def _judge(view: RolloutView) -> Step:
             problem = RolloutProblem(reason=reason, message=verdict.message, halt=True)
     requested = _next_calls(seen, chosen)
     # If all canaries have died, the time does not begin again: a version that kills each would never be late.
-    dead = view.phase is RolloutPhase.JUDGING and not chosen and not awaited
-    judges = dead or bool(chosen and not lacking)
+    dead = view.phase is RolloutPhase.JUDGING and not (chosen or awaited)
+    judges = bool((dead and view.workers) or (chosen and not lacking))
     note = f"{some(chosen) or 'no worker'} {agree(len(chosen) or 1, 'is', 'are')} testing version {goal.label}"
     if lacking:
         note = f"{some(lacking)} {agree(len(lacking), 'loads', 'load')} version {seen.applied.label} first, as the baseline"
@@ -186,7 +186,7 @@ def _late_verdict(
     limit = view.staging_seconds(len(chosen)) + 3 * timeouts.load_seconds
     limit += view.settings.pause.drain_timeout_seconds
     phase = RolloutPhase.PENDING if lacking else RolloutPhase.JUDGING
-    slow = lacking or [w for w in chosen if not _report(w, view)]
+    slow = lacking or [w for w in chosen or view.workers if not _report(w, view)]
     overdue = late(view, phase, limit, slow)
     if not overdue:
         return None
