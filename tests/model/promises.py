@@ -55,6 +55,7 @@ from tests.model.retry_waits import check_retry_waits
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Phase, number_of
 
 if TYPE_CHECKING:
@@ -523,16 +524,7 @@ class Promises:
         self._ready_adapters_are_true(leader)
         self.availability.note_status(leader)
         stalled = condition_of(after.conditions, ConditionType.STALLED)
-        applied = leader.fleet.applied
-        if (
-            after.phase is RolloutPhase.APPLIED
-            and applied is not None
-            and not after.is_about(applied.version, applied.run_id)
-        ):
-            text = (
-                f"{after.desired_version} is Applied, and a rollback would go to {applied.version}"
-            )
-            self.sim.fail(5, text)
+        self._applied_is_recorded(leader, after)
         halts = after.phase is RolloutPhase.HALTED and before.phase is not after.phase
         late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
         timeouts, waited = self.rollout.timeouts, self.sim.now - self.watching[1]
@@ -553,6 +545,17 @@ class Promises:
             text = f"{after.desired_version} is abandoned after {waited:.1f} s in {before.phase}"
             self.sim.fail(6, f"{text}, before any timeout has passed")
         self._watch(after)
+
+    def _applied_is_recorded(self, leader: Leader, status: WeightsStatus) -> None:
+        """A rollback goes to the version of the last rollout that has ended on most replicas."""
+        applied, observed = leader.fleet.applied, leader.observed
+        if status.phase is not RolloutPhase.APPLIED or applied is None or observed is None:
+            return
+        serve = sum(w.standing is Standing.OPEN for w in observed.workers)
+        most = 2 * serve > observed.expected_workers
+        if most and not status.is_about(applied.version, applied.run_id):
+            wanted = status.desired_version
+            self.sim.fail(5, f"{wanted} is Applied, and a rollback would go to {applied.version}")
 
     def _is_swap_late(self, leader: Leader) -> bool:
         """Whether a worker has reported a swap that is late by now. This does not depend on how

@@ -31,6 +31,44 @@ def a_change_to_canary_after_a_load() -> Chronicle:
     return its.end()
 
 
+def a_change_to_canary_before_a_late_load_ends() -> Chronicle:
+    """A version is retried with Canary while a worker still loads it: it goes back, and canaries judge"""
+    timeouts = {"pauseSeconds": 20, "loadSeconds": 20}
+    its = Chronicle(
+        replicas=3, rollout={"timeouts": timeouts, "pause": {"drainTimeoutSeconds": 10}}
+    )
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    late = its.fleet.pod(2)
+    late.worker.slow_seconds, late.suspect = 25.0, True
+    its.until(lambda: its.fleet.weights.phase is RolloutPhase.HALTED, seconds=1.0)
+    its.until(lambda: its.fleet.serving == ["1", "1"], seconds=1.0)
+    its.fleet.odd_versions.add("2")
+    its.fleet.control(rollout={"strategy": "Canary", "timeouts": timeouts})
+    its.fleet.retry("now")
+    its.until(lambda: late.worker.label == "2")
+    late.worker.slow_seconds = 0.0
+    its.go(4)
+    if late.worker.phase is Phase.PAUSED:
+        its.fleet.fail(3, "a worker is paused while canaries are judged")
+    its.until(lambda: its.fleet.stalled, seconds=1.0)
+    its.fleet.publish("3")
+    return its.end()
+
+
+def a_change_to_canary_that_is_suspended() -> Chronicle:
+    """All are paused when the strategy becomes Canary, and the version is suspended: they go back"""
+    its = Chronicle(replicas=3)
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    its.fleet.odd_versions.add("2")
+    its.fleet.control(rollout={"strategy": "Canary"}, suspend=True)
+    its.go(10)
+    its.fleet.publish("3")
+    its.fleet.control(suspend=False)
+    return its.end()
+
+
 def a_rollout_that_is_suspended_on_its_way_back() -> Chronicle:
     """Versions overtake each other, and the fleet is suspended: all return, and no rollout begins"""
     its = Chronicle(replicas=3, rollout=_IN_FLIGHT)
@@ -70,6 +108,8 @@ def a_change_to_a_barrier_after_a_long_drain() -> Chronicle:
 
 STORIES: list[Story] = [
     a_change_to_canary_after_a_load,
+    a_change_to_canary_before_a_late_load_ends,
+    a_change_to_canary_that_is_suspended,
     a_rollout_that_is_suspended_on_its_way_back,
     a_change_to_a_barrier_after_a_long_drain,
 ]

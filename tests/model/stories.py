@@ -525,7 +525,7 @@ def an_answer_that_is_20_seconds_old() -> Chronicle:
 def a_store_that_serves_one_worker_at_a_time() -> Chronicle:
     """Workers read one after the other, for an earlier leader, too: those that wait are not late"""
     rollout = {"maxStaging": 1, "timeouts": {"stageSeconds": 60}}
-    its = Chronicle(slow_seconds=40.0, rollout=rollout)
+    its = Chronicle(replicas=4, slow_seconds=40.0, rollout=rollout)
     its.fleet.publish("2")
     its.go(3, seconds=10.0)
     its.fleet.start_operator()

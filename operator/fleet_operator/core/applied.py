@@ -21,7 +21,7 @@ from fleet_operator.core.identity import (
     same_weights,
 )
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.core.strategies.base import Step
+from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.worker_view import Standing
 
 
@@ -126,17 +126,19 @@ def came_before(observed: FleetObserved, weights: Named, other: Named) -> bool:
     return one in pinned and two in pinned and pinned.index(two) < pinned.index(one)
 
 
-def applied_after(step: Step, members: Workers, applied: Checkpoint) -> Checkpoint:
+def applied_after(step: Step, view: RolloutView) -> Checkpoint:
     """Returns the weights that the fleet serves from this step on.
 
     Recorded together with the calls that open workers, not after their answers. A worker may serve and
     die before its answer arrives, and the fleet must not go back behind the version that it served.
 
-    Recorded at the end of a rollout, too. A swap opens no worker, and while a worker is missing,
-    `applied_of` does not believe the others: a rollback would skip all versions since then.
+    Recorded at the end of a rollout, too, if most of the replicas serve. A swap opens no worker, and while
+    a worker is missing, `applied_of` does not believe the others: a rollback would skip all versions
+    since then.
     """
     opened = (a for a in step.actions if isinstance(a, Resume | Admit))
     opens = any(same_weights(a, step.goal) for a in opened)
-    ends = step.phase is RolloutPhase.APPLIED and bool(members)
-    whole = (opens or ends) and members.all(lambda f: f.has_loaded(step.goal))
-    return step.goal if whole else applied
+    serve = view.members.count(lambda f: f.standing is Standing.OPEN)
+    ends = step.phase is RolloutPhase.APPLIED and not view.suspended and 2 * serve > view.replicas
+    whole = (opens or ends) and view.members.all(lambda f: f.has_loaded(step.goal))
+    return step.goal if whole else view.applied

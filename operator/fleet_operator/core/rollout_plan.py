@@ -211,7 +211,7 @@ def _plan(
     behind = view.members.any(lambda f: not f.has_loaded(desired))
     return RolloutPlan(
         desired=desired,
-        applied=applied_after(step, view.members, view.applied),
+        applied=applied_after(step, view),
         serving=_serving(view.members, view.applied),
         halted=halted,
         suspended=view.suspended and behind and not step.holds_requests,

@@ -189,7 +189,7 @@ class TestRecordedWithTheCalls:
         return Step(goal=target("42"), phase=RolloutPhase.RESUMING, actions=actions)
 
     def opened(self, *workers, actions):
-        return applied_after(self.step(*actions), make_view(*workers).members, target("41")).version
+        return applied_after(self.step(*actions), make_view(*workers)).version
 
     def test_a_resume_records_the_version(self):
         held = W(0).paused("42")
@@ -208,16 +208,30 @@ class TestRecordedWithTheCalls:
 
         assert self.opened(W(0).paused("42"), W(1).paused("41"), actions=[resume]) == "41"
 
-    def test_the_end_of_a_rollout_records_the_version(self):
-        """A swap opens no worker. Others may be missing."""
+    @pytest.mark.parametrize(
+        ("workers", "view", "version"),
+        [
+            pytest.param([W(0).serving("42"), W(1).serving("42")], {}, "42", id="one is missing"),
+            pytest.param([W(0).serving("42")], {}, "41", id="most are missing"),
+            pytest.param(
+                [W(0).serving("42"), W(1).paused("42").silent()], {}, "41", id="one is silent"
+            ),
+            pytest.param(
+                [W(0).serving("42"), W(1).serving("42"), W(2).serving("41")], {}, "41", id="mixed"
+            ),
+            pytest.param(
+                [W(0).serving("42"), W(1).serving("42")], {"suspended": True}, "41", id="suspended"
+            ),
+            pytest.param([], {}, "41", id="none"),
+        ],
+    )
+    def test_the_end_of_a_rollout_records_what_most_of_three_replicas_serve(
+        self, workers, view, version
+    ):
+        """A swap opens no worker."""
         ends = Step(goal=target("42"), phase=RolloutPhase.APPLIED)
 
-        def after(*workers: WorkerBuilder) -> str:
-            return applied_after(ends, make_view(*workers).members, target("41")).version
-
-        assert after(W(0).serving("42")) == "42"
-        assert after(W(0).serving("42"), W(1).serving("41")) == "41"
-        assert after() == "41"
+        assert applied_after(ends, make_view(*workers, replicas=3, **view)).version == version
 
     def test_calls_that_open_no_worker_record_nothing(self):
         pause = worker_calls.pause(W(0).serving("42").view(), make_view().settings, reason="")

@@ -457,8 +457,26 @@ def test_if_all_canaries_die_the_time_to_judge_does_not_begin_again():
     assert after(limit).problem is None
     late = after(limit + 1).problem
     assert late is not None
-    assert late.halt
+    assert not late.halt
     assert "policy-0" in late.message
+
+
+@pytest.mark.parametrize(
+    ("uptime_seconds", "phase_seconds", "halts"),
+    [
+        pytest.param(5.0, 2761, False, id="restarted"),
+        pytest.param(5.0, 2 * 2760 + 1, True, id="restarted, after twice the time"),
+        pytest.param(2761.0, 2761, True, id="was there all the time"),
+    ],
+)
+def test_a_canary_that_has_restarted_gets_the_time_once_more(uptime_seconds, phase_seconds, halts):
+    canary_worker = apart(0).reporting(uptime_seconds=uptime_seconds)
+    view = make_view(canary_worker, old(1), phase=RolloutPhase.JUDGING, phase_seconds=phase_seconds)
+    problem = STEP(view).problem
+
+    assert problem is not None
+    assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
+    assert problem.halt is halts
 
 
 class TestPausedAtTheDesiredVersion:
@@ -478,9 +496,23 @@ class TestPausedAtTheDesiredVersion:
         assert texts_of(STEP(make_view(busy, self.BEHIND)).actions) == ["load 42 on policy-1"]
 
     def test_a_strategy_without_a_barrier_resumes_them(self):
-        taken = canary.then(rolling.step)(make_view(self.LOADED, old(1), forbids_mixing=False))
+        view = make_view(self.LOADED, self.BEHIND, forbids_mixing=False)
 
-        assert "resume 42 on policy-0" in texts_of(taken.actions)
+        assert "resume 42 on policy-0" in texts_of(canary.then(rolling.step)(view).actions)
+
+    @pytest.mark.parametrize(
+        ("strategy", "forbids_mixing"), [(synchronized.step, True), (rolling.step, False)]
+    )
+    def test_they_go_back_if_others_serve_the_applied_version(self, strategy, forbids_mixing):
+        """Their load was late, and the version had been abandoned."""
+
+        def after(*workers: WorkerBuilder) -> set[str]:
+            view = make_view(*workers, forbids_mixing=forbids_mixing)
+            return set(texts_of(canary.then(strategy)(view).actions))
+
+        judges = "probe 41 on policy-1"
+        assert after(self.LOADED, old(1)) == {judges, "stage 41 on policy-0"}
+        assert after(self.LOADED.staged("41"), old(1)) == {judges, "load 41 on policy-0"}
 
     def test_a_swap_without_a_barrier_ends_by_itself_and_the_others_are_judged(self):
         swaps = make_worker(0).loading("41", "42").doing("apply", "42")

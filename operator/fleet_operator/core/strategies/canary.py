@@ -46,15 +46,16 @@ from fleet_operator.core.strategies.baselines import (
     has_answers,
     served_by,
 )
+from fleet_operator.core.strategies.earlier_pauses import (
+    ended_pauses,
+    finish_earlier,
+    going_back,
+)
 from fleet_operator.core.strategies.shared import (
     failed_to_load,
     has_bytes,
     late,
-    loaded_beside,
     over_budget,
-    renew,
-    resumed_on_applied,
-    source_of,
     with_joiners,
     without,
 )
@@ -74,13 +75,13 @@ def then(strategy: Strategy) -> Strategy:
         if view.halted or passed or absent or known:
             # Without files there is nothing to judge yet: canaries serve again.
             return strategy(view)
-        if (superseded := _superseded(view)) is not None:
-            return strategy(replace(view, desired=superseded, is_superseded=True))
+        if (first := finish_earlier(view, strategy)) is not None:
+            return first
         if view.suspended:
             # No canary is judged now. All workers return to the applied weights, also paused ones: the
             # strategy would finish their rollout with weights that have no verdict.
             return strategy(replace(view, halted=True))
-        return strategy(view) if _has_begun(view) else _judge(view)
+        return _judge(view)
 
     return step
 
@@ -95,38 +96,11 @@ def _is_served(view: RolloutView) -> bool:
     return known and view.members.all(lambda f: f.has_loaded(view.desired))
 
 
-def _has_begun(view: RolloutView) -> bool:
-    """Whether members that a strategy without canaries has paused load the desired version, or have it.
-
-    They cannot wait for a verdict: the rollout finishes. A swap without a barrier ends by itself.
-    """
-    barrier = view.held.where(lambda f: not f.is_doing("apply"))
-    return barrier.any(
-        lambda f: (
-            f.is_loading(view.desired) or (f.has_loaded(view.desired) and not f.paused_unchanged)
-        )
-    )
-
-
-def _superseded(view: RolloutView) -> Checkpoint | None:
-    """The superseded version that held members have loaded already, if there is one.
-
-    It was judged, or comes from a strategy without canaries. Paused members cannot wait for the next
-    verdict: the rollout finishes with it. A worker that loads still names the weights that it had.
-    """
-    held = view.held.where(lambda f: not f.paused_unchanged and not f.operation)
-    loaded = [w for w in loaded_beside(held, view.applied) if not same_weights(w, view.desired)]
-    if len(loaded) != 1:
-        return None
-    ahead = next(m for m in held if m.has_loaded(loaded[0]))
-    return Checkpoint.passing(loaded[0], source_of(ahead, view))
-
-
 def _judge(view: RolloutView) -> Step:
     goal = view.desired
     seen = replace(view, applied=served_by(view))
     alive = [*view.members, *(j for j in view.joining if _has_phase(j, Phase.JOINING))]
-    able = [w for w in alive if w.standing is not Standing.UNKNOWN]
+    able = without((w for w in alive if w.standing is not Standing.UNKNOWN), going_back(view))
     failed = [w for w in able if view.failure_of(w, goal)]
     halt = bool(failed_to_load(view, goal, failed))
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt, among=able)
@@ -159,7 +133,7 @@ def _judge(view: RolloutView) -> Step:
     taken = Step(
         goal=goal,
         phase=RolloutPhase.JUDGING if judges else RolloutPhase.PENDING,
-        actions=(*requested, *renew(view), *resumed_on_applied(view)),
+        actions=(*requested, *ended_pauses(view)),
         note=f"{note}{unready(chosen, goal)}",
         problem=problem,
         failed=names(failed),
@@ -180,7 +154,8 @@ def _late_verdict(
     """The problem that canaries are late.
 
     The limit is the time to stage, to drain, to load once and to run the prompts twice. If the verdict
-    is late, the version is abandoned. A late baseline is only reported.
+    is late, the version is abandoned. A late baseline is only reported. So are canaries that have died:
+    the version need not be the cause. It is abandoned if new ones are late after twice the time.
     """
     timeouts = view.settings.timeouts
     limit = view.staging_seconds(len(chosen)) + 3 * timeouts.load_seconds
@@ -191,7 +166,10 @@ def _late_verdict(
     if not overdue:
         return None
     goal = view.applied if lacking else view.desired
-    return problem_of(overdue, goal, phase, may_fail=view.may_fail, halt=not lacking)
+    restarted = all(w.state is None or w.state.uptime_seconds <= limit for w in overdue)
+    had_time = not restarted or view.phase_seconds > 2 * limit
+    halt = bool(chosen) and not lacking and had_time
+    return problem_of(overdue, goal, phase, may_fail=view.may_fail, halt=halt)
 
 
 def _next_calls(view: RolloutView, chosen: Sequence[WorkerView]) -> list[WorkerCall]:
