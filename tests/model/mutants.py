@@ -190,7 +190,7 @@ MUTANTS = [
         "core/fleet_plan.py",
         "return min(before, sound.count(lambda f: f.pod.gated))",
         "return before",
-        first_seed=2,
+        first_seed=211,
     ),
     Mutant(
         6,
@@ -684,7 +684,7 @@ MUTANTS = [
     Mutant(
         8,
         "a worker that does not load a superseded version makes the operator abandon the newest one",
-        "core/strategies/canary.py",
+        "core/strategies/earlier_pauses.py",
         "desired=superseded, is_superseded=True",
         "desired=superseded",
         story="a_superseded_version_of_a_canary_rollout",
@@ -743,7 +743,7 @@ MUTANTS = [
         "core/no_mixing.py",
         "return not fits and not comes and",
         "return not fits and",
-        first_seed=7800007217,
+        story="a_swap_back_when_the_strategy_is_changed",
     ),
     Mutant(
         9,

@@ -503,6 +503,8 @@ def a_swap_back_when_the_strategy_is_changed() -> Chronicle:
     its.fleet.faults = Faults(stale_view=1.0)  # the operator knows of its call alone
     its.fleet.control(rollout={"strategy": "Synchronized"})
     its.go(2, seconds=0.1)
+    if ("fence", first.name) in its.fleet.wire.sent:
+        its.fleet.fail(8, "a worker that swaps to the applied version is fenced")
     its.fleet.faults = Faults()
     return its.end()
 

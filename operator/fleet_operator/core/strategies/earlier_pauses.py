@@ -1,4 +1,4 @@
-"""Ends the pauses of an earlier strategy, or version, when canaries are to be judged.
+"""Ends the pauses of an earlier strategy, or version, so that canaries can be judged.
 
 Paused members cannot wait for a verdict. Their rollout finishes, or they go back to those that serve.
 """
@@ -26,7 +26,7 @@ from fleet_operator.core.worker_view import Standing
 
 
 def finish_earlier(view: RolloutView, strategy: Strategy) -> Step | None:
-    """The next step of the rollout that has paused members; None if there is none, or if it is over.
+    """The next step of the rollout that has paused members; None without one, or if it is over.
 
     `strategy`: what follows a good verdict.
     """
