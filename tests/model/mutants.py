@@ -660,7 +660,7 @@ MUTANTS = [
     Mutant(
         3,
         "paused workers wait for a verdict on a newer version",
-        "core/strategies/canary.py",
+        "core/strategies/earlier_pauses.py",
         "if len(loaded) != 1:",
         "if not view.forbids_mixing or len(loaded) != 1:",
         story="a_change_to_canary_while_all_are_paused",

@@ -445,7 +445,7 @@ def an_outage_of_130_seconds() -> Chronicle:
 
 def a_clock_that_is_ahead() -> Chronicle:
     """The next leader's clock is 90 seconds ahead, and then 90 behind: no worker is late"""
-    its = Chronicle(slow_seconds=5.0, rollout={"timeouts": {"stageSeconds": 60}})
+    its = Chronicle(slow_seconds=5.0, rollout={"timeouts": {"stageSeconds": 40}})
     its.fleet.publish("2")
     its.go(2, seconds=0.1)
     its.fleet.be_away(1.0, clock_ahead_seconds=90.0)
