@@ -169,7 +169,7 @@ def an_adapter_whose_trainer_dies_while_it_writes() -> Chronicle:
     its.until(lambda: its.fleet.adapters("lora") == ["1~lora"] * 2)
     its.fleet.leave_unfinished("/weights/lora/step_2")
     its.fleet.publish_adapter("lora", "2")
-    its.go(12, seconds=6.0)
+    its.go(24, seconds=6.0)
     if not its.fleet.stalled_adapter("lora"):
         its.fleet.fail(6, "workers wait for an adapter, and its WeightVersion is not stalled")
     its.fleet.finish("/weights/lora/step_2")

@@ -16,7 +16,6 @@ Settings = dict[str, Any]
 
 CLOCKS = (0.0, 0.0, -90.0, 90.0)
 """Seconds by which the wall clock of an operator's host is ahead."""
-STRATEGIES = ["Synchronized", "InFlight", "Rolling"]
 FOLDERS = ["/weights/step_{version}", "/weights/other/step_{version}"]
 
 
@@ -257,15 +256,13 @@ class RandomActions:
             self.fleet.control(suspend=not spec.suspend)
 
     def change_strategy(self) -> None:
-        rollout: Settings = {"strategy": self.chance.choice(STRATEGIES)}
+        rollout: Settings = {
+            "strategy": self.chance.choice(["Synchronized", "InFlight", "Rolling"])
+        }
         if self.is_deleted:
             return
         if self.canaries.random() < 0.25:
-            canary = {
-                "then": self.canaries.choice(STRATEGIES),
-                "workers": self.canaries.choice([1, 2]),
-            }
-            rollout = {"strategy": "Canary", "canary": canary}
+            rollout = {"strategy": "Canary"}
         self.fleet.odd_versions.clear()  # no canary judged all of them
         self.fleet.control(rollout=rollout)
 

@@ -21,7 +21,8 @@ def a_change_to_canary_after_a_load() -> Chronicle:
     its.until(lambda: its.fleet.pod(0).worker.label == "2")
     for ordinal in (1, 2):
         its.fleet.pod(ordinal).worker.lie = ""
-    its.fleet.control(rollout={"strategy": "Canary", "canary": {"then": "Rolling"}})
+    rollout = {"strategy": "Canary", "canary": {"then": "Rolling"}}
+    its.fleet.change_fleet("changes to Canary", rollout=rollout)
     its.go(2)
     if (
         its.fleet.weights.phase is RolloutPhase.JUDGING

@@ -110,9 +110,13 @@ def _problem_of_members(
     without_slots = [w for w in behind if w.state is not None and not w.takes_lora]
     if without_slots and update.is_held:
         return problem_of_slots(without_slots, goal, by_deletion=update.type == "OnDelete")
-    # Pods without slots that are not kept are being replaced, which may take longer.
-    able = [w for w in behind if w.takes_lora]
-    limit = _limit_seconds(view)
+    # A rollout of base weights may hold the workers meanwhile, once.
+    pause, timeouts = view.settings.pause, view.settings.timeouts
+    limit = _limit_seconds(view) + timeouts.pause_seconds + timeouts.load_seconds
+    limit += pause.drain_timeout_seconds if pause.mode == "Wait" else 0
+    # Pods without slots that are not kept are being replaced, which may take longer. So do workers that
+    # have joined since then.
+    able = [w for w in behind if w.takes_lora and w.state and w.state.uptime_seconds > limit]
     overdue = late(view, RolloutPhase.STAGING, limit, able)
     overdue += late(view, RolloutPhase.LOADING, limit, able)
     return problem_of_late(overdue, goal) if overdue else None

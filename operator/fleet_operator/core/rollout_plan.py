@@ -91,7 +91,8 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     refused = reuse or _refusal(observed, weights, view)
     if refused is not None:
         step = replace(strategy(replace(view, desired=view.applied)), problem=refused)
-        plan = _plan(observed, view, pins, step, halted=False)
+        # A refusal that ends does not bring an abandoned version back.
+        plan = _plan(observed, view, pins, step, halted=view.halted)
         return replace(plan, files_unread=needs_comparison(weights, view.desired))
     unread = needs_comparison(weights, view.desired)
     step, unread = compare_files(_waiting(strategy(view), view), view, unread=unread)

@@ -19,6 +19,9 @@ def old(n: int) -> WorkerBuilder:
     return make_worker(n).serving("41")
 
 
+STARTED = make_worker(0).joining("41").probed("41").reporting(uptime_seconds=5.0)
+
+
 def known(n: int) -> WorkerBuilder:
     return old(n).probed("41")
 
@@ -462,15 +465,18 @@ def test_if_all_canaries_die_the_time_to_judge_does_not_begin_again():
 
 
 @pytest.mark.parametrize(
-    ("uptime_seconds", "phase_seconds", "halts"),
+    ("canary_worker", "phase_seconds", "halts"),
     [
-        pytest.param(5.0, 2761, False, id="restarted"),
-        pytest.param(5.0, 2 * 2760 + 1, True, id="restarted, after twice the time"),
-        pytest.param(2761.0, 2761, True, id="was there all the time"),
+        pytest.param(apart(0), 2761, True, id="was there all the time"),
+        pytest.param(STARTED.restarted(2), 2761, False, id="has restarted"),
+        pytest.param(STARTED.restarted(2), 2 * 2760 + 1, True, id="restarts repeatedly"),
+        pytest.param(STARTED.restarted(1), 1e6, False, id="was away for long, once"),
+        pytest.param(STARTED, 1e6, False, id="is new"),
     ],
 )
-def test_a_canary_that_has_restarted_gets_the_time_once_more(uptime_seconds, phase_seconds, halts):
-    canary_worker = apart(0).reporting(uptime_seconds=uptime_seconds)
+def test_a_canary_that_has_restarted_is_late_only_if_it_restarts_repeatedly(
+    canary_worker, phase_seconds, halts
+):
     view = make_view(canary_worker, old(1), phase=RolloutPhase.JUDGING, phase_seconds=phase_seconds)
     problem = STEP(view).problem
 

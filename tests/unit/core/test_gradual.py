@@ -165,6 +165,33 @@ def test_a_load_continues_after_another_swap_failed():
 class TestPausedWorkersWithoutACall:
     """A pause that an older leader, or another strategy, has left."""
 
+    @pytest.mark.parametrize(
+        ("worker", "done"),
+        [
+            pytest.param(make_worker(0).paused("40").loaded(), "stage 42", id="reads the goal"),
+            pytest.param(
+                make_worker(0).paused("40").loaded().staged("42"), "load 42", id="loads the goal"
+            ),
+            pytest.param(make_worker(0).paused("40"), "resume 40", id="has loaded nothing since"),
+            pytest.param(
+                make_worker(0).paused("41").loaded(), "resume 41", id="is at the applied one"
+            ),
+        ],
+    )
+    def test_after_canaries_a_pause_does_not_end_with_a_version_that_passed_none(
+        self, worker, done
+    ):
+        taken = in_flight.step(view(worker, strategy="Canary"))
+
+        assert texts_of(taken.actions) == [f"{done} on policy-0"]
+
+    def test_such_a_worker_that_cannot_take_the_goal_is_fenced_at_the_limit(self):
+        stays = make_worker(0).paused("40").loaded().heard(2 * (60 + 60 + 600) + 1)
+
+        assert "fence on policy-0" in texts_of(
+            in_flight.step(view(stays, strategy="Canary")).actions
+        )
+
     def test_a_started_swap_is_finished(self):
         held = make_worker(0).paused("41").staged("42")
 

@@ -411,6 +411,8 @@ class TestTime:
 
     LIMIT = 900 + 600
     """Of the default timeouts of staging and loading."""
+    WITH_BASE = LIMIT + 60 + 600
+    """A rollout of base weights may hold the workers once meanwhile."""
 
     def _plan_after(
         self,
@@ -432,8 +434,8 @@ class TestTime:
 
     @pytest.mark.parametrize("phase", [RolloutPhase.STAGING, RolloutPhase.LOADING])
     def test_files_that_are_never_complete_are_reported_after_the_timeouts(self, phase):
-        early = self._plan_after(self.LIMIT, self._waiting(), phase=phase)
-        problem = self._plan_after(self.LIMIT + 1, self._waiting(), phase=phase).step.problem
+        early = self._plan_after(self.WITH_BASE, self._waiting(), phase=phase)
+        problem = self._plan_after(self.WITH_BASE + 1, self._waiting(), phase=phase).step.problem
 
         assert early.step.problem is None
         assert (problem.reason, problem.halt) == (ConditionReason.DEADLINE_EXCEEDED, False)
@@ -441,7 +443,7 @@ class TestTime:
         assert "SourceNotReady: no such folder (policy-0)" in problem.message
 
     def test_a_late_rollout_continues_in_its_phase(self):
-        step = self._plan_after(self.LIMIT + 1, self._waiting()).step
+        step = self._plan_after(self.WITH_BASE + 1, self._waiting()).step
 
         assert step.phase is RolloutPhase.STAGING
         assert texts_of(step.actions) == ["stage-adapter sql 7 on policy-0"]
@@ -449,7 +451,7 @@ class TestTime:
     def test_a_worker_whose_read_does_not_end_is_reported(self):
         done = _with(make_worker(0).serving("base"), sql="7")
         hangs = _with(make_worker(1).serving("base"), sql="6").doing("stage-adapter", "7")
-        plan = self._plan_after(self.LIMIT + 1, done, hangs, phase=RolloutPhase.LOADING)
+        plan = self._plan_after(self.WITH_BASE + 1, done, hangs, phase=RolloutPhase.LOADING)
 
         assert plan.step.problem.reason is ConditionReason.DEADLINE_EXCEEDED
         assert "timed out; worker phase: stage-adapter 7 (policy-1)" in plan.step.problem.message
@@ -458,8 +460,20 @@ class TestTime:
         workers = [self._waiting(n) for n in range(3)]
         turns = {"maxStaging": 1}
 
-        assert self._plan_after(3 * 900 + 600, *workers, rollout=turns).step.problem is None
-        assert self._plan_after(3 * 900 + 601, *workers, rollout=turns).step.problem is not None
+        assert self._plan_after(3 * 900 + 1260, *workers, rollout=turns).step.problem is None
+        assert self._plan_after(3 * 900 + 1261, *workers, rollout=turns).step.problem is not None
+
+    def test_a_drain_of_base_weights_is_no_cause(self):
+        drains = {"pause": {"mode": "Wait", "drainTimeoutSeconds": 100}}
+
+        late = self.WITH_BASE + 100
+        assert self._plan_after(late, self._waiting(), rollout=drains).step.problem is None
+        assert self._plan_after(late + 1, self._waiting(), rollout=drains).step.problem is not None
+
+    def test_a_worker_that_joined_in_the_meantime_is_not_late(self):
+        joined = self._waiting().reporting(uptime_seconds=60.0)
+
+        assert self._plan_after(self.WITH_BASE + 1, joined).step.problem is None
 
     def test_a_suspended_rollout_is_not_late(self):
         assert self._plan_after(9999, self._waiting(), suspend=True).step.problem is None

@@ -155,7 +155,7 @@ def _late_verdict(
 
     The limit is the time to stage, to drain, to load once and to run the prompts twice. If the verdict
     is late, the version is abandoned. A late baseline is only reported. So are canaries that have died:
-    the version need not be the cause. It is abandoned if new ones are late after twice the time.
+    the version need not be the cause. After twice the time it is, if their processes end repeatedly.
     """
     timeouts = view.settings.timeouts
     limit = view.staging_seconds(len(chosen)) + 3 * timeouts.load_seconds
@@ -167,7 +167,9 @@ def _late_verdict(
         return None
     goal = view.applied if lacking else view.desired
     restarted = all(w.state is None or w.state.uptime_seconds <= limit for w in overdue)
-    had_time = not restarted or view.phase_seconds > 2 * limit
+    had_time = not restarted or (
+        view.phase_seconds > 2 * limit and any(w.pod.restarts > 1 for w in overdue)
+    )
     halt = bool(chosen) and not lacking and had_time
     return problem_of(overdue, goal, phase, may_fail=view.may_fail, halt=halt)
 

@@ -38,7 +38,11 @@ def finish_earlier(view: RolloutView, strategy: Strategy) -> Step | None:
 
 def going_back(view: RolloutView) -> Workers:
     """Paused members with the desired version while others serve the applied one. Their load was late."""
-    return _ahead(view) if _serves(view) else NO_WORKERS
+    if not _serves(view):
+        return NO_WORKERS
+    return view.held.where(
+        lambda f: not f.has_loaded(view.applied) and not f.paused_unchanged and not f.operation
+    )
 
 
 def ended_pauses(view: RolloutView) -> Actions:
@@ -65,6 +69,9 @@ def _superseded(view: RolloutView) -> Checkpoint | None:
     if len(loaded) != 1:
         return None
     ahead = next(m for m in held if m.has_loaded(loaded[0]))
+    served = view.members.any(lambda f: f.standing is Standing.OPEN and f.has_loaded(loaded[0]))
+    if _serves(view) and not served:
+        return None  # a late load: it goes back
     return Checkpoint.passing(loaded[0], source_of(ahead, view))
 
 

@@ -159,10 +159,25 @@ def _finished(view: RolloutView, goal: Checkpoint, behind: Workers) -> Actions:
         if member.pod.uid in uids and member.has_staged(goal) and not slow:
             reason = "its swap has begun"
             actions.append(worker_calls.load(member, goal, view.settings, reason=reason))
+        elif _is_unjudged(member, goal, view):
+            if slow:
+                actions.append(worker_calls.take_out_of_service(member, reason=why(member, goal)))
+            elif member.has_staged(goal):
+                reason = "its version was not judged"
+                actions.append(worker_calls.load(member, goal, view.settings, reason=reason))
+            else:
+                actions += staged(view, goal, Workers([member]))
         else:
             reason = "the rollout does not need the pause"
             actions.append(worker_calls.resume(member, reason=reason))
     return tuple(actions)
+
+
+def _is_unjudged(member: WorkerView, goal: Checkpoint, view: RolloutView) -> bool:
+    """Whether a paused worker has loaded a version that passed no canary: it takes the goal instead."""
+    if view.settings.strategy != "Canary" or member.facts.paused_unchanged:
+        return False
+    return not (member.has_loaded(goal) or member.has_loaded(view.applied))
 
 
 def _admission(view: RolloutView, goal: Checkpoint, *, stopped: bool) -> Admission:
