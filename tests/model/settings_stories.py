@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.model.chronicle import Chronicle, Story
+from tests.model.fake_pods import FakePod
 
 from fleet_operator.api.weights import RolloutPhase
 from fleet_worker.protocol import Phase
@@ -53,6 +54,61 @@ def a_change_to_canary_before_a_late_load_ends() -> Chronicle:
     if late.worker.phase is Phase.PAUSED:
         its.fleet.fail(3, "a worker is paused while canaries are judged")
     its.until(lambda: its.fleet.stalled, seconds=1.0)
+    its.fleet.publish("3")
+    return its.end()
+
+
+def a_late_load_of_a_version_that_a_canary_refused() -> Chronicle:
+    """A load of an abandoned version ends when canaries have refused that version: the worker goes back"""
+    its, late = _a_change_to_canary_in_a_late_load(45.0)
+    its.fleet.retry("now")
+    its.until(lambda: late.worker.label == "2", seconds=1.0)
+    late.worker.slow_seconds = 0.0
+    its.until(lambda: its.fleet.serving == ["1", "1", "1"], seconds=1.0)
+    its.fleet.publish("3")
+    return its.end()
+
+
+def a_late_load_of_an_abandoned_version() -> Chronicle:
+    """A load of an abandoned version ends while canaries judge the next one: the worker goes back"""
+    its, late = _a_change_to_canary_in_a_late_load(27.0)
+    its.fleet.publish("3")
+    its.until(lambda: late.worker.label == "2", seconds=1.0)
+    late.worker.slow_seconds = 0.0
+    return its.end()
+
+
+def _a_change_to_canary_in_a_late_load(seconds: float) -> tuple[Chronicle, FakePod]:
+    """Version 2 is abandoned while one worker still loads it. Canaries, then InFlight, are next."""
+    timeouts = {"stageSeconds": 2000, "pauseSeconds": 20, "loadSeconds": 20}
+    its = Chronicle(
+        replicas=3, rollout={"timeouts": timeouts, "pause": {"drainTimeoutSeconds": 10}}
+    )
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    late = its.fleet.pod(2)
+    late.worker.slow_seconds, late.suspect = seconds, True
+    its.until(lambda: its.fleet.weights.phase is RolloutPhase.HALTED, seconds=1.0)
+    its.until(lambda: its.fleet.serving == ["1", "1"], seconds=1.0)
+    rollout = {"strategy": "Canary", "canary": {"then": "InFlight"}, "timeouts": timeouts}
+    its.fleet.change_fleet("changes to Canary", rollout=rollout)
+    its.fleet.odd_versions.add("2")
+    return its, late
+
+
+def a_refusal_after_a_version_was_abandoned() -> Chronicle:
+    """An abandoned version leaves spec.weights.roots, and is in them again: it stays abandoned"""
+    its = Chronicle(replicas=3)
+    its.fleet.will_break("2", its.fleet.pod(0))
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.weights.phase is RolloutPhase.HALTED, seconds=1.0)
+    its.until(lambda: its.fleet.serving == ["1", "1", "1"], seconds=1.0)
+    for roots in ("/other", "/weights"):
+        weights = {"roots": [roots], "management": "Operator"}
+        its.fleet.change_fleet(f"changes the roots to {roots}", weights=weights)
+        its.go(5)
+    if its.fleet.weights.phase is not RolloutPhase.HALTED:
+        its.fleet.fail(6, "an abandoned version is rolled out, and no retry was requested")
     its.fleet.publish("3")
     return its.end()
 
@@ -110,6 +166,9 @@ def a_change_to_a_barrier_after_a_long_drain() -> Chronicle:
 STORIES: list[Story] = [
     a_change_to_canary_after_a_load,
     a_change_to_canary_before_a_late_load_ends,
+    a_late_load_of_a_version_that_a_canary_refused,
+    a_late_load_of_an_abandoned_version,
+    a_refusal_after_a_version_was_abandoned,
     a_change_to_canary_that_is_suspended,
     a_rollout_that_is_suspended_on_its_way_back,
     a_change_to_a_barrier_after_a_long_drain,

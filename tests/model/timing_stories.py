@@ -45,6 +45,21 @@ def a_version_that_kills_every_canary() -> Chronicle:
     return its.end()
 
 
+def workers_that_are_away_during_the_judgement() -> Chronicle:
+    """All workers die while the canary stages, and are away for long: the version is judged when they are back"""
+    timeouts = {"stageSeconds": 10, "loadSeconds": 10}
+    rollout = {"strategy": "Canary", "timeouts": timeouts, "pause": {"drainTimeoutSeconds": 1}}
+    its = Chronicle(replicas=2, slow_seconds=3.0, rollout=rollout)
+    its.fleet.publish("2")
+    its.go(2)
+    for pod in list(its.fleet.pods.values()):
+        its.fleet.kill(pod, back_after_seconds=120.0)
+    its.go(30, seconds=5.0)
+    if its.fleet.weights.phase is RolloutPhase.HALTED:
+        its.fleet.fail(6, "version 2 is abandoned, and no worker has loaded it")
+    return its.end()
+
+
 def a_worker_that_joins_late_in_the_staging() -> Chronicle:
     """A worker is added while the others read a large checkpoint: it gets the time to read it, too"""
     its = Chronicle(replicas=3, rollout={"timeouts": {"stageSeconds": 100}})
@@ -106,6 +121,7 @@ def _a_late_load() -> tuple[Chronicle, FakePod]:
 STORIES: list[Story] = [
     a_rollback_while_a_worker_is_missing,
     a_version_that_kills_every_canary,
+    workers_that_are_away_during_the_judgement,
     a_worker_that_joins_late_in_the_staging,
     a_late_load_before_the_next_version,
     a_late_load_that_cannot_go_back,
