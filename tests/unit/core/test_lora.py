@@ -463,7 +463,7 @@ class TestTime:
         assert self._plan_after(3 * 900 + 1260, *workers, rollout=turns).step.problem is None
         assert self._plan_after(3 * 900 + 1261, *workers, rollout=turns).step.problem is not None
 
-    def test_a_drain_of_base_weights_is_no_cause(self):
+    def test_a_drain_of_base_weights_does_not_count(self):
         drains = {"pause": {"mode": "Wait", "drainTimeoutSeconds": 100}}
 
         late = self.WITH_BASE + 100
