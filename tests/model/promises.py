@@ -547,8 +547,13 @@ class Promises:
         self._watch(after)
 
     def _applied_is_recorded(self, leader: Leader, status: WeightsStatus) -> None:
-        """A rollback goes to the version of the last rollout that has ended on most replicas."""
+        """A rollback goes to the version of the last rollout that has ended on most replicas. A suspended
+        one ends when it is resumed.
+        """
         applied, observed = leader.fleet.applied, leader.observed
+        spec = leader.desired.base_spec if leader.desired is not None else None
+        if spec is not None and spec.suspend:
+            return
         if status.phase is not RolloutPhase.APPLIED or applied is None or observed is None:
             return
         serve = sum(w.standing is Standing.OPEN for w in observed.workers)
