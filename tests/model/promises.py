@@ -55,6 +55,7 @@ from tests.model.retry_waits import check_retry_waits
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.identity import same_weights
 from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Phase, number_of
 
@@ -524,7 +525,6 @@ class Promises:
         self._ready_adapters_are_true(leader)
         self.availability.note_status(leader)
         stalled = condition_of(after.conditions, ConditionType.STALLED)
-        self._applied_is_recorded(leader, after)
         halts = after.phase is RolloutPhase.HALTED and before.phase is not after.phase
         late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
         timeouts, waited = self.rollout.timeouts, self.sim.now - self.watching[1]
@@ -546,21 +546,19 @@ class Promises:
             self.sim.fail(6, f"{text}, before any timeout has passed")
         self._watch(after)
 
-    def _applied_is_recorded(self, leader: Leader, status: WeightsStatus) -> None:
+    def _applied_is_recorded(self, leader: Leader, decision: Decision) -> None:
         """A rollback goes to the version of the last rollout that has ended on most replicas. A suspended
         one ends when it is resumed.
         """
-        applied, observed = leader.fleet.applied, leader.observed
+        plan, observed = decision.rollout, leader.observed
         spec = leader.desired.base_spec if leader.desired is not None else None
-        if spec is not None and spec.suspend:
-            return
-        if status.phase is not RolloutPhase.APPLIED or applied is None or observed is None:
+        if observed is None or observed.is_external or (spec is not None and spec.suspend):
             return
         serve = sum(w.standing is Standing.OPEN for w in observed.workers)
-        most = 2 * serve > observed.expected_workers
-        if most and not status.is_about(applied.version, applied.run_id):
-            wanted = status.desired_version
-            self.sim.fail(5, f"{wanted} is Applied, and a rollback would go to {applied.version}")
+        ends = plan.step.phase is RolloutPhase.APPLIED and 2 * serve > observed.expected_workers
+        if ends and not same_weights(plan.applied, plan.step.goal):
+            served, back = plan.step.goal.label, plan.applied.label
+            self.sim.fail(5, f"{served} is Applied, and a rollback would go to {back}")
 
     def _is_swap_late(self, leader: Leader) -> bool:
         """Whether a worker has reported a swap that is late by now. This does not depend on how
@@ -594,6 +592,7 @@ class Promises:
         """
         check_order(self.sim, leader, decision)
         check_retry_waits(self.sim, leader, decision)
+        self._applied_is_recorded(leader, decision)
         if any(pod.grace for pod in self.sim.pods.values()):
             return
         if leader is self.sim.leader and not self.forbids_mixing and self.sim.desired.base:
