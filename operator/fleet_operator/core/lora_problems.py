@@ -7,6 +7,7 @@ itself.
     the rollout lasts longer than `timeouts.stageSeconds` + `loadSeconds`   DeadlineExceeded
     a worker that joins waits for the applied version for as long           DeadlineExceeded
 
+A rollout of base weights may hold members meanwhile, so they have the time of its pause and its load, too.
 With `maxStaging` the first of these times counts once for each group of workers. The phase does not
 matter: workers may stage until all serve, and base weights are loaded before adapters.
 """
