@@ -280,9 +280,10 @@ class TestBounds:
     async def test_an_age_of_nan_counts_as_no_answer(
         self, worker: HostileWorker, number: bytes
     ) -> None:
-        worker.body = worker.body.replace(
-            b'"uptime_seconds": 100.0', b'"uptime_seconds": ' + number
-        )
+        worker.says(uptime_seconds=5.0)
+        before, field, after = worker.body.partition(b'"uptime_seconds": 5.0')
+        assert field
+        worker.body = before + b'"uptime_seconds": ' + number + after
 
         assert (await ask(worker)).silent
 
