@@ -237,7 +237,7 @@ class Agent(Worker):
         before, label = self.label_of(good), self.label_of(new)
         await loading.relabel(self, label, before)
         self.note_in_engine(new)
-        self.kept.loaded(label, before, cleared=self.kept.oldest is None)
+        self.kept.renamed(label, before)
         self.good, self.version = new, version
 
     async def end_leftover_requests(self) -> None:

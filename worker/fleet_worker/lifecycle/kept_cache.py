@@ -11,6 +11,11 @@ load 1 again, kept   oldest = 1     tokens of 1 may read those of 2, and say so
 cleared              oldest = None  requests that begin later read their own
 ```
 
+There are two such caches. Keys and values belong to a prefix of tokens, and vLLM counts how many of
+them a request found. The outputs of a multimodal encoder belong to an image alone. vLLM does not count
+them, and keeps them when a driver drops the prefixes. So a request with an image may always have read
+them.
+
 If the cache is cleared while a request runs, the engine computes its keys and values again. The span
 still names the weights that its earlier tokens may have read, because a span has one answer for all
 its tokens.
@@ -26,7 +31,15 @@ _REMEMBERED = 256
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """State of the cache when a request came to the engine.
+    """State of the caches when a request came to the engine."""
+
+    prefixes: _State
+    encoder: _State
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """State of one cache.
 
     Fields:
         moment: number of loads and clearings before the request.
@@ -53,7 +66,72 @@ class _Kept:
 
 
 class KeptCache:
-    """Remembers which loads kept the cache."""
+    """Remembers which loads kept the caches, and which weights filled them."""
+
+    def __init__(self) -> None:
+        self._prefixes = _Cache()
+        self._encoder = _Cache()
+
+    @property
+    def oldest(self) -> str | None:
+        """The oldest weights in the caches; None if they hold only those of the newest."""
+        return self._encoder.oldest
+
+    def loaded(self, version: str, previous: str | None, *, cleared: bool) -> None:
+        """Note a load.
+
+        Args:
+            version: Label of the new weights.
+            previous: Label of the weights before.
+            cleared: Whether the load cleared the caches.
+        """
+        for cache in (self._prefixes, self._encoder):
+            cache.loaded(version, previous, cleared=cleared)
+
+    def renamed(self, version: str, previous: str) -> None:
+        """Note another label of the same weights.
+
+        Args:
+            version: The new label.
+            previous: The label before.
+        """
+        for cache in (self._prefixes, self._encoder):
+            cache.loaded(version, previous, cleared=cache.oldest is None)
+
+    def clear(self) -> None:
+        """Note that both caches were cleared."""
+        self._prefixes.clear()
+        self._encoder.clear()
+
+    def clear_prefixes(self) -> None:
+        """Note that the cached prefixes were dropped. The encoder's outputs stay."""
+        self._prefixes.clear()
+
+    def begin(self) -> Beginning:
+        """Return the state of the caches for a request that comes now."""
+        return Beginning(self._prefixes.state, self._encoder.state)
+
+    def read_from(
+        self, version: str, beginning: Beginning, *, found_cached: bool, has_media: bool = False
+    ) -> str | None:
+        """Return the oldest version whose keys, values or encoder outputs tokens may have read.
+
+        Args:
+            version: Label of the tokens.
+            beginning: State of the caches when their request came.
+            found_cached: Whether parts of the prompt may have come from the cached prefixes.
+            has_media: Whether the prompt has images, audio or video.
+
+        Returns:
+            None if they read only those of their own version.
+        """
+        if has_media:
+            return self._encoder.read_from(version, beginning.encoder, found_cached=True)
+        return self._prefixes.read_from(version, beginning.prefixes, found_cached=found_cached)
+
+
+class _Cache:
+    """Remembers which loads kept one cache."""
 
     def __init__(self) -> None:
         self._oldest: tuple[str, ...] = ()
@@ -70,13 +148,7 @@ class KeptCache:
         return self._oldest[0] if self._oldest else None
 
     def loaded(self, version: str, previous: str | None, *, cleared: bool) -> None:
-        """Note a load.
-
-        Args:
-            version: Label of the new weights.
-            previous: Label of the weights before.
-            cleared: Whether the load cleared the cache.
-        """
+        """Note a load; see `KeptCache.loaded`."""
         if cleared:
             self.clear()
             return
@@ -98,21 +170,13 @@ class KeptCache:
             if kept.until is None:
                 self._kept[version] = replace(kept, until=self._moment)
 
-    def begin(self) -> Beginning:
-        """Return the state of the cache for a request that comes now."""
-        return Beginning(self._moment, self.oldest is None)
+    @property
+    def state(self) -> _State:
+        """The state of the cache for a request that comes now."""
+        return _State(self._moment, self.oldest is None)
 
-    def read_from(self, version: str, beginning: Beginning, *, found_cached: bool) -> str | None:
-        """Return the oldest version whose keys and values tokens of a version may have read.
-
-        Args:
-            version: Label of the tokens.
-            beginning: State of the cache when their request came.
-            found_cached: Whether parts of the prompt may have come from the cache.
-
-        Returns:
-            None if they read only those of their own version.
-        """
+    def read_from(self, version: str, beginning: _State, *, found_cached: bool) -> str | None:
+        """See `KeptCache.read_from`."""
         kept = self._kept.get(version)
         if kept is None:
             return None

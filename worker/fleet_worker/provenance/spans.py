@@ -21,10 +21,10 @@ from typing import Any
 from fleet_worker.checkpoint.identity import WeightName
 
 FIELD = "weight_versions"
-# In a chat `stop_reason` is null or follows a `finish_reason`; in a message it marks the end. vLLM
-# writes no spaces.
+# vLLM writes no spaces, and one `message_delta` per message: its last event but one. An aborted message
+# has no stop reason there. Source: `message_stream_converter`, vLLM 0.32.
 _SPAN = re.compile(rb'\{"version":"([^"\\]*)","start":([0-9]+),"end":([0-9]+)\}')
-_END = re.compile(rb'_reason":"|"type":"response\.(?:completed|incomplete)"')
+_END = re.compile(rb'_reason":"|"type":"(?:message_delta|response\.(?:completed|incomplete))"')
 
 
 class Dialect(Enum):
@@ -35,7 +35,7 @@ class Dialect(Enum):
     RESPONSE = "response"
     """`/v1/responses`: on the response. In a stream: with the event that ends it."""
     MESSAGE = "message"
-    """`/v1/messages`: on the message. In a stream: with the event that has the stop reason."""
+    """`/v1/messages`: on the message. In a stream: with its `message_delta`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,7 @@ def stamp_event(event: dict[str, Any], spans: Spans, dialect: Dialect) -> None:
             if event.get("type") in ("response.completed", "response.incomplete"):
                 stamp(event["response"], spans, dialect)
         case Dialect.MESSAGE:
-            ends = event.get("type") == "message_delta"
-            if ends and event.get("delta", {}).get("stop_reason") is not None:
+            if event.get("type") == "message_delta":
                 stamp(event, spans, dialect)
 
 
@@ -169,17 +168,30 @@ def compact(content: dict[str, Any]) -> bytes:
 def first_and_last(
     spans: Spans, order: Mapping[WeightName, int]
 ) -> tuple[WeightName, WeightName] | None:
-    """Return the oldest and the newest weights in a reply, or None if it has no labelled token.
+    """Return the weights of the first and of the last token, or None if no token has a label.
+
+    Choices are made at the same time. Of their first tokens the one of the oldest weights counts, and
+    of their last tokens the one of the newest. Within a choice the position decides: after a rollback
+    older weights continue.
 
     Args:
         spans: Spans of all choices.
-        order: Name → number of its load. Unknown names are the oldest.
+        order: Name → number of its latest load. Unknown names are the oldest.
     """
-    names = [span.name for each in spans.values() for span in each or ()]
-    if not names:
+    first = first_names(spans)
+    if not first:
         return None
-    names.sort(key=lambda name: order.get(name, -1))
-    return names[0], names[-1]
+
+    def loaded(name: WeightName) -> int:
+        return order.get(name, -1)
+
+    last = [each[-1].name for each in spans.values() if each]
+    return min(first, key=loaded), max(last, key=loaded)
+
+
+def first_names(spans: Spans) -> list[WeightName]:
+    """Return the weights of the first token of each choice that has labels."""
+    return [each[0].name for each in spans.values() if each]
 
 
 def written_over(body: bytes, spans: Spans) -> bytes | None:

@@ -10,7 +10,7 @@ The engine's labels stop here: vLLM's serving code gets plain versions.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ from fleet_worker.provenance.spans import Span
 Generate = Callable[..., AsyncGenerator[Any, None]]
 
 # Beam search stitches beams from single-token requests, so the engine's spans cannot be attributed.
+_MEDIA = ("multi_modal_data", "mm_kwargs", "mm_hashes", "multi_modal_uuids")
+
 _BEAM = re.compile(r"-beam-\d+$")
 
 
@@ -35,11 +37,14 @@ class Generation:
         first_choice: index of its first choice in the reply.
         is_delta: every output holds the new tokens only, as in streams.
         beginning: the state when it reached the engine.
+        has_media: the prompt has images, audio or video. The engine may reuse what its encoder made
+            of them for an earlier request.
     """
 
     first_choice: int
     is_delta: bool
     beginning: Beginning
+    has_media: bool
 
 
 class Tokens:
@@ -77,7 +82,7 @@ class Tokens:
         """The weights that a demand means: the adapter, or else those of the latest token."""
         return self.adapter or self.last
 
-    def begin(self, sampling_params: Any) -> Generation:
+    def begin(self, prompt: Any, sampling_params: Any) -> Generation:
         """The next prompt's generation begins; prompts come in the order of the reply's choices."""
         number, self._prompts = self._prompts, self._prompts + 1
         kind = getattr(sampling_params, "output_kind", None)
@@ -85,6 +90,7 @@ class Tokens:
             first_choice=number * (getattr(sampling_params, "n", 1) or 1),
             is_delta=getattr(kind, "name", "") == "DELTA",
             beginning=self._kept.begin(),
+            has_media=has_media(prompt),
         )
 
     def see(self, output: Any, generation: Generation) -> None:
@@ -115,7 +121,10 @@ class Tokens:
         """Ours for a span of the engine (`WeightVersionSpan`), which carries its label."""
         name = self._names.name_of(labelled.version)
         read = self._kept.read_from(
-            labelled.version, generation.beginning, found_cached=found_cached
+            labelled.version,
+            generation.beginning,
+            found_cached=found_cached,
+            has_media=generation.has_media,
         )
         return Span(
             name.version,
@@ -189,7 +198,7 @@ def tracked(
             )
         outputs = generate(prompt, sampling_params, request_id, **options)
         tokens = _current.get()
-        generation = tokens.begin(sampling_params) if tokens is not None else None
+        generation = tokens.begin(prompt, sampling_params) if tokens is not None else None
         return _seen(outputs, names, tokens, generation, is_drained)
 
     return watched
@@ -211,6 +220,17 @@ async def _seen(
                 if choice.finish_reason == _ABORT and is_drained():
                     choice.stop_reason = DRAINED
             yield output
+
+
+def has_media(prompt: Any) -> bool:
+    """Return whether a prompt is for a multimodal encoder, too.
+
+    Source: `PromptType`, `EngineInput` and `EngineCoreRequest`, vLLM 0.32.
+    """
+    if not isinstance(prompt, Mapping):
+        return bool(getattr(prompt, "mm_features", None))
+    parts = (prompt.get("encoder_prompt"), prompt.get("decoder_prompt"))
+    return any(prompt.get(key) for key in _MEDIA) or any(has_media(part) for part in parts if part)
 
 
 def _unlabel(choice: Any, names: WeightNames) -> None:

@@ -131,7 +131,7 @@ class DriverSeat:
         async with self.agent.lock:
             done = await self.agent.engine.drop_prefixes(running=running)
             if done:
-                self.agent.kept.clear()
+                self.agent.kept.clear_prefixes()
         return done
 
     async def abort(self, request_ids: Sequence[str] | None) -> int:

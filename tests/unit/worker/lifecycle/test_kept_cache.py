@@ -56,6 +56,31 @@ def test_requests_after_a_cleared_cache_read_no_older_keys() -> None:
     assert kept.read_from("2", running, found_cached=True) == "1"
 
 
+def test_a_request_with_an_image_may_read_older_encoder_outputs_without_a_cached_prefix() -> None:
+    kept = KeptCache()
+    kept.loaded("2", "1", cleared=False)
+    beginning = kept.begin()
+
+    assert kept.read_from("2", beginning, found_cached=False, has_media=True) == "1"
+    kept.loaded("3", "2", cleared=True)
+    assert kept.read_from("3", kept.begin(), found_cached=False, has_media=True) is None
+
+
+def test_encoder_outputs_stay_when_the_prefixes_are_dropped() -> None:
+    kept = KeptCache()
+    kept.loaded("2", "1", cleared=False)
+    kept.clear_prefixes()
+    beginning = kept.begin()
+
+    assert kept.read_from("2", beginning, found_cached=True) is None
+    assert kept.read_from("2", beginning, found_cached=True, has_media=True) == "1"
+    kept.renamed("2b", "2")
+    assert kept.read_from("2b", kept.begin(), found_cached=True) is None
+    assert kept.read_from("2b", kept.begin(), found_cached=True, has_media=True) == "1"
+    kept.clear()
+    assert kept.read_from("2b", kept.begin(), found_cached=True, has_media=True) is None
+
+
 def test_a_version_loaded_again_over_a_cleared_cache_reads_no_older_keys() -> None:
     kept = KeptCache()
     kept.loaded("2", "1", cleared=False)
@@ -71,7 +96,7 @@ def test_the_history_of_loads_is_bounded() -> None:
     for version in range(1000):
         kept.loaded(str(version + 1), str(version), cleared=False)
 
-    assert len(kept._kept) == 256
+    assert len(kept._prefixes._kept) == 256
     assert kept.oldest == "0"
 
 

@@ -171,6 +171,24 @@ async def test_tokens_name_older_weights_whose_keys_they_may_have_read(
     assert span.get("kv_from_digest") == (kv_from and "1" * 12)
 
 
+class ImagePrompt(list[Any]):
+    """A prompt with an image, in the form of the fake engine."""
+
+    mm_features = ("an image",)
+
+
+async def test_a_request_with_an_image_names_older_weights_without_a_cached_prefix(
+    port: FakePort, serving: WorkerHarness
+) -> None:
+    agent = serving.agent
+    agent.kept.loaded(agent.label_of(agent.good), f"0@{'1' * 12}", cleared=False)
+    port.server.prompts = [ImagePrompt(ONE)]
+
+    (choice,) = (await port.ask()).json()["choices"]
+    (span,) = choice["weight_versions"]
+    assert span["kv_from"] == "0"
+
+
 # --- adapters ------------------------------------------------------------------------------------
 
 

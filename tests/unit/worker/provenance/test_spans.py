@@ -219,6 +219,18 @@ def test_the_headers_name_the_oldest_and_newest_version(
     assert found == (versions and tuple(WeightName(version) for version in versions))
 
 
+def test_after_a_rollback_the_headers_follow_the_tokens_of_a_choice() -> None:
+    one, two = WeightName("1"), WeightName("2")
+    order = {two: 1, one: 2}  # 1 was loaded again
+
+    assert first_and_last({0: [Span("1", 0, 1), Span("2", 1, 2), Span("1", 2, 3)]}, order) == (
+        one,
+        one,
+    )
+    assert first_and_last({0: [Span("2", 0, 1), Span("1", 1, 2)]}, order) == (two, one)
+    assert first_and_last({0: [Span("1", 0, 1), Span("2", 1, 2)]}, order) == (one, two)
+
+
 def test_oldest_and_newest_follow_the_order_of_loads() -> None:
     spans = {0: [Span("9", 0, 1), Span("10", 1, 2)], 1: [Span("10", 0, 2)]}
 

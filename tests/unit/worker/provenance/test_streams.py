@@ -170,14 +170,23 @@ RESPONSE = [
 MESSAGE = [
     ({"type": "message_start", "message": {"stop_reason": None}}, False),
     ({"type": "content_block_delta", "delta": {"text": 'stop_reason":"'}}, False),
-    ({"type": "message_delta", "delta": {"stop_reason": None}}, False),
     ({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {}}, True),
+    ({"type": "message_stop"}, False),
+]
+ABORTED_MESSAGE = [
+    ({"type": "message_start", "message": {"stop_reason": None}}, False),
+    ({"type": "message_delta", "delta": {"stop_reason": None}, "usage": {}}, True),
     ({"type": "message_stop"}, False),
 ]
 
 
 @pytest.mark.parametrize(
-    ("dialect", "events"), [(Dialect.RESPONSE, RESPONSE), (Dialect.MESSAGE, MESSAGE)]
+    ("dialect", "events"),
+    [
+        (Dialect.RESPONSE, RESPONSE),
+        (Dialect.MESSAGE, MESSAGE),
+        (Dialect.MESSAGE, ABORTED_MESSAGE),
+    ],
 )
 def test_a_reply_without_choices_has_one_list_for_all_of_them(
     dialect: Dialect, events: list[tuple[Json, bool]]
@@ -405,11 +414,38 @@ async def test_no_token_of_weights_other_than_the_demanded_ones_is_sent(
 
 
 @pytest.mark.parametrize(
+    ("demand", "spans"),
+    [
+        (Demand(exact="1"), [Span("1", 0, 1), Span("2", 1, 2), Span("1", 2, 3)]),
+        (Demand(at_least=2), [Span("2", 0, 1), Span("1", 1, 2), Span("2", 2, 3)]),
+        (Demand(exact="1"), None),
+    ],
+)
+async def test_a_stream_that_was_merged_over_two_swaps_ends_with_an_error(
+    demand: Demand, spans: list[Span] | None
+) -> None:
+    """vLLM merges what a slow client has not read; meanwhile a rollback brought the weights back."""
+    out = Outgoing(tokens_of({}), demand)
+    out.tokens.first = out.tokens.last = WeightName(spans[0].version if spans else "1")
+    await out.start(STREAM)
+    await out.body(written({"choices": [{"index": 0, "text": "good"}]}), more=True)
+    out.tokens.spans = {0: spans}
+    merged = written({"choices": [{"index": 0, "text": "bad", "finish_reason": "stop"}]})
+    with pytest.raises(CutShortError):
+        await out.body(merged, more=True)
+
+    assert b"good" in out.content
+    assert b"bad" not in out.content
+    assert b'"code":409' in out.content
+
+
+@pytest.mark.parametrize(
     ("spans", "announced", "unlabelled"),
     [
         ({0: [Span("1", 0, 2)]}, "1", 0),
         ({0: [Span("1", 0, 2), Span("2", 2, 3)]}, "1", 0),
         ({0: [Span("2", 0, 2)], 1: [Span("1", 0, 2)]}, "1", 0),
+        pytest.param({0: [Span("2", 0, 2), Span("1", 2, 3)]}, "2", 0, id="over a rollback"),
         ({0: [Span("2", 0, 2)]}, "1", 1),
         ({0: [Span("1", 0, 2)]}, None, 1),
         ({0: None}, "1", 1),
@@ -462,6 +498,28 @@ async def test_delayed_opening_events_of_a_response_keep_their_order() -> None:
 # --- tokens on their way from the engine --------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("prompt", "has_media"),
+    [
+        ("text", False),
+        ({"prompt_token_ids": [1]}, False),
+        ({"prompt_token_ids": [1], "multi_modal_data": {}}, False),
+        ({"prompt_token_ids": [1], "multi_modal_data": {"image": ["an image"]}}, True),
+        ({"type": "multimodal", "prompt_token_ids": [1], "mm_hashes": {"image": ["a"]}}, True),
+        ({"encoder_prompt": {"mm_kwargs": {"audio": [1]}}, "decoder_prompt": None}, True),
+        ({"encoder_prompt": {"prompt_token_ids": [1]}, "decoder_prompt": "text"}, False),
+        (SimpleNamespace(mm_features=["a feature"]), True),
+        (SimpleNamespace(mm_features=None), False),
+    ],
+)
+def test_a_prompt_with_images_is_known_in_each_form_of_vllm(
+    prompt: Any, *, has_media: bool
+) -> None:
+    assert (
+        Tokens(WeightNames(), lambda: None, KeptCache()).begin(prompt, None).has_media is has_media
+    )
+
+
 def output(index: int, count: int, **changes: Any) -> Any:
     choice = FakeChoice(index, token_ids=list(range(count)), **changes)
     return SimpleNamespace(outputs=[choice], num_cached_tokens=0, lora_request=None)
@@ -478,7 +536,7 @@ def test_a_choice_whose_labels_do_not_cover_its_tokens_is_counted(
 ) -> None:
     tokens = Tokens(WeightNames(), lambda: WeightName("1"), KeptCache())
     sampling = SimpleNamespace(n=2, output_kind=SimpleNamespace(name=kind))
-    generation, is_delta = tokens.begin(sampling), kind == "DELTA"
+    generation, is_delta = tokens.begin({}, sampling), kind == "DELTA"
     totals = {0: 0, 1: 0}
     for index, count in deltas:
         totals[index] += count

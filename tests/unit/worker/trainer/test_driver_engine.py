@@ -52,15 +52,24 @@ async def test_a_pause_that_clears_the_cache_overrides_one_that_kept_it(
     assert "reset_caches" in trainer.harness.engine.calls
 
 
-async def test_dropping_prefixes_clears_a_kept_cache(trainer: TrainerHarness) -> None:
+async def test_dropping_prefixes_clears_them_and_keeps_the_encoders_outputs(
+    trainer: TrainerHarness,
+) -> None:
+    kept = trainer.harness.agent.kept
+
+    def reads(*, has_media: bool) -> str | None:
+        label = trainer.harness.engine.raw_label
+        return kept.read_from(label, kept.begin(), found_cached=True, has_media=has_media)
+
     await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
     await trainer.driver.files.load(HOLDER, step(trainer, 5))
     await trainer.driver.seat.resume(HOLDER)
     trainer.harness.engine.running = 1
     assert not await trainer.driver.seat.drop_prefixes(running=False)
-    assert trainer.harness.agent.kept.oldest == f"base@{BASE_DIGEST}"
+    assert reads(has_media=False) == f"base@{BASE_DIGEST}"
     assert await trainer.driver.seat.drop_prefixes(running=True)
-    assert trainer.harness.agent.kept.oldest is None
+    assert reads(has_media=False) is None
+    assert reads(has_media=True) == f"base@{BASE_DIGEST}"
 
 
 # --- sleeping -----------------------------------------------------------------------------------
