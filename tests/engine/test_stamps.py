@@ -162,6 +162,66 @@ def test_a_request_that_is_aborted_before_its_first_token_has_no_spans(
     assert "x-weight-version-start" not in replies[0].headers
 
 
+def _messages(**options: Any) -> tuple[str, Body]:
+    return "/v1/messages", {"model": "policy", "messages": _CHAT["messages"], **options}
+
+
+def _responses(*, max_tokens: int, **options: Any) -> tuple[str, Body]:
+    body = {"model": "policy", "input": "go", "max_output_tokens": max_tokens}
+    return "/v1/responses", body | options
+
+
+@pytest.mark.parametrize("route", [_tokens, _completion, _chat, _messages, _responses])
+def test_a_stream_that_is_aborted_carries_the_spans_of_its_tokens(
+    worker: WorkerProcess, home: str, route: Route
+) -> None:
+    path, body = route(max_tokens=LONG, stream=True, temperature=0)  # greedy: without an early end
+    with _running(worker, path, body, requests=1) as replies:
+        worker.must("pause", mode="abort", lease_seconds=60)
+
+    assert replies[0].headers["x-weight-version-start"] == home
+    found = [spans for event in events_of(replies[0].text) for spans in _spans_in(event)]
+    ((span,),) = found
+    assert (span["version"], span["start"]) == (home, 0)
+    assert 0 < span["end"] < LONG
+
+
+def _spans_in(value: Any) -> Iterator[Any]:
+    """All lists of spans in an event, at any depth."""
+    if isinstance(value, dict):
+        if value.get("weight_versions") is not None:
+            yield value["weight_versions"]
+        for each in value.values():
+            yield from _spans_in(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _spans_in(each)
+
+
+def test_a_rollback_in_the_middle_of_a_reply_keeps_the_first_version_in_the_header(
+    worker: WorkerProcess, weights: Weights, new_version: NewVersion
+) -> None:
+    first, second = new_version(), new_version()
+
+    def swap(version: str, path: Path) -> None:
+        worker.stage(version, path)
+        worker.must("pause", mode="keep", lease_seconds=60)
+        worker.must("load", version=version)
+        worker.must("resume", version=version)
+
+    swap(first, weights.b)
+    path, body = _tokens(max_tokens=LONG)
+    with _running(worker, path, body, requests=1) as replies:
+        swap(second, weights.c)
+        swap(first, weights.b)
+
+    spans = replies[0].json()["choices"][0]["weight_versions"]
+    assert spans[0]["version"] == first
+    assert second in {span["version"] for span in spans}
+    assert replies[0].headers["x-weight-version-start"] == first
+    assert replies[0].headers["x-weight-version-end"] == spans[-1]["version"]
+
+
 def test_errors_pass_as_they_are(worker: WorkerProcess, home: str) -> None:
     too_long = worker.public.post("/v1/completions", json={**_COMPLETION, "max_tokens": 10**6})
     unknown = worker.public.post("/v1/completions", json={**_COMPLETION, "model": "other"})
