@@ -94,7 +94,8 @@ def _check_marked(path: str, roots: Roots, found: FileTimes) -> None:
     except OSError:
         return
     for name in names:
-        if name != directory.name and (directory.parent / name / MARKER).exists():
+        # Unlike `Path.exists`, this is False for a neighbour that the worker may not enter.
+        if name != directory.name and os.path.exists(directory.parent / name / MARKER):  # noqa: PTH110
             raise _not_ready(f"it has no file {MARKER} yet, but {name} next to it has one")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support import damage
@@ -100,6 +101,23 @@ def test_where_siblings_have_a_marker_a_source_without_one_is_not_ready(tmp_path
     assert refusal.reason is Reason.SOURCE_NOT_READY
     assert "step_1" in refusal.message
     (path / MARKER).touch()
+    settled(path, tmp_path).close()
+
+
+def test_a_sibling_that_the_worker_may_not_enter_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tiny(tmp_path / "step_2")
+    (tmp_path / "lost+found").mkdir()
+    stat = os.stat
+
+    def forbidden(path: Any, **named: Any) -> os.stat_result:
+        if "lost+found" in str(path):
+            raise PermissionError
+        return stat(path, **named)
+
+    monkeypatch.setattr(os, "stat", forbidden)
+
     settled(path, tmp_path).close()
 
 
