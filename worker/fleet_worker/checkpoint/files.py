@@ -269,14 +269,17 @@ def os_errors(what: str) -> Iterator[None]:
         raise Refusal(Reason.SOURCE_NOT_FOUND, f"{what} does not exist") from error
     except NotADirectoryError as error:
         raise Refusal(Reason.SOURCE_NOT_FOUND, f"{what} is not a directory") from error
-    except PermissionError as error:
-        raise Refusal(
-            Reason.SOURCE_UNREADABLE,
-            f"the worker (uid {os.getuid()}) has no permission to read {what}; check mode and owner",
-        ) from error
     except OSError as error:
-        code = errno.errorcode.get(error.errno or 0, "unknown error")
-        raise Refusal(Reason.SOURCE_UNREADABLE, f"{what} cannot be read: {code}") from error
+        raise unreadable(what, error) from error
+
+
+def unreadable(what: str, error: OSError) -> Refusal:
+    """Return `SourceUnreadable` for an error of the operating system, without the path."""
+    if isinstance(error, PermissionError):
+        problem = f"the worker (uid {os.getuid()}) has no permission to read {what}"
+        return Refusal(Reason.SOURCE_UNREADABLE, f"{problem}; check mode and owner")
+    code = errno.errorcode.get(error.errno or 0, "unknown error")
+    return Refusal(Reason.SOURCE_UNREADABLE, f"{what} cannot be read: {code}")
 
 
 def _check_regular(name: str, descriptor: int) -> None:

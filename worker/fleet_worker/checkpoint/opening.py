@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.files import FileState, OpenDirectory, OpenFile, Roots, SmallFile
+from fleet_worker.checkpoint.files import (
+    FileState,
+    OpenDirectory,
+    OpenFile,
+    Roots,
+    SmallFile,
+    os_errors,
+)
 from fleet_worker.checkpoint.format import (
     CONFIG_FILE,
     CONFIG_LIMIT,
@@ -62,26 +69,31 @@ def commit_of(repository: str, revision: str, *, cache: Path | None = None) -> s
     A download may move a branch. A commit always names the same files.
 
     Errors:
-        Refusal: `SourceNotFound` if it is not in the cache.
+        Refusal: `SourceNotFound` if it is not in the cache; `SourceUnreadable` if the cache cannot
+            be read.
     """
     for text, pattern in ((repository, _REPOSITORY), (revision, _REVISION)):
         if not pattern.fullmatch(text) or ".." in text:
             raise Refusal(Reason.SOURCE_NOT_FOUND, "invalid name of a repository or revision")
     folder = _folder(repository, cache)
-    commit = revision
-    if not _COMMIT.fullmatch(revision):
-        try:
-            commit = (folder / "refs" / revision).read_text().strip()
-        except OSError:
-            commit = ""
-    path = folder / "snapshots" / commit
-    if not _COMMIT.fullmatch(commit) or not path.is_dir():
+    with os_errors("the Hugging Face cache"):
+        commit = revision if _COMMIT.fullmatch(revision) else _read_reference(folder, revision)
+        is_cached = bool(_COMMIT.fullmatch(commit)) and (folder / "snapshots" / commit).is_dir()
+    if not is_cached:
         raise Refusal(
             Reason.SOURCE_NOT_FOUND,
             f"{repository}@{revision} is not in the local Hugging Face cache; download it first,"
             " because the worker downloads nothing",
         )
     return commit
+
+
+def _read_reference(folder: Path, revision: str) -> str:
+    """Return the text of a branch or tag, which is a commit unless it is damaged; empty without one."""
+    try:
+        return (folder / "refs" / revision).read_text(errors="replace").strip()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return ""
 
 
 def _folder(repository: str, cache: Path | None) -> Path:

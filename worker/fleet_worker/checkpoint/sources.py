@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fleet_worker.checkpoint import opening
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.completeness import states_of
 from fleet_worker.checkpoint.files import FileState, OpenDirectory, Roots
+from fleet_worker.checkpoint.store_threads import StoreThreads
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason, Source
+
+_HUB = "of the Hugging Face cache"
 
 
 def directory_of(source: Source) -> str:
@@ -15,6 +20,11 @@ def directory_of(source: Source) -> str:
     if source.hugging_face is not None:
         return opening.snapshot(source.hugging_face.repo, source.hugging_face.revision)
     return str(source.path)
+
+
+def store_of(source: Source, roots: Roots) -> str:
+    """The store that holds a source, as `StoreThreads` names it: a root, or the Hugging Face cache."""
+    return roots.root_of(source.path) if source.path is not None else _HUB
 
 
 def states_in(source: Source, roots: Roots) -> frozenset[tuple[str, FileState | None]]:
@@ -49,16 +59,19 @@ def _leads_to(link: str, path: str, roots: Roots) -> bool:
     return directory.path == path
 
 
-def resolved(source: Source) -> Source:
+async def resolved(source: Source, threads: StoreThreads) -> Source:
     """The source with the revision of a repository replaced by its commit in the local cache.
 
-    A branch or tag may move later; a commit does not. Blocks on the file system.
+    A branch or tag may move later; a commit does not. A directory needs no look at any store.
 
     Errors:
-        Refusal: `SourceNotFound` if the revision is not in the cache.
+        Refusal: `SourceNotFound` if the revision is not in the cache; `SourceUnreadable` if the
+            cache does not answer or cannot be read.
     """
     named = source.hugging_face
     if named is None:
         return source
-    commit = opening.commit_of(named.repo, named.revision)
+    commit = await threads.run(
+        partial(opening.commit_of, named.repo, named.revision), store=_HUB
+    )
     return Source(hugging_face=named.model_copy(update={"revision": commit}))

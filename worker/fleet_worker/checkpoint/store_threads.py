@@ -1,7 +1,7 @@
 """Threads for work on file systems, which may never answer.
 
 A thread that waits for a network file system cannot be ended. So each piece of work has a daemon
-thread of its own, and the caller stops waiting after a timeout or when the work is superseded. An
+thread of its own, and the caller stops waiting after a timeout or when the work is superseded. A
 thread that is left behind frees its late result itself. The number of such threads is limited for each
 store, so that a store that hangs gets no more of them, and other stores can still be read.
 """
@@ -12,8 +12,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
+from fleet_worker.checkpoint.files import unreadable
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -70,7 +72,8 @@ class StoreThreads:
             late: Called with the result of work that was left behind.
 
         Errors:
-            Refusal: `SourceUnreadable` if the store does not answer; `Superseded` after `until`.
+            Refusal: `SourceUnreadable` if the store does not answer, or if the work raises an
+                `OSError`; `Superseded` after `until`.
         """
         self._check_answers(store)
         pulse = pulse or Pulse()
@@ -85,7 +88,7 @@ class StoreThreads:
             else:
                 finish()
 
-        _start(work, outcome, deliver, late)
+        _start(partial(_done, work, store), outcome, deliver, late)
         try:
             await _wait(outcome, until, pulse, within_seconds)
             if outcome.done():
@@ -110,6 +113,14 @@ class StoreThreads:
 def leave(work: Callable[[], object]) -> None:
     """Run a function in a thread without waiting for it: free memory, close files."""
     threading.Thread(target=work, name="rlfleet-free", daemon=True).start()
+
+
+def _done(work: Callable[[], T], store: str) -> T:
+    """Do the work. Any of its calls to the file system may fail: no such error leaves the thread."""
+    try:
+        return work()
+    except OSError as error:
+        raise unreadable(_named(store), error) from error
 
 
 def _start(
@@ -154,6 +165,10 @@ async def _wait(
 def _does_not_answer(store: str, problem: str) -> Refusal:
     return Refusal(
         Reason.SOURCE_UNREADABLE,
-        f"the store {store} {problem}; check the mount on the worker's node".replace("  ", " "),
+        f"{_named(store)} {problem}; check the mount on the worker's node",
         retry_after_seconds=_RETRY_SECONDS,
     )
+
+
+def _named(store: str) -> str:
+    return f"the store {store}".rstrip()

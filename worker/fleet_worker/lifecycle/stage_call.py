@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from fleet_worker.checkpoint.sources import resolved
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.refused_stages import with_refusal, without_version
@@ -16,7 +14,7 @@ async def stage(worker: Worker, request: StageRequest, *, by_directory: bool = F
     """Stage a version, unless the engine has it. Returns the digest. See `Agent.stage`."""
     try:
         # By its commit: a branch that has moved would look like the same source.
-        source = await worker.staging.threads.run(partial(resolved, request.source))
+        source = await resolved(request.source, worker.staging.threads)
         request = request.model_copy(update={"source": source})
         if (digest := await _digest_if_in_engine(worker, request)) is not None:
             return digest

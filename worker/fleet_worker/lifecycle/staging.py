@@ -17,7 +17,7 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.checkpoint.reference import StageRules, open_fitting, read_accepted
 from fleet_worker.checkpoint.refused_sources import RefusedSources
-from fleet_worker.checkpoint.sources import check_same_source, states_in
+from fleet_worker.checkpoint.sources import check_same_source, states_in, store_of
 from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, StoreThreads, leave
 from fleet_worker.engine.port import Clock
 from fleet_worker.errors import Refusal
@@ -262,14 +262,10 @@ class Staging:
         late: Callable[[T], object] = lambda _: None,
     ) -> T:
         running.pulse.beat()
-        source = running.request.source
-        store = (
-            self.rules.roots.root_of(source.path) if source.path else "of the Hugging Face cache"
-        )
         try:
             return await self.threads.run(
                 work,
-                store=store,
+                store=store_of(running.request.source, self.rules.roots),
                 within_seconds=self.silence_seconds,
                 pulse=running.pulse,
                 until=running.unwanted,

@@ -10,7 +10,7 @@ from functools import partial
 from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.reference import StageRules
 from fleet_worker.checkpoint.refused_sources import RefusedSources
-from fleet_worker.checkpoint.sources import resolved, states_in
+from fleet_worker.checkpoint.sources import resolved, states_in, store_of
 from fleet_worker.checkpoint.store_threads import Pulse, StoreThreads
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lora.files import (
@@ -81,7 +81,7 @@ class LoraCalls:
         adapters = self._host.adapters
         try:
             self._check_fits(name)
-            source = await self._threads.run(partial(resolved, request.source))
+            source = await resolved(request.source, self._threads)
             request = request.model_copy(update={"source": source})
             served = adapters.served_files(name) if adapters.serves(name, request) else None
             if served is not None and await self._is_still_served(served, request):
@@ -195,7 +195,7 @@ class LoraCalls:
         await self._host.adapters.staged.drop(name)  # it is not used, and has memory
         self.preparing = Preparing(kind, request.version, self._host.clock())
         roots = self._rules.roots
-        store = roots.root_of(str(request.source))
+        store = store_of(request.source, roots)
         try:
             looking = partial(states_in, request.source, roots)
             seen = await self._threads.run(looking, store=store)
@@ -276,7 +276,7 @@ class LoraCalls:
         try:
             await self._threads.run(
                 partial(files.check_same_source, request.source, roots),
-                store=roots.root_of(str(request.source)),
+                store=store_of(request.source, roots),
             )
         except Refusal as refusal:
             return refusal.reason

@@ -21,6 +21,7 @@ def cache(tmp_path: Path) -> Path:
     (folder / "refs" / "main").write_text(COMMIT)
     (folder / "refs" / "pr" / "1").write_text(COMMIT + "\n")
     (folder / "refs" / "odd").write_text("../../..")
+    (folder / "refs" / "damaged").write_bytes(b"\xff\xfe")
     return tmp_path
 
 
@@ -38,6 +39,7 @@ def test_a_cached_revision_is_found(cache: Path, revision: str) -> None:
         pytest.param("org/name", "v2", id="another revision"),
         pytest.param("org/name", "f" * 40, id="another commit"),
         pytest.param("org/name", "odd", id="a reference that is not a commit"),
+        pytest.param("org/name", "damaged", id="a reference that is not text"),
         pytest.param("../../etc", "main", id="a repository that climbs"),
         pytest.param("org/name", "../main", id="a revision that climbs"),
         pytest.param("org/name", "a/../../main", id="a revision that climbs later"),
@@ -51,6 +53,20 @@ def test_a_revision_that_is_not_cached_is_not_found_and_not_downloaded(
         opening.snapshot(repository, revision, cache=cache)
 
     assert refused.value.reason is Reason.SOURCE_NOT_FOUND
+
+
+@pytest.mark.parametrize(("revision", "call"), [("main", "read_text"), (COMMIT, "is_dir")])
+def test_a_cache_that_the_worker_may_not_read_is_unreadable(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, revision: str, call: str
+) -> None:
+    def forbidden(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, call, forbidden)
+    with pytest.raises(Refusal) as refused:
+        opening.commit_of("org/name", revision, cache=cache)
+
+    assert refused.value.reason is Reason.SOURCE_UNREADABLE
 
 
 @pytest.mark.parametrize(

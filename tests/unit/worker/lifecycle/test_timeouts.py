@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Iterator
 
@@ -17,12 +18,13 @@ from tests.support.worker_harness import (
     watchdog_of,
 )
 
+from fleet_worker.checkpoint import opening, store_threads
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.store_threads import StoreThreads
 from fleet_worker.engine.limits import Limits
 from fleet_worker.engine.port import Engine
 from fleet_worker.errors import EngineFailure
-from fleet_worker.protocol import Phase, Reason
+from fleet_worker.protocol import HuggingFaceSource, Phase, Reason, Source, StageRequest
 from fleet_worker.trainer.transfers import TransferRoom
 
 SHORT = 0.02
@@ -55,6 +57,37 @@ async def test_work_that_blocks_is_left_behind(hanging: threading.Event) -> None
     )
     with pytest.raises(KeyError):
         await threads.run(lambda: {}["x"])
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT], ids=["EIO", "ENOENT"])
+async def test_an_error_of_the_file_system_is_a_refusal_that_names_the_store(code: int) -> None:
+    def work() -> None:
+        raise OSError(code, "it failed")
+
+    refusal = await refused(StoreThreads().run(work, store="/weights"))
+
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
+    assert "/weights" in refusal.message
+    assert errno.errorcode[code] in refusal.message
+
+
+async def test_a_hanging_hugging_face_cache_keeps_no_directory_from_being_staged(
+    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
+) -> None:
+    monkeypatch.setattr(store_threads, "_LEFT_FOR_SECONDS", 0.0)
+    monkeypatch.setattr(opening, "commit_of", lambda *_: hanging.wait())
+    source = Source(hugging_face=HuggingFaceSource(repo="org/name", revision="main"))
+    with monkeypatch.context() as silent:
+        silent.setattr(store_threads.Pulse, "silent_seconds", 1000.0)
+        for _ in range(5):
+            request = StageRequest(version="hub", source=source, epoch=serving.epoch())
+            refusal = await refused(serving.agent.stage(request))
+            assert refusal.reason is Reason.SOURCE_UNREADABLE
+            assert "Hugging Face cache" in refusal.message
+    await serving.stage("1")
+
+    assert serving.state.staged is not None
+    assert serving.state.staged.version == "1"
 
 
 async def test_hanging_files_do_not_use_up_the_threads_of_others(hanging: threading.Event) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import socket
 import threading
@@ -247,6 +248,21 @@ def test_a_start_path_on_a_hanging_file_system_is_reported_and_the_model_starts(
     assert handover.start_failure is not None
     assert handover.start_failure.refusal.reason is Reason.SOURCE_UNREADABLE
     assert str(tmp_path / "root") in handover.start_failure.refusal.message
+
+
+def test_a_start_path_with_an_io_error_is_reported_and_the_model_starts(
+    prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "lseek", broken)
+    path = write_tiny(tmp_path / "root" / "43", 43.0)
+    handover = prepare(environment=started_on("43", path)).handover
+
+    assert handover.initial.version == "base"
+    assert handover.start_failure is not None
+    assert handover.start_failure.refusal.reason is Reason.SOURCE_UNREADABLE
 
 
 @pytest.mark.parametrize("what", ["open_checkpoint", "Roots"])
