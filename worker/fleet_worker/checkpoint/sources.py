@@ -71,7 +71,5 @@ async def resolved(source: Source, threads: StoreThreads) -> Source:
     named = source.hugging_face
     if named is None:
         return source
-    commit = await threads.run(
-        partial(opening.commit_of, named.repo, named.revision), store=_HUB
-    )
+    commit = await threads.run(partial(opening.commit_of, named.repo, named.revision), store=_HUB)
     return Source(hugging_face=named.model_copy(update={"revision": commit}))

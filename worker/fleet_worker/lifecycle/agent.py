@@ -203,12 +203,17 @@ class Agent(Worker):
             await canary_prompts.run(self, request)
 
     async def put_adapter(
-        self, name: str, request: AdapterRequest, *, by_directory: bool = False
+        self,
+        name: str,
+        request: AdapterRequest,
+        *,
+        by_directory: bool = False,
+        turn: int | None = None,
     ) -> None:
         """`PUT adapters/{name}`: see `LoraCalls.put`."""
         self.obey(request.epoch)
         self.check_holder(request.holder)
-        await self.lora.put(name, request, by_directory=by_directory)
+        await self.lora.put(name, request, by_directory=by_directory, turn=turn)
 
     async def remove_adapter(self, name: str, request: AdapterRemoval) -> None:
         """`DELETE adapters/{name}`: see `LoraCalls.remove`."""

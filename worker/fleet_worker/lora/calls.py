@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 
 from fleet_worker.checkpoint.identity import check_digest
@@ -13,6 +14,7 @@ from fleet_worker.checkpoint.refused_sources import RefusedSources
 from fleet_worker.checkpoint.sources import resolved, states_in, store_of
 from fleet_worker.checkpoint.store_threads import Pulse, StoreThreads
 from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.lora.comparing import Comparing
 from fleet_worker.lora.files import (
     PrivateAdapter,
     check_written,
@@ -22,11 +24,10 @@ from fleet_worker.lora.files import (
 )
 from fleet_worker.lora.host import Host
 from fleet_worker.lora.refused import AdapterFault, RefusedAdapters
+from fleet_worker.lora.turns import PutCall, Turns
 from fleet_worker.protocol import AdapterRemoval, AdapterRequest, Phase, Reason
 
 _PHASES = (Phase.JOINING, Phase.SERVING, Phase.PAUSED)
-_GONE = (None, Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND)
-"""The results of a look at a source that has no other files than before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class LoraCalls:
 
     Fields:
         refused: the refusals and failures that the state reports.
-        preparing: the adapter that is being checked and read.
+        turns: the order of the calls.
     """
 
     def __init__(self, host: Host, threads: StoreThreads, rules: StageRules) -> None:
@@ -55,15 +56,29 @@ class LoraCalls:
             rules: Limits and checks.
         """
         self.refused = RefusedAdapters()
-        self.preparing: Preparing | None = None
+        self.turns = Turns()
+        self._preparing: list[Preparing] = []
         self._host = host
         self._threads = threads
         self._rules = rules
+        self._comparing = Comparing(threads, rules.roots)
         self._refused_sources = RefusedSources()
         self._removals: set[asyncio.Task[None]] = set()
         host.adapters.on_idle = self._remove_retired_soon
 
-    async def put(self, name: str, request: AdapterRequest, *, by_directory: bool = False) -> None:
+    @property
+    def preparing(self) -> Preparing | None:
+        """The adapter that is being checked and read, of several the last one."""
+        return self._preparing[-1] if self._preparing else None
+
+    async def put(
+        self,
+        name: str,
+        request: AdapterRequest,
+        *,
+        by_directory: bool = False,
+        turn: int | None = None,
+    ) -> None:
         """Check an adapter and read its bytes. Serve it, unless the request asks only to stage it.
 
         A version that is served already only drops what else is staged under the name.
@@ -73,24 +88,38 @@ class LoraCalls:
             request: Version and source.
             by_directory: The trainer sends directories and no run. Each directory then counts as a
                 run of its own.
+            turn: The number from `turns` of a load that takes several calls; by default each call
+                gets its own.
 
         Errors:
             Refusal: any of the source and checkpoint reasons, `VersionReused`, `NoAdapterSlot`,
-                `NotAvailable` without enough memory.
+                `NotAvailable` without enough memory, `Superseded` after a later call for the name
+                that asks for something else.
         """
-        adapters = self._host.adapters
+        with self.turns.turn() if turn is None else nullcontext(turn) as number:
+            asked = (request.version, request.run_id, request.source, request.digest)
+            check_last = partial(self.turns.check, name, number, asked)
+            await self._put_or_note(PutCall(name, request, by_directory, check_last))
+
+    async def _put_or_note(self, call: PutCall) -> None:
+        adapters, name, request = self._host.adapters, call.name, call.request
         try:
+            call.check_last()
             self._check_fits(name)
             source = await resolved(request.source, self._threads)
             request = request.model_copy(update={"source": source})
+            call = replace(call, request=request)
             served = adapters.served_files(name) if adapters.serves(name, request) else None
-            if served is not None and await self._is_still_served(served, request):
+            if served is not None and await self._comparing.is_still_served(served, request):
+                call.check_last()
                 await adapters.staged.drop(name)
             elif request.stage_only:
-                await self._stage(name, request, by_directory=by_directory)
+                await self._stage(call)
             else:
-                await self._put(name, request, by_directory=by_directory)
+                await self._put(call)
         except (Refusal, EngineFailure) as error:
+            if error.reason is Reason.SUPERSEDED:
+                raise
             fault = AdapterFault(
                 request.version,
                 error.reason,
@@ -111,9 +140,11 @@ class LoraCalls:
     async def remove(self, name: str, request: AdapterRemoval) -> None:
         """Stop serving an adapter."""
         self._host.adapters.check_enabled()
-        async with self._host.lock:
-            self._host.check_holder(request.holder)
-            await self._host.adapters.remove(name)
+        with self.turns.turn() as turn:
+            self.turns.check(name, turn, None)
+            async with self._host.lock:
+                self._host.check_holder(request.holder)
+                await self._host.adapters.remove(name)
         self.refused.forget(name)
 
     def _check_fits(self, name: str) -> None:
@@ -134,14 +165,15 @@ class LoraCalls:
                 "the engine sleeps and has no memory for a LoRA adapter; wake the worker first",
             )
 
-    async def _stage(self, name: str, request: AdapterRequest, *, by_directory: bool) -> None:
-        host = self._host
-        if await self._holds(name, request):
+    async def _stage(self, call: PutCall) -> None:
+        host, name, request = self._host, call.name, call.request
+        if await self._holds(call):
             return
-        files = await self._prepared(name, request, by_directory=by_directory)
+        files = await self._prepared(call)
         kept = False
         try:
             async with host.lock:
+                call.check_last()
                 host.check_holder(request.holder)
                 self._check_fits(name)
                 if not host.adapters.serves(name, request):  # else the files were only compared
@@ -151,34 +183,33 @@ class LoraCalls:
             if not kept:
                 await asyncio.to_thread(files.close)
 
-    async def _put(self, name: str, request: AdapterRequest, *, by_directory: bool) -> None:
-        host = self._host
+    async def _put(self, call: PutCall) -> None:
+        host, name, request = self._host, call.name, call.request
         files = None
-        if await self._holds(name, request):
+        if await self._holds(call):
             files = host.adapters.staged.take(name, request)
         if files is None:
-            files = await self._prepared(name, request, by_directory=by_directory)
+            files = await self._prepared(call)
         kept = False
         try:
             async with host.lock:
-                kept = await self._serve(name, request, files, by_directory=by_directory)
+                kept = await self._serve(call, files)
         except Refusal as refusal:
             # The others pass. Read again, the files may be others than the pinned ones.
-            if refusal.reason is not Reason.VERSION_REUSED:
+            if refusal.reason not in (Reason.VERSION_REUSED, Reason.SUPERSEDED):
                 kept = host.adapters.staged.put_back(name, request, files)
             raise
         finally:
             if not kept:
                 await asyncio.to_thread(files.close)
 
-    async def _serve(
-        self, name: str, request: AdapterRequest, files: PrivateAdapter, *, by_directory: bool
-    ) -> bool:
+    async def _serve(self, call: PutCall, files: PrivateAdapter) -> bool:
         """Load a version into the engine. Returns: False if it is served already."""
-        host = self._host
+        host, name, request = self._host, call.name, call.request
+        call.check_last()
         host.check_holder(request.holder)
         self._check_fits(name)
-        label = label_of(name, request, files, by_directory=by_directory)
+        label = label_of(name, request, files, by_directory=call.by_directory)
         # Another version may have been served under this label since it was staged.
         host.adapters.labels.check(label, files.digest, files.identity.source)
         if host.adapters.serves(name, request):
@@ -187,29 +218,29 @@ class LoraCalls:
             await host.adapters.put(name, request, files, label)
         return True
 
-    async def _prepared(
-        self, name: str, request: AdapterRequest, *, by_directory: bool
-    ) -> PrivateAdapter:
+    async def _prepared(self, call: PutCall) -> PrivateAdapter:
         """Check an adapter and copy its bytes into memory. Without the lock: the worker keeps serving."""
-        kind = "stage-adapter" if request.stage_only else "adapter"
+        name, request = call.name, call.request
+        call.check_last()
         await self._host.adapters.staged.drop(name)  # it is not used, and has memory
-        self.preparing = Preparing(kind, request.version, self._host.clock())
+        kind = "stage-adapter" if request.stage_only else "adapter"
+        preparing = Preparing(kind, request.version, self._host.clock())
+        self._preparing.append(preparing)
         roots = self._rules.roots
         store = store_of(request.source, roots)
         try:
             looking = partial(states_in, request.source, roots)
             seen = await self._threads.run(looking, store=store)
             source = str(request.source)
-            asked = (name, source, request.digest, request.version, request.run_id, by_directory)
+            version, run_id, digest = request.version, request.run_id, request.digest
+            asked = (name, source, digest, version, run_id, call.by_directory)
             with self._refused_sources.remembering(asked, seen):
-                return await self._copied(name, request, store, by_directory=by_directory)
+                return await self._copied(call, store)
         finally:
-            self.preparing = None
+            self._preparing.remove(preparing)
 
-    async def _copied(
-        self, name: str, request: AdapterRequest, store: str, *, by_directory: bool
-    ) -> PrivateAdapter:
-        pulse = Pulse()
+    async def _copied(self, call: PutCall, store: str) -> PrivateAdapter:
+        request, pulse = call.request, Pulse()
         files = await self._threads.run(
             partial(self._read, request, pulse.beat),
             store=store,
@@ -217,7 +248,7 @@ class LoraCalls:
             late=PrivateAdapter.close,
         )
         try:
-            label = label_of(name, request, files, by_directory=by_directory)
+            label = label_of(call.name, request, files, by_directory=call.by_directory)
             self._host.adapters.labels.check(label, files.digest, files.identity.source)
         except Refusal:
             await asyncio.to_thread(files.close)
@@ -246,41 +277,10 @@ class LoraCalls:
             raise
         return files
 
-    async def _holds(self, name: str, request: AdapterRequest) -> bool:
+    async def _holds(self, call: PutCall) -> bool:
         """Whether the staged copy is of the files that the worker would read for a request now."""
-        held = self._host.adapters.staged.files_of(name, request)
-        return held is not None and await self._is_unchanged(held, request)
-
-    async def _is_unchanged(self, files: PrivateAdapter, request: AdapterRequest) -> bool:
-        """Whether the worker knows of no other files than those of a copy."""
-        return await self._change(files, request) is not Reason.CHECKPOINT_CHANGED
-
-    async def _is_still_served(self, files: PrivateAdapter, request: AdapterRequest) -> bool:
-        """Whether a request needs nothing more, since its version is served.
-
-        A request to stage it compares its files. A source that is gone has no others, but one that
-        cannot be opened may have.
-        """
-        change = await self._change(files, request)
-        return change in _GONE or not (request.stage_only or change is Reason.CHECKPOINT_CHANGED)
-
-    async def _change(self, files: PrivateAdapter, request: AdapterRequest) -> Reason | None:
-        """`CheckpointChanged` for other files than those of a copy, or why the worker cannot tell.
-
-        With a digest in the request the files are not read: the digest was compared with the
-        worker's copy.
-        """
-        if request.digest is not None:
-            return None
-        roots = self._rules.roots
-        try:
-            await self._threads.run(
-                partial(files.check_same_source, request.source, roots),
-                store=store_of(request.source, roots),
-            )
-        except Refusal as refusal:
-            return refusal.reason
-        return None
+        held = self._host.adapters.staged.files_of(call.name, call.request)
+        return held is not None and await self._comparing.is_unchanged(held, call.request)
 
     def _remove_retired_soon(self) -> None:
         async def remove_retired() -> None:

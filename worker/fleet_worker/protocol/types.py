@@ -113,7 +113,7 @@ class Reason(StrEnum):
     DIGEST_MISMATCH = "DigestMismatch"
     """The files do not have the digest of the request."""
     SUPERSEDED = "Superseded"
-    """A newer stage call replaced this one."""
+    """A newer stage call, or a later call for the same LoRA adapter, replaced this one."""
     STALE_EPOCH = "StaleEpoch"
     """The worker has accepted a call of a newer leader or a newer rollout."""
     HELD_BY_ANOTHER = "HeldByAnother"

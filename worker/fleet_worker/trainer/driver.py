@@ -111,16 +111,17 @@ class FilesDriver:
         """Serve the LoRA adapter of a directory under a name; returns its version."""
         self._seat.check_may_drive()
         self._seat.agent.adapters.check_enabled()
-        source = _source(path)
-        given, label = label, await self._label(label, source)
-        request = AdapterRequest(
-            version=label, source=source, holder=trainer, epoch=self._seat.epoch
-        )
-        put = partial(self._seat.agent.put_adapter, checked_label(name), by_directory=True)
-        # No request gets the version before its name is certain.
-        await put(request.model_copy(update={"stage_only": True}))
-        await self._check_still_named(given, label, source)
-        await put(request)
+        source, name, agent = _source(path), checked_label(name), self._seat.agent
+        with agent.lora.turns.turn() as turn:
+            given, label = label, await self._label(label, source)
+            request = AdapterRequest(
+                version=label, source=source, holder=trainer, epoch=self._seat.epoch
+            )
+            put = partial(agent.put_adapter, name, by_directory=True, turn=turn)
+            # No request gets the version before its name is certain.
+            await put(request.model_copy(update={"stage_only": True}))
+            await self._check_still_named(given, label, source)
+            await put(request)
         return label
 
     async def remove_adapter(self, trainer: str, name: str) -> None:

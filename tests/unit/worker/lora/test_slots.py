@@ -5,17 +5,39 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.support.adapters import CONFIG_FILE, WEIGHTS_FILE
 from tests.support.fake_engine import touched, untouched
 from tests.support.lora_harness import LoraHarness
 from tests.support.waiting import soon
+from tests.support.worker_harness import HOLDER, TrainerHarness, refused
 
 from fleet_worker.checkpoint.identity import WeightName
 from fleet_worker.engine.records import FIRST_NUMBER, engine_name, weight_name_of
 from fleet_worker.errors import EngineFailure, Refusal
-from fleet_worker.protocol import Phase, Reason
+from fleet_worker.lora.files import PrivateAdapter
+from fleet_worker.protocol import AdapterRequest, Phase, Reason
+
+
+class SlowReads:
+    """Reads of one version of an adapter that wait until the test lets them end."""
+
+    def __init__(self, lora: LoraHarness, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+        self.begun, self.end = threading.Event(), threading.Event()
+        read = lora.harness.agent.lora._read
+
+        def slow(request: AdapterRequest, check_cancelled: Callable[[], None]) -> PrivateAdapter:
+            if request.version == version:
+                self.begun.set()
+                self.end.wait(20)
+            return read(request, check_cancelled)
+
+        monkeypatch.setattr(lora.harness.agent.lora, "_read", slow)
+
 
 # --- putting ------------------------------------------------------------------------------------
 
@@ -372,3 +394,74 @@ async def test_the_same_bytes_of_two_runs_are_loaded_as_two_versions(lora: LoraH
 
     assert numbers[0].isdisjoint(numbers[1])
     assert lora.harness.state.adapters[0].run_id == "run-8"
+
+
+# --- calls that overtake each other --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage_only", [False, True], ids=["put", "stage"])
+@pytest.mark.parametrize("later", [True, False], ids=["another version", "a removal"])
+async def test_a_later_call_supersedes_a_slow_one_for_the_same_adapter(
+    lora: LoraHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    later: bool,  # noqa: FBT001 - a parameter of the table
+    stage_only: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    slow = SlowReads(lora, monkeypatch, "5")
+    old = asyncio.create_task(lora.put("5", lora.write("5"), stage_only=stage_only))
+    await soon(slow.begun.is_set)
+    if later:
+        await lora.put("6", lora.write("6", seed=2))
+    else:
+        await lora.remove()
+    operation = lora.harness.state.operation
+    assert operation is not None, "the slow read still runs"
+    assert operation.version == "5"
+    slow.end.set()
+
+    assert (await refused(old)).reason is Reason.SUPERSEDED
+    assert [(a.version, a.staged) for a in lora.harness.state.adapters] == [("6", None)] * later
+    assert lora.harness.state.adapter_failures == ()
+    await soon(lambda: len(list(lora.private.iterdir())) == int(later))
+
+
+async def test_the_same_call_again_supersedes_nothing(
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, path = SlowReads(lora, monkeypatch, "5"), lora.write("5")
+    calls = [asyncio.create_task(lora.put("5", path)) for _ in range(2)]
+    await soon(slow.begun.is_set)
+    slow.end.set()
+    await asyncio.gather(*calls)
+
+    assert lora.in_slots == ["tuned@5"]
+
+
+async def test_a_call_for_another_adapter_supersedes_nothing(
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowReads(lora, monkeypatch, "5")
+    old = asyncio.create_task(lora.put("5", lora.write("5")))
+    await soon(slow.begun.is_set)
+    await lora.put("6", lora.write("6", seed=2), name="other")
+    slow.end.set()
+    await old
+
+    assert lora.in_slots == ["other@6", "tuned@5"]
+
+
+async def test_a_load_of_a_trainer_between_its_two_calls_does_not_replace_a_later_load(
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = TrainerHarness.of(lora.harness).driver.files
+    check, later = files._check_still_named, str(lora.write("step_6", seed=2))
+
+    async def overtaken(*arguments: Any) -> None:
+        monkeypatch.setattr(files, "_check_still_named", check)
+        assert await files.put_adapter(HOLDER, "tuned", later) == "6"
+
+    monkeypatch.setattr(files, "_check_still_named", overtaken)
+    refusal = await refused(files.put_adapter(HOLDER, "tuned", str(lora.write("step_5"))))
+
+    assert refusal.reason is Reason.SUPERSEDED
+    assert lora.in_slots == ["tuned@6"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from shutil import rmtree
+from typing import Any
 
 import pytest
 from tests.support.fake_engine import untouched
@@ -224,9 +225,9 @@ async def test_files_that_change_after_they_have_named_their_version_are_not_ser
     files, agent = TrainerHarness.of(lora.harness).driver.files, lora.harness.agent
     put, path = agent.put_adapter, str(lora.write("refit"))
 
-    async def rewritten(name: str, request: AdapterRequest, *, by_directory: bool) -> None:
+    async def rewritten(name: str, request: AdapterRequest, **named: Any) -> None:
         lora.write("refit", seed=9)
-        await put(name, request, by_directory=by_directory)
+        await put(name, request, **named)
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(agent, "put_adapter", rewritten)
