@@ -1,8 +1,9 @@
 """The agent: the calls of the operator or a trainer to a worker, one at a time.
 
 Every call checks the epoch, then the holder of the lease, then the phase. It then works under the
-lock, so that calls never interleave. Three actions do not wait for the lock: closing the latch,
-cutting a drain short, and renewing a lease.
+lock, so that calls never interleave. A call that has waited for the lock checks epoch and holder
+again: the caller of a newer one relies on older ones having no effect. Three actions do not wait
+for the lock: closing the latch, cutting a drain short, and renewing a lease.
 
 All calls are idempotent, run to the end if the caller disconnects, and leave the worker in a state
 of `states`.
@@ -68,6 +69,11 @@ class Agent(Worker):
         """Refuse with `HeldByAnother` while another holder's lease runs."""
         authority.check_holder(self.lease, holder, self.clock())
 
+    def check_call(self, request: PauseRequest | LoadRequest | ApplyRequest | OpenRequest) -> None:
+        """Check epoch and holder of a call: at its begin, and again after it has waited for the lock."""
+        self.obey(request.epoch)
+        self.check_holder(request.holder)
+
     async def ready(self) -> None:
         """Pause the started engine and label its weights; the worker then waits for admission."""
         await self.engine.pause(PauseMode.ABORT)
@@ -103,14 +109,14 @@ class Agent(Worker):
             request: Mode and lease.
             keep_cache: Keep the KV cache for later weights to read. The operator never does.
         """
-        self.obey(request.epoch)
-        self.check_holder(request.holder)
-        if pausing.renew(self, request, keep_cache=keep_cache):
+        self.check_call(request)
+        renewed = pausing.renew(self, request, keep_cache=keep_cache)
+        if renewed and not self.ends_pause:
             return
         if self.phase is Phase.PAUSING and request.mode is PauseMode.ABORT:
             self.cut.set()  # ends the drain that holds the lock
         async with self.lock:
-            self.check_holder(request.holder)
+            self.check_call(request)
             if pausing.renew(self, request, keep_cache=keep_cache):
                 return
             if self.phase is Phase.PAUSED:
@@ -120,10 +126,9 @@ class Agent(Worker):
 
     async def load(self, request: LoadRequest) -> None:
         """`PUT load`: put the staged version into the engine."""
-        self.obey(request.epoch)
-        self.check_holder(request.holder)
+        self.check_call(request)
         async with self.lock:
-            self.check_holder(request.holder)
+            self.check_call(request)
             if self._is_loaded(request):
                 return
             self.check_step(Event.LOAD)
@@ -139,10 +144,9 @@ class Agent(Worker):
 
         If the load is refused, the worker serves the old weights again.
         """
-        self.obey(request.epoch)
-        self.check_holder(request.holder)
+        self.check_call(request)
         async with self.lock:
-            self.check_holder(request.holder)
+            self.check_call(request)
             if self._is_loaded(request):
                 if self.phase is not Phase.SERVING:
                     await pausing.resume(self, request.version, Event.RESUME)
@@ -156,8 +160,7 @@ class Agent(Worker):
 
     async def open(self, request: OpenRequest, event: Event) -> None:
         """`PUT resume` and `PUT admit`: serve, if the engine has the version of the request."""
-        self.obey(request.epoch)
-        self.check_holder(request.holder)
+        self.check_call(request)
         async with self.lock:
             self.check_holder(request.holder)
             await pausing.open_latch(self, request, event)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle import authority, closing, sleeping
@@ -75,13 +75,14 @@ async def expire(worker: Worker) -> None:
     lease = worker.lease
     if lease is None or not lease.has_expired(worker.clock()) or worker.phase is not Phase.PAUSED:
         return
-    if worker.lifecycle.loaded or not worker.is_open:
-        # The new weights were not confirmed by a resume, or a fence has closed the latch.
-        await closing.quiesce(worker, Event.LEASE_EXPIRED)
-    else:
-        await resume_engine(worker)
-        worker.enter(Event.LEASE_EXPIRED)
-        worker.note_opened(worker.version or "", worker.clock())
+    with _ending_pause(worker):
+        if worker.lifecycle.loaded or not worker.is_open:
+            # The new weights were not confirmed by a resume, or a fence has closed the latch.
+            await closing.quiesce(worker, Event.LEASE_EXPIRED)
+        else:
+            await resume_engine(worker)
+            worker.enter(Event.LEASE_EXPIRED)
+            worker.note_opened(worker.version or "", worker.clock())
     worker.lease_expiries += 1
     _LOG.warning(
         "the pause of %s ended because its lease was not renewed; the worker is %s on version %s",
@@ -149,6 +150,16 @@ async def resume_engine(worker: Worker) -> None:
     except BaseException:
         await closing.undo_resume(worker, closed=closed)
         raise
+
+
+@contextmanager
+def _ending_pause(worker: Worker) -> Iterator[None]:
+    """Let no pause count as done meanwhile: it renews the lease, and then waits for the lock."""
+    worker.ends_pause = True
+    try:
+        yield
+    finally:
+        worker.ends_pause = False
 
 
 async def _stop_generating(worker: Worker, request: PauseRequest, *, keep_cache: bool) -> bool:
@@ -245,7 +256,7 @@ async def resume(worker: Worker, version: str, event: Event) -> None:
     if not after(worker.lifecycle, event).admitted:
         raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
     started = worker.clock()
-    with worker.working("resume", version):
+    with worker.working("resume", version), _ending_pause(worker):
         await resume_engine(worker)
     worker.enter(event)
     worker.note_opened(version, started)

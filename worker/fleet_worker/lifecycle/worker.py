@@ -56,6 +56,7 @@ class Worker:
         lease: lease of the current pause.
         changed: set at each change that the watch waits for.
         cut: set to end a running drain or canary prompts early.
+        ends_pause: the call that holds the lock is about to end the current pause.
         overdue: set to end a call that moves weights and has outlived its lease.
         quiescence: counts the requests inside the worker.
         sessions: counts the sessions that requests named lately.
@@ -108,6 +109,7 @@ class Worker:
         self.version: str | None = initial.version
         self.epoch: Epoch | None = None
         self.lease: authority.PauseLease | None = None
+        self.ends_pause = False
         self.lease_expiries = 0
         self.refused_stages: tuple[Fault, ...] = ()
         self.load_failure: Fault | None = None

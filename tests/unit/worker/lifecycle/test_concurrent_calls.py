@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,6 +34,11 @@ async def held(
     del harness.engine.gates[call]
 
 
+def remaining_seconds(harness: WorkerHarness) -> float | None:
+    """Seconds until the lease of the pause ends."""
+    return pause.lease_remaining_seconds if (pause := harness.state.pause) is not None else None
+
+
 async def test_an_admission_that_waited_while_a_newer_call_was_accepted_opens_nothing(
     joining: WorkerHarness,
 ) -> None:
@@ -45,6 +51,30 @@ async def test_an_admission_that_waited_while_a_newer_call_was_accepted_opens_no
 
     assert refusal.value.reason is Reason.STALE_EPOCH
     assert not joining.state.admitted
+
+
+@pytest.mark.parametrize("call", ["load", "apply", "pause"])
+async def test_a_call_that_waited_while_a_newer_pause_was_answered_has_no_effect(
+    serving: WorkerHarness, call: str
+) -> None:
+    await serving.stage("1")
+    await serving.pause()
+    calls = {
+        "load": partial(serving.load, "1"),
+        "apply": partial(serving.apply, "1"),
+        "pause": partial(serving.pause, PauseMode.ABORT),
+    }
+    async with serving.agent.lock:
+        seen = serving.agent.epoch
+        waiting = asyncio.create_task(calls[call]())
+        await soon(lambda: serving.agent.epoch != seen)
+        await serving.pause(lease=60)  # renews the lease at once
+    with pytest.raises(Refusal) as refusal:
+        await waiting
+
+    assert refusal.value.reason is Reason.STALE_EPOCH
+    assert serving.engine.calls == ["pause keep"]
+    assert (serving.state.phase, serving.state.version) == (Phase.PAUSED, "base")
 
 
 # --- a lease that ends meanwhile ----------------------------------------------------------------
@@ -111,6 +141,49 @@ async def test_a_renewal_at_the_moment_of_expiry_keeps_the_pause(
 
     assert serving.state.phase is Phase.PAUSED
     assert serving.state.lease_expiries == 0
+
+
+async def test_a_pause_during_a_resume_pauses_the_worker_after_it(serving: WorkerHarness) -> None:
+    await serving.pause(lease=10)
+    async with held(serving, "resume", serving.resume("base")) as resume:
+        pausing = asyncio.create_task(serving.pause(lease=30))
+        await soon(lambda: remaining_seconds(serving) == 30)  # renewed at once
+        assert not pausing.done()
+    await resume
+    await pausing
+
+    assert serving.state.phase is Phase.PAUSED
+    assert serving.engine.paused
+
+
+async def test_a_pause_during_a_resume_that_fails_keeps_the_pause(serving: WorkerHarness) -> None:
+    await serving.pause(lease=10)
+    serving.engine.failures["resume"] = [untouched()]
+    async with held(serving, "resume", serving.resume("base")) as resume:
+        pausing = asyncio.create_task(serving.pause(lease=30))
+        await soon(lambda: remaining_seconds(serving) == 30)
+        serving.clock.advance(11)  # the lease before its renewal would be over
+    with pytest.raises(EngineFailure):
+        await resume
+    await pausing
+    await serving.agent.expire_lease()
+
+    assert (serving.state.phase, serving.state.lease_expiries) == (Phase.PAUSED, 0)
+
+
+async def test_a_pause_while_an_expired_lease_resumes_the_worker_is_a_new_pause(
+    serving: WorkerHarness,
+) -> None:
+    await serving.pause(lease=10)
+    serving.clock.advance(11)
+    async with held(serving, "resume", serving.agent.expire_lease()) as expiring:
+        pausing = asyncio.create_task(serving.pause(lease=30))
+        await soon(lambda: remaining_seconds(serving) == 30)
+    await expiring
+    await pausing
+
+    assert (serving.state.phase, serving.state.lease_expiries) == (Phase.PAUSED, 1)
+    assert serving.engine.paused
 
 
 async def test_a_caller_that_takes_over_an_expired_pause_becomes_its_holder(
