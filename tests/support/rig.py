@@ -238,6 +238,8 @@ class Rig:
         self._tasks.append(asyncio.create_task(self.operator._work(), name="queue"))
         self._tasks.append(asyncio.create_task(self.operator._sweep(), name="sweep"))
         self._tasks.append(asyncio.create_task(self.operator._raise_terms(), name="terms"))
+        gone = self.operator.resources.keep_forgetting()
+        self._tasks.append(asyncio.create_task(gone, name="gone"))
 
     async def kill_operator(self) -> None:
         """The process ends without releasing its Lease, which then expires."""

@@ -1,5 +1,8 @@
 """Keeps the store of custom resources filled: one list at the start, page by page, then kopf's watches.
 
+A watch may have a gap: kopf lists again after 410, and delivers only the objects that exist. So the
+operator lists the uids from time to time, and after each list of kopf, and forgets objects that are gone.
+
 kopf ends when the API server refuses one of its reads. The operator then keeps the last state,
 reports the refusal on the fleets, and reads everything again once the reads are allowed.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from fleet_operator.api import names
 from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Terminal
@@ -24,6 +28,10 @@ ROOT = f"/apis/{names.GROUP}/{names.VERSION}"
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 10.0
 REFUSED_SECONDS = 15.0
 """Between two tries of a read that is refused."""
+CHECK_SECONDS = 60.0
+"""Between two checks for objects that are gone. A new list of kopf requests one sooner."""
+LIST_SECONDS = 1.0
+"""How long to wait for the other objects of a new list before the check."""
 NO_CRDS = (
     f"the cluster does not know {names.API_VERSION}: install the CRDs "
     "(helm value crds.enabled, or kubectl apply -f crds/)"
@@ -47,6 +55,7 @@ class CustomResources:
         self._store = store
         self._namespaces = namespaces
         self._on_read = on_read
+        self._listed = asyncio.Event()
 
     async def fill(self) -> None:
         """List everything into the store. Errors: Terminal without CRDs or without rights."""
@@ -59,16 +68,56 @@ class CustomResources:
                 seen |= await self._take(collection(ROOT, plural, namespace), put)
         self._store.forget_all_but(seen)
 
+    def note_listed(self) -> None:
+        """Note that kopf has listed: objects may be gone without an event."""
+        self._listed.set()
+
+    async def keep_forgetting(self) -> None:
+        """Forget objects that are gone, until cancelled: from time to time, and after each list of kopf."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await self._listed.wait()
+            await asyncio.sleep(LIST_SECONDS)
+            self._listed.clear()
+            try:
+                await self.forget_gone()
+            except FleetError as error:
+                logger.warning(
+                    "deleted custom resources may stay known: %s; next attempt in %.0f s",
+                    error,
+                    CHECK_SECONDS,
+                )
+
+    async def forget_gone(self) -> None:
+        """Forget objects that a complete list does not have. Objects that the watch brings meanwhile stay.
+
+        Errors: those of the API; then nothing is forgotten.
+        """
+        before, seen = self._store.uids(), set[str]()
+        for namespace in self._namespaces or (None,):
+            for plural in (names.FLEET_PLURAL, names.WEIGHTS_PLURAL):
+                async for page in pages(self._kube, collection(ROOT, plural, namespace)):
+                    seen |= {body["metadata"]["uid"] for body in page["items"]}
+        self._store.forget_all_but(seen | (self._store.uids() - before))
+
     async def follow(self, watching: asyncio.Event, take_signals: Callable[[], None]) -> None:
         """Watch until cancelled; sets `watching` once kopf has started.
 
         `take_signals` takes SIGTERM and SIGINT back from kopf whenever it has started again.
         Errors: the error that ended kopf, unless the API server refuses the reads.
         """
+
+        def begin() -> None:
+            take_signals()
+            self.note_listed()  # an object may be gone since `fill`
+
         while True:
-            taking = asyncio.create_task(_after(watching, take_signals))
+            beginning = asyncio.create_task(_after(watching, begin))
             try:
-                return await kopf_watch.run(self._store, self._namespaces, watching)
+                return await kopf_watch.run(
+                    self._store, self._namespaces, watching, self.note_listed
+                )
             except Exception as error:  # any error of kopf; raised again unless reads are refused
                 if not any(isinstance(e, Terminal) for e in await self._read_errors()):
                     raise
@@ -77,7 +126,7 @@ class CustomResources:
                     error,
                 )
             finally:
-                taking.cancel()
+                beginning.cancel()
             take_signals()
             await self._allowed()
             await self.fill()

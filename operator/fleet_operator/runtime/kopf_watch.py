@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import kopf
@@ -56,8 +56,8 @@ class NoChanges(kopf.DiffBaseStorage):
         """Keep nothing on the object."""
 
 
-def build_registry(store: Store) -> kopf.OperatorRegistry:
-    """The handlers that fill the store."""
+def build_registry(store: Store, listed: Callable[[], None]) -> kopf.OperatorRegistry:
+    """The handlers that fill the store. `listed`: called for each object of a list."""
     registry = kopf.OperatorRegistry()
     fleets = (names.GROUP, names.VERSION, names.FLEET_PLURAL)
     weights = (names.GROUP, names.VERSION, names.WEIGHTS_PLURAL)
@@ -69,10 +69,14 @@ def build_registry(store: Store) -> kopf.OperatorRegistry:
     @kopf.on.event(*fleets, registry=registry)
     async def fleet_seen(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
         (store.remove_fleet if type == "DELETED" else store.put_fleet)(body)
+        if type is None:
+            listed()
 
     @kopf.on.event(*weights, registry=registry)
     async def weights_seen(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
         (store.remove_weights if type == "DELETED" else store.put_weights)(body)
+        if type is None:
+            listed()
 
     return registry
 
@@ -94,13 +98,18 @@ def build_settings() -> kopf.OperatorSettings:
     return settings
 
 
-async def run(store: Store, namespaces: tuple[str, ...], ready: asyncio.Event) -> None:
+async def run(
+    store: Store, namespaces: tuple[str, ...], ready: asyncio.Event, listed: Callable[[], None]
+) -> None:
     """Watch until cancelled; sets `ready` once kopf has started.
+
+    `listed`: called for each object of a list. kopf lists at the start, and again after 410. It does not tell
+    which objects are gone.
 
     kopf replaces the handlers of SIGTERM and SIGINT when it starts. Install them again once `ready` is set.
     """
     await kopf.operator(
-        registry=build_registry(store),
+        registry=build_registry(store, listed),
         settings=build_settings(),
         identity=IDENTITY,  # type: ignore[arg-type]  # kopf does not export its type of string
         standalone=True,

@@ -35,6 +35,16 @@ class KubePods:
         self._kube = kube
         self._count = metrics.writes.labels("pod").inc
 
+    async def may_create(self, action: CreatePod) -> bool:
+        """Whether the fleet of a pod exists and is not being deleted. One question is enough for many pods:
+        the garbage collector deletes those that come later.
+
+        Errors: those of the API server.
+        """
+        metadata = action.manifest["metadata"]
+        (owner,) = metadata["ownerReferences"]
+        return await fleet_lives(self._kube, metadata["namespace"], owner)
+
     async def change(self, namespace: str, action: PodAction) -> None:
         """Carry an action out.
 

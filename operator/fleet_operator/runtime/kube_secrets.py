@@ -11,6 +11,7 @@ from fleet_operator.core.observed import FleetObserved
 from fleet_operator.errors import NotFound, Retryable, TokenUnusable
 from fleet_operator.ports import Kube
 from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.ownership import fleet_lives
 
 TOKEN_BYTES = 32
 
@@ -27,8 +28,9 @@ class KubeSecrets:
 
         `known`: the token that the workers have. It is stored again if the Secret is gone.
 
-        Errors: Retryable while the Secret of an earlier fleet of this name waits for the garbage
-        collector, since pods that mount it would wait forever. TokenUnusable if the Secret holds no
+        Errors: Retryable if the Secret does not exist, and the fleet neither. Also while the Secret of
+        an earlier fleet of this name waits for the garbage collector, since pods that mount it would wait
+        forever. TokenUnusable if the Secret holds no
         usable token.
         """
         namespace, name = observed.namespace, names.admin_token_secret_name(observed.name)
@@ -37,8 +39,14 @@ class KubeSecrets:
             secret = await self._kube.get(f"{collection}/{name}")
         except NotFound:
             token = known or secrets.token_urlsafe(TOKEN_BYTES)
+            manifest = admin_token_secret(observed, token)
+            (owner,) = manifest["metadata"]["ownerReferences"]
+            if not await fleet_lives(self._kube, namespace, owner):
+                raise Retryable(
+                    f"InferenceFleet {observed.name} is gone or being deleted, so it gets no Secret {name}"
+                ) from None
             self._count()
-            secret = await self._kube.create(collection, admin_token_secret(observed, token))
+            secret = await self._kube.create(collection, manifest)
         owners = secret["metadata"].get("ownerReferences", ())
         if any(o["kind"] == names.FLEET_KIND and o["uid"] != observed.uid for o in owners):
             raise Retryable(f"Secret {name} belongs to an earlier fleet of this name")

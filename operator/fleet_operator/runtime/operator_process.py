@@ -163,6 +163,8 @@ class Operator:
                 tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
                 tasks.append(asyncio.create_task(self._raise_terms(), name="terms"))
                 tasks.append(asyncio.create_task(self.child_watch.run(), name="children"))
+                gone = self.resources.keep_forgetting()
+                tasks.append(asyncio.create_task(gone, name="gone"))
                 watching = asyncio.Event()
                 watches = self.resources.follow(watching, lambda: take_signals(stop))
                 tasks.append(asyncio.create_task(watches, name="watches"))

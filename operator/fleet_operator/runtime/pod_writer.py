@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from fleet_operator.api import names
 from fleet_operator.core.pod_actions import CreatePod, PodAction
 from fleet_operator.core.worker_view import PodView
-from fleet_operator.errors import NameTaken, Retryable, Terminal
+from fleet_operator.errors import FleetError, NameTaken, Retryable, Terminal
 from fleet_operator.runtime.backoff import Backoff
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.pod_informer import FleetKey
@@ -111,6 +111,11 @@ class PodWriter:
         return failures
 
     async def _create(self, key: FleetKey, pods: Sequence[CreatePod]) -> list[Exception]:
+        try:
+            if not pods or not await self._pods.may_create(pods[0]):
+                return []  # the watch tells later that the fleet is gone
+        except FleetError as error:
+            return [error]
         waiting, at_once = deque(pods), 1
         running: set[asyncio.Task[Exception | None]] = set()
         failures: list[Exception] = []

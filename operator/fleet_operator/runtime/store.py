@@ -152,6 +152,10 @@ class Store:
         self._fleets.pop(key, None)
         self._on_change(key)
 
+    def uids(self) -> set[str]:
+        """Uids of all objects."""
+        return {each.uid for known in (self._fleets, self._weights) for each in known.values()}
+
     def forget_all_but(self, uids: set[str]) -> None:
         """Forget every object that is missing in a complete list."""
         for fleet in [k for k, f in self._fleets.items() if f.uid not in uids]:

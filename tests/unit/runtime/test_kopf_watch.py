@@ -37,8 +37,12 @@ class Watches:
     def __init__(self) -> None:
         self.woken: list[tuple[str, str]] = []
         self.store = Store(self.woken.append)
-        self.registry = build_registry(self.store)
+        self.lists = 0
+        self.registry = build_registry(self.store, self._note_list)
         self.handlers = {h.selector.any_name: h for h in self.registry._watching._handlers}
+
+    def _note_list(self) -> None:
+        self.lists += 1
 
     async def deliver(self, plural: str, kind: str | None, body: dict[str, Any]) -> None:
         fn: Any = self.handlers[plural].fn
@@ -83,13 +87,14 @@ def test_kopf_copies_no_object_to_look_for_changes() -> None:
 
 @pytest.mark.parametrize("kind", [None, "ADDED", "MODIFIED"])
 async def test_listed_and_added_objects_enter_the_store(watches: Watches, kind: str | None) -> None:
-    """Objects of the first list have the kind None."""
+    """Objects of a list have the kind None."""
     await watches.deliver("inferencefleets", kind, FLEET)
     await watches.deliver("weightversions", kind, WEIGHTS)
 
     assert watches.store.fleet(KEY) is not None
     assert [w.spec.version for w in watches.store.weights_of(KEY)] == ["7"]
     assert watches.woken == [KEY, KEY]
+    assert watches.lists == (2 if kind is None else 0), "a list may lack what is gone"
 
 
 async def test_deleted_objects_leave_the_store(watches: Watches) -> None:
@@ -143,4 +148,4 @@ async def test_kopf_starts_under_a_user_id_that_has_no_name(
     monkeypatch.setattr("getpass.getuser", nameless)
     monkeypatch.setattr("kopf._core.reactor.running.run_tasks", end)
 
-    await kopf_watch.run(watches.store, ("rl",), asyncio.Event())
+    await kopf_watch.run(watches.store, ("rl",), asyncio.Event(), lambda: None)

@@ -24,7 +24,7 @@ from fleet_operator.core.pod_actions import (
     EndDrain,
     Quarantine,
 )
-from fleet_operator.errors import Conflict, NameTaken, Terminal
+from fleet_operator.errors import Conflict, NameTaken, Retryable, Terminal
 from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.kube_secrets import KubeSecrets
@@ -33,6 +33,8 @@ from fleet_worker.admin.guard import BearerFile
 
 POD_PATH = "/api/v1/namespaces/rl/pods/policy-0"
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
+GOING = [None, {"uid": "another"}, {"uid": FLEET_UID, "deletionTimestamp": "now"}]
+"""Metadata of a fleet that the watch still shows, as the API server has it. None: gone."""
 
 
 class Harness:
@@ -403,14 +405,24 @@ class TestObjectsOfOthers:
         await owned.pods.change("rl", creation())
 
 
-async def test_a_token_is_long_and_never_logged(harness, caplog):
+async def test_a_token_is_long_and_never_logged(owned, caplog):
     caplog.set_level("DEBUG")
-    token = await harness.secrets.ensure_token(make_fleet())
+    token = await owned.secrets.ensure_token(make_fleet())
 
     assert len(token) >= 32
     assert token not in caplog.text
-    assert await harness.secrets.ensure_token(make_fleet()) == token
-    assert harness.count("secret") == 1
+    assert await owned.secrets.ensure_token(make_fleet()) == token
+    assert owned.count("secret") == 1
+
+
+@pytest.mark.parametrize("fleet", GOING, ids=str)
+async def test_a_fleet_that_goes_gets_no_secret(harness, fleet):
+    if fleet is not None:
+        harness.cluster.put(FLEET_PATH, {"metadata": fleet})
+    with pytest.raises(Retryable, match="InferenceFleet policy is gone or being deleted"):
+        await harness.secrets.ensure_token(make_fleet())
+
+    assert writes(harness) == []
 
 
 SECRET_PATH = "/api/v1/namespaces/rl/secrets/policy-admin-token"

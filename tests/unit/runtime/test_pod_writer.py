@@ -14,7 +14,7 @@ from tests.support.virtual_time import now
 
 from fleet_operator.api import names
 from fleet_operator.core.pod_actions import CreatePod, DeletePod
-from fleet_operator.errors import FleetError, Retryable, Terminal
+from fleet_operator.errors import FleetError, NotFound, Retryable, Terminal
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pod_writer import CREATIONS_AT_ONCE, LONGEST_SECONDS, PodWriter
@@ -24,12 +24,16 @@ QUOTA = "403 exceeded quota: gpus"
 REQUEST_SECONDS = 0.05
 
 
+OWNER = {"name": "policy", "uid": "fleet-1"}
+
+
 def creations(many: int, *, revision: str = REVISION, first: int = 0) -> list[CreatePod]:
     labels = names.fleet_labels("policy") | {names.LABEL_REVISION: revision}
+    common = {"namespace": "rl", "labels": labels, "ownerReferences": [OWNER]}
     return [
         CreatePod(
             pod_name=f"policy-{n}",
-            manifest={"metadata": {"name": f"policy-{n}", "namespace": "rl", "labels": labels}},
+            manifest={"metadata": {"name": f"policy-{n}"} | common},
             reason="a worker is missing",
         )
         for n in range(first, first + many)
@@ -40,6 +44,8 @@ class Server:
     """A fake API server with a quota of pods, and the requests to it.
 
     Fields:
+        fleet: metadata of the fleet; None if it is gone.
+        questions: how often the fleet was read.
         sent: creations of pods, with the time.
         refused_at: when the first creation was refused for lack of quota.
     """
@@ -47,11 +53,20 @@ class Server:
     def __init__(self, *, room: float = float("inf"), refusal: FleetError | None = None) -> None:
         self.room = room
         self.refusal = refusal or Terminal(QUOTA)
+        self.fleet: dict[str, str] | None = {"uid": OWNER["uid"]}
+        self.questions = 0
         self.sent: list[tuple[float, str]] = []
         self.refused_at: float | None = None
         self.on_their_way = 0
         self.most_on_their_way = 0
         self.changes = PodWriter(KubePods(self, Metrics()))
+
+    async def get(self, path: str) -> dict[str, Any]:
+        assert path == FLEET_PATH
+        self.questions += 1
+        if self.fleet is None:
+            raise NotFound(path)
+        return {"metadata": self.fleet}
 
     async def create(self, _path: str, body: dict[str, Any]) -> dict[str, Any]:
         self.sent.append((now(), body["metadata"]["name"]))
@@ -100,6 +115,32 @@ class TestPace:
             await server.try_to(creations(40))
 
             assert [name for _, name in server.sent] == [f"policy-{n}" for n in range(40)]
+
+        played(story)
+
+
+class TestFleet:
+    @pytest.mark.parametrize(
+        "fleet",
+        [None, {"uid": "another"}, {"uid": OWNER["uid"], "deletionTimestamp": "now"}],
+        ids=str,
+    )
+    def test_a_fleet_that_goes_gets_no_pod(self, fleet):
+        """The watch has not told it yet."""
+
+        async def story() -> None:
+            server = Server()
+            server.fleet = fleet
+            assert await server.try_to(creations(3)) is None
+            assert server.sent == []
+
+        played(story)
+
+    def test_one_question_is_enough_for_the_pods_of_a_scale_up(self):
+        async def story() -> None:
+            server = Server()
+            assert await server.try_to(creations(500)) is None
+            assert server.questions == 1
 
         played(story)
 
