@@ -264,10 +264,11 @@ class WorkerCache:
             entry = self._entries[pod.uid] = _Entry(restarts=pod.restarts)
             self._large.release(pod.uid)
             if before is not None:
-                # The news of a restart may be late: then the call went to the new process.
-                entry.lost_calls = before.lost_calls
+                # The news of a restart may be late: then the calls went to the new process.
+                entry.lost_calls, entry.epoch = before.lost_calls, before.epoch
+                entry.lost_admission, entry.may_open = before.lost_admission, before.may_open
                 if before.call is not None:
-                    entry.lost_calls[before.call.subject] = before.call
+                    _lose(entry, before.call)
                 if before.flight is not None:
                     before.flight.cancel()
         if entry.ready != pod.ready:

@@ -88,6 +88,21 @@ class TestLostCalls:
         cache.end_read(restarted(1), says("1"), 8, term=0)
         assert cache.view(restarted(1), 9).lost_calls == ()
 
+    @pytest.mark.parametrize("in_flight", [True, False], ids=["in flight", "without an answer"])
+    def test_an_admission_may_open_the_worker_also_after_the_news_of_a_restart(self, in_flight):
+        """The news may be late, so that the admission went to the new process."""
+        cache, pod = WorkerCache(), restarted(1)
+        ask(cache, 5, joins(EPOCH))
+        cache.begin_call(POD.uid, work("admit 1"), mock.Mock(), 6, epoch=EPOCH)
+        if not in_flight:
+            cache.end_call(POD.uid, work("admit 1"), SILENT, 7)
+        assert cache.view(pod, 8).may_open
+        assert cache.view(pod, 8).lost_calls == (work("admit 1"),)
+        for epoch, may in ((EPOCH, True), (Epoch(term=1, sequence=2), False)):
+            cache.begin_read(pod, 9)
+            cache.end_read(pod, joins(epoch), 9, term=1)
+            assert cache.view(pod, 9).may_open is may
+
     def test_the_last_comparison_counts_from_its_call_on_if_the_worker_did_not_refuse_it(self):
         key = work("compare 2")
         refused = WorkerAnswer(state=says("1").state, reason=Reason.VERSION_REUSED)
