@@ -64,6 +64,42 @@ async def test_an_expired_watch_is_listed_again(workspace: Workspace) -> None:
     await workspace.applied("2", replicas=2)
 
 
+class GoneResources(Faults):
+    """410 for each watch of the custom resources."""
+
+    def choose(self, method: str, path: str, *, watches: bool) -> Fault | None:
+        if not (self.active and watches and "/rlfleet.dev/" in path):
+            return None
+        self.chosen[Fault.GONE] += 1
+        return Fault.GONE
+
+
+async def test_a_weight_version_that_was_deleted_in_a_gap_of_the_watch_is_forgotten(
+    workspace: Workspace,
+) -> None:
+    operator = await workspace.start_operator()
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
+    second = await workspace.weights()
+    operator.proxy.faults = faults = GoneResources(1)
+    operator.proxy.cut_watches()
+
+    async def refused() -> bool:
+        return faults.chosen[Fault.GONE] >= 2
+
+    await workspace.until(refused, "both watches are refused with 410")
+    await workspace.kubectl("delete", f"wv/{FLEET}")
+    body = {k: second[k] for k in ("apiVersion", "kind")} | {"metadata": {"name": "second"}}
+    path = workspace.path("weightversions").rpartition("/")[0]
+    await workspace.admin.create(path, body | {"spec": second["spec"] | {"version": "2"}})
+    faults.active = False
+
+    async def the_second_steers() -> bool:
+        return workspace.serving == ["2", "2"]
+
+    await workspace.until(the_second_steers, "both workers serve 2")
+
+
 async def test_an_api_server_that_restarts_in_a_rollout_does_not_stop_it(
     workspace: Workspace,
 ) -> None:

@@ -114,8 +114,8 @@ class PodWriter:
         try:
             if not pods or not await self._pods.may_create(pods[0]):
                 return []  # the watch tells later that the fleet is gone
-        except FleetError as error:
-            return [error]
+        except FleetError as refusal:
+            return [refusal]
         waiting, at_once = deque(pods), 1
         running: set[asyncio.Task[Exception | None]] = set()
         failures: list[Exception] = []
