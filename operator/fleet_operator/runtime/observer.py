@@ -19,7 +19,7 @@ from fleet_operator.runtime.pod_writer import PodWriter
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.rollout_timers import RolloutTimers
 from fleet_operator.runtime.router_objects import RouterObjects
-from fleet_operator.runtime.status_writer import StatusWriter
+from fleet_operator.runtime.status_writer import StatusWriter, W
 from fleet_operator.runtime.store import FleetRecord, Store
 from fleet_operator.runtime.worker_cache import WorkerCache
 
@@ -76,7 +76,7 @@ class Observer:
         weights = tuple(self._watched(key, w, now) for w in self._store.weights_of(key))
         self._rollouts.forget_all_but(key, {w.uid for w in weights})
         deaf = exhausted_epochs(self._epochs.beyond(key, (w.pod for w in workers)))
-        unread = tuple(self._statuses.weights(u) for u in self._store.unread_of(key))
+        unread = tuple(self._last(u) for u in self._store.unread_of(key))
         observed = FleetObserved(
             name=key[1],
             namespace=key[0],
@@ -105,8 +105,8 @@ class Observer:
     def all_weights(self, key: FleetKey) -> list[WeightsView | UnreadWeights]:
         """Every WeightVersion that names the fleet, with its last status."""
         found: list[WeightsView | UnreadWeights] = []
-        found += [self._statuses.weights(w) for w in self._store.weights_of(key)]
-        found += [self._statuses.weights(u) for u in self._store.unread_of(key)]
+        found += [self._last(w) for w in self._store.weights_of(key)]
+        found += [self._last(u) for u in self._store.unread_of(key)]
         return found
 
     def note_decided(self, key: FleetKey, weights: Mapping[str, WeightsStatus]) -> None:
@@ -120,9 +120,13 @@ class Observer:
         self._rollouts.forget_all_but(key, ())
         self._waits.forget(key)
 
+    def _last(self, weights: W) -> W:
+        """The WeightVersion with its last status."""
+        return self._statuses.weights(weights, self._store.version_of(weights))
+
     def _watched(self, key: FleetKey, weights: WeightsView, now: float) -> WeightsView:
         """The WeightVersion with its last status and the times of its rollout."""
-        known = self._statuses.weights(weights)
+        known = self._last(weights)
         calling = not self._epochs.is_term_pending(key)
         return replace(
             known, watched=self._rollouts.update(key, known.uid, known.status, now, calling=calling)

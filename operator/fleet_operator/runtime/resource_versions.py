@@ -7,6 +7,11 @@ frozen between its last read of the Lease and its write.
 from __future__ import annotations
 
 
+def is_later(version: str, than: str) -> bool:
+    """Whether a resourceVersion is later than another one. False if one of them is not a number."""
+    return version.isdecimal() and than.isdecimal() and int(version) > int(than)
+
+
 class ResourceVersions:
     """The latest resourceVersions that this process knows, by uid."""
 
@@ -19,10 +24,8 @@ class ResourceVersions:
 
         The later version wins: a watch may deliver an object from before our own write.
         """
-        before = self._known.get(uid, "")
-        if before.isdecimal() and version.isdecimal() and int(version) < int(before):
-            return
-        self._known[uid] = version
+        if not is_later(self._known.get(uid, ""), version):
+            self._known[uid] = version
 
     def note_conflict(self, uid: str) -> None:
         """Note that a write over the known version was refused, since another process has written.

@@ -29,7 +29,7 @@ from fleet_operator.errors import Conflict
 from fleet_operator.runtime.event_recorder import EventRecorder, Subject
 from fleet_operator.runtime.kube_statuses import KubeStatuses
 from fleet_operator.runtime.pod_informer import FleetKey
-from fleet_operator.runtime.resource_versions import ResourceVersions
+from fleet_operator.runtime.resource_versions import ResourceVersions, is_later
 from fleet_operator.runtime.status_metrics import Shown, ShownFleet, ShownWeights
 from fleet_operator.runtime.store import FleetRecord
 
@@ -49,6 +49,8 @@ class _Written(Generic[S]):
     adapter: str = ""
     sending: S | None = None
     held_back: bool = False
+    version: str = "0"
+    """The resourceVersion of `written`. "0" is earlier than all."""
 
 
 class StatusWriter:
@@ -66,6 +68,7 @@ class StatusWriter:
         """The fleet's last status: the last computed one, or else the stored one."""
         known = self._fleets.get(record.uid)
         self._versions.note(record.uid, record.version)
+        _note_stored(known, record.status, record.version)
         return known.computed if known else record.status
 
     def stored(self, record: FleetRecord) -> FleetStatus:
@@ -73,9 +76,10 @@ class StatusWriter:
         known = self._fleets.get(record.uid)
         return known.written if known else record.status
 
-    def weights(self, view: W) -> W:
-        """The WeightVersion with its last status."""
+    def weights(self, view: W, version: str) -> W:
+        """The WeightVersion with its last status. `version`: the resourceVersion of the view."""
         known = self._weights.get(view.uid)
+        _note_stored(known, view.status, version)
         return replace(view, status=known.computed) if known else view
 
     def take_fleet(self, key: FleetKey, uid: str, stored: FleetStatus, status: FleetStatus) -> str:
@@ -194,9 +198,17 @@ class StatusWriter:
             raise
         finally:
             known.sending = None
-        known.written = status
+        known.written, known.version = status, version or known.version
         if subject.kind == names.FLEET_KIND:
             self._versions.note(subject.uid, version)
+
+
+def _note_stored(known: _Written[S] | None, status: S, version: str) -> None:
+    """Note a status that was stored after the last write of this process: another writer has written, or a
+    write without an answer took effect late. If it differs, the next reconcile writes again.
+    """
+    if known is not None and known.sending is None and is_later(version, known.version):
+        known.written, known.version = status, version
 
 
 def _adapter_of(weights: WeightsView | UnreadWeights) -> str:

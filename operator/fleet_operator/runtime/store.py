@@ -86,6 +86,10 @@ class Store:
         """The WeightVersions that name this fleet and have no readable spec, oldest first."""
         return tuple(w for w in self._of(key) if isinstance(w, UnreadWeights))
 
+    def version_of(self, weights: WeightsView | UnreadWeights) -> str:
+        """The resourceVersion of a WeightVersion; empty if it is gone."""
+        return self._weights_versions.get((weights.namespace, weights.name), "")
+
     def _of(self, key: FleetKey) -> list[WeightsView | UnreadWeights]:
         found = (w for w in self._weights.values() if (w.namespace, w.fleet) == key)
         return sorted(found, key=lambda w: (w.created_at, w.name))

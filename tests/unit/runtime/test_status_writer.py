@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -148,7 +149,7 @@ def test_without_anything_computed_the_stored_status_counts():
     view = make_weights("1", status=applied_status("1"))
 
     assert harness.statuses.fleet(record) == BASE
-    assert harness.statuses.weights(view) == view
+    assert harness.statuses.weights(view, "1") == view
 
 
 def test_a_write_that_failed_is_due_again():
@@ -237,9 +238,9 @@ def test_the_statuses_of_deleted_objects_are_dropped():
         await harness.write_weights(view, WeightsStatus(phase=RolloutPhase.STAGING))
         harness.statuses.forget_all_but(KEY, {view.uid})
         assert harness.statuses.held_back_seconds(KEY) == NEVER
-        assert harness.statuses.weights(view).status.phase is RolloutPhase.STAGING
+        assert harness.statuses.weights(view, "1").status.phase is RolloutPhase.STAGING
         harness.statuses.forget_all_but(KEY, set())
-        assert harness.statuses.weights(view).status.phase is RolloutPhase.PENDING
+        assert harness.statuses.weights(view, "1").status.phase is RolloutPhase.PENDING
 
     virtual_time.run(story())
 
@@ -378,5 +379,73 @@ def test_a_leader_whose_watch_is_late_writes_at_its_second_try():
 
         stored = harness.cluster.objects[f"{FLEET_PATH}/status"]["status"]
         assert stored["workers"]["serving"] == 1
+
+    virtual_time.run(story())
+
+
+class Overwritten:
+    """One object whose status this process has written, and what its watch shows then."""
+
+    WRITTEN = WeightsStatus(phase=RolloutPhase.STAGING)
+
+    def __init__(self, kind: str) -> None:
+        self.harness = Harness()
+        self.is_fleet = kind == "fleet"
+        self.path = FLEET_PATH if self.is_fleet else WEIGHTS_PATH
+
+    def watch(self, *, foreign: bool, version: int) -> None:
+        """Show the object with a status of another writer, or with the own one."""
+        if self.is_fleet:
+            status = BASE if foreign else serving(1)
+            shown = replace(record(self.harness, status), version=str(version))
+            self.harness.statuses.fleet(shown)
+        else:
+            view = make_weights("2", status=WeightsStatus() if foreign else self.WRITTEN)
+            self.harness.statuses.weights(view, str(version))
+
+    async def decide(self) -> int:
+        """Decide what was decided before. Returns: how often a status was written."""
+        if self.is_fleet:
+            await self.harness.write(serving(1))
+        else:
+            await self.harness.write_weights(make_weights("2"), self.WRITTEN)
+        return self.harness.written
+
+
+@pytest.mark.parametrize("kind", ["fleet", "weights"])
+def test_a_status_that_another_writer_has_overwritten_is_written_again_once(kind):
+    """Also one that a write without an answer overwrote late."""
+
+    async def story() -> None:
+        overwritten = Overwritten(kind)
+        assert await overwritten.decide() == 1
+        cluster = overwritten.harness.cluster
+        for path in (FLEET_PATH, WEIGHTS_PATH):
+            cluster.put(path, cluster.objects[path])
+        foreign = int(cluster.objects[overwritten.path]["metadata"]["resourceVersion"])
+        for _ in range(2):
+            await asyncio.sleep(PROGRESS_SECONDS)
+            overwritten.watch(foreign=True, version=foreign)
+            assert await overwritten.decide() == 2
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize("kind", ["fleet", "weights"])
+@pytest.mark.parametrize(
+    ("foreign", "later"),
+    [
+        pytest.param(True, -1, id="from before the own write"),
+        pytest.param(False, 0, id="of the own write"),
+        pytest.param(False, 1, id="of a change of the spec"),
+    ],
+)
+def test_a_status_is_not_written_again_for_an_event(kind, foreign, later):
+    async def story() -> None:
+        overwritten = Overwritten(kind)
+        await overwritten.decide()
+        await asyncio.sleep(PROGRESS_SECONDS)
+        overwritten.watch(foreign=foreign, version=overwritten.harness.cluster.version + later)
+        assert await overwritten.decide() == 1
 
     virtual_time.run(story())
