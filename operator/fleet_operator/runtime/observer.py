@@ -91,7 +91,7 @@ class Observer:
             unread=unread,
             unreadable=record.unreadable,
             problems=(*self._problems.of(key), *deaf),
-            router=self._routers.of(key),
+            router=self._routers.of(key, record.uid),
         )
         uids = (w.uid for w in observed.all_weights)
         self._statuses.forget_all_but(key, {record.uid, *uids})

@@ -38,9 +38,11 @@ class RouterObjects:
             self._seen.pop(key, None)
         return gone is not None
 
-    def of(self, key: FleetKey) -> RouterView:
-        """The router of a fleet."""
-        entries = self._seen.get(key, {}).values()
+    def of(self, key: FleetKey, uid: str) -> RouterView:
+        """The router of a fleet. `uid`: of the fleet. Objects of other owners are not its router, whatever
+        their labels.
+        """
+        entries = [e for e in self._seen.get(key, {}).values() if e[0].owner == uid]
         return RouterView(
             objects=tuple(made for made, _, _ in entries),
             ready_replicas=sum(ready for _, ready, _ in entries),

@@ -143,7 +143,7 @@ def test_a_router_is_made_again_counted_and_deleted_with_its_field():
         async with watched() as fleet:
 
             async def reconcile(observed) -> None:
-                seen = replace(observed, router=fleet.routers.of(KEY))
+                seen = replace(observed, router=fleet.routers.of(KEY, FLEET_UID))
                 for write in fleet.children.due(seen, target("1")).values():
                     await write()
                 await asyncio.sleep(0.01)
@@ -158,12 +158,12 @@ def test_a_router_is_made_again_counted_and_deleted_with_its_field():
             fleet.cluster.put(ROUTER, stored | {"status": {"readyReplicas": 1}})
             await asyncio.sleep(0.01)
             assert fleet.changes == [KEY], "the status of the fleet shows ready replicas"
-            assert fleet.routers.of(KEY).ready_replicas == 1
+            assert fleet.routers.of(KEY, FLEET_UID).ready_replicas == 1
             await reconcile(OBSERVED)
             assert ROUTER not in fleet.cluster.objects
             assert ROUTER_SERVICE not in fleet.cluster.objects
             assert SERVICE in fleet.cluster.objects
-            assert fleet.routers.of(KEY).objects == ()
+            assert fleet.routers.of(KEY, FLEET_UID).objects == ()
 
     virtual_time.run(story())
 
@@ -179,5 +179,25 @@ def test_a_deployment_of_that_name_with_another_owner_is_left_alone():
             with pytest.raises(NameTaken):
                 await write()
             assert fleet.cluster.objects[ROUTER]["spec"] == {"replicas": 3}
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize("owners", [[], [{"uid": "another", "controller": True}]], ids=str)
+def test_an_object_of_another_owner_with_a_routers_labels_is_not_the_router(owners):
+    routed = make_fleet(make_worker().serving("1"), router={"image": "router:1"})
+
+    async def story() -> None:
+        async with watched() as fleet:
+            for write in fleet.children.due(routed, target("1")).values():
+                await write()
+            own = fleet.cluster.objects[ROUTER]
+            metadata = own["metadata"] | {"name": "copy", "uid": "copy", "ownerReferences": owners}
+            copied = own | {"metadata": metadata, "status": {"readyReplicas": 1}}
+            fleet.cluster.put(ROUTER.replace("/policy-router", "/copy"), copied)
+            await asyncio.sleep(0.01)
+            router = fleet.routers.of(KEY, FLEET_UID)
+            assert {o.path for o in router.objects} == {ROUTER, ROUTER_SERVICE}
+            assert router.ready_replicas == 0
 
     virtual_time.run(story())
