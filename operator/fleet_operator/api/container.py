@@ -6,11 +6,12 @@ PodResourceClaim. Absent fields stay absent: the defaults are those of Kubernete
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from fleet_operator.api.base import Resource
+from fleet_operator.api.depth import FreeMap
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
 ClassName = Annotated[
@@ -119,9 +120,9 @@ class Toleration(Resource):
 class Affinity(Resource):
     """As in a Pod; the API server checks the content when a pod is created."""
 
-    node_affinity: dict[str, Any] | None = None
-    pod_affinity: dict[str, Any] | None = None
-    pod_anti_affinity: dict[str, Any] | None = None
+    node_affinity: FreeMap | None = None
+    pod_affinity: FreeMap | None = None
+    pod_anti_affinity: FreeMap | None = None
 
 
 class LabelExpression(Resource):

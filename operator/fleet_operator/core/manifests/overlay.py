@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+
+from fleet_operator.api.depth import DEEPEST, is_too_deep
 
 _KEYS = ("mountPath", "name")
 """The keys that identify items of a list, as in the strategic merge of Kubernetes. A volume may be
 mounted at two paths."""
 _ROOT = "spec.podOverlay"
-_DEEPEST = 100
-"""No field of a pod is a quarter as deep."""
 
 
 def merge(base: Any, overlay: Any) -> Any:
@@ -52,8 +52,8 @@ def problem_of(overlay: Mapping[str, Any], *, set_elsewhere: Collection[str] = (
     """
     if not overlay:
         return ""
-    if _is_deeper(overlay, _DEEPEST):
-        return f"{_ROOT}: nested deeper than {_DEEPEST} levels"
+    if is_too_deep(overlay):
+        return f"{_ROOT}: nested deeper than {DEEPEST} levels"
     other = sorted(overlay.keys() - {"metadata", "spec"})
     if other:
         return f"{_ROOT}.{other[0]}: only metadata and spec are allowed"
@@ -77,22 +77,6 @@ def _set_twice(spec: Mapping[str, Any], set_elsewhere: Collection[str]) -> str:
         if twice
         else ""
     )
-
-
-def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether maps and lists are nested deeper. A loop, because the overlay may be very deep."""
-    row = [value]
-    for _ in range(levels):
-        row = [each for parent in row for each in _children(parent)]
-        if not row:
-            return False
-    return any(isinstance(each, dict | list) for each in row)
-
-
-def _children(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def _no_map(path: str, parent: Mapping[str, Any], *keys: str) -> str:
