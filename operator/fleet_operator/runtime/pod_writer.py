@@ -113,7 +113,7 @@ class PodWriter:
     async def _create(self, key: FleetKey, pods: Sequence[CreatePod]) -> list[Exception]:
         try:
             if not pods or not await self._pods.may_create(pods[0]):
-                return []  # the watch tells later that the fleet is gone
+                return []  # the watch has not delivered yet that the fleet is gone
         except FleetError as refusal:
             return [refusal]
         waiting, at_once = deque(pods), 1

@@ -131,7 +131,9 @@ async def test_an_object_that_the_watch_brings_during_the_check_stays() -> None:
     assert "f-new" in filled.uids
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["the watch tells it", "the watch is late"])
+@pytest.mark.parametrize(
+    "told", [True, False], ids=["the watch has delivered it", "the watch is late"]
+)
 async def test_the_predecessor_of_a_recreated_object_is_forgotten(*, told: bool) -> None:
     filled = Filled(("rl",))
     await filled.fill()

@@ -126,7 +126,7 @@ class TestFleet:
         ids=str,
     )
     def test_a_fleet_that_goes_gets_no_pod(self, fleet):
-        """The watch has not told it yet."""
+        """The watch has not delivered the deletion yet."""
 
         async def story() -> None:
             server = Server()
