@@ -115,7 +115,8 @@ def came_before(observed: FleetObserved, weights: Named, other: Named) -> bool:
     """Whether these weights are the older ones.
 
     The history of the rollouts decides. It is deleted with its WeightVersion. So the pins of the fleet
-    decide on weights that it does not name. Both are newest first.
+    decide on weights that it does not name. Both are newest first: pins are in the order in which the
+    fleet first saw the weights, and weights that it serves again move up (`Pins.in_order_of_use`).
     """
     steering = observed.base_weights
     ended = [(e.version, e.run_id) for e in steering.status.history] if steering else []

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from fleet_operator.api.fleet_status import MAX_PINNED, PinnedWeights
+from fleet_operator.api.fleet_status import MAX_PINNED, AppliedWeights, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
@@ -36,7 +36,8 @@ class Pins:
     """The pins of a fleet.
 
     Fields:
-        entries: newest first, at most 100; pins in use stay.
+        entries: newest first, at most 100; pins in use stay. A version that the fleet serves again is newer
+            than the one that it served until then.
         stored: digests by version and run that are known to be stored in the status.
     """
 
@@ -55,6 +56,22 @@ class Pins:
             return target
         found = replace(target, source=_committed(target.source, pin))
         return found if target.digest else replace(found, digest=pin.digest, pinned=True)
+
+    def in_order_of_use(
+        self, applied: Named, before: AppliedWeights | None
+    ) -> tuple[PinnedWeights, ...]:
+        """The entries, those of the applied weights before those of the weights that were applied `before`.
+
+        The fleet may have seen the applied weights first, and have gone back to them. A version that is
+        staged stays the newest one.
+        """
+        new = self.of(applied)
+        old = self.of(before) if before is not None else None
+        if new is None or old is None or self.entries.index(new) <= self.entries.index(old):
+            return self.entries
+        place = self.entries.index(old)
+        others = [e for e in self.entries if e is not new]
+        return (*others[:place], new, *others[place:])
 
     def is_stored(self, weights: Named) -> bool:
         """Whether the status holds the pin of a version of a run, so that workers may load it."""
@@ -106,7 +123,7 @@ def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[
     """
     votes: dict[_Key, Counter[str]] = {}
     paths: dict[tuple[_Key, str], set[str | None]] = {}
-    commits: dict[_Key, str] = {}
+    commits: dict[tuple[_Key, str], str] = {}
     many = 1_000_000
     for worker, number in workers.kinds.items():
         loaded_from, staged_from = worker.sources
@@ -122,7 +139,7 @@ def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[
             path, repository = source or (None, None)
             paths.setdefault((weights[:2], digest), set()).add(path)
             if repository is not None:
-                commits.setdefault(weights[:2], repository.revision)
+                commits.setdefault((weights[:2], digest), repository.revision)
     found = {key: counted.most_common(1)[0][0] for key, counted in votes.items()}
     return tuple(
         PinnedWeights(
@@ -130,7 +147,7 @@ def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[
             run_id=key[1],
             digest=digest,
             source=_origin(asked[key].source, paths[key, digest]),
-            commit=_other_revision(asked[key].source, commits.get(key, "")),
+            commit=_other_revision(asked[key].source, commits.get((key, digest), "")),
         )
         for key, digest in found.items()
     )

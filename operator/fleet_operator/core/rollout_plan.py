@@ -210,14 +210,15 @@ def _plan(
     step = expel_others(step, pins, view.members, view.settings)
     step, waits = require_pins(step, pins, view.held)
     behind = view.members.any(lambda f: not f.has_loaded(desired))
+    applied = applied_after(step, view)
     return RolloutPlan(
         desired=desired,
-        applied=applied_after(step, view),
+        applied=applied,
         serving=_serving(view.members, view.applied),
         halted=halted,
         suspended=view.suspended and behind and not step.holds_requests,
         step=step,
-        pinned=pins.entries,
+        pinned=pins.in_order_of_use(applied, observed.status.applied),
         waits_for_pin=waits,
         allows_mixing=not view.forbids_mixing,
     )

@@ -595,6 +595,16 @@ def test_pauses_of_workers_that_load_an_overtaken_version_are_renewed():
     assert "pause on policy-1" in texts_of(STEP(view).actions)
 
 
+def test_such_a_load_that_hangs_is_fenced_at_the_limit():
+    def after(seconds: float) -> list[str]:
+        busy = make_worker(1).loading("41", "42").heard(seconds)
+        return texts_of(STEP(make_view(old(0), busy, wants="43")).actions)
+
+    limit = 2 * (60 + 60 + 600)
+    assert "fence on policy-1" not in after(limit - 1)
+    assert "fence on policy-1" in after(limit)
+
+
 def test_without_mixing_a_joining_worker_waits_for_workers_that_load():
     newcomer, busy = make_worker(2).joining("41"), make_worker(1).loading("41", "42")
 

@@ -68,6 +68,13 @@ def test_a_silent_worker_that_was_not_admitted_says_nothing_about_the_fleet():
     assert texts_of(taken.actions) == ["stage 41 on policy-1"]
 
 
+def test_a_worker_that_became_silent_in_an_update_does_not_keep_the_others_waiting():
+    cut_off = W(2).loading("6", "7").ready().silent()
+    taken = step(make_view(W(0).serving("7"), W(1).serving("7"), cut_off, W(3).joining("7")))
+
+    assert texts_of(taken.actions) == ["admit 7 on policy-3"]
+
+
 def test_workers_that_have_not_answered_yet_may_have_another_version():
     """After a change of the leader. The only worker that has answered may have missed the update."""
     unheard = [W(n).ready() for n in (0, 1)]

@@ -419,3 +419,11 @@ def test_the_pause_of_a_load_from_another_strategy_is_renewed():
     busy = make_worker(0).loading("41", "42").heard(16)
 
     assert "pause on policy-0" in texts_of(rolling.step(view(busy, old(1))).actions)
+
+
+@pytest.mark.parametrize("step", [rolling.step, in_flight.step])
+def test_a_load_from_another_strategy_that_hangs_is_fenced_at_the_limit(step):
+    hangs = make_worker(0).loading("41", "42")
+
+    assert texts_of(step(view(hangs.heard(1439), new(1))).actions) == ["pause on policy-0"]
+    assert "fence on policy-0" in texts_of(step(view(hangs.heard(1440), new(1))).actions)

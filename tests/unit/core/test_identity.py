@@ -9,7 +9,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.builders import NOW, make_fleet, make_weights, make_worker, texts_of
+from tests.support.builders import (
+    NOW,
+    WorkerBuilder,
+    make_fleet,
+    make_weights,
+    make_worker,
+    texts_of,
+)
 from tests.support.identities import (
     D1,
     D2,
@@ -314,6 +321,44 @@ class TestPins:
         (call,) = decision.worker_calls
         assert (call.kind, call.pod_name, call.digest) == ("stage", "policy-1", D2)
         assert call.source.revision == "c0ffee"
+
+    def test_a_pin_has_the_commit_of_its_digest(self):
+        """The branch moved between the caches of the workers."""
+        repository = {"huggingFace": {"repo": "lab/m", "revision": "main"}}
+
+        def read(ordinal: int, digest: str, commit: str) -> WorkerBuilder:
+            found = {"huggingFace": {"repo": "lab/m", "revision": commit}}
+            base = has(make_worker(ordinal).serving("base"), "/models/base", D1)
+            held = holds(base, "1", "/ignored", digest, None)
+            source = {"source": Source.model_validate(found)}
+            return held.reporting(staged=held.reported["staged"].model_copy(update=source))
+
+        workers = [read(0, D2, "b" * 40), read(1, D1, "a" * 40), read(2, D1, "a" * 40)]
+        given = {"fleetRef": {"name": "policy"}, "version": "1", "source": repository}
+        wants = make_weights("1", spec=WeightsSpec.model_validate(given))
+        pinned = decided(fleet_of(*workers, wants=wants)).fleet.pinned
+
+        assert [(p.digest, p.commit) for p in pinned if p.version == "1"] == [(D1, "a" * 40)]
+
+
+class TestOrder:
+    """Weights that the fleet goes back to are newer than those that it served until then."""
+
+    PINS = tuple(pin(v, f"/weights/{v}", D1) for v in ("4", "3", "2", "1"))
+
+    def after(self, version: str, *, before: str) -> list[str]:
+        """The pins when the fleet has gone from one version to another, and 4 is staged."""
+        status = replaced(served(before, f"/weights/{before}", D1), self.PINS)
+        workers = [has(make_worker(n).serving(version), f"/weights/{version}", D1) for n in (0, 1)]
+        observed = fleet_of(*workers, wants=asks(version, f"/weights/{version}"), status=status)
+        return [p.version for p in decided(observed).fleet.pinned]
+
+    def test_a_step_back_moves_its_pin_before_that_of_the_version_before(self):
+        assert self.after("1", before="3") == ["4", "1", "3", "2"]
+
+    @pytest.mark.parametrize(("version", "before"), [("3", "2"), ("3", "3")])
+    def test_a_step_forward_changes_no_order(self, version, before):
+        assert self.after(version, before=before) == ["4", "3", "2", "1"]
 
 
 class TestBounds:

@@ -150,6 +150,18 @@ class TestWithoutATimeout:
         assert "load 41 on policy-1" in self.back(waits.heard(self.LONG - 1), stays)
         assert "fence on policy-1" in self.back(waits.heard(self.LONG), stays)
 
+    def test_a_load_of_an_abandoned_version_that_hangs_is_fenced_although_the_others_serve(self):
+        hangs = make_worker(1).loading("41", "42")
+
+        assert self.back(old(0), hangs.heard(self.LONG - 1)) == ["pause on policy-1"]
+        assert "fence on policy-1" in self.back(old(0), hangs.heard(self.LONG))
+
+    def test_a_swap_to_an_abandoned_version_ends_without_a_fence(self):
+        """The strategy was InFlight. The pause of a swap is never renewed."""
+        swaps = make_worker(1).loading("41", "42").doing("apply", "42")
+
+        assert self.back(old(0), swaps.heard(self.LONG)) == []
+
     def test_a_worker_that_does_not_pause_is_left_behind(self):
         waits, stays = make_worker(0).paused("40").staged("41"), loaded(1).staged("41").silent()
 

@@ -16,6 +16,7 @@ from fleet_operator.core.strategies.base import RolloutView, Step, Strategy
 from fleet_operator.core.strategies.shared import (
     Actions,
     blocking,
+    held_by_work,
     loaded_beside,
     renew,
     resumed_on_applied,
@@ -54,7 +55,7 @@ def ended_pauses(view: RolloutView) -> Actions:
         for m in back.where(lambda f: f.has_bytes(applied))
     )
     calls += renew(view) + resumed_on_applied(view)
-    late = blocking(view, back)
+    late = [*blocking(view, back), *held_by_work(view)]
     return calls + tuple(worker_calls.take_out_of_service(m, reason=why(m, applied)) for m in late)
 
 

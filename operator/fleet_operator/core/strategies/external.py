@@ -1,7 +1,7 @@
 """External: a trainer updates the workers. The operator handles joining workers and differences.
 
     workers                                     next
-    some are held, or have an operation         wait: an update is in progress
+    some are held, or answer and are at work    wait: an update is in progress
     all report one version                      joining workers are updated to it and admitted
     a minority reports another version          it is fenced, and joins at the version of the majority
     no version has a majority                   no call; Stalled reports it
@@ -32,11 +32,13 @@ from fleet_operator.counts import agree, counted
 
 def step(view: RolloutView) -> Step:
     """Decide the calls to joining workers and to workers that differ."""
-    if view.held or view.members.any(lambda f: f.busy):
+    # The last answer of a silent worker may name an update that has ended long ago.
+    at_work = view.members.where(lambda f: f.busy and f.standing is not Standing.UNKNOWN)
+    if view.held or at_work:
         return Step(
             goal=view.applied,
             phase=RolloutPhase.LOADING,
-            note=f"the trainer updates {some(view.held or view.members)}",
+            note=f"the trainer updates {some(view.held or at_work)}",
             holds_requests=True,
         )
     admitted = _maybe_admitted(view)

@@ -52,6 +52,7 @@ from fleet_operator.core.strategies.shared import (
     Actions,
     closed_by_load,
     failed_to_load,
+    held_by_work,
     is_held_too_long,
     late,
     late_to_stage,
@@ -153,6 +154,8 @@ def _finished(view: RolloutView, goal: Checkpoint, behind: Workers) -> Actions:
         return ()
     uids, slow = {m.pod.uid for m in behind}, is_held_too_long(view)
     actions = [*renew(view)]
+    for member in held_by_work(view):
+        actions.append(worker_calls.take_out_of_service(member, reason=why(member, goal)))
     for member in view.held:
         if member.operation or member.state is None or member.is_called_to("apply"):
             continue

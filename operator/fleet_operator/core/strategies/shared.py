@@ -163,6 +163,17 @@ def is_held_too_long(view: RolloutView, *, more_seconds: float = 0.0) -> bool:
     return longest > view.settings.longest_hold_seconds + more_seconds
 
 
+def held_by_work(view: RolloutView, *, is_timed: bool = False) -> list[WorkerView]:
+    """The held workers that still load, or resume, once their pause lasts longer than `blocking` allows.
+
+    Their pauses are renewed until the work ends, so a load that hangs needs an end here. The pause of a
+    swap is not renewed: it ends by itself.
+    """
+    limit = view.settings.longest_hold_seconds + (view.settings.hold_seconds if is_timed else 0.0)
+    work = view.held.where(lambda f: bool(f.operation) and not f.is_doing("apply"))
+    return [m for m in work if m.held_seconds > limit]
+
+
 def has_timeout(view: RolloutView, goal: Checkpoint) -> bool:
     """Whether the recorded phase is about the way to the goal, so that its timeout applies. In a rollback
     and in a superseded rollout it is about another version. Without a rollout it is about none.

@@ -34,8 +34,8 @@ Failures:
   applied version: workers that have loaded roll back, and all workers serve again.
 * Up to `maxFailures` failed workers are fenced, and join again when they can.
 * A rollback cannot be abandoned, nor can a superseded rollout that has begun to load. A worker that
-  keeps the others paused for twice as long as a rollout may take is fenced. Workers that have just
-  become ready for the desired version get the time of one more rollout.
+  keeps the others paused for twice as long as a rollout may take is fenced. So is one whose load of an
+  abandoned version lasts that long, although the others serve. Workers that have just become ready for the desired version get the time of one more rollout.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from fleet_operator.core.strategies.shared import (
     blocking,
     closed_by_load,
     has_timeout,
+    held_by_work,
     late,
     late_to_stage,
     loaded_beside,
@@ -250,6 +251,7 @@ def _open(view: RolloutView, goal: Checkpoint) -> Step:
         for m in held
         if m.state is not None and not m.operation
     )
+    actions += _fenced(held_by_work(view, is_timed=has_timeout(view, goal)), goal)
     if not view.members:
         phase, note = RolloutPhase.PENDING, "no worker is admitted"
     elif held:
