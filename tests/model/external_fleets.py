@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection
 
-from tests.model.fake_state import version_in
+from tests.model.fake_state import Ticket, version_in
 from tests.model.fake_worker import FakeWorker
 from tests.model.faults import Faults
 from tests.model.hunt import hunt_among
@@ -25,7 +25,7 @@ from tests.model.simulator import Simulation
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet_status import AppliedWeights
 from fleet_operator.core.actions import Apply, Load
-from fleet_worker.protocol import LoadEffect, Phase
+from fleet_worker.protocol import Epoch, LoadEffect, Phase
 
 HELD_SECONDS = 1000.0
 ROUGH = Faults(answer_lost=0.1, call_lost=0.1, answer_late=0.2, stale_view=0.2)
@@ -330,6 +330,33 @@ def files_and_received_weights_of_one_name(trainer: FakeTrainer) -> None:
     trainer.update()
 
 
+def one_is_cut_off_in_an_update(trainer: FakeTrainer) -> None:
+    """Its last answer names a load that has ended since. Another one restarts, and joins the majority."""
+    fleet = trainer.fleet
+    if fleet.replicas < 4:
+        return
+    cut_off, restarts = fleet.pod(0), fleet.pod(1)
+    worker = cut_off.worker
+    worker.phase, worker.work = Phase.LOADING, _a_load_by_the_trainer(worker, fleet.now)
+    trainer.look(2)
+    fleet.cut_off(cut_off)
+    worker.phase, worker.work = Phase.SERVING, None
+    trainer.update(missing={0})
+    fleet.kill(restarts)
+    trainer.look(40)
+    if not restarts.worker.admitted:
+        fleet.fail(16, f"{restarts.name} does not join, and only {cut_off.name} is silent")
+    fleet.cut_off(cut_off, cut=False)
+    trainer.update()
+
+
+def _a_load_by_the_trainer(worker: FakeWorker, now: float) -> Ticket:
+    load = Load(
+        pod_uid=worker.uid, pod_name=worker.name, reason="", version="next", timeout_seconds=600
+    )
+    return Ticket(load, Epoch(term=0, sequence=0), "load", began_at=now, ends_at=now + HELD_SECONDS)
+
+
 ENDINGS: list[Callable[[FakeTrainer], None]] = [
     one_worker_misses,
     a_joining_worker_receives_the_update,
@@ -338,6 +365,7 @@ ENDINGS: list[Callable[[FakeTrainer], None]] = [
     a_directory_is_written_between_two_loads,
     all_restart_on_an_old_config_map,
     files_and_received_weights_of_one_name,
+    one_is_cut_off_in_an_update,
 ]
 
 if __name__ == "__main__":

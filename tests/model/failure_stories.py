@@ -74,6 +74,29 @@ def a_hung_worker_that_outlives_the_history() -> Chronicle:
     return its.end()
 
 
+def a_hung_worker_with_a_version_that_is_served_no_more() -> Chronicle:
+    """A recreated WeightVersion steps back, and a worker hangs: alone, it does not bring the version back"""
+    its = Chronicle(replicas=3, rollout={"strategy": "InFlight"})
+    for version in ("2", "3"):
+        its.fleet.publish(version)
+        its.until(its.fleet.converged, seconds=1.0)
+    hung = its.fleet.pod(2)
+    its.fleet.hang(hung)
+    its.fleet.delete_weights()  # and the history with it
+    its.fleet.create_weights({"version": "1"})
+    its.until(lambda: its.fleet.fleet.applied.version == "1", seconds=1.0)
+    its.fleet.change_fleet("changes to Synchronized", rollout={"strategy": "Synchronized"})
+    for ordinal in (0, 1):
+        its.fleet.kill(its.fleet.pod(ordinal), back_after_seconds=20.0)
+    its.fleet.hang(hung, hung=False)
+    its.fleet.publish("4")
+    for _ in range(8):
+        its.go(1)
+        if its.fleet.fleet.applied.version == "3":
+            its.fleet.fail(5, "the fleet went back to version 1, and one worker brought back 3")
+    return its.end()
+
+
 def files_written_over_before_a_recreation() -> Chronicle:
     """The served version's files are written over, its WeightVersion is recreated: not Ready until restored"""
     its = Chronicle()
@@ -425,6 +448,7 @@ STORIES: list[Story] = [
     a_rollback_under_a_worker_that_loads,
     a_rollback_under_a_worker_of_a_newer_release,
     a_hung_worker_that_outlives_the_history,
+    a_hung_worker_with_a_version_that_is_served_no_more,
     files_written_over_before_a_recreation,
     a_comparison_that_is_answered_after_a_recreation,
     a_path_that_is_corrected_after_all_workers_died,

@@ -36,6 +36,8 @@ from fleet_worker.protocol import Phase, PromptsReport, Reason
 if TYPE_CHECKING:
     from tests.model.fake_worker import FakeWorker
 
+CUT_SECONDS = 60.0
+"""A fence leaves a load this long, as the documentation says."""
 FENCE_TRIES_SECONDS = 5.0
 """How long one fence tries to end requests."""
 _DEAF = {Phase.STARTING, Phase.BROKEN, Phase.DRAINING}
@@ -54,6 +56,7 @@ def take(worker: FakeWorker, ticket: Ticket) -> Ticket:
         if action.drain_timeout_seconds and worker.phase in {Phase.PAUSED, Phase.LOADING}:
             return ticket.end(Reason.WRONG_PHASE)
         worker.admitted = False
+        _limit_load(worker)
     if worker.work is not None and not _cut_short(worker, action):
         same = (t for t in (worker.work, *worker.waiting) if t.action.work == action.work)
         known = next(same, None)
@@ -262,9 +265,17 @@ def _load(worker: FakeWorker, ticket: Ticket) -> None:
     _begin(worker, ticket, "load", worker.slow_seconds)
 
 
+def _limit_load(worker: FakeWorker) -> None:
+    """A load that outlasts a fence for long fails in the engine."""
+    running = worker.work
+    if running is not None and running.step == "load":
+        running.cut |= running.ends_at > worker.now + CUT_SECONDS
+        running.ends_at = min(running.ends_at, worker.now + CUT_SECONDS)
+
+
 def _loaded(worker: FakeWorker, ticket: Ticket) -> None:
     action = ticket.action
-    if action.version in worker.breaking_versions:
+    if ticket.cut or action.version in worker.breaking_versions:
         worker.close("broken")
         ticket.good, worker.label, worker.phase = worker.label, None, Phase.BROKEN
         worker.load_failure = Note(

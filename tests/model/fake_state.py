@@ -49,6 +49,7 @@ class Ticket:
 
     Fields:
         source, weights: of a load: where its weights came from, and what they are.
+        cut: a fence has made a load shorter, so it fails.
         good, good_weights: what a broken engine goes back to, as labelled and as it is.
     """
 
@@ -59,6 +60,7 @@ class Ticket:
     ends_at: float = 0
     source: str = ""
     weights: str = ""
+    cut: bool = False
     good: str | None = None
     good_weights: str | None = None
     done: bool = False

@@ -78,6 +78,36 @@ def a_late_load_of_an_abandoned_version() -> Chronicle:
     return its.end()
 
 
+def a_load_of_an_abandoned_version_that_hangs_under_canaries() -> Chronicle:
+    """A load of an abandoned version hangs while a canary reads the next one: its worker is fenced at the limit"""
+    its, hangs = _a_change_to_canary_in_a_late_load(1000.0)
+    hangs.worker.slow_seconds = 0.0
+    its.fleet.pod(0).worker.slow_seconds = 300.0
+    its.fleet.publish("3")
+    its.go(30, seconds=8.0)
+    its.fleet.pod(0).worker.slow_seconds = 0.0
+    return its.end()
+
+
+def a_change_to_in_flight_in_a_load_that_hangs() -> Chronicle:
+    """The strategy becomes InFlight while a load hangs: it is reported, and its worker is fenced at the limit"""
+    timeouts = {"pauseSeconds": 20, "loadSeconds": 20}
+    rollout = {"timeouts": timeouts, "pause": {"drainTimeoutSeconds": 10}}
+    its = Chronicle(replicas=3, rollout=rollout)
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    hangs = its.fleet.pod(2)
+    hangs.worker.slow_seconds, hangs.suspect = 1000.0, True
+    its.until(lambda: hangs.worker.phase is Phase.LOADING)
+    hangs.worker.slow_seconds = 0.0
+    its.fleet.control(rollout=_IN_FLIGHT | rollout)
+    its.go(25)
+    if not its.fleet.stalled:
+        its.fleet.fail(6, "a load lasts longer than its timeout, and it is not Stalled")
+    its.go(30, seconds=8.0)
+    return its.end()
+
+
 def _a_change_to_canary_in_a_late_load(seconds: float) -> tuple[Chronicle, FakePod]:
     """Version 2 is abandoned while one worker still loads it. Canaries, then InFlight, are next."""
     timeouts = {"stageSeconds": 2000, "pauseSeconds": 20, "loadSeconds": 20}
@@ -172,4 +202,6 @@ STORIES: list[Story] = [
     a_change_to_canary_that_is_suspended,
     a_rollout_that_is_suspended_on_its_way_back,
     a_change_to_a_barrier_after_a_long_drain,
+    a_load_of_an_abandoned_version_that_hangs_under_canaries,
+    a_change_to_in_flight_in_a_load_that_hangs,
 ]

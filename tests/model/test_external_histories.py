@@ -18,8 +18,15 @@ MUTANTS = [
         16,
         "the operator calls workers while the trainer holds some",
         "core/strategies/external.py",
-        "if view.held or view.members.any(lambda f: f.busy):",
+        "if view.held or at_work:",
         "if False:",
+    ),
+    Mutant(
+        16,
+        "workers that join wait for one that became silent in an update",
+        "core/strategies/external.py",
+        "f.busy and f.standing is not Standing.UNKNOWN",
+        "f.busy",
     ),
     Mutant(
         16,

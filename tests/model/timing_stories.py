@@ -8,6 +8,9 @@ from tests.model.fake_pods import FakePod
 from fleet_operator.api.weights import RolloutPhase
 from fleet_worker.protocol import Phase
 
+_SHORT = {"pauseSeconds": 20, "loadSeconds": 20}
+_SHORT_DRAIN = {"drainTimeoutSeconds": 10}
+
 
 def a_rollback_while_a_worker_is_missing() -> Chronicle:
     """A pod does not start for several versions, and then one breaks an engine: the others go back by one"""
@@ -99,12 +102,24 @@ def a_late_load_that_cannot_go_back() -> Chronicle:
     return its.end()
 
 
+def a_load_of_an_abandoned_version_that_hangs() -> Chronicle:
+    """A load hangs, and its version is abandoned: its worker is fenced at the limit, and joins the others"""
+    its = Chronicle(replicas=3, rollout={"timeouts": _SHORT, "pause": _SHORT_DRAIN})
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    hangs = its.fleet.pod(2)
+    hangs.worker.slow_seconds, hangs.suspect = 1000.0, True
+    its.until(lambda: its.fleet.weights.phase is RolloutPhase.HALTED, seconds=1.0)
+    hangs.worker.slow_seconds = 0.0
+    its.go(30, seconds=8.0)
+    its.fleet.publish("3")
+    return its.end()
+
+
 def _a_late_load() -> tuple[Chronicle, FakePod]:
     """One worker has loaded an abandoned version when the next one is requested, and one reads it slowly."""
-    timeouts = {"stageSeconds": 2000, "pauseSeconds": 20, "loadSeconds": 20}
-    its = Chronicle(
-        replicas=3, rollout={"timeouts": timeouts, "pause": {"drainTimeoutSeconds": 10}}
-    )
+    timeouts = _SHORT | {"stageSeconds": 2000}
+    its = Chronicle(replicas=3, rollout={"timeouts": timeouts, "pause": _SHORT_DRAIN})
     its.fleet.publish("2")
     its.until(lambda: its.all_are(Phase.PAUSED))
     reader, late = its.fleet.pod(0), its.fleet.pod(2)
@@ -125,4 +140,5 @@ STORIES: list[Story] = [
     a_worker_that_joins_late_in_the_staging,
     a_late_load_before_the_next_version,
     a_late_load_that_cannot_go_back,
+    a_load_of_an_abandoned_version_that_hangs,
 ]

@@ -58,7 +58,7 @@ def problem_of_stragglers(failed: Sequence[WorkerView], goal: Checkpoint) -> Rol
 
 
 def problem_of_late(late: Sequence[WorkerView], goal: Checkpoint) -> RolloutProblem:
-    """The problem that workers do not serve a version of an adapter after the time that this may take."""
+    """The problem that workers do not serve a version after the time that this may take."""
     do = agree(len(late), "does", "do")
     return _problem_of_some(late, goal, f"{do} not serve version {goal} in time")
 

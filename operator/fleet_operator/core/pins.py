@@ -19,13 +19,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from fleet_operator.api.fleet_status import MAX_PINNED, AppliedWeights, PinnedWeights
+from fleet_operator.api.fleet_status import MAX_PINNED, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import Named, file_digest
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.worker_view import Standing
+from fleet_worker import protocol
 
 _Key = tuple[str, str | None]
 P = TypeVar("P", bound=PinnedWeights)
@@ -44,7 +45,7 @@ class Pins:
     entries: tuple[PinnedWeights, ...] = ()
     stored: Mapping[_Key, str] = field(default_factory=dict)
 
-    def of(self, weights: Named) -> PinnedWeights | None:
+    def of(self, weights: protocol.Named) -> PinnedWeights | None:
         """The pin of a version of a run; None if it has none."""
         key = (weights.version, weights.run_id)
         return next((e for e in self.entries if (e.version, e.run_id) == key), None)
@@ -58,7 +59,7 @@ class Pins:
         return found if target.digest else replace(found, digest=pin.digest, pinned=True)
 
     def in_order_of_use(
-        self, applied: Named, before: AppliedWeights | None
+        self, applied: Named, before: protocol.Named | None
     ) -> tuple[PinnedWeights, ...]:
         """The entries, those of the applied weights before those of the weights that were applied `before`.
 
@@ -67,9 +68,11 @@ class Pins:
         """
         new = self.of(applied)
         old = self.of(before) if before is not None else None
-        if new is None or old is None or self.entries.index(new) <= self.entries.index(old):
+        if new is None or old is None or new is old:
             return self.entries
         place = self.entries.index(old)
+        if self.entries.index(new) < place:
+            return self.entries
         others = [e for e in self.entries if e is not new]
         return (*others[:place], new, *others[place:])
 

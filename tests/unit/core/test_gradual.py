@@ -427,3 +427,16 @@ def test_a_load_from_another_strategy_that_hangs_is_fenced_at_the_limit(step):
 
     assert texts_of(step(view(hangs.heard(1439), new(1))).actions) == ["pause on policy-0"]
     assert "fence on policy-0" in texts_of(step(view(hangs.heard(1440), new(1))).actions)
+
+
+def test_such_a_load_is_reported_once_it_is_late():
+    def problem(seconds: float):
+        work = Operation(kind="load", version="42", running_seconds=seconds)
+        hangs = make_worker(0).loading("41", "42").reporting(operation=work)
+        return in_flight.step(view(hangs, new(1), phase=LOADING)).problem
+
+    assert problem(600) is None
+    late = problem(601)
+    assert late is not None
+    assert (late.reason, late.halt) == (ConditionReason.DEADLINE_EXCEEDED, False)
+    assert "policy-0" in late.message

@@ -41,6 +41,7 @@ from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.messages import (
     names,
+    problem_of_late,
     problem_of_missing,
     problem_of_stragglers,
     some,
@@ -102,6 +103,10 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     blocked = at_once is not None and missing >= at_once
     if beyond and not blocked:
         problem = problem or problem_of_stragglers(beyond, goal)
+    # Another strategy has begun these loads. After a halt they are reported already.
+    hanging = [m for m in view.held if m.is_doing("load") and _is_stuck(m, view)]
+    if hanging and not view.halted:
+        problem = problem or problem_of_late(hanging, goal)
     taken = Step(
         goal=goal,
         phase=phase,
@@ -153,9 +158,9 @@ def _finished(view: RolloutView, goal: Checkpoint, behind: Workers) -> Actions:
     if not view.held:
         return ()
     uids, slow = {m.pod.uid for m in behind}, is_held_too_long(view)
-    actions = [*renew(view)]
-    for member in held_by_work(view):
-        actions.append(worker_calls.take_out_of_service(member, reason=why(member, goal)))
+    hanging = held_by_work(view)
+    fences = (worker_calls.take_out_of_service(m, reason=why(m, goal)) for m in hanging)
+    actions = [*renew(view), *fences]
     for member in view.held:
         if member.operation or member.state is None or member.is_called_to("apply"):
             continue
@@ -224,7 +229,7 @@ def _was_asked_to_swap(worker: Facts) -> bool:
 
 
 def _is_stuck(worker: WorkerView, view: RolloutView) -> bool:
-    """Whether a swap lasts longer than a load and a drain may. The time of silence counts too.
+    """Whether a swap, or a load, lasts longer than a load and a drain may. The time of silence counts too.
 
     The age of the last answer does not count: a worker that got no call since then may have finished
     its swap, and would be fenced although it serves.
