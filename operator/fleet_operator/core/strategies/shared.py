@@ -153,14 +153,13 @@ def blocking(
     does not. `is_timed`: their phase has a timeout. They may have become ready
     for the goal only now, so they get the time of one more rollout.
     """
-    more_seconds = view.settings.hold_seconds if is_timed else 0.0
-    return list(by) if is_held_too_long(view, more_seconds=more_seconds) else []
+    return list(by) if is_held_too_long(view, is_timed=is_timed) else []
 
 
-def is_held_too_long(view: RolloutView, *, more_seconds: float = 0.0) -> bool:
-    """Whether a worker is paused for longer than a rollout and a rollback may take, and `more_seconds`."""
+def is_held_too_long(view: RolloutView, *, is_timed: bool = False) -> bool:
+    """Whether a worker is paused for longer than `blocking` allows."""
     longest = max((m.held_seconds for m in view.held), default=0.0)
-    return longest > view.settings.longest_hold_seconds + more_seconds
+    return longest > _longest_hold_seconds(view, is_timed=is_timed)
 
 
 def held_by_work(view: RolloutView, *, is_timed: bool = False) -> list[WorkerView]:
@@ -169,9 +168,14 @@ def held_by_work(view: RolloutView, *, is_timed: bool = False) -> list[WorkerVie
     Their pauses are renewed until the work ends, so a load that hangs needs an end here. The pause of a
     swap is not renewed: it ends by itself.
     """
-    limit = view.settings.longest_hold_seconds + (view.settings.hold_seconds if is_timed else 0.0)
+    limit = _longest_hold_seconds(view, is_timed=is_timed)
     work = view.held.where(lambda f: bool(f.operation) and not f.is_doing("apply"))
     return [m for m in work if m.held_seconds > limit]
+
+
+def _longest_hold_seconds(view: RolloutView, *, is_timed: bool) -> float:
+    more_seconds = view.settings.hold_seconds if is_timed else 0.0
+    return view.settings.longest_hold_seconds + more_seconds
 
 
 def has_timeout(view: RolloutView, goal: Checkpoint) -> bool:
