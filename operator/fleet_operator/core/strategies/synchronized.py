@@ -35,7 +35,8 @@ Failures:
 * Up to `maxFailures` failed workers are fenced, and join again when they can.
 * A rollback cannot be abandoned, nor can a superseded rollout that has begun to load. A worker that
   keeps the others paused for twice as long as a rollout may take is fenced. So is one whose load of an
-  abandoned version lasts that long, although the others serve. Workers that have just become ready for the desired version get the time of one more rollout.
+  abandoned version lasts that long, although the others serve. Workers that have just become ready
+  for the desired version get the time of one more rollout.
 """
 
 from __future__ import annotations
