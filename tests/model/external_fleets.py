@@ -350,6 +350,30 @@ def one_is_cut_off_in_an_update(trainer: FakeTrainer) -> None:
     trainer.update()
 
 
+def an_answer_is_lost_in_an_update(trainer: FakeTrainer) -> None:
+    """All but one worker load when their next answers are lost: the update is still in progress."""
+    fleet = trainer.fleet
+    if fleet.replicas < 3:
+        return
+    done, *others = [fleet.pod(n) for n in range(fleet.replicas)]
+    trainer.update(missing={pod.ordinal for pod in others})
+    for pod in others:
+        pod.worker.phase = Phase.LOADING
+        pod.worker.work = _a_load_by_the_trainer(pod.worker, fleet.now)
+        trainer.look(2)
+    for pod in others:
+        fleet.cut_off(pod)
+    trainer.look(4)
+    if fleet.stalled is not None:
+        fleet.fail(16, f"an update is in progress, and Stalled is True: {fleet.stalled.message}")
+    for pod in others:
+        fleet.cut_off(pod, cut=False)
+        pod.worker.phase, pod.worker.work = Phase.SERVING, None
+    if not done.worker.admitted:
+        fleet.fail(16, f"{done.name} was updated first, and is fenced in the middle of the update")
+    trainer.update()
+
+
 def _a_load_by_the_trainer(worker: FakeWorker, now: float) -> Ticket:
     load = Load(
         pod_uid=worker.uid, pod_name=worker.name, reason="", version="next", timeout_seconds=600
@@ -366,6 +390,7 @@ ENDINGS: list[Callable[[FakeTrainer], None]] = [
     all_restart_on_an_old_config_map,
     files_and_received_weights_of_one_name,
     one_is_cut_off_in_an_update,
+    an_answer_is_lost_in_an_update,
 ]
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from tests.model.leader import Doing, Leader, WriteApplied, WriteFleet, WriteWei
 from tests.model.simulator import Simulation
 
 from fleet_operator.api.conditions import ConditionType, condition_of
+from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import decision as decisions
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import FleetObserved
@@ -267,7 +268,37 @@ def refused_history(seed: int) -> RefusingSimulation:
     fleet.settle()
     if fleet.stalled:
         fleet.fail(10, f"it is well again, and still says {fleet.stalled.reason}")
+    a_problem_after_a_halt(seed)
     return fleet
+
+
+def a_problem_after_a_halt(seed: int) -> RefusingSimulation:
+    """Something is refused while a version is abandoned, and the reason of the halt outlives it."""
+    fleet = RefusingSimulation(seed=seed, replicas=2)
+    fleet.settle()
+    fleet.will_break("2", fleet.pod(0))
+    fleet.publish("2")
+    fleet.look(60)
+    reason = _why_halted(fleet)
+    what = fleet.random.choice(["read", "odd", "raise", "status"])
+    _break_something(fleet, what)
+    fleet.look(5)
+    if fleet.random.random() < 0.5:
+        fleet.start_operator()
+        fleet.look(5)
+    fleet.heal()
+    fleet.look(10)
+    if _why_halted(fleet) != reason:
+        fleet.fail(10, f"{what} is well again, and the reason of the halt was {reason}")
+    return fleet
+
+
+def _why_halted(fleet: RefusingSimulation) -> tuple[str, str]:
+    status = fleet.weights_stored[BASE_UID]
+    stalled = condition_of(status.conditions, ConditionType.STALLED)
+    if status.phase is not RolloutPhase.HALTED or stalled is None:
+        fleet.fail(10, "an engine breaks on a version, and it is not abandoned")
+    return stalled.reason, stalled.message
 
 
 BREAKS = (
@@ -276,9 +307,9 @@ BREAKS = (
 )
 
 
-def _break_something(fleet: RefusingSimulation) -> None:
+def _break_something(fleet: RefusingSimulation, what: str = "") -> None:
     chance = fleet.random
-    what = chance.choice(BREAKS)
+    what = what or chance.choice(BREAKS)
     fleet.note("fault", f"breaks: {what}")
     ordinal = chance.randrange(max(1, fleet.replicas))
     match what:

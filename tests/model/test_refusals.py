@@ -56,6 +56,20 @@ MUTANTS = [
         "concerns_weights=part.startswith(STATUS),",
         "concerns_weights=False,",
     ),
+    Mutant(
+        10,
+        "a problem that passes takes the reason of a halt with it",
+        "core/problems.py",
+        "tuple(map(alone, before.conditions))",
+        "_without_stalled(before.conditions)",
+    ),
+    Mutant(
+        10,
+        "a problem that has passed stays in the message of a halt",
+        "core/weights_conditions.py",
+        "before.reason, alone(before).message",
+        "before.reason, before.message",
+    ),
 ]
 
 

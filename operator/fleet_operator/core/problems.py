@@ -24,6 +24,7 @@ from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 
 _NAMED_AT_MOST = 3
+_ALSO = " Also: "
 
 S = TypeVar("S", FleetStatus, WeightsStatus)
 T = TypeVar("T")
@@ -135,7 +136,7 @@ def with_problems(
         ConditionType.STALLED,
         is_true=True,
         reason=reason,
-        message=" Also: ".join(messages),
+        message=_ALSO.join(messages),
         generation=generation,
         now=now,
     )
@@ -171,11 +172,18 @@ def kept_weights_status(before: WeightsStatus, *, generation: int) -> WeightsSta
     """The last status of a WeightVersion, for a decision that cannot compute a new one.
 
     Phase and times stay, so that timeouts continue. A version that was abandoned in an earlier
-    generation is pending in this one.
+    generation is pending in this one. The reason of another halt stays: later decisions repeat it.
     """
+    halted = before.phase is RolloutPhase.HALTED
+    if halted and before.observed_generation == generation:
+        return before.model_copy(update={"conditions": tuple(map(alone, before.conditions))})
     kept = before.model_copy(update={"conditions": _without_stalled(before.conditions)})
-    halted_before = kept.phase is RolloutPhase.HALTED and kept.observed_generation != generation
-    return kept.model_copy(update={"phase": RolloutPhase.PENDING}) if halted_before else kept
+    return kept.model_copy(update={"phase": RolloutPhase.PENDING}) if halted else kept
+
+
+def alone(condition: Condition) -> Condition:
+    """The condition without the problems that `with_problems` has added to it."""
+    return condition.model_copy(update={"message": condition.message.partition(_ALSO)[0]})
 
 
 def _without_stalled(conditions: Sequence[Condition]) -> tuple[Condition, ...]:

@@ -11,6 +11,7 @@ from fleet_operator.api.weights import (
 from fleet_operator.core.condition_rows import Made, conditions_of, first_of
 from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count
 from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.problems import alone
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.counts import agree, counted_of
 
@@ -92,5 +93,5 @@ def _stalled(weights: WeightsView, rollout: RolloutPlan) -> Made | None:
     halted_before = rollout.halted and not (problem is not None and problem.halt)
     before = condition_of(weights.status.conditions, stalled)
     if halted_before and weights.status.phase is RolloutPhase.HALTED and before is not None:
-        return stalled, True, before.reason, before.message
+        return stalled, True, before.reason, alone(before).message
     return first_of(stalled, (halted_before or problem, True, because, message))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support.builders import A_DIGEST, WorkerBuilder, make_view, make_worker, texts_of
 
@@ -69,10 +71,30 @@ def test_a_silent_worker_that_was_not_admitted_says_nothing_about_the_fleet():
 
 
 def test_a_worker_that_became_silent_in_an_update_does_not_keep_the_others_waiting():
-    cut_off = W(2).loading("6", "7").ready().silent()
+    cut_off = W(2).loading("6", "7").ready().silent(20)
     taken = step(make_view(W(0).serving("7"), W(1).serving("7"), cut_off, W(3).joining("7")))
 
     assert texts_of(taken.actions) == ["admit 7 on policy-3"]
+
+
+@pytest.mark.parametrize("now", [W(0).loading("6", "7"), W(0).paused("6")])
+def test_one_lost_answer_does_not_end_an_update(now):
+    """Its old version has no majority, and no worker joins at it."""
+    lost = now.ready().silent(0.1)
+    another = replace(lost, ordinal=1)
+
+    assert step(make_view(lost, another, W(2).serving("7"))).actions == ()
+    assert step(make_view(lost, W(1).joining("6"))).actions == ()
+    assert step(make_view(lost, W(1).serving("7"))).problem is None
+
+
+def test_a_worker_that_became_silent_in_an_update_has_no_vote():
+    cut_off = [W(n).loading("6", "7").ready().silent(20) for n in (0, 1)]
+    taken = step(make_view(*cut_off, W(2).serving("7")))
+
+    assert taken.actions == ()
+    assert taken.problem is not None
+    assert taken.problem.reason is ConditionReason.VERSIONS_DIFFER
 
 
 def test_workers_that_have_not_answered_yet_may_have_another_version():

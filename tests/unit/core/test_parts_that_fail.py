@@ -144,6 +144,49 @@ def test_a_condition_ends_with_its_problem():
     assert condition_of(healed.conditions, ConditionType.STALLED) is None
 
 
+UNREADABLE = {"unreadable": "replicas: wrong type"}
+REFUSED = {
+    "problems": (
+        Problem(
+            part="list of pods",
+            reason=ConditionReason.READ_REFUSED,
+            message="403",
+            concerns_weights=True,
+        ),
+    )
+}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "part"), [(UNREADABLE, ""), (REFUSED, ""), ({}, "plan_rollout")]
+)
+def test_a_problem_that_passes_leaves_the_reason_of_a_halt(trouble, part, monkeypatch):
+    workers = [make_worker(n).serving("1") for n in range(2)]
+    refused = make_condition(ConditionType.STALLED, reason=ConditionReason.CANARY_REFUSED)
+    status = WeightsStatus(
+        observed_generation=1,
+        desired_version="2",
+        phase=RolloutPhase.HALTED,
+        conditions=(refused,),
+    )
+    with monkeypatch.context() as patched:
+        if part:
+            patched.setattr(decision, part, raising)
+        lengths = []
+        for _ in range(3):
+            wants = make_weights("2", status=status)
+            made = decided(replace(make_fleet(*workers, wants=wants), **trouble))
+            assert stalled(made, "wv-1").reason is ConditionReason.CANARY_REFUSED
+            status = made.weights["wv-1"]
+            lengths.append(len(stalled(made, "wv-1").message))
+        assert lengths[0] > len(refused.message)
+        assert lengths == lengths[:1] * 3
+
+    made = decided(make_fleet(*workers, wants=make_weights("2", status=status)))
+    after = stalled(made, "wv-1")
+    assert (after.reason, after.message) == (refused.reason, refused.message)
+
+
 def test_several_problems_are_all_reported_and_ready_is_false():
     one = Problem(part="a", reason=ConditionReason.NAME_TAKEN, message="Service a is taken")
     two = Problem(part="b", reason=ConditionReason.WRITE_REFUSED, message="b is refused")

@@ -1,7 +1,7 @@
 """External: a trainer updates the workers. The operator handles joining workers and differences.
 
     workers                                     next
-    some are held, or answer and are at work    wait: an update is in progress
+    some are held, or have an operation         wait: an update is in progress
     all report one version                      joining workers are updated to it and admitted
     a minority reports another version          it is fenced, and joins at the version of the majority
     no version has a majority                   no call; Stalled reports it
@@ -20,25 +20,27 @@ from fleet_operator.api.source import from_protocol
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.facts import Workers
+from fleet_operator.core.facts import Facts, Workers
 from fleet_operator.core.identity import WeightsId, fill_digests, same_weights, short_digest
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.messages import names, some
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.strategies.shared import with_joiners
-from fleet_operator.core.worker_view import Standing
+from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 from fleet_operator.counts import agree, counted
+from fleet_worker.protocol import Phase
 
 
 def step(view: RolloutView) -> Step:
     """Decide the calls to joining workers and to workers that differ."""
-    # The last answer of a silent worker may name an update that has ended long ago.
-    at_work = view.members.where(lambda f: f.busy and f.standing is not Standing.UNKNOWN)
-    if view.held or at_work:
+    # The update of a worker that is silent for longer may have ended since.
+    updating = view.members.where(_is_in_update)
+    at_work = [m for m in updating if m.silent_seconds < PROBE_SECONDS]
+    if at_work:
         return Step(
             goal=view.applied,
             phase=RolloutPhase.LOADING,
-            note=f"the trainer updates {some(view.held or at_work)}",
+            note=f"the trainer updates {some(at_work)}",
             holds_requests=True,
         )
     admitted = _maybe_admitted(view)
@@ -81,6 +83,11 @@ def sent_to_all(view: RolloutView, model: str) -> Checkpoint | None:
     return _reported(view.joining, weights)
 
 
+def _is_in_update(worker: Facts) -> bool:
+    """Whether the trainer updated the worker when it answered last."""
+    return worker.busy or worker.phase in {Phase.PAUSING, Phase.PAUSED, Phase.LOADING}
+
+
 def _open_at(target: Checkpoint) -> Admission:
     return Admission(goal=target, fallback=target, open_now=True)
 
@@ -94,17 +101,23 @@ def _maybe_admitted(view: RolloutView) -> Workers:
 
 def majority(view: RolloutView) -> Checkpoint | None:
     """The weights that more than half of the admitted members serve; None without a majority. Members
-    that have never answered count against it.
+    that have never answered count against it. So do those that became silent in an update: they may
+    have its weights.
 
     A trainer names directories and no runs. So two versions with the same name and different digests
     differ, and weights that came over a collective differ from files.
     """
     admitted = _maybe_admitted(view)
-    counts = Counter(fill_digests(m.loaded for m in admitted))
+    counts = Counter(fill_digests(map(_vote, admitted)))
     for weights, count in counts.most_common(1):
         if weights is not None and 2 * count > len(admitted):
             return _reported(admitted, weights)
     return None
+
+
+def _vote(worker: WorkerView) -> WeightsId | None:
+    unknown = worker.standing is Standing.UNKNOWN and _is_in_update(worker.facts)
+    return None if unknown else worker.loaded
 
 
 def _described(weights: WeightsId) -> str:
