@@ -29,6 +29,7 @@ from envs import REQUIREMENTS, cache_folder, pip
 from fleet_worker.engine.required_names import (
     API_SERVER_NAMES,
     CONFIGURATION_NAMES,
+    ENGINE_NAMES,
     OBJECT_NAMES,
     WORKER_NAMES,
 )
@@ -61,7 +62,8 @@ def wanted_names() -> list[Wanted]:
 
     The classes of a GPU's worker and runner are listed here. One model of vLLM is an example of all.
     """
-    found = [Wanted(f"{n.module}:{n.attribute}", n.parameters) for n in API_SERVER_NAMES]
+    names = API_SERVER_NAMES + ENGINE_NAMES
+    found = [Wanted(f"{n.module}:{n.attribute}", n.parameters) for n in names]
     for attribute, parameters in WORKER_NAMES:
         if attribute.startswith("vllm_config."):
             found.append(Wanted(f"{_CONFIGURATION}.{attribute.partition('.')[2]}", parameters))

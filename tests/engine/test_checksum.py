@@ -26,7 +26,10 @@ negative_zero = torch.zeros(4)
 negative_zero[1] = -0.0
 kinds = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn,
          torch.int64, torch.int8, torch.bool]
+routes = torch.arange(5)
+of(routes)
 found = {
+    "unchanged": routes.tolist() == [0, 1, 2, 3, 4],
     "again": of(plain) == of(plain.clone()),
     "by its layout": of(plain.t()) == of(plain.t().contiguous()),
     "of the order of parameters": checksum_of([("a", plain), ("b", swapped)])
@@ -69,6 +72,10 @@ def tensors() -> dict[str, Any]:
 )
 def test_the_same_weights_have_one_checksum(tensors: dict[str, Any], what: str) -> None:
     assert tensors[what]
+
+
+def test_a_checksum_does_not_change_the_weights(tensors: dict[str, Any]) -> None:
+    assert tensors["unchanged"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.engine.effect import Effect
-from fleet_worker.engine.records import EngineAdapter, Position
+from fleet_worker.engine.records import Checksum, EngineAdapter, Position
 from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
 
@@ -36,6 +36,7 @@ class FakeEngine:
         sent: what a trainer has sent last.
         effect: of every load.
         wakes: whether all of it comes back when it is woken.
+        values_known: a checksum includes all values.
     """
 
     calls: list[str] = field(default_factory=list)
@@ -52,6 +53,7 @@ class FakeEngine:
     sent: str = ""
     effect: Effect = Effect(0.25, compared_elements=8, elements=32)  # noqa: RUF009 - frozen
     wakes: bool = True
+    values_known: bool = True
     is_dead: bool = False
 
     @property
@@ -104,9 +106,9 @@ class FakeEngine:
     async def leave_transfer(self) -> None:
         await self._do("leave_transfer")
 
-    async def begin_transfer(self) -> None:
+    async def begin_transfer(self, *, again: bool = False) -> None:
         assert self.paused, "weights may only change while nothing generates"
-        await self._do("begin_transfer")
+        await self._do("begin_transfer", "begin_transfer again" if again else "begin_transfer")
         self.weights = "half"
 
     async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -121,9 +123,11 @@ class FakeEngine:
     async def cancel_transfer(self) -> None:
         await self._do("cancel_transfer")
 
-    async def checksum(self) -> str:
+    async def checksum(self) -> Checksum:
         await self._do("checksum")
-        return hashlib.sha256(str(self.weights).encode()).hexdigest()
+        seen = str(self.weights) if self.values_known else ""
+        text = hashlib.sha256(seen.encode()).hexdigest()
+        return Checksum(text, is_complete=self.values_known)
 
     async def drop_prefixes(self, *, running: bool) -> bool:
         await self._do("drop_prefixes", f"drop_prefixes running={running}")

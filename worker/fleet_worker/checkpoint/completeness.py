@@ -95,7 +95,7 @@ def _check_marked(path: str, roots: Roots, found: FileTimes) -> None:
         return
     for name in names:
         # Unlike `Path.exists`, this is False for a neighbour that the worker may not enter.
-        if name != directory.name and os.path.exists(directory.parent / name / MARKER):  # noqa: PTH110
+        if name != directory.name and os.path.exists(directory.parent / name / MARKER):  # noqa: PTH110 - see above
             raise _not_ready(f"it has no file {MARKER} yet, but {name} next to it has one")
 
 

@@ -22,8 +22,9 @@ from fleet_worker.checkpoint.format import (
     parse_header,
 )
 from fleet_worker.checkpoint.mapping import mapped, tensor_over
-from fleet_worker.engine.parameters import Memory, checksum_of, not_compared
-from fleet_worker.engine.required_names import missing_on
+from fleet_worker.engine.parameters import Memory, checksum_of, is_known, not_compared
+from fleet_worker.engine.required_names import ENGINE_NAMES, missing_names, missing_on
+from fleet_worker.engine.unfinished import drop_unfinished
 from fleet_worker.errors import Refusal
 
 _DTYPES = {
@@ -54,7 +55,7 @@ class WorkerExtension:
     def rlfleet_missing_names(self) -> list[str]:
         """Return the names that the methods here need and the engine lacks. The first call to an engine."""
         _allow_amx()
-        return missing_on(self)
+        return missing_on(self) + missing_names(ENGINE_NAMES)
 
     def rlfleet_load(self, files: list[dict[str, Any]]) -> dict[str, Any]:
         """Put the tensors of some files into the model.
@@ -72,8 +73,9 @@ class WorkerExtension:
         try:
             for each in files:  # one by one, so that those before a bad one are closed
                 readers.append(_Reader(each["path"], in_memory=each["in_memory"]))  # noqa: PERF401 - see above
-            self.rlfleet_remember()
             touched = True
+            drop_unfinished(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
+            self.rlfleet_remember()
             self._rlfleet_reload(readers)
         except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
             self._rlfleet_memory = None
@@ -149,6 +151,7 @@ class WorkerExtension:
         if engine is not None:
             engine.reset_weight_update_target()
         self._weight_update_active = False
+        drop_unfinished(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
         return {"ok": True}
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not there to be checked
@@ -158,11 +161,12 @@ class WorkerExtension:
         It ignores parameters with one element, such as scales that layers compute themselves.
 
         Returns:
-            `{checksum}`.
+            `{checksum, complete}`. `complete` is False if kernels keep values for themselves, as on CPUs.
         """
         model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
-        parameters = ((n, p) for n, p in model.named_parameters() if p.numel() > 1)
-        return {"checksum": checksum_of(parameters)}
+        parameters = [(n, p) for n, p in model.named_parameters() if p.numel() != 1]
+        known = [(n, p) for n, p in parameters if is_known(p)]
+        return {"checksum": checksum_of(known), "complete": len(known) == len(parameters)}
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not there to be checked
     def rlfleet_probe(self) -> dict[str, Any]:

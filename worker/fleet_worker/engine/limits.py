@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.engine.effect import Effect
 from fleet_worker.engine.port import Engine
-from fleet_worker.engine.records import EngineAdapter, Position
+from fleet_worker.engine.records import Checksum, EngineAdapter, Position
 from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import EngineInfo, PauseMode
 
@@ -148,7 +148,7 @@ class TimedEngine:
         """See `Engine`."""
         await self._moving("probe", self._engine.probe(), touched=True)
 
-    async def checksum(self) -> str:
+    async def checksum(self) -> Checksum:
         """See `Engine`."""
         return await self._moving("checksum", self._engine.checksum(), touched=True)
 
@@ -176,9 +176,10 @@ class TimedEngine:
         """See `Engine`."""
         await self._moving("leave a transfer", self._engine.leave_transfer())
 
-    async def begin_transfer(self) -> None:
+    async def begin_transfer(self, *, again: bool = False) -> None:
         """See `Engine`."""
-        await self._moving("begin a transfer", self._engine.begin_transfer(), touched=True)
+        work = self._engine.begin_transfer(again=again)
+        await self._moving("begin a transfer", work, touched=True)
 
     async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
         """See `Engine`."""

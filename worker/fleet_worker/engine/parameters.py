@@ -131,8 +131,20 @@ def _padded_experts(model: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
+def is_known(parameter: Any) -> bool:
+    """Return whether a checksum can include all values of a parameter."""
+    return not _why_unknown(parameter)
+
+
 def _why_not(parameter: Any) -> str:
     """Return why the stored values of a parameter cannot be compared; empty if they can."""
+    why = _why_unknown(parameter)
+    if not why and _dense(parameter) is None:
+        return "is stored with gaps, such as padding"
+    return why
+
+
+def _why_unknown(parameter: Any) -> str:
     if hasattr(parameter, "partitions") or hasattr(parameter, "__tensor_flatten__"):
         return "is stored as several tensors"
     if parameter.is_meta:
@@ -141,8 +153,6 @@ def _why_not(parameter: Any) -> str:
         return "is stored in a kernel's own format"
     if parameter.element_size() not in _BITS:
         return f"has elements of {parameter.element_size()} bytes"
-    if _dense(parameter) is None:
-        return "is stored with gaps, such as padding"
     return ""
 
 
@@ -219,7 +229,8 @@ def _sum_of(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.detach().contiguous().view(-1).view(_BITS[tensor.element_size()])
     total = torch.zeros((), dtype=torch.int64, device=flat.device)
     for begin in range(0, flat.numel(), _ELEMENTS_AT_ONCE):
-        mixed = flat[begin : begin + _ELEMENTS_AT_ONCE].to(torch.int64)
+        # A copy of 8-byte elements, too: the next lines write to it.
+        mixed = flat[begin : begin + _ELEMENTS_AT_ONCE].to(torch.int64, copy=True)
         places = torch.arange(begin + 1, begin + 1 + mixed.numel(), device=flat.device)
         mixed += places.mul_(_PLACE)
         mixed.mul_(_FIRST).bitwise_xor_(mixed >> 27)

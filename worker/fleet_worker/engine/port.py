@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.engine.effect import Effect
-from fleet_worker.engine.records import EngineAdapter, Position
+from fleet_worker.engine.records import Checksum, EngineAdapter, Position
 from fleet_worker.protocol import EngineInfo, PauseMode
 
 Clock = Callable[[], float]
@@ -71,8 +71,12 @@ class Engine(Protocol):
     async def leave_transfer(self) -> None:
         """Leave the trainer's process group."""
 
-    async def begin_transfer(self) -> None:
-        """Prepare the model to receive weights. It must not be used until the transfer ends."""
+    async def begin_transfer(self, *, again: bool = False) -> None:
+        """Prepare the model to receive weights. It must not be used until the transfer ends.
+
+        Args:
+            again: A transfer was cancelled, and no other weights were loaded since.
+        """
 
     async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
         """Receive some weights; blocks until the trainer has sent them."""
@@ -83,8 +87,8 @@ class Engine(Protocol):
     async def cancel_transfer(self) -> None:
         """Cancel a transfer. The model must not be used before the next load."""
 
-    async def checksum(self) -> str:
-        """Hexadecimal checksum of the engine's weights, the same in every engine that has them."""
+    async def checksum(self) -> Checksum:
+        """Checksum of the engine's weights, the same in every engine that has them."""
 
     async def drop_prefixes(self, *, running: bool) -> bool:
         """Drop cached prefixes; returns whether the engine did. Running requests prevent it.

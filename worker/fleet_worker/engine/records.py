@@ -1,4 +1,4 @@
-"""Records of the engine port: LoRA adapters by name and number, and scored tokens."""
+"""Records of the engine port: LoRA adapters by name and number, scored tokens, and checksums."""
 
 from __future__ import annotations
 
@@ -51,6 +51,19 @@ def weight_name_of(name: str) -> WeightName:
     _, version, *more = name.split(_SEPARATOR)
     digest, run_id = (*more, None, None)[:2]
     return WeightName(version, run_id, digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """A checksum of the engine's weights.
+
+    Fields:
+        text: hexadecimal digits.
+        is_complete: it includes all values. Other weights may have an incomplete checksum, too.
+    """
+
+    text: str
+    is_complete: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,17 @@ WORKER_NAMES = (
 )
 """Names to check on the engine's worker object, whose classes depend on the device."""
 
+_RELOAD = "vllm.model_executor.model_loader.reload"
+ENGINE_NAMES = (
+    Name(f"{_RELOAD}.layerwise", "get_layerwise_info", ("layer",)),
+    Name(f"{_RELOAD}.layerwise", "_place_kernel_tensors", ("layer", "info")),
+    Name(f"{_RELOAD}.layerwise", "LOADING_LAYERS"),
+    Name(f"{_RELOAD}.types", "LayerReloadingInfo.can_load"),
+    Name(f"{_RELOAD}.types", "LayerReloadingInfo.reset"),
+    Name(f"{_RELOAD}.types", "LayerReloadingInfo.kernel_tensors"),
+)
+"""Names to check in the engine's processes, which import these modules anyway."""
+
 OBJECT_NAMES = (
     "vllm.entrypoints.openai.models.serving:OpenAIServingModels.lora_requests",
     "vllm.v1.engine.output_processor:OutputProcessor.request_states",

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.engine import vllm_requests
 from fleet_worker.engine.effect import Effect, combined
-from fleet_worker.engine.records import EngineAdapter, Position
+from fleet_worker.engine.records import Checksum, EngineAdapter, Position
 from fleet_worker.engine.vllm_facts import described
 from fleet_worker.engine.vllm_requests import WeightTransfer, lora_request
 from fleet_worker.errors import EngineFailure, Refusal
@@ -110,11 +110,12 @@ class VllmEngine:
                     reason=Reason.PROBE_FAILED,
                 )
 
-    async def checksum(self) -> str:
+    async def checksum(self) -> Checksum:
         """Return a checksum of the weights in all processes of the engine."""
         answers = await self._rpc("rlfleet_checksum")
         checksums = " ".join(answer["checksum"] for answer in answers)  # by rank
-        return hashlib.sha256(checksums.encode()).hexdigest()
+        complete = all(answer["complete"] for answer in answers)
+        return Checksum(hashlib.sha256(checksums.encode()).hexdigest(), is_complete=complete)
 
     async def add_adapter(self, adapter: EngineAdapter) -> None:
         """Put an adapter into a slot, and check that the engine lists it."""
@@ -146,9 +147,10 @@ class VllmEngine:
         """Leave the trainer's group."""
         await self._call(self._transfer.leave(), touched=False)
 
-    async def begin_transfer(self) -> None:
+    async def begin_transfer(self, *, again: bool = False) -> None:
         """Make the model ready to receive weights."""
-        await self._rpc("rlfleet_remember")
+        if not again:  # else the effect is the change since the first begin
+            await self._rpc("rlfleet_remember")
         await self._call(self._transfer.begin(), touched=True)
 
     async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:

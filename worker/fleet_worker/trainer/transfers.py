@@ -132,7 +132,7 @@ class Transfers:
 
     async def _restarted(self) -> None:
         await self._worker.engine.cancel_transfer()
-        await self._worker.engine.begin_transfer()
+        await self._worker.engine.begin_transfer(again=True)
 
     def check_ready(self) -> None:
         """Refuse to begin a transfer that could not be received."""
@@ -169,8 +169,13 @@ class Transfers:
         with worker.working("load", version):
             await self._or_recover(worker.engine.end_transfer())
             if version is None:
-                mark = short_digest(await self._or_recover(worker.engine.checksum()))
-            weights = Received(version or label_of_received(mark), mark, self._joined)
+                checksum = await self._or_recover(worker.engine.checksum())
+                short = short_digest(checksum.text)
+                version = label_of_received(short)
+                # Without all values, other weights may have the same checksum.
+                mark = short if checksum.is_complete else mark
+                await self._check_label(Received(version, mark, self._joined))
+            weights = Received(version, mark, self._joined)
             await self._or_recover(loading.check_and_label(worker, weights))
         self._updates += 1
         started, self._began = self._began or worker.clock(), None

@@ -20,6 +20,7 @@ from tests.support.fake_torch import DTYPES, FakeTensor, imported_over_fake_torc
 @pytest.fixture
 def extension() -> Iterator[Any]:
     with imported_over_fake_torch("fleet_worker.engine.extension") as module:
+        module.drop_unfinished = lambda model: model.drop_unfinished()
         yield module
 
 
@@ -32,6 +33,8 @@ class FakeModel:
         self.order: list[str] = []
         self.tells = True
         self.loads = 0
+        self.dropped_before: list[int] = []
+        """The number of loads before each drop of unfinished layers."""
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         for name, size in self.sizes.items():
@@ -46,6 +49,9 @@ class FakeModel:
 
     def compute_logits(self, hidden: FakeTensor) -> FakeTensor:
         return hidden
+
+    def drop_unfinished(self) -> None:
+        self.dropped_before.append(self.loads)
 
 
 class FakeRunner:
@@ -120,6 +126,7 @@ def test_a_load_writes_the_bytes_of_every_tensor_in_its_shape(
     answer = worker.rlfleet_load(named(file_of(tmp_path), in_memory=in_memory))
 
     assert (answer["ok"], answer["touched"], answer["error"]) == (True, True, None)
+    assert worker.model.dropped_before == [0]
     assert worker.model.written == {
         "embed.weight": ((2, 4), bytes(range(16))),
         "head.weight": ((4,), bytes(range(16))),
@@ -303,6 +310,7 @@ def test_a_transfer_is_cancelled_with_or_without_a_group(
     assert worker.rlfleet_cancel_transfer() == {"ok": True}
     assert worker._weight_update_active is False
     assert len(resets) == connected
+    assert worker.model.dropped_before == [0]
 
 
 def test_a_model_with_finite_logits_passes_its_check(worker: Any) -> None:

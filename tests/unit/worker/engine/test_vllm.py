@@ -14,6 +14,7 @@ from tests.support.tiny import write_tiny
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.engine.effect import Effect
+from fleet_worker.engine.records import Checksum
 from fleet_worker.engine.vllm import VllmEngine
 from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
@@ -165,11 +166,15 @@ async def test_a_failed_check_reports_what_it_saw(engine: VllmEngine, client: Cl
 async def test_the_checksum_covers_all_processes_by_rank(
     engine: VllmEngine, client: Client
 ) -> None:
-    async def found(*ranks: str) -> str:
-        client.answers["collective_rpc rlfleet_checksum"] = [{"checksum": each} for each in ranks]
+    async def found(*ranks: str, complete: bool = True) -> Checksum:
+        answers = [{"checksum": each, "complete": True} for each in ranks]
+        answers[-1]["complete"] = complete
+        client.answers["collective_rpc rlfleet_checksum"] = answers
         return await engine.checksum()
 
     both = await found("aa", "bb")
+    assert both.is_complete
+    assert not (await found("aa", "bb", complete=False)).is_complete
 
     assert both == await found("aa", "bb")
     assert len({both, await found("bb", "aa"), await found("aa"), await found("aa", "bc")}) == 4

@@ -222,7 +222,7 @@ async def test_a_trainer_starts_an_update_over_that_has_failed_at_another_worker
     await collective.end_transfer(HOLDER, "7")
 
     assert other.reason is Reason.HELD_BY_ANOTHER
-    assert again == ["cancel_transfer", "begin_transfer"]
+    assert again == ["cancel_transfer", "begin_transfer again"]
     assert (serving.state.phase, serving.state.version) == (Phase.SERVING, "7")
     assert serving.engine.weights == "received {'names': ['all']}"
 
@@ -263,6 +263,16 @@ async def received(harness: WorkerHarness, *sent: str, label: str | None = None)
         await trainer.driver.collective.receive(HOLDER, {"weights": weights})
         labels.append(await trainer.driver.collective.end_transfer(HOLDER, label))
     return labels
+
+
+async def test_an_update_without_a_name_is_refused_if_its_checksum_may_be_that_of_others(
+    serving: WorkerHarness,
+) -> None:
+    serving.engine.values_known = False
+    refusal = await refused(received(serving, "a", "b"))
+
+    assert refusal.reason is Reason.VERSION_REUSED
+    assert not str(serving.state.version).startswith("update-")
 
 
 async def test_updates_without_a_name_are_named_by_their_checksum(serving: WorkerHarness) -> None:
