@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from fleet_operator.api.source import WeightSource, from_protocol
 from fleet_operator.core.identity import TRANSFERRED_DIGEST, Named, WeightsId, same_weights
 from fleet_operator.core.work import Work, WorkKind
 from fleet_worker.protocol import (
@@ -238,6 +239,15 @@ def _digest_of(state: WorkerState) -> str | None:
 
 def _key_of(source: Source | None) -> SourceKey | None:
     return None if source is None else (source.path, source.hugging_face)
+
+
+def source_of(key: SourceKey) -> WeightSource | None:
+    """Returns the source that a worker reports; None if no resource could have it."""
+    path, repository = key
+    try:
+        return from_protocol(Source(path=path, hugging_face=repository))
+    except ValueError:
+        return None
 
 
 class Workers(tuple["WorkerView", ...]):  # noqa: SLOT001 - caches its counts

@@ -14,15 +14,16 @@ directories, not runs, and may start from 0 again: see `external_pins`.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from fleet_operator.api.fleet_status import MAX_PINNED, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.facts import Workers
+from fleet_operator.core.facts import SourceKey, Workers, source_of
 from fleet_operator.core.identity import Named, file_digest
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.worker_view import Standing
@@ -30,6 +31,8 @@ from fleet_worker import protocol
 
 _Key = tuple[str, str | None]
 P = TypeVar("P", bound=PinnedWeights)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+"""A revision that cannot move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +124,11 @@ def pins_of(observed: FleetObserved, used: Sequence[Checkpoint]) -> Pins:
 def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[PinnedWeights, ...]:
     """New pins of versions that have none, from the reports of workers.
 
-    The digest that most open workers serve wins over one that is only staged. A pin has the path that its
-    digest comes from: the spec may have named another one since.
+    The digest that most open workers serve wins over one that is only staged. A pin has the source that
+    its digest comes from: the spec may have named another one since.
     """
     votes: dict[_Key, Counter[str]] = {}
-    paths: dict[tuple[_Key, str], set[str | None]] = {}
-    commits: dict[tuple[_Key, str], str] = {}
+    sources: dict[tuple[_Key, str], list[SourceKey]] = {}
     many = 1_000_000
     for worker, number in workers.kinds.items():
         loaded_from, staged_from = worker.sources
@@ -139,33 +141,45 @@ def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[
             if weights is None or digest is None or weights[:2] not in asked:
                 continue
             votes.setdefault(weights[:2], Counter())[digest] += number * weight
-            path, repository = source or (None, None)
-            paths.setdefault((weights[:2], digest), set()).add(path)
-            if repository is not None:
-                commits.setdefault((weights[:2], digest), repository.revision)
+            if source is not None:
+                sources.setdefault((weights[:2], digest), []).append(source)
     found = {key: counted.most_common(1)[0][0] for key, counted in votes.items()}
     return tuple(
-        PinnedWeights(
-            version=key[0],
-            run_id=key[1],
-            digest=digest,
-            source=_origin(asked[key].source, paths[key, digest]),
-            commit=_other_revision(asked[key].source, commits.get((key, digest), "")),
-        )
+        _pin_from(asked[key], digest, sources.get((key, digest), ()))
         for key, digest in found.items()
     )
 
 
-def _origin(named: WeightSource, paths: Collection[str | None]) -> WeightSource:
-    """The source of a pin. `paths`: where workers have read its files."""
-    others = sorted(p for p in paths if p is not None)
-    if named.path is None or named.path in others or not others:
-        return named
-    return WeightSource(path=others[0])
+def _pin_from(target: Checkpoint, digest: str, reported: Sequence[SourceKey]) -> PinnedWeights:
+    """A new pin. `reported`: where workers have read files with this digest."""
+    named = target.source
+    fitting = next((key for key in reported if _fits(named, key)), None)
+    source, commit = named, ""
+    if fitting is not None:
+        commit = _other_revision(named, fitting)
+    elif reported:
+        # These are not the files that the spec names, so the digest is not theirs.
+        source = next(filter(None, map(source_of, reported)), named)
+    return PinnedWeights(
+        version=target.version, run_id=target.run_id, digest=digest, source=source, commit=commit
+    )
 
 
-def _other_revision(source: WeightSource, reported: str) -> str:
-    return reported if source.revision not in {None, reported} else ""
+def _fits(named: WeightSource, reported: SourceKey) -> bool:
+    """Whether a worker that was asked for the named source can have read the reported one."""
+    path, repository = reported
+    wanted = named.hugging_face
+    if wanted is None or repository is None:
+        return named.path is not None and named.path == path
+    moves = not _COMMIT.fullmatch(wanted.revision)
+    return wanted.repo == repository.repo and (moves or wanted.revision == repository.revision)
+
+
+def _other_revision(named: WeightSource, reported: SourceKey) -> str:
+    _, repository = reported
+    if repository is None or repository.revision == named.revision:
+        return ""
+    return repository.revision
 
 
 def _committed(source: WeightSource, pin: PinnedWeights) -> WeightSource:

@@ -16,15 +16,14 @@ from fleet_operator.api.fleet_status import (
     ServedVersion,
     SourceInUse,
 )
-from fleet_operator.api.source import TRANSFERRED, WeightSource, from_protocol
+from fleet_operator.api.source import TRANSFERRED, WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.facts import SourceKey
+from fleet_operator.core.facts import SourceKey, source_of
 from fleet_operator.core.identity import Named, WeightsId, file_digest, fill_digests, same_weights
 from fleet_operator.core.lora_goals import lora_goals_of
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.worker_view import Standing
-from fleet_worker import protocol
 
 
 def versions_of(observed: FleetObserved) -> tuple[ServedVersion, ...]:
@@ -123,9 +122,7 @@ def _held(observed: FleetObserved) -> Iterator[tuple[Named, WeightSource]]:
         for weights, source in zip((worker.loaded, worker.staged), worker.sources, strict=True):
             if weights is not None and source is not None:
                 reported.setdefault(source, weights)
-    for (path, repository), weights in reported.items():
-        try:
-            named = from_protocol(protocol.Source(path=path, hugging_face=repository))
-        except ValueError:
-            continue  # no resource could have this source
-        yield weights, named
+    for key, weights in reported.items():
+        named = source_of(key)
+        if named is not None:
+            yield weights, named

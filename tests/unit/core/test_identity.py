@@ -39,8 +39,10 @@ from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import RolloutPhase, WeightsSpec, WeightsStatus
 from fleet_operator.core.identity import WeightsId, fill_digests, same_weights
 from fleet_operator.core.manifests import children
-from fleet_operator.core.observed import FleetObserved
-from fleet_worker.protocol import Reason, Source
+from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_worker.protocol import Reason, Source, Staged
+
+COMMIT = "a" * 40
 
 SERVING_RUN_7 = [has(make_worker(n).serving("40"), RUN_7, D1, "run-7") for n in range(3)]
 AFTER_RUN_7 = served("40", RUN_7, D1, "run-7")
@@ -219,6 +221,22 @@ class TestRewrittenFiles:
         assert data == {"version": "40", "path": RUN_7, "runID": "run-7", "digest": D1}
 
 
+def _repository(name: str, revision: str = "main") -> dict[str, Any]:
+    return {"huggingFace": {"repo": name, "revision": revision}}
+
+
+def _staged(source: dict[str, Any], digest: str) -> Staged:
+    """Version 1, as a worker reports it."""
+    read = Source.model_validate(source)
+    return Staged(version="1", source=read, digest=digest, size_bytes=1, in_memory=True)
+
+
+def _asks_from(source: dict[str, Any]) -> WeightsView:
+    """A WeightVersion that requests version 1."""
+    given = {"fleetRef": {"name": "policy"}, "version": "1", "source": source}
+    return make_weights("1", spec=WeightsSpec.model_validate(given))
+
+
 class TestPins:
     BASE = pin("base", "/models/base", D1)
 
@@ -236,6 +254,17 @@ class TestPins:
         status = replaced(served("base", "/models/base", D1), (self.BASE,))
         rollout = {"strategy": "InFlight"}
         return fleet_of(*workers, wants="1", status=status, rollout=rollout)
+
+    def staged_from(self, read: dict[str, Any], named: dict[str, Any]) -> FleetObserved:
+        """Two workers have staged version 1 from one source, and the spec names another one."""
+        workers = [
+            has(make_worker(n).serving("base"), "/models/base", D1).reporting(
+                staged=_staged(read, D2)
+            )
+            for n in range(2)
+        ]
+        status = replaced(served("base", "/models/base", D1), (self.BASE,))
+        return fleet_of(*workers, wants=_asks_from(named), status=status)
 
     def test_the_first_report_is_pinned_before_anything_is_loaded(self):
         observed = self.staged_by_all()
@@ -258,23 +287,45 @@ class TestPins:
         ]
         assert {c.digest for c in decided(stored).worker_calls} == {D2}
 
-    def test_a_pin_has_the_path_that_its_digest_comes_from(self):
-        """The spec named another path after the workers had staged the version."""
-        workers = [
-            holds(
-                has(make_worker(n).serving("base"), "/models/base", D1),
-                *("1", "/weights/before/step_1", D2, None),
-            )
-            for n in range(2)
-        ]
-        status = replaced(served("base", "/models/base", D1), (self.BASE,))
-        observed = fleet_of(*workers, wants="1", status=status)
+    @pytest.mark.parametrize(
+        ("read", "named"),
+        [
+            pytest.param({"path": RUN_7}, {"path": RUN_8}, id="another path"),
+            pytest.param({"path": RUN_7}, _repository("lab/m"), id="a repository, not a path"),
+            pytest.param(_repository("lab/m", COMMIT), {"path": RUN_7}, id="a path"),
+            pytest.param(_repository("lab/m", COMMIT), _repository("lab/n"), id="a repository"),
+            pytest.param(
+                _repository("lab/m", COMMIT), _repository("lab/m", "b" * 40), id="a commit"
+            ),
+        ],
+    )
+    def test_a_pin_has_the_source_that_its_digest_comes_from(self, read, named):
+        """The spec named another source after the workers had staged the version."""
+        observed = self.staged_from(read, named)
         first = decided(observed)
         then = decided(replace(observed, status=first.fleet, stored=first.fleet))
+        (pinned,) = [p for p in first.fleet.pinned if p.version == "1"]
 
-        sources = [p.source.path for p in first.fleet.pinned if p.version == "1"]
-        assert sources == ["/weights/before/step_1"]
+        assert (pinned.source, pinned.commit) == (WeightSource.model_validate(read), "")
         assert verdicts(then) == ("VersionReused", "VersionReused")
+
+    @pytest.mark.parametrize(
+        ("read", "named"),
+        [
+            pytest.param(
+                _repository("lab/m", COMMIT), _repository("lab/m", COMMIT), id="that commit"
+            ),
+            pytest.param(
+                {"path": "steps/1"}, {"path": RUN_7}, id="a source that cannot be recorded"
+            ),
+        ],
+    )
+    def test_otherwise_a_pin_has_the_source_of_the_spec(self, read, named):
+        decision = decided(self.staged_from(read, named))
+        (pinned,) = [p for p in decision.fleet.pinned if p.version == "1"]
+
+        assert (pinned.source, pinned.commit) == (WeightSource.model_validate(named), "")
+        assert verdicts(decision) == ("RollingOut", None)
 
     def test_a_serving_worker_counts_more_than_a_staged_one(self):
         one = holds(make_worker(0).joining(None), "base", "/models/base", D2, None)
@@ -307,15 +358,10 @@ class TestPins:
         assert "102" not in {p.version for p in pinned}
 
     def test_a_moving_revision_is_pinned_to_the_first_commit(self):
-        repository = {"huggingFace": {"repo": "lab/m", "revision": "main"}}
-        found = Source.model_validate({"huggingFace": {"repo": "lab/m", "revision": "c0ffee"}})
-        worker = has(make_worker(0).serving("base"), "/models/base", D1)
-        held = holds(worker, "1", "/ignored", D2, None)
-        staged = held.reported["staged"].model_copy(update={"source": found})
+        staged = _staged(_repository("lab/m", "c0ffee"), D2)
+        held = has(make_worker(0).serving("base"), "/models/base", D1).reporting(staged=staged)
         other = has(make_worker(1).serving("base"), "/models/base", D1)
-        given = {"fleetRef": {"name": "policy"}, "version": "1", "source": repository}
-        wants = make_weights("1", spec=WeightsSpec.model_validate(given))
-        decision = decided(fleet_of(held.reporting(staged=staged), other, wants=wants))
+        decision = decided(fleet_of(held, other, wants=_asks_from(_repository("lab/m"))))
 
         assert [p.commit for p in decision.fleet.pinned if p.version == "1"] == ["c0ffee"]
         (call,) = decision.worker_calls
@@ -324,18 +370,13 @@ class TestPins:
 
     def test_a_pin_has_the_commit_of_its_digest(self):
         """The branch moved between the caches of the workers."""
-        repository = {"huggingFace": {"repo": "lab/m", "revision": "main"}}
 
         def read(ordinal: int, digest: str, commit: str) -> WorkerBuilder:
-            found = {"huggingFace": {"repo": "lab/m", "revision": commit}}
             base = has(make_worker(ordinal).serving("base"), "/models/base", D1)
-            held = holds(base, "1", "/ignored", digest, None)
-            source = {"source": Source.model_validate(found)}
-            return held.reporting(staged=held.reported["staged"].model_copy(update=source))
+            return base.reporting(staged=_staged(_repository("lab/m", commit), digest))
 
         workers = [read(0, D2, "b" * 40), read(1, D1, "a" * 40), read(2, D1, "a" * 40)]
-        given = {"fleetRef": {"name": "policy"}, "version": "1", "source": repository}
-        wants = make_weights("1", spec=WeightsSpec.model_validate(given))
+        wants = _asks_from(_repository("lab/m"))
         pinned = decided(fleet_of(*workers, wants=wants)).fleet.pinned
 
         assert [(p.digest, p.commit) for p in pinned if p.version == "1"] == [(D1, "a" * 40)]
