@@ -158,7 +158,9 @@ class FleetObserved:
     template: RecordedTemplate | None = None
     release: str = ""
     router: RouterView = RouterView()
-    _steering: Mapping[str, WeightsView] = field(init=False, compare=False, repr=False)
+    _steering: Mapping[str, WeightsView | UnreadWeights] = field(
+        init=False, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_steering", self._steers_what())
@@ -187,32 +189,37 @@ class FleetObserved:
     @property
     def base_weights(self) -> WeightsView | None:
         """The WeightVersion that steers the base weights: the oldest one, so that it stays the same."""
-        return self._steering.get("")
+        steering = self._steering.get("")
+        return steering if isinstance(steering, WeightsView) else None
 
     @property
     def lora_weights(self) -> tuple[WeightsView, ...]:
         """The WeightVersions that steer adapters, oldest first, at most `spec.adapters.max`. One with the
         name of the base model takes no place: workers refuse it.
         """
-        steering = [w for name, w in self._steering.items() if name and not self.has_model_name(w)]
+        read = [w for w in self._steering.values() if isinstance(w, WeightsView)]
+        steering = [w for w in read if w.spec.adapter and not self.has_model_name(w)]
         return tuple(steering[: self.spec.adapters.max])
 
-    def steers(self, weights: WeightsView) -> WeightsView | None:
-        """Returns the WeightVersion that steers the base weights or the adapter of this one."""
+    def steers(self, weights: WeightsView) -> WeightsView | UnreadWeights | None:
+        """Returns the WeightVersion that steers the base weights or the adapter of this one, or the
+        unread one that has its place. None in an External fleet.
+        """
         return self._steering.get(weights.spec.adapter)
 
     def has_model_name(self, weights: WeightsView) -> bool:
         """Whether its adapter has the name under which requests reach the base model."""
         return weights.spec.adapter == self.spec.model.name
 
-    def _steers_what(self) -> dict[str, WeightsView]:
+    def _steers_what(self) -> dict[str, WeightsView | UnreadWeights]:
         if self.is_external:
             return {}
-        found: dict[str, WeightsView | None] = {}
+        found: dict[str, WeightsView | UnreadWeights] = {}
         for weights in sorted(self.all_weights, key=lambda w: (w.created_at, w.name)):
             if isinstance(weights, UnreadWeights):
-                if weights.adapter is not None:
-                    found.setdefault(weights.adapter, None)
+                adapter = weights.adapter
             else:
-                found.setdefault(weights.spec.adapter, weights)
-        return {adapter: weights for adapter, weights in found.items() if weights is not None}
+                adapter = weights.spec.adapter
+            if adapter is not None:
+                found.setdefault(adapter, weights)
+        return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.counts import counted
 
 FLEET_GRACE_SECONDS = 30.0
@@ -25,7 +25,11 @@ def not_steering(observed: FleetObserved, weights: WeightsView) -> NotSteering |
     adapter = weights.spec.adapter
     if steering is not None and steering.uid != weights.uid:
         what = f"the fleet's adapter {adapter}" if adapter else "this fleet's weights"
-        message = f"WeightVersion {steering.name} is older and steers {what}; delete one of the two"
+        message = f"WeightVersion {steering.name} is older and "
+        if isinstance(steering, UnreadWeights):
+            message += f"has the place of {what}, but cannot be read; repair its spec, or delete it"
+        else:
+            message += f"steers {what}; delete one of the two"
         second = ConditionReason.SECOND_ADAPTER_VERSION
         return second if adapter else ConditionReason.SECOND_BASE_VERSION, message
     if observed.has_model_name(weights):
