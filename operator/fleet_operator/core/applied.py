@@ -114,17 +114,23 @@ def _common_weights(members: Workers) -> WeightsId | None:
 def came_before(observed: FleetObserved, weights: Named, other: Named) -> bool:
     """Whether these weights are the older ones.
 
-    The history of the rollouts decides. It is deleted with its WeightVersion. So the pins of the fleet
-    decide on weights that it does not name. Both are newest first: pins are in the order in which the
-    fleet first saw the weights, and weights that it serves again move up (`Pins.in_order_of_use`).
+    The history of the rollouts decides on two versions that it names. It has the last ten, and is
+    deleted with its WeightVersion: a version that it does not name may be older or newer. So the pins of
+    the fleet decide on these. Both are newest first. Pins are in the order in which the fleet first saw
+    the weights. Weights that become the applied ones again move up (`Pins.in_order_of_use`). Others that
+    workers serve again do not: the fleet can go back to such a version without a record of it.
+
+    Where one of the two has no pin either, a version that the history names counts as the older one.
     """
     steering = observed.base_weights
     ended = [(e.version, e.run_id) for e in steering.status.history] if steering else []
     one, two = (weights.version, weights.run_id), (other.version, other.run_id)
-    if one in ended:
-        return two not in ended or ended.index(two) < ended.index(one)
+    if one in ended and two in ended:
+        return ended.index(two) < ended.index(one)
     pinned = [(e.version, e.run_id) for e in observed.status.pinned]
-    return one in pinned and two in pinned and pinned.index(two) < pinned.index(one)
+    if one in pinned and two in pinned:
+        return pinned.index(two) < pinned.index(one)
+    return one in ended
 
 
 def applied_after(step: Step, view: RolloutView) -> Checkpoint:

@@ -132,9 +132,11 @@ def test_a_single_worker_that_returns_with_an_earlier_version_does_not_change_it
         pytest.param(["40"], [], "40", id="the recorded one has no pin"),
         pytest.param(["41"], [], "40", id="it has no pin"),
         pytest.param(["41", "40"], ["40", "41"], "40", id="the history says otherwise"),
+        pytest.param(["41", "40"], ["40"], "41", id="the recorded one has not ended yet"),
+        pytest.param(["40", "41"], ["40"], "40", id="the history has lost the recorded one"),
     ],
 )
-def test_the_pins_tell_an_earlier_version_if_its_weight_version_was_deleted(
+def test_the_pins_tell_an_earlier_version_where_the_history_does_not_name_both(
     pinned, history, version
 ):
     found = applied(W(0).serving("40"), replicas=2, pinned=pinned, history=history)
