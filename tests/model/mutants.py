@@ -235,9 +235,17 @@ MUTANTS = [
         5,
         "which weights are older is forgotten with the WeightVersion",
         "core/applied.py",
-        "return one in pinned and two in pinned and pinned.index(two) < pinned.index(one)",
+        "return pinned.index(two) < pinned.index(one)",
         "return False",
         story="a_hung_worker_that_outlives_the_history",
+    ),
+    Mutant(
+        4,
+        "a version that the history does not name counts as the newer one",
+        "core/applied.py",
+        "if one in pinned and two in pinned:",
+        "if one not in ended and one in pinned and two in pinned:",
+        story="a_change_to_a_barrier_while_workers_are_missing",
     ),
     Mutant(
         6,

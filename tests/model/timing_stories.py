@@ -30,6 +30,34 @@ def a_rollback_while_a_worker_is_missing() -> Chronicle:
     return its.end()
 
 
+def a_change_to_a_barrier_while_workers_are_missing() -> Chronicle:
+    """Half of the pods do not start, the history has lost the applied version, and the strategy changes: the others serve on"""
+    its = Chronicle(replicas=4, rollout={"strategy": "InFlight"})
+    serving = [its.fleet.pod(ordinal) for ordinal in (0, 1)]
+    for ordinal in (2, 3):
+        its.fleet.crash_loop(its.fleet.pod(ordinal))
+    its.go(3)
+    its.fleet.delete_weights()  # and the history with it
+    its.fleet.create_weights({"version": "2"})
+    its.until(lambda: its.fleet.serving == ["2", "2"], seconds=1.0)
+    its.fleet.publish("3")
+    its.until(lambda: its.fleet.serving == ["3", "3"], seconds=1.0)
+    for pod in serving:
+        pod.worker.slow_seconds = 20.0
+    its.fleet.publish("4")
+    its.go(2)
+    its.fleet.change_fleet("changes to Synchronized", rollout={"strategy": "Synchronized"})
+    for _ in range(8):
+        its.go(1, seconds=2.0)
+        if its.fleet.serving != ["3", "3"]:
+            its.fleet.fail(
+                4, "two workers serve version 3, and one leaves the Service for version 1"
+            )
+    for pod in serving:
+        pod.worker.slow_seconds = 0.0
+    return its.end()
+
+
 def a_version_that_kills_every_canary() -> Chronicle:
     """The only worker dies whenever it loads the version: the version is abandoned"""
     timeouts = {"stageSeconds": 10, "loadSeconds": 10}
@@ -135,6 +163,7 @@ def _a_late_load() -> tuple[Chronicle, FakePod]:
 
 STORIES: list[Story] = [
     a_rollback_while_a_worker_is_missing,
+    a_change_to_a_barrier_while_workers_are_missing,
     a_version_that_kills_every_canary,
     workers_that_are_away_during_the_judgement,
     a_worker_that_joins_late_in_the_staging,
