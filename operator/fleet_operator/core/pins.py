@@ -166,7 +166,7 @@ def _pin_from(target: Checkpoint, digest: str, reported: Sequence[SourceKey]) ->
 
 
 def _fits(named: WeightSource, reported: SourceKey) -> bool:
-    """Whether a worker that was asked for the named source can have read the reported one."""
+    """Whether the reported source is the named one, or a commit of its branch or tag."""
     path, repository = reported
     wanted = named.hugging_face
     if wanted is None or repository is None:
