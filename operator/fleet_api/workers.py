@@ -12,7 +12,6 @@ from typing import Any
 from fleet_api.fleets import Fleet
 from fleet_api.ports import Target
 from fleet_operator.api import names
-from fleet_operator.api.fleet_status import MAX_LAGGARDS, Laggard
 from fleet_worker import protocol
 
 PROTOCOL_VERSION = 1
@@ -36,6 +35,7 @@ def _row(fleet: Fleet, pod: Mapping[str, Any], address: str | None) -> dict[str,
     metadata, status = pod["metadata"], pod.get("status") or {}
     name = metadata["name"]
     problem = problem_of(pod)
+    ready = _is_ready(status) and not problem
     row: dict[str, Any] = {
         "namespace": fleet.namespace,
         "component": fleet.name,
@@ -48,8 +48,8 @@ def _row(fleet: Fleet, pod: Mapping[str, Any], address: str | None) -> dict[str,
         "routes": [] if problem else _routes(fleet),
         "pod": name,
         "pod_uid": metadata["uid"],
-        "ready": _is_ready(status) and not problem,
-    } | _weights(fleet, name)
+        "ready": ready,
+    } | _weights(fleet, name, ready=ready)
     if row["request_plane_url"] is None:
         del row["request_plane_url"]
     else:
@@ -68,33 +68,24 @@ def _routes(fleet: Fleet) -> list[str]:
     return sorted(protocol.ENGINE_ROUTES if external else protocol.READING_ENGINE_ROUTES)
 
 
-def _weights(fleet: Fleet, pod: str) -> dict[str, Any]:
-    """Version, run and digest of the worker's weights, as far as the operator has observed them.
+def _weights(fleet: Fleet, pod: str, *, ready: bool) -> dict[str, Any]:
+    """Version, run and digest of the worker's weights, as far as the fleet's status shows them.
 
-    `status.laggards` names the workers that differ, up to a number. Beyond it nothing is known of
-    a worker that is not named, unless all have the same weights.
+    `status.laggards` names workers and their versions, without runs. It has no worker that takes part
+    in a running rollout. `status.versions` counts admitted workers, and names none of them.
     """
-    lagging: Laggard | None = next((one for one in fleet.status.laggards if one.pod == pod), None)
-    versions = fleet.status.versions
+    lagging = next((one for one in fleet.status.laggards if one.pod == pod), None)
     if lagging is not None:
-        digests = {(v.run_id, v.digest) for v in versions if v.version == lagging.version}
         found = {"weight_version": lagging.version, "lagging": lagging.reason}
-        run_id, digest = digests.pop() if len(digests) == 1 else (None, None)
-    elif len(versions) == 1:
-        found = {"weight_version": versions[0].version}
-        run_id, digest = versions[0].run_id, versions[0].digest
-    elif len(fleet.status.laggards) < MAX_LAGGARDS and fleet.status.desired_version:
-        found = {"weight_version": fleet.status.desired_version}
-        same = [
-            v
-            for v in versions
-            if (v.version, v.run_id) == (fleet.status.desired_version, fleet.status.desired_run_id)
-        ]
-        run_id = fleet.status.desired_run_id
-        digest = same[0].digest if len(same) == 1 else None
+    elif ready and len(fleet.status.versions) == 1:
+        (served,) = fleet.status.versions
+        found = {
+            "weight_version": served.version,
+            "weight_run_id": served.run_id,
+            "weight_digest": served.digest,
+        }
     else:
         return {}
-    found |= {"weight_run_id": run_id, "weight_digest": digest}
     return {key: value for key, value in found.items() if value is not None}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.fake_cluster import FakeCluster, pod
+from tests.support.fake_cluster import pod
 from tests.unit.fleet_api.conftest import Api
 
 from fleet_worker.protocol import ENGINE_ROUTES, READING_ENGINE_ROUTES
@@ -179,30 +179,44 @@ async def test_an_address_of_ipv6_is_a_valid_url(api: Api) -> None:
     assert row["system_url"] == "http://[fd00::1]:8081"
 
 
-def lag(cluster: FakeCluster, *pods: str) -> None:
-    cluster.fleet["status"] |= {
+async def test_during_a_rollout_only_a_worker_that_the_status_names_has_a_version(api: Api) -> None:
+    # A worker that takes part in the rollout is in no list, whichever of the two versions it has.
+    api.cluster.fleet["status"] |= {
         "desiredVersion": "43",
-        "versions": [
-            {"version": "42", "workers": 1, "digest": "sha256:" + "4" * 64},
-            {"version": "43", "workers": 1, "digest": "sha256:" + "5" * 64},
-        ],
+        "versions": [{"version": "42", "workers": 1}, {"version": "43", "workers": 1}],
         "laggards": [
-            {"pod": name, "version": "42", "state": "serving", "reason": "RollingOut"}
-            for name in pods
+            {"pod": "policy-1", "version": "42", "state": "broken", "reason": "Quarantined"}
         ],
     }
-
-
-async def test_during_a_rollout_each_worker_has_its_own_version(api: Api) -> None:
-    lag(api.cluster, "policy-1")
     first, second = await workers(api)
 
-    assert (first["weight_version"], first["weight_digest"]) == ("43", "sha256:" + "5" * 64)
-    assert (second["weight_version"], second["weight_digest"]) == ("42", "sha256:" + "4" * 64)
-    assert second["lagging"] == "RollingOut"
+    assert not {"weight_version", "weight_run_id", "weight_digest", "lagging"} & set(first)
+    assert (second["weight_version"], second["lagging"]) == ("42", "Quarantined")
 
 
-async def test_a_version_that_nothing_shows_is_left_out(api: Api) -> None:
-    lag(api.cluster, *(f"policy-{n}" for n in range(100, 120)))
+async def test_a_lagging_worker_gets_no_run_and_digest_of_the_others(api: Api) -> None:
+    served = {"version": "42", "runID": "run-8", "digest": "sha256:" + "8" * 64, "workers": 1}
+    api.cluster.fleet["status"] |= {
+        "versions": [served],
+        "laggards": [{"pod": "policy-1", "version": "42", "state": "joining", "reason": "Joining"}],
+    }
+    first, second = await workers(api)
 
-    assert all("weight_version" not in row for row in await workers(api))
+    assert (first["weight_version"], first["weight_run_id"]) == ("42", "run-8")
+    assert second["weight_version"] == "42"
+    assert not {"weight_run_id", "weight_digest"} & set(second)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"containerStatuses": [{"name": "worker", "started": False}]},
+        {"conditions": [{"type": "Ready", "status": "False"}]},
+    ],
+)
+async def test_a_worker_that_is_not_ready_gets_no_version_of_the_others(
+    api: Api, changed: dict[str, Any]
+) -> None:
+    api.cluster.pods = [pod(0, **changed), pod(1)]
+
+    assert [row.get("weight_version") for row in await workers(api)] == [None, "42"]
