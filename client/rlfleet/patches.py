@@ -10,7 +10,14 @@ from rlfleet.errors import NotFound
 from rlfleet.follow import patiently
 from rlfleet.pins import pins_of
 from rlfleet.ports import ExistsError, Json, Kind, Objects
-from rlfleet.resources import API_VERSION, RETRY, TRACEPARENT, InferenceFleet, WeightVersion
+from rlfleet.resources import (
+    API_VERSION,
+    RETRY,
+    TRACEPARENT,
+    InferenceFleet,
+    WeightSource,
+    WeightVersion,
+)
 
 
 class Patches:
@@ -37,10 +44,10 @@ class Patches:
             return await self._patch(body, deadline)
 
     async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
-        """Patch version and source. The source is the one that the fleet has recorded for the version."""
+        """Patch version, run and source. The source is what the fleet has recorded for the version."""
         now = await self._get(Kind.WEIGHTS, self._name, deadline)
         seen = WeightVersion.model_validate(now)
-        source = {"path": path} if path else await self._source_of(version, seen, deadline)
+        source = WeightSource(path=path) if path else await self._source_of(version, seen, deadline)
         for spec in core.rollback_patches(seen, version, source):
             more = _of_span(None) if "version" in spec else {}
             now = await self._patch(more | {"spec": spec}, deadline)
@@ -66,7 +73,7 @@ class Patches:
 
     async def _source_of(
         self, version: str, seen: WeightVersion, deadline: float | None
-    ) -> dict[str, Any] | None:
+    ) -> WeightSource | None:
         """The recorded source of an earlier version; None if the spec's source is a template."""
         if seen.spec.source.is_template or seen.spec.version == version:
             return None
@@ -74,7 +81,7 @@ class Patches:
         status = InferenceFleet.model_validate(found).status
         for pin in pins_of(status, seen.spec.adapter):
             if (pin.version, pin.run_id) == (version, seen.spec.run_id):
-                return pin.source.model_dump(by_alias=True, exclude_none=True)
+                return pin.source
         raise NotFound(
             f"the fleet has no record of where version {version} is, and the source of "
             f"{self._name!r} has no {{version}} in it; give its directory with path= or --path"

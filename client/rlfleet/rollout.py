@@ -13,6 +13,7 @@ from rlfleet.resources import (
     RolloutEffect,
     RolloutTimings,
     RolloutWorkers,
+    WeightSource,
     WeightsSpec,
     WeightVersion,
 )
@@ -164,7 +165,7 @@ def publish_patch(
 
 
 def rollback_patches(
-    seen: WeightVersion, version: str, source: dict[str, Any] | None
+    seen: WeightVersion, version: str, source: WeightSource | None
 ) -> list[dict[str, Any]]:
     """The specs of the merge patches that go back to a version, in order; none if it is desired.
 
@@ -173,9 +174,14 @@ def rollback_patches(
     """
     if seen.spec.version == version:
         return []
-    back: dict[str, Any] = {"version": version, "rollbackTo": version, "digest": None}
-    if source is not None:
-        back["source"] = {"path": None, "huggingFace": None} | source
+    # Run and source always go together. Another trainer may have started a run since the spec was read.
+    back = {
+        "version": version,
+        "runID": seen.spec.run_id,
+        "rollbackTo": version,
+        "digest": None,
+        "source": (source or seen.spec.source).model_dump(by_alias=True),
+    }
     return [{"rollbackTo": None}, back] if seen.spec.rollback_to == version else [back]
 
 

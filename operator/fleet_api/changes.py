@@ -60,12 +60,12 @@ class Changes:
         if key is None:
             return Changed(await act(plain, body), replayed=False)
         if key.has_been_used(seen):
-            return Changed(await _again(plain, seen, body), replayed=True)
+            return Changed(await _again(plain, seen, body, key), replayed=True)
         marked = AsyncWeights(name, objects=KeyedObjects(objects, key, seen))
         try:
             return Changed(await act(marked, body), replayed=False)
         except RepeatedError as repeated:
-            return Changed(await _again(plain, repeated.seen, body), replayed=True)
+            return Changed(await _again(plain, repeated.seen, body, key), replayed=True)
 
 
 async def publish(weights: AsyncWeights, body: Publication) -> Rollout:
@@ -90,24 +90,17 @@ def _key(call: Call, body: Body) -> Key | None:
     return Key(text, call.caller.name, asked)
 
 
-def _is_still_asked_for(body: Publication | Rollback, spec: WeightsSpec) -> bool:
-    """Whether the spec still has the fields that the request wrote. Two runs may use one number."""
-    if isinstance(body, Rollback) or body.version != spec.version:
-        return body.version == spec.version
-    path = body.source.path if body.source else None
-    written = ((body.run_id, spec.run_id), (body.digest, spec.digest), (path, spec.source.path))
-    return all(sent in {None, found} for sent, found in written)
-
-
 def _in_words(spec: WeightsSpec) -> str:
     run = f" of run {spec.run_id}" if spec.run_id else ""
     where = f" from {spec.source.path}" if spec.source.path else ""
     return f"{spec.version}{run}{where}"
 
 
-async def _again(weights: AsyncWeights, seen: WeightVersion, body: Body) -> Rollout | WeightVersion:
+async def _again(
+    weights: AsyncWeights, seen: WeightVersion, body: Body, key: Key
+) -> Rollout | WeightVersion:
     """The answer to a request that was carried out before: the outcome, without another change."""
-    if isinstance(body, Publication | Rollback) and not _is_still_asked_for(body, seen.spec):
+    if isinstance(body, Publication | Rollback) and not key.is_still_asked_for(seen):
         raise superseded(body.version, _in_words(seen.spec))
     if not isinstance(body, Waiting):
         return seen

@@ -1,7 +1,7 @@
 """Idempotency keys, remembered in an annotation of the WeightVersion.
 
 The same patch that changes the spec writes the key, so any replica knows it, and no key is known for
-a change that was not made. Keys and requests are stored as digests.
+a change that was not made. Keys, requests and the weights that they name are stored as digests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fleet_api.problems import Problem, invalid
 from fleet_operator.api import names
 from rlfleet.patches import Patches
 from rlfleet.ports import Changes, ConflictError, Json, Kind, Objects
-from rlfleet.resources import WeightVersion
+from rlfleet.resources import WeightsSpec, WeightVersion
 
 HEADER = "Idempotency-Key"
 MEANING = "Names the request: a repetition with the same key changes nothing."
@@ -53,7 +53,7 @@ class Key:
 
     def has_been_used(self, weights: WeightVersion) -> bool:
         """Whether this request was carried out already. Errors: Problem 422 if another one was."""
-        for name, request in _entries(weights):
+        for name, request, _ in _entries(weights):
             if name != self._name:
                 continue
             if request != self._request:
@@ -65,9 +65,16 @@ class Key:
             return True
         return False
 
-    def annotation(self, weights: WeightVersion) -> str:
-        """The annotation with this key as the newest one."""
-        entries = [*_entries(weights), (self._name, self._request)]
+    def is_still_asked_for(self, weights: WeightVersion) -> bool:
+        """Whether the spec names the weights that it named after this request. Two runs may use one number."""
+        named = _named(weights.spec)
+        return any(name == self._name and asked == named for name, _, asked in _entries(weights))
+
+    def annotation(self, weights: WeightVersion, spec: Json) -> str:
+        """The annotation with this key as the newest one. `spec`: what the request changes in the spec."""
+        # A change of `source` names every kind of source, so fields need no deeper merge.
+        changed = WeightsSpec.model_validate(weights.spec.model_dump(by_alias=True) | spec)
+        entries = [*_entries(weights), (self._name, self._request, _named(changed))]
         return json.dumps(entries[-MAX_KEYS:], separators=(",", ":"))
 
 
@@ -140,20 +147,25 @@ class KeyedObjects:
     def _with_key(self, body: Json) -> Json:
         seen = self._seen.metadata
         metadata = body.get("metadata", {}) | {"resourceVersion": seen.resource_version}
+        spec = body.get("spec", {})
         # A patch that only clears `rollbackTo` is the first of two, and the key belongs to the second.
-        if body != {"spec": {"rollbackTo": None}}:
-            keys = {ANNOTATION: self._key.annotation(self._seen)}
+        if spec != {"rollbackTo": None}:
+            keys = {ANNOTATION: self._key.annotation(self._seen, spec)}
             metadata["annotations"] = metadata.get("annotations", {}) | keys
         return body | {"metadata": metadata}
 
 
-def _entries(weights: WeightVersion) -> list[tuple[str, str]]:
-    """The remembered keys; none if another writer has put something else there."""
+def _entries(weights: WeightVersion) -> list[tuple[str, str, str]]:
+    """The remembered keys, their requests, and the weights that these name; empty if another writer has put something else there."""
     try:
         found = json.loads(weights.metadata.annotations.get(ANNOTATION, "[]"))
-        return [(str(name), str(request)) for name, request in found]
+        return [(str(name), str(request), str(asked)) for name, request, asked in found]
     except (ValueError, TypeError, RecursionError):
         return []
+
+
+def _named(spec: WeightsSpec) -> str:
+    return _digest(spec.model_dump_json(include={"version", "run_id", "digest", "source"}))
 
 
 def _digest(text: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.support.fake_objects import Call, FakeObjects, condition, patches
 
@@ -10,14 +12,20 @@ from rlfleet import (
     Refused,
 )
 
+BACK = {
+    "version": "41",
+    "runID": None,
+    "rollbackTo": "41",
+    "digest": None,
+    "source": {"path": "/weights/step_{version}", "huggingFace": None},
+}
+
 
 def test_a_rollback_sets_version_and_permission(call: Call) -> None:
     objects = FakeObjects(digest="sha256:42")
 
     assert call(objects, "rollback", "41").applied
-    assert [body["spec"] for body in patches(objects)] == [
-        {"version": "41", "rollbackTo": "41", "digest": None}
-    ]
+    assert [body["spec"] for body in patches(objects)] == [BACK]
 
 
 def test_a_second_rollback_to_the_same_version_first_removes_the_permission(call: Call) -> None:
@@ -26,7 +34,7 @@ def test_a_second_rollback_to_the_same_version_first_removes_the_permission(call
     assert call(objects, "rollback", "41").applied
     assert [body["spec"] for body in patches(objects)] == [
         {"rollbackTo": None},
-        {"version": "41", "rollbackTo": "41", "digest": None},
+        BACK,
     ]
 
 
@@ -43,6 +51,40 @@ def test_a_rollback_takes_the_path_from_the_fleets_status(call: Call) -> None:
     rollout = call(objects, "rollback", "41")
 
     assert rollout.weights.spec.source.path == "/weights/old/step_41"
+
+
+@pytest.mark.parametrize(
+    ("before", "path", "files"),
+    [
+        ("/run-7/step_42", None, {"path": "/run-7/41"}),
+        ("/run-7/step_42", "/run-7/copy_of_41", {"path": "/run-7/copy_of_41"}),
+        ("/run-7/step_{version}", None, {"path": "/run-7/step_{version}"}),
+    ],
+)
+def test_a_rollback_keeps_run_and_files_together_when_another_run_starts_meanwhile(
+    call: Call, before: str, path: str | None, files: dict[str, str]
+) -> None:
+    objects = FakeObjects(source={"path": before}, runID="run-7")
+    assert objects.fleet is not None
+    pin = {
+        "version": "41",
+        "runID": "run-7",
+        "digest": "sha256:41",
+        "source": {"path": "/run-7/41"},
+    }
+    objects.fleet["status"]["pinned"] = [pin]
+    real = objects.patch
+
+    async def patch(*arguments: Any) -> Any:
+        other = {"path": None, "huggingFace": {"repo": "org/run-8", "revision": "{version}"}}
+        objects.desire(version="44", runID="run-8", source=other)
+        return await real(*arguments)
+
+    objects.patch = patch  # type: ignore[method-assign]
+    spec = call(objects, "rollback", "41", path=path, wait=False).weights.spec
+
+    assert (spec.version, spec.run_id) == ("41", "run-7")
+    assert spec.source.model_dump(exclude_none=True) == files
 
 
 def test_a_rollback_of_an_adapter_takes_the_path_of_its_own_version(call: Call) -> None:

@@ -345,6 +345,47 @@ async def test_a_late_repetition_of_a_rollback_that_had_nothing_to_do_does_nothi
     assert api.cluster.objects.weights["spec"]["version"] == "43"
 
 
+async def test_a_late_repetition_of_a_rollback_does_not_take_another_runs_number_for_its_own(
+    api: Api,
+) -> None:
+    back = partial(
+        api.send,
+        "POST",
+        "/v1/rl/rollback",
+        TRAINER,
+        json={"version": "41"},
+        headers={"Idempotency-Key": "back"},
+    )
+    assert [(await back())[0] for _ in range(2)] == [200, 200]
+    await publish(api, "41", runID="run-8")
+
+    status, problem = await back()
+    assert (status, problem["reason"]) == (409, "Superseded")
+    assert "replaced by 41 of run run-8 " in problem["detail"]
+
+
+async def test_a_rollback_with_a_key_keeps_run_and_files_together_after_a_conflict(
+    api: Api,
+) -> None:
+    api.cluster.objects.desire(runID="run-7", source={"path": "/run-7/step_{version}"})
+    real = api.cluster.objects.patch
+
+    async def patch(*arguments: Any) -> Any:
+        source = {"path": "/run-8/step_{version}"}
+        api.cluster.objects.desire(version="44", runID="run-8", source=source)
+        return await real(*arguments)
+
+    api.cluster.objects.patch = patch
+    headers = {"Idempotency-Key": "back"}
+    body = {"version": "41", "wait": False}
+    status, _ = await api.send("POST", "/v1/rl/rollback", TRAINER, json=body, headers=headers)
+
+    spec = api.cluster.objects.weights["spec"]
+    assert (status, len(patches(api))) == (202, 2)
+    assert (spec["version"], spec["runID"]) == ("41", "run-7")
+    assert spec["source"] == {"path": "/run-7/step_{version}"}
+
+
 async def both(api: Api, first: Any, second: Any) -> Any:
     """Two requests, as of two replicas: each has seen the object before either changes it."""
     real, waiting, seen = api.cluster.objects.patch, [], asyncio.Event()
