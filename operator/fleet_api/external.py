@@ -20,6 +20,7 @@ from fleet_api.bodies import content_of
 from fleet_api.calls import AUDITED, Call, externally_managed, path_of
 from fleet_api.fan_out import (
     LARGE_BODY_BYTES,
+    Room,
     Rule,
     failure,
     split_broadcaster,
@@ -131,9 +132,10 @@ class External:
             self._called(call, rule), admin_token(self._cluster, call.fleet)
         )
         requests = _requests(call, rule, content, targets)
+        room = Room(len(targets))
 
         async def send(target: Target, request: WorkerRequest) -> WorkerReply:
-            return await self._workers.send(target, token, request)
+            return room.take(await self._workers.send(target, token, request))
 
         sent = list(zip(targets, requests, strict=True))
         replies: list[WorkerReply] = []

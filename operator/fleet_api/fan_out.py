@@ -11,13 +11,15 @@ from http import HTTPStatus
 from typing import Any
 
 from fleet_api.limits import MAX_BODY_BYTES
-from fleet_api.ports import Target, WorkerReply
+from fleet_api.ports import MAX_REPLY_BYTES, Target, WorkerReply
 from fleet_api.problems import RETRY_SECONDS, Problem
 from fleet_operator.counts import counted
 from fleet_worker.protocol import Reason
 
 LARGE_BODY_BYTES = 16 * 1024 * 1024
 """Limit of a body with names, types and shapes of all tensors of a model, as workers have it."""
+REPLY_BYTES = 512
+"""Room for the answer of each worker, beyond that for one long answer. Most have less than 100 bytes."""
 _MAX_MESSAGE_CHARACTERS = 500
 _PASSING = frozenset({Reason.STALE_CALL, Reason.WRONG_POD, Reason.UNAUTHORIZED})
 """The pod, its process or the token was replaced in the meantime: the next call sees the new one."""
@@ -42,6 +44,29 @@ class Rule:
     one: bool = False
     split: Split | None = None
     max_bytes: int = MAX_BODY_BYTES
+
+
+class Room:
+    """The memory for the answers to one call of a trainer. The tenant's image decides how long they are.
+
+    Args:
+        workers: the number of workers that are called.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._max_bytes = MAX_REPLY_BYTES + workers * REPLY_BYTES
+        self._left_bytes = self._max_bytes
+
+    def take(self, reply: WorkerReply) -> WorkerReply:
+        """Make room for an answer. Returns: the reply; one without an answer if there is no room left."""
+        size = len(reply.content)
+        if size > self._left_bytes:
+            return WorkerReply(
+                problem=f"its answer has {size} bytes, and all answers to one call may have "
+                f"{self._max_bytes}; check the workers' image"
+            )
+        self._left_bytes -= size
+        return reply
 
 
 def together(replies: Sequence[WorkerReply]) -> dict[str, Any]:

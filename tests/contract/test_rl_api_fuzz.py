@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 from collections import Counter
 from itertools import cycle
@@ -50,16 +51,22 @@ fail-on = ["missing_auth"]
 SECRET = "/api/v1/namespaces/rl/secrets/policy-admin-token"
 CONTROL = r"/fleets/\{namespace\}/\{name\}/(?!v1/rl/)"
 """Paths of the control root, as the document has them."""
+
+
+def _reply(status: int, document: Any) -> WorkerReply:
+    return WorkerReply(status, json.dumps(document).encode())
+
+
 WRONG: tuple[WorkerReply, ...] = (
-    WorkerReply(200, {}),
-    WorkerReply(200, {"world_size": "many", "is_paused": [None], "tools": {"a": [1.5]}}),
+    _reply(200, {}),
+    _reply(200, {"world_size": "many", "is_paused": [None], "tools": {"a": [1.5]}}),
     WorkerReply(204),
-    WorkerReply(302, {"error": "elsewhere"}),
-    WorkerReply(400, {"error": {"reason": ["x"] * 99, "message": {"deep": "x" * 9999}}}),
-    WorkerReply(409, {"error": {"reason": "StaleCall"}}),
-    WorkerReply(422, None),
-    WorkerReply(500, {"error": {"message": "\ud800 no text"}}),
-    WorkerReply(999, {"error": None}),
+    _reply(302, {"error": "elsewhere"}),
+    _reply(400, {"error": {"reason": ["x"] * 99, "message": {"deep": "x" * 9999}}}),
+    _reply(409, {"error": {"reason": "StaleCall"}}),
+    _reply(422, None),
+    _reply(500, {"error": {"message": "\ud800 no text"}}),
+    _reply(999, {"error": None}),
 )
 
 
@@ -77,11 +84,11 @@ class StrangeWorkers:
                 return next(self._wrong)
             case "policy-1":
                 await asyncio.sleep(0.02)
-                return WorkerReply(200, {"world_size": 1, "is_paused": True})
+                return _reply(200, {"world_size": 1, "is_paused": True})
             case _:
                 # Every third is in time, so that calls succeed too.
                 late = self.calls % 3 > 0
-                return WorkerReply(problem="no answer in time") if late else WorkerReply(200, {})
+                return WorkerReply(problem="no answer in time") if late else _reply(200, {})
 
     async def close(self) -> None:
         pass

@@ -13,6 +13,8 @@ from aiohttp.test_utils import TestServer, unused_port
 from tests.support.admin_ports import TrainerPort
 from tests.support.worker_harness import start_worker
 
+from fleet_worker import protocol
+
 TOKEN = "the-token-of-this-fleet"
 
 
@@ -27,6 +29,8 @@ class AdminServer:
         """The headers of all calls, with names in lower case."""
         self.gets_everything_twice = False
         """The reply to the first one of two is lost."""
+        self.says: dict[str, bytes] = {}
+        """Signed answers of another image, by path."""
         self._inner = httpx.AsyncClient(
             transport=httpx.ASGITransport(admin.app), base_url="http://worker"
         )
@@ -50,6 +54,10 @@ class AdminServer:
         self.calls.append((request.method, request.rel_url.raw_path_qs))
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
         content = await request.read()
+        if (said := self.says.get(request.path)) is not None:
+            call = request.headers["Authorization"].partition(" ")[2]
+            signature = protocol.answer_signature(TOKEN, call=call, status=200, body=said)
+            return web.Response(body=said, headers={protocol.HEADER_SIGNATURE: signature})
         for _ in range(2 if self.gets_everything_twice else 1):
             reply = await self._inner.request(
                 request.method,

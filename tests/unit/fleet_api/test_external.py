@@ -21,7 +21,7 @@ from tests.unit.fleet_api.conftest import Api
 
 from fleet_api.external import driver_of
 from fleet_api.fan_out import failure, split_broadcaster, split_init_info, together
-from fleet_api.ports import Target, WorkerReply
+from fleet_api.ports import MAX_REPLY_BYTES, Target, WorkerReply
 from fleet_api.problems import Problem
 from fleet_worker.protocol import STATE_PATH, Phase
 from fleet_worker.trainer.transfers import TransferRoom
@@ -409,6 +409,54 @@ async def test_a_worker_that_is_silent_is_503_with_the_outcome_of_each(
     assert problem["detail"].startswith("2 of 3 workers succeeded. policy-1:")
 
 
+async def test_a_worker_whose_answer_is_too_long_counts_as_silent(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    objects = b'{"is_paused": [' + b"{}," * MAX_REPLY_BYTES + b"{}]}"
+    workers[1].says = {"/is_paused": objects}
+    status, problem = await api.get("/is_paused")
+
+    assert (status, problem["reason"]) == (503, "WorkersUnavailable")
+    assert [one["status"] for one in problem["workers"]] == [200, None, 200]
+    assert problem["workers"][1]["reason"] == "Silent"
+    assert f"the limit is {MAX_REPLY_BYTES}" in problem["workers"][1]["message"]
+
+
+async def test_workers_whose_answers_are_too_long_together_count_as_silent(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    text = json.dumps({"is_paused": "x" * (MAX_REPLY_BYTES * 2 // 3)}).encode()
+    for one in workers:
+        one.says = {"/is_paused": text}
+    status, problem = await api.get("/is_paused")
+
+    assert status == 503
+    assert sorted(one.get("reason", "") for one in problem["workers"]) == ["", "Silent", "Silent"]
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{", b""])
+async def test_a_worker_that_answers_with_no_object_counts_as_silent(
+    api: Api, workers: list[AdminServer], content: bytes
+) -> None:
+    workers[1].says = {"/is_paused": content}
+    status, problem = await api.get("/is_paused")
+
+    assert (status, problem["workers"][1]["reason"]) == (503, "Silent")
+
+
+@pytest.mark.parametrize(
+    "state", [{"instance": "i" * 129}, {"instance": ["i"]}, {"instance": ""}, {}]
+)
+async def test_a_worker_whose_state_names_no_valid_process_gets_no_call(
+    api: Api, workers: list[AdminServer], state: Any
+) -> None:
+    workers[1].says = {STATE_PATH: json.dumps(state).encode()}
+    status, problem = await post(api, "/resume")
+
+    assert (status, problem["workers"][1]["reason"]) == (503, "Silent")
+    assert workers[1].calls == [("GET", STATE_PATH)]
+
+
 @pytest.mark.parametrize("path", ["/load_lora_adapter", "/v1/load_lora_adapter"])
 async def test_a_silent_worker_is_500_for_an_adapter_which_prime_rl_repeats(
     api: Api, workers: list[AdminServer], path: str
@@ -584,6 +632,10 @@ async def test_a_transfer_needs_every_worker(api: Api, workers: list[AdminServer
 # --- what replies are together --------------------------------------------------------------------
 
 
+def reply(status: int, document: Any) -> WorkerReply:
+    return WorkerReply(status, json.dumps(document).encode())
+
+
 @pytest.mark.parametrize(
     ("bodies", "merged"),
     [
@@ -597,7 +649,7 @@ async def test_a_transfer_needs_every_worker(api: Api, workers: list[AdminServer
     ],
 )
 def test_replies_together_have_the_fields_of_one(bodies: list[Any], merged: Any) -> None:
-    assert together([WorkerReply(200, body) for body in bodies]) == merged
+    assert together([reply(200, body) for body in bodies]) == merged
 
 
 @pytest.mark.parametrize(
@@ -613,7 +665,7 @@ def test_replies_together_have_the_fields_of_one(bodies: list[Any], merged: Any)
 def test_a_refusal_of_one_worker_is_that_of_the_fleet(
     statuses: tuple[int, ...], status: int
 ) -> None:
-    replies = [WorkerReply(status, {}) for status in statuses]
+    replies = [reply(status, {}) for status in statuses]
     problem = failure([target(n) for n in range(3)], replies)
 
     assert problem is not None
@@ -625,7 +677,7 @@ def test_a_refusal_of_one_worker_is_that_of_the_fleet(
 def test_a_worker_that_was_replaced_in_the_meantime_does_not_count_as_a_refusal(
     reason: str,
 ) -> None:
-    problem = failure([target(0)], [WorkerReply(409, {"error": {"type": reason}})])
+    problem = failure([target(0)], [reply(409, {"error": {"type": reason}})])
 
     assert problem is not None
     assert problem.status == 503
@@ -633,7 +685,7 @@ def test_a_worker_that_was_replaced_in_the_meantime_does_not_count_as_a_refusal(
 
 def test_a_long_message_of_a_worker_is_cut() -> None:
     error = {"error": {"type": "X" * 1000, "message": "y" * 10_000}}
-    problem = failure([target(0)], [WorkerReply(409, error)])
+    problem = failure([target(0)], [reply(409, error)])
 
     assert problem is not None
     assert len(json.dumps(problem.more)) < 1000
