@@ -86,7 +86,7 @@ def outcome(asked: Asked, seen: WeightVersion) -> Rollout | None:
         Refused: the rollout has stalled, and needs attention.
         Superseded: another version is desired, and this one was not applied.
     """
-    if _is_about(asked, seen):
+    if is_about(asked, seen):
         status = seen.status
         desired = (status.desired_version, status.desired_run_id)
         if status.phase == "Applied" and desired == asked.label:
@@ -106,11 +106,11 @@ def outcome(asked: Asked, seen: WeightVersion) -> Rollout | None:
 def unfinished(asked: Asked, seen: WeightVersion, timeout_seconds: float) -> Refused | TimedOut:
     """The error when the time is over. `seen`: the newest state of the object."""
     stalled = trouble_of(seen)
-    if stalled is not None and stalled == asked.known and _is_about(asked, seen):
+    if stalled is not None and stalled == asked.known and is_about(asked, seen):
         return Refused(asked.version, stalled.reason, stalled.message)
     status = seen.status
     progressing = seen.condition("Progressing")
-    if not _is_about(asked, seen):
+    if not is_about(asked, seen):
         state = "the operator has not observed it; check that an operator runs (kubectl get ifl,wv)"
     elif seen.spec.suspend:
         state = "the rollout is suspended; resume() continues it"
@@ -123,6 +123,16 @@ def unfinished(asked: Asked, seen: WeightVersion, timeout_seconds: float) -> Ref
         f"version {asked.version} of {name} is not applied after {timeout_seconds:g} s: {state}. "
         "It stays desired: wait again, or roll back",
     )
+
+
+def is_about(asked: Asked, seen: WeightVersion) -> bool:
+    """Whether the status is about the request: not about an older generation, nor from before a retry.
+
+    The status of an object that steers no fleet has neither a retry nor the start of a rollout.
+    """
+    status = seen.status
+    after_retry = status.retried == asked.retry or status.started_at is None
+    return status.observed_generation >= asked.generation and after_retry
 
 
 def rollout_of(seen: WeightVersion, label: Label, *, applied: bool) -> Rollout:
@@ -183,16 +193,6 @@ def rollback_patches(
         "source": (source or seen.spec.source).model_dump(by_alias=True),
     }
     return [{"rollbackTo": None}, back] if seen.spec.rollback_to == version else [back]
-
-
-def _is_about(asked: Asked, seen: WeightVersion) -> bool:
-    """Whether the status is about the request: not about an older generation, nor from before a retry.
-
-    The status of an object that steers no fleet has neither a retry nor the start of a rollout.
-    """
-    status = seen.status
-    after_retry = status.retried == asked.retry or status.started_at is None
-    return status.observed_generation >= asked.generation and after_retry
 
 
 def _applied_before(seen: WeightVersion, entry: HistoryEntry) -> Rollout:

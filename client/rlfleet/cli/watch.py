@@ -15,7 +15,9 @@ from rlfleet.cli.options import Context, Kubeconfig, Name, Namespace
 from rlfleet.cli.screen import FleetScreen, summary
 from rlfleet.cli.view import FleetView, fleet_view
 from rlfleet.errors import Refused
+from rlfleet.follow import missing
 from rlfleet.ports import Place
+from rlfleet.rollout import Asked, is_about, trouble_of
 
 
 def watch(
@@ -51,15 +53,16 @@ def watch(
 def _looks(
     objects: Place, name: str, interval: float, *, until_applied: bool
 ) -> Iterator[FleetView]:
-    """Look at the fleet repeatedly. Errors: Refused, with `until_applied`."""
+    """Look at the fleet repeatedly. Errors, with `until_applied`: Refused; NotFound after a deletion."""
     while True:
         fleet, weights = cluster.find_fleet(objects, name)
         yield fleet_view(fleet, [weights] if weights else [], cluster.now())
-        if until_applied and weights is not None and weights.is_observed:
-            stalled = weights.condition("Stalled")
+        if until_applied and weights is None:
+            raise missing(name, objects.namespace)
+        if until_applied and weights is not None and is_about(Asked.by(weights), weights):
             if weights.status.phase == "Applied":
                 return
-            if stalled is not None and stalled.status == "True":
+            if (stalled := trouble_of(weights)) is not None:
                 raise Refused(weights.spec.version, stalled.reason, stalled.message)
         time.sleep(interval)
 

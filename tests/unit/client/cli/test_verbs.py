@@ -258,6 +258,34 @@ def test_watch_prints_each_change_until_the_version_is_applied(
     assert phases == ["not seen yet", "Loading", "Applied"]
 
 
+def test_watch_ends_when_the_weight_version_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects(obeys=False)
+    objects.desire(version="43")
+    objects.look("Loading")
+    acts = [objects.delete]
+    monkeypatch.setattr(time, "sleep", lambda _: acts.pop(0)())
+
+    code, out, err = run(monkeypatch, objects, "watch", "policy", "--until-applied")
+
+    assert (code, acts) == (6, [])
+    assert "Loading" in out
+    assert "'policy'" in err
+
+
+def test_watch_takes_a_refusal_from_before_a_retry_for_an_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = FakeObjects(obeys=False)
+    objects.desire(version="43")
+    objects.stall("FailureBudgetExceeded")
+    assert run(monkeypatch, objects, "retry", "policy")[0] == 0
+    acts = [lambda: objects.look("Loading"), objects.apply]
+    monkeypatch.setattr(time, "sleep", lambda _: acts.pop(0)())
+
+    assert run(monkeypatch, objects, "watch", "policy", "--until-applied")[0] == 0
+    assert acts == []
+
+
 def test_watch_ends_with_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = run(monkeypatch, Recorded("stalled"), "watch", "--until-applied")
 
