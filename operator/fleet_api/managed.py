@@ -53,12 +53,12 @@ class Managed:
         return web.json_response({"success": True, "message": _NO_EFFECT})
 
     async def is_paused(self, call: Call) -> web.Response:
-        """Whether no worker generates, as the operator has seen it last."""
-        return web.json_response({"is_paused": _is_paused(call.fleet)})
+        """Whether every worker has paused, as the operator has seen it last."""
+        return web.json_response({"is_paused": await self._is_paused(call.fleet)})
 
     async def is_sleeping(self, call: Call) -> web.Response:
         """Whether the fleet sleeps; true while it is paused, as in vLLM."""
-        return web.json_response({"is_sleeping": _is_paused(call.fleet)})
+        return web.json_response({"is_sleeping": await self._is_paused(call.fleet)})
 
     async def weight_info(self, call: Call) -> web.Response:
         """The version that the fleet serves; null while workers serve several."""
@@ -134,6 +134,14 @@ class Managed:
         """Refused: only fleets of management External have this call."""
         raise _not_for_trainers(call.fleet, "this call")
 
+    async def _is_paused(self, fleet: Fleet) -> bool:
+        # The fleet's status counts workers that still end their requests before a pause as paused.
+        weights = await self._fleets.weights(fleet)
+        return (
+            weights is not None
+            and 0 < weights.status.workers.total == weights.status.workers.paused
+        )
+
     async def _publish(
         self,
         call: Call,
@@ -166,11 +174,6 @@ class Managed:
 
 def _of(rollout: Rollout) -> dict[str, object]:
     return {"rollout": rollout_of(rollout)}
-
-
-def _is_paused(fleet: Fleet) -> bool:
-    workers = fleet.status.workers
-    return workers.serving == 0 and workers.total > 0
 
 
 def _not_for_trainers(fleet: Fleet, what: str) -> Problem:

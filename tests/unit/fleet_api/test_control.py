@@ -205,8 +205,26 @@ async def test_the_reads_of_a_managed_fleet_answer_from_its_status(api: Api) -> 
     status, info = await api.get("/server_info", params={"config_format": "json"})
     assert (status, info["vllm_config"]["model_config"]["model"]) == (200, "qwen")
 
-    api.cluster.fleet["status"]["workers"] = {"total": 2, "paused": 2}
     api.cluster.fleet["status"]["versions"].append({"version": "43", "workers": 1})
-    assert await api.get("/is_paused") == (200, {"is_paused": True})
-    assert await api.get("/is_sleeping") == (200, {"is_sleeping": True})
     assert await api.get("/weight_info") == (200, {"weight_version": None})
+
+
+@pytest.mark.parametrize(
+    ("paused", "total", "expected"), [(2, 2, True), (1, 2, False), (0, 2, False), (0, 0, False)]
+)
+async def test_a_managed_fleet_is_paused_when_each_worker_has_paused(
+    api: Api, paused: int, total: int, expected: object
+) -> None:
+    # The fleet's own status has one count for workers that have paused and those that still pause.
+    api.cluster.fleet["status"]["workers"] = {"total": total, "paused": total}
+    api.cluster.objects.look("Pausing", workers={"total": total, "paused": paused})
+
+    assert await api.get("/is_paused") == (200, {"is_paused": expected})
+    assert await api.get("/is_sleeping") == (200, {"is_sleeping": expected})
+
+
+async def test_a_managed_fleet_without_a_weight_version_is_not_paused(api: Api) -> None:
+    api.cluster.fleet["status"]["workers"] = {"total": 2, "paused": 2}
+    api.cluster.objects.delete()
+
+    assert await api.get("/is_paused") == (200, {"is_paused": False})
