@@ -109,14 +109,8 @@ class LoraCalls:
             source = await resolved(request.source, self._threads)
             request = request.model_copy(update={"source": source})
             call = replace(call, request=request)
-            served = adapters.served_files(name) if adapters.serves(name, request) else None
-            if served is not None and await self._comparing.is_still_served(served, request):
-                call.check_last()
-                await adapters.staged.drop(name)
-            elif request.stage_only:
-                await self._stage(call)
-            else:
-                await self._put(call)
+            if not await self._has_served(call):
+                await (self._stage(call) if request.stage_only else self._put(call))
         except (Refusal, EngineFailure) as error:
             if error.reason is Reason.SUPERSEDED:
                 raise
@@ -143,6 +137,7 @@ class LoraCalls:
         with self.turns.turn() as turn:
             self.turns.check(name, turn, None)
             async with self._host.lock:
+                self.turns.check(name, turn, None)
                 self._host.check_holder(request.holder)
                 await self._host.adapters.remove(name)
         self.refused.forget(name)
@@ -164,6 +159,19 @@ class LoraCalls:
                 Reason.WRONG_PHASE,
                 "the engine sleeps and has no memory for a LoRA adapter; wake the worker first",
             )
+
+    async def _has_served(self, call: PutCall) -> bool:
+        """Whether a call needs nothing more. Then the copy that is staged under the name is dropped."""
+        adapters, name, request = self._host.adapters, call.name, call.request
+        served = adapters.served_files(name) if adapters.serves(name, request) else None
+        if served is None or not await self._comparing.is_still_served(served, request):
+            return False
+        async with self._host.lock:  # an earlier call that holds it may serve another version
+            call.check_last()
+            if adapters.served_files(name) is not served:
+                return False
+            await adapters.staged.drop(name)
+        return True
 
     async def _stage(self, call: PutCall) -> None:
         host, name, request = self._host, call.name, call.request

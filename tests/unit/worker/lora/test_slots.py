@@ -465,3 +465,41 @@ async def test_a_load_of_a_trainer_between_its_two_calls_does_not_replace_a_late
 
     assert refusal.reason is Reason.SUPERSEDED
     assert lora.in_slots == ["tuned@6"]
+
+
+async def held_up(lora: LoraHarness, call: asyncio.Task[None], *, waiting: int) -> None:
+    """Let a call run until it has ended, or is one of several that wait for the worker's lock."""
+    lock = lora.harness.agent.lock
+    await soon(lambda: call.done() or len(lock._waiters or ()) == waiting)
+
+
+async def test_a_call_for_the_served_version_supersedes_a_removal_that_waits_for_the_lock(
+    lora: LoraHarness,
+) -> None:
+    path = lora.write("5")
+    await lora.put("5", path)
+    async with lora.harness.agent.lock:
+        removal = asyncio.create_task(lora.remove())
+        await held_up(lora, removal, waiting=1)
+        again = asyncio.create_task(lora.put("5", path))
+        await held_up(lora, again, waiting=2)
+
+    assert (await refused(removal)).reason is Reason.SUPERSEDED
+    await again
+    assert lora.in_slots == ["tuned@5"]
+
+
+async def test_a_call_for_the_served_version_replaces_one_that_is_in_the_engine(
+    lora: LoraHarness,
+) -> None:
+    path = lora.write("5")
+    await lora.put("5", path)
+    adding = lora.harness.engine.gates["add_adapter"] = asyncio.Event()
+    newer = asyncio.create_task(lora.put("6", lora.write("6", seed=2)))
+    await soon(lambda: "add_adapter tuned@6" in lora.harness.engine.calls)
+    back = asyncio.create_task(lora.put("5", path))
+    await held_up(lora, back, waiting=1)
+    adding.set()
+    await asyncio.gather(newer, back)
+
+    assert lora.in_slots == ["tuned@5"]
