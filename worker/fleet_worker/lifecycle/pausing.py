@@ -144,6 +144,7 @@ async def resume_engine(worker: Worker) -> None:
         EngineFailure: The engine failed and is paused again, or the worker is closed and not idle.
     """
     closed = worker.phase is Phase.JOINING
+    worker.may_rename = False  # if the answer is lost, the engine may still generate
     try:
         await sleeping.wake(worker, None)
         await worker.engine.resume()

@@ -48,6 +48,7 @@ async def wake(worker: Worker, tags: Sequence[str] | None) -> bool:
     """
     if not worker.asleep:
         return True
+    worker.may_rename = False  # if the answer is lost, the engine may still generate
     worker.asleep = not await worker.engine.wake(tags)
     if worker.asleep and tags is None:
         raise EngineFailure("a part of the engine still sleeps after the wake call", touched=False)

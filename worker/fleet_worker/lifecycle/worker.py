@@ -197,7 +197,6 @@ class Worker:
 
     def note_opened(self, version: str, started: float) -> None:
         """Record that the worker serves, after a resume that began at `started`."""
-        self.may_rename = False
         now = self.clock()
         paused = now - self.lease.since if self.lease is not None else None
         self.lease = None

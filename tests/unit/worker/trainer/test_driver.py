@@ -280,6 +280,24 @@ async def test_a_label_can_be_set_only_between_load_and_resume(
     await trainer.driver.files.name_version(HOLDER, "41")
 
 
+@pytest.mark.parametrize("call", ["resume", "wake"])
+async def test_a_label_is_final_after_a_call_that_may_have_made_tokens(
+    trainer: TrainerHarness, call: str
+) -> None:
+    seat, files = trainer.driver.seat, trainer.driver.files
+    await seat.pause(HOLDER, PauseMode.ABORT)
+    await files.load(HOLDER, step(trainer, 41))
+    if call == "wake":
+        await seat.sleep(HOLDER, 1, PauseMode.ABORT)
+    trainer.harness.engine.failures[call] = [untouched()]
+    with pytest.raises(EngineFailure):
+        await (seat.resume(HOLDER) if call == "resume" else seat.wake(HOLDER, None))
+    refusal = await refused(files.name_version(HOLDER, "42"))
+
+    assert refusal.reason is Reason.VERSION_MISMATCH
+    assert trainer.harness.engine.label == "41"
+
+
 async def test_a_label_of_other_weights_from_the_same_directory_is_refused(
     trainer: TrainerHarness,
 ) -> None:
