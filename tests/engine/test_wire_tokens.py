@@ -398,6 +398,26 @@ def test_log_probabilities_of_nvext_are_those_of_the_reply(
     assert alone["choices"][0]["logprobs"] is None
 
 
+@pytest.mark.parametrize("max_tokens", [4, 0])
+def test_an_echo_has_the_text_of_the_prompt_also_with_log_probabilities(
+    worker: WorkerProcess, home: str, max_tokens: int
+) -> None:
+    body = {"prompt": "an echo", "echo": True, "temperature": 0, "max_tokens": max_tokens}
+    body["ignore_eos"] = True
+    (plain,) = must(worker, COMPLETION, **body)["choices"]
+    (choice,) = must(worker, COMPLETION, logprobs=0, **body)["choices"]
+    events = events_of(ask(worker, COMPLETION, logprobs=0, stream=True, **body).text)
+    parts = [part for event in events for part in event["choices"]]
+
+    assert plain["text"].startswith("an echo")
+    assert choice["text"] == "".join(part["text"] for part in parts) == plain["text"]
+    tokens, values = choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"]
+    assert "an echo" in "".join(tokens)
+    assert (len(tokens), values[0]) == (len(values), None)
+    assert [name for part in parts for name in part["logprobs"]["tokens"]] == tokens
+    assert choice["token_ids"] is None
+
+
 def test_every_way_of_sending_tokens_gives_the_same_prompt(
     worker: WorkerProcess, home: str
 ) -> None:

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from tests.support.fake_server import fake_facts
 
 from fleet_worker.gateway.tokens.reply import TokenReply
-from fleet_worker.gateway.tokens.request import asked_of
+from fleet_worker.gateway.tokens.request import COMPLETIONS, asked_of
 from fleet_worker.http.asgi import WireError
 
 FACTS = fake_facts()
 PROMPT = [5, 6]
+CHAT = "/v1/chat/completions"
 LETTERS = "aé€\N{GRINNING FACE} \n".encode()
 IDS = st.lists(st.sampled_from(sorted({*LETTERS, 255, 257})), max_size=12)
 """Ids are bytes: parts of letters, bytes that no letter has, and an id without text."""
@@ -119,7 +120,7 @@ def test_a_stream_in_any_order_has_the_token_names_of_the_whole_reply(
             [made(index, p, key="delta", end=e) for p, e in zip(parts, ends, strict=True)]
         )
     usage = {"completion_tokens": sum(len(ids) for ids, _ in answers)}
-    asked = asked_of(asks)
+    asked = asked_of(COMPLETIONS if kind == "completion" else CHAT, asks)
     streaming = TokenReply(asked, FACTS)
     chunks = [streaming.chunk({"choices": [event]}) for event in mixed(streams, order)]
     last = streaming.chunk({"choices": [], "usage": usage})
@@ -144,7 +145,7 @@ def test_a_stream_in_any_order_has_the_token_names_of_the_whole_reply(
 @given(IDS.filter(bool), st.lists(st.integers(1, 12), max_size=4))
 def test_offsets_are_positions_in_the_clients_text(ids: list[int], cuts: list[int]) -> None:
     """Only whole letters count: the text so far is as long as the offset says."""
-    reply = TokenReply(asked_of({"logprobs": 0}), FACTS)
+    reply = TokenReply(asked_of(COMPLETIONS, {"logprobs": 0}), FACTS)
     letters = [each for each in ids if each < 128]
     offsets, names = [], []
     for part in parts_of(letters, cuts):
@@ -197,7 +198,7 @@ def test_an_inconsistent_reply_is_refused_streamed_or_whole(
     usage = {"completion_tokens": 3}
 
     def give(choice: dict[str, Any]) -> None:
-        reply = TokenReply(asked_of({"logprobs": 1, "return_token_ids": True}), FACTS)
+        reply = TokenReply(asked_of(COMPLETIONS, {"logprobs": 1, "return_token_ids": True}), FACTS)
         if streams:
             reply.chunk({"choices": [choice]})
             reply.chunk({"choices": [], "usage": usage})
@@ -230,7 +231,9 @@ def test_a_reply_to_another_prompt_is_refused(
     choice = completion(0, [97], end="stop")
     reply: dict[str, Any] = {"choices": [choice], "usage": {"completion_tokens": 1}}
     (reply if place == "reply" else choice)["prompt_token_ids"] = prompt
-    tokens = TokenReply(asked_of({"return_token_ids": True, "logprobs": 0}), FACTS, PROMPT)
+    tokens = TokenReply(
+        asked_of(COMPLETIONS, {"return_token_ids": True, "logprobs": 0}), FACTS, PROMPT
+    )
     if fits:
         assert tokens.whole(reply)["choices"][0]["token_ids"] == [97]
         return
@@ -240,7 +243,7 @@ def test_a_reply_to_another_prompt_is_refused(
 
 @pytest.mark.parametrize("prompt", [[5], [5, 6, 7], []])
 def test_a_stream_with_another_prompt_ends_at_once(prompt: list[int]) -> None:
-    tokens = TokenReply(asked_of({"return_token_ids": True}), FACTS, PROMPT)
+    tokens = TokenReply(asked_of(CHAT, {"return_token_ids": True}), FACTS, PROMPT)
     opening = {"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}
     with pytest.raises(WireError, match="did not read the tokens"):
         tokens.chunk({"choices": [opening], "prompt_token_ids": prompt})
@@ -264,8 +267,8 @@ def test_only_an_opening_event_may_lack_ids(
     raises: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
     choice = {"index": 0, "token_ids": None, "logprobs": None, **hidden}
-    seen = TokenReply(asked_of({"logprobs": True}), FACTS)
-    blind = TokenReply(asked_of({"logprobs": True, "include_reasoning": False}), FACTS)
+    seen = TokenReply(asked_of(CHAT, {"logprobs": True}), FACTS)
+    blind = TokenReply(asked_of(CHAT, {"logprobs": True, "include_reasoning": False}), FACTS)
     blind.chunk({"choices": [copy.deepcopy(choice)]})
     if not raises:
         seen.chunk({"choices": [choice]})

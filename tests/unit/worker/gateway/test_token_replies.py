@@ -353,6 +353,29 @@ async def test_a_completion_whose_lists_are_for_other_tokens_is_an_error(
     assert echoed.status_code == 200, "with the prompt before them there are more"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_echo_with_log_probabilities_has_the_text_of_the_prompt(
+    port: FakePort,
+    stream: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    lists = {
+        "tokens": ["token_id:97", "token_id:98", "token_id:99"],
+        "token_logprobs": [None, -0.5, -0.5],
+        "top_logprobs": [None] * 3,
+    }
+    choice = {"index": 0, "text": "abc", "token_ids": None, "logprobs": lists}
+    usage = {"prompt_tokens": 2, "completion_tokens": 1}
+    reply = {"choices": [choice], "usage": usage}
+    port.server.prompts, port.server.reply = [ONE], [reply] if stream else reply
+    answer = await port.ask(COMPLETION, logprobs=0, echo=True, stream=stream)
+
+    found = events_of(answer)[0] if stream else answer.json()
+    (named,) = found["choices"]
+    assert named["text"] == "abc"
+    assert named["logprobs"]["tokens"] == ["a", "b", "c"]
+    assert named["logprobs"]["text_offset"] == [0, 1, 2]
+
+
 async def test_a_responses_stream_delays_its_headers_until_the_first_token(
     port: FakePort, serving: WorkerHarness
 ) -> None:

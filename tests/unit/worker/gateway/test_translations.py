@@ -55,6 +55,20 @@ def test_every_translation_belongs_to_a_served_route(
             id="a completion with those of the sampled tokens",
         ),
         pytest.param(
+            COMPLETION,
+            {"prompt": "a", "logprobs": 0, "echo": True},
+            COMPLETION,
+            {"prompt": "a", "logprobs": 0, "echo": True, **NAMING, "return_token_ids": False},
+            id="an echo, whose text vLLM leaves out if it writes ids",
+        ),
+        pytest.param(
+            COMPLETION,
+            {"prompt": "a", "logprobs": 0, "echo": True, **ASKING},
+            COMPLETION,
+            {"prompt": "a", "logprobs": 0, "echo": True, **NAMING},
+            id="an echo with ids",
+        ),
+        pytest.param(
             CHAT,
             {"messages": MESSAGES, "tokens": [1, 2]},
             CHAT,
@@ -272,6 +286,14 @@ def test_a_request_is_translated(
             "nvext.extra_fields",
             "stream",
             id="fields of a stream",
+        ),
+        pytest.param(
+            COMPLETION,
+            {"nvext": {"extra_fields": ["engine_data"]}, "prompt": "a", "echo": True},
+            400,
+            "echo",
+            "nvext",
+            id="data of the prompt among the data of the completion",
         ),
         pytest.param(
             CHAT,

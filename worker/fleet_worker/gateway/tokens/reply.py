@@ -81,9 +81,10 @@ class TokenReply:
 
     def _change_choice(self, choice: Json) -> None:
         ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
-        if ids is None:
+        if ids is None and not self._asked.echoes_text:
             self._check_hidden(choice, logprobs)
             return
+        ids = ids or []
         self._seen += len(ids)
         if logprobs is None:
             return
@@ -107,7 +108,7 @@ class TokenReply:
             raise broken_reply("the engine did not read the tokens that were sent")
 
     def _check_usage(self, usage: Json | None) -> None:
-        if usage is None or self._asked.hides_reasoning:
+        if usage is None or self._asked.hides_reasoning or self._asked.echoes_text:
             return
         if usage.get("completion_tokens") != self._seen:
             raise broken_reply(

@@ -12,6 +12,8 @@ from fleet_worker.http.asgi import WireError, bad_request
 PLACEHOLDER = {"role": "user", "content": ""}
 """The message of a chat whose prompt comes as tokens. vLLM requires one and does not read it."""
 
+COMPLETIONS = "/v1/completions"
+
 _MEDIA = ("image", "audio", "video", "file")
 
 
@@ -23,7 +25,7 @@ class Asked:
         ids: `token_ids` and `prompt_token_ids`.
         logprobs: their log-probabilities.
         names_as_ids: `token_id:<id>` as the name of a token.
-        echoes: the reply begins with the prompt.
+        echoes: a completion's reply begins with the prompt.
         hides_reasoning: vLLM leaves ids and log-probabilities out while the model thinks.
     """
 
@@ -33,8 +35,13 @@ class Asked:
     echoes: bool
     hides_reasoning: bool
 
+    @property
+    def echoes_text(self) -> bool:
+        """The reply begins with the prompt's text, which vLLM leaves out if it writes ids."""
+        return self.echoes and not self.ids
 
-def asked_of(body: Json) -> Asked:
+
+def asked_of(path: str, body: Json) -> Asked:
     """Return the fields that a chat or completion request wants."""
     logprobs = body.get("logprobs")
     return Asked(
@@ -42,16 +49,23 @@ def asked_of(body: Json) -> Asked:
         # A completion's `logprobs` is a number, and 0 asks for those of the sampled tokens.
         logprobs=logprobs is not None and logprobs is not False,
         names_as_ids=bool(body.get("return_tokens_as_token_ids")),
-        echoes=bool(body.get("echo")),
+        # A chat repeats its last message without log-probabilities.
+        echoes=path == COMPLETIONS and bool(body.get("echo")),
         hides_reasoning=body.get("include_reasoning") is False,
     )
 
 
-def asking_for_ids(body: Json, *, logprobs: bool) -> Json:
-    """Return the request with the keys that make vLLM write ids."""
+def asking_for_ids(body: Json, *, logprobs: bool, ids: bool = True) -> Json:
+    """Return the request with the keys that make vLLM write ids.
+
+    Args:
+        body: The request.
+        logprobs: Whether log-probabilities name their tokens by id.
+        ids: Whether the reply has lists of ids.
+    """
     return {
         **body,
-        "return_token_ids": True,
+        "return_token_ids": ids,
         **({"return_tokens_as_token_ids": True} if logprobs else {}),
     }
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fleet_worker.gateway.tokens.reply import TokenReply, experts_of
 from fleet_worker.gateway.tokens.request import (
+    COMPLETIONS,
     Asked,
     asked_of,
     asking_for_ids,
@@ -182,7 +183,9 @@ def translate(path: str, body: Json, facts: Facts) -> Forward:
             "nvext.extra_fields names prompt_logprobs, but the request does not ask for them",
             "prompt_logprobs",
         )
-    asked = asked_of(request)
+    asked = asked_of(path, request)
+    if asked.echoes:  # the lists would have the prompt's tokens, too
+        raise bad_request("echo is not supported with nvext", "echo")
     ids = None
     if extension.token_data is not None:
         if request.get("tokens") is not None:
@@ -192,7 +195,7 @@ def translate(path: str, body: Json, facts: Facts) -> Forward:
     elif extension.extra_fields:
         check_single(request, "nvext.extra_fields")
     if "engine_data" in extension.extra_fields and not asked.logprobs:
-        request["logprobs"] = 0 if path == "/v1/completions" else True
+        request["logprobs"] = 0 if path == COMPLETIONS else True
     wants_logprobs = asked.logprobs or "engine_data" in extension.extra_fields
     reply = NvextReply(asked, facts, ids, extension.extra_fields, began=time.monotonic())
     return Forward(
@@ -203,7 +206,7 @@ def translate(path: str, body: Json, facts: Facts) -> Forward:
 
 
 def _with_prompt(path: str, request: Json, ids: list[int]) -> Json:
-    if path != "/v1/completions":
+    if path != COMPLETIONS:
         return chat_of_tokens(request, ids, _PARAM)
     check_single(request, _PARAM)
     if request.get("prompt") not in (None, "", [], ids):

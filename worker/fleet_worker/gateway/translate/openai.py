@@ -8,6 +8,7 @@ from __future__ import annotations
 from fleet_worker.gateway.routes import dialect_of
 from fleet_worker.gateway.tokens.reply import TokenReply, experts_of
 from fleet_worker.gateway.tokens.request import (
+    COMPLETIONS,
     Asked,
     asked_of,
     asking_for_ids,
@@ -36,16 +37,20 @@ _TEMPLATE_KEYS = ("add_generation_prompt", "continue_final_message")
 
 
 def translate(path: str, body: Json, facts: Facts) -> Forward:
-    """Request ids with the log-probabilities. Everything else is unchanged."""
+    """Request ids with the log-probabilities. Everything else is unchanged.
+
+    With the text of an echoed prompt, the ids are only in the names of the tokens.
+    """
     check_keys(path, body)
-    if path == "/v1/completions":
+    if path == COMPLETIONS:
         for prompt in _prompts_of_ids(body.get("prompt")):
             checked_ids(prompt, facts, "prompt")
-    asked = asked_of(body)
+    asked = asked_of(path, body)
     if not asked.logprobs:
         patch, refusal = experts_of(body, facts), explained(body, facts)
         return Forward(path, reply=Reply(dialect_of(path), patch=patch, refusal=refusal))
-    return Forward(path, asking_for_ids(body, logprobs=True), reply_of(body, asked, facts))
+    request = asking_for_ids(body, logprobs=True, ids=not asked.echoes_text)
+    return Forward(path, request, reply_of(body, asked, facts))
 
 
 def check_keys(path: str, body: Json) -> None:

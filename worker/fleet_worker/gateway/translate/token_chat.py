@@ -38,7 +38,7 @@ def translate(path: str, body: Json, facts: Facts) -> Forward:
         raise bad_request(f"{path} needs tokens: the prompt's token ids", "tokens")
     ids = checked_ids(body["tokens"], facts, "tokens")
     rest = {key: value for key, value in body.items() if key != "tokens"}
-    asked = asked_of(rest)
+    asked = asked_of(path, rest)
     if path != _CHAT:  # the purpose of this route
         asked = replace(asked, ids=True)
     chat = asking_for_ids(chat_of_tokens(rest, ids, "tokens"), logprobs=asked.logprobs)
