@@ -95,6 +95,20 @@ with torch.inference_mode():
     begin(); receive_a_part()
     found["recovery without a cancel"] = worker.rlfleet_load(files)["error"]
     found["old, after a recovery without a cancel"] = tokens()
+def lacking():
+    return worker.rlfleet_call("rlfleet_layers_without_all_parts", {})["result"]
+
+begin()
+found["before"] = lacking()
+model.load_weights([(name, each) for name, each in new.items() if not name.endswith("k_proj.weight")])
+found["without k"] = lacking()
+assert worker.rlfleet_load(files)["ok"]
+begin()
+model.load_weights([(name, each) for name, each in new.items() if "layers.0.self_attn" not in name])
+found["without a whole layer"] = lacking()
+model.load_weights([(name, each) for name, each in new.items() if "layers.0.self_attn" in name])
+found["with all"] = lacking()
+finalize_layerwise_reload(model, worker.model_runner.model_config)
 print("result", json.dumps(found))
 """
 
@@ -111,3 +125,6 @@ def test_a_transfer_that_stops_inside_a_fused_layer_leaves_no_part_behind(
     assert found["new, started again"] == found["new"]
     assert found["old, after a recovery"] == found["old"]
     assert found["old, after a recovery without a cancel"] == found["old"]
+    qkv = [f"model.layers.{number}.self_attn.qkv_proj" for number in range(2)]
+    assert found["without k"] == qkv
+    assert found["before"] == found["without a whole layer"] == found["with all"] == []

@@ -203,6 +203,8 @@ class RandomActions:
             self.newest = self.highest = self.highest + 1
             fields["version"] = str(self.newest)
         self.fleet.create_weights(fields)
+        if self.fleet.promises.rollout.strategy != "Canary":
+            self.fleet.odd_versions.clear()  # the new object may have lost the strategy
         if self.chance.random() < 0.3:
             self.rewrite()
 

@@ -62,7 +62,11 @@ def test_a_rollback_takes_the_path_from_the_fleets_status(call: Call) -> None:
     ],
 )
 def test_a_rollback_keeps_run_and_files_together_when_another_run_starts_meanwhile(
-    call: Call, before: str, path: str | None, files: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch,
+    call: Call,
+    before: str,
+    path: str | None,
+    files: dict[str, str],
 ) -> None:
     objects = FakeObjects(source={"path": before}, runID="run-7")
     assert objects.fleet is not None
@@ -80,7 +84,7 @@ def test_a_rollback_keeps_run_and_files_together_when_another_run_starts_meanwhi
         objects.desire(version="44", runID="run-8", source=other)
         return await real(*arguments)
 
-    objects.patch = patch  # type: ignore[method-assign]
+    monkeypatch.setattr(objects, "patch", patch)
     spec = call(objects, "rollback", "41", path=path, wait=False).weights.spec
 
     assert (spec.version, spec.run_id) == ("41", "run-7")

@@ -23,9 +23,9 @@ from fleet_worker.checkpoint.format import (
 )
 from fleet_worker.checkpoint.mapping import mapped, tensor_over
 from fleet_worker.engine.parameters import Memory, checksum_of, is_known, not_compared
+from fleet_worker.engine.rank_calls import RankCalls, described
 from fleet_worker.engine.required_names import ENGINE_NAMES, missing_names, missing_on
 from fleet_worker.engine.unfinished import drop_unfinished
-from fleet_worker.errors import Refusal
 
 _DTYPES = {
     "BOOL": torch.bool,
@@ -46,7 +46,7 @@ _DTYPES = {
 _PROBE_TOKENS = 8
 
 
-class WorkerExtension:
+class WorkerExtension(RankCalls):
     """Methods added to the engine's workers. All names begin with `rlfleet_`."""
 
     _rlfleet_memory: Memory | str | None = None
@@ -79,7 +79,7 @@ class WorkerExtension:
             self._rlfleet_reload(readers)
         except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
             self._rlfleet_memory = None
-            return {"ok": False, "touched": touched, "error": _described(error), "effect": None}
+            return {"ok": False, "touched": touched, "error": described(error), "effect": None}
         finally:
             for reader in readers:
                 reader.close()
@@ -95,7 +95,7 @@ class WorkerExtension:
             config = self.vllm_config  # type: ignore[attr-defined]  # of vLLM's Worker
             self._rlfleet_memory = Memory(model, config)
         except Exception as error:  # noqa: BLE001 - see above
-            self._rlfleet_memory = f"the parameters could not be sampled: {_described(error)}"
+            self._rlfleet_memory = f"the parameters could not be sampled: {described(error)}"
 
     def rlfleet_effect(self) -> dict[str, Any]:
         """Return the changes since `rlfleet_remember`, and drop its sample.
@@ -109,7 +109,7 @@ class WorkerExtension:
         try:
             return memory.compared(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
         except Exception as error:  # noqa: BLE001 - see above
-            return not_compared(f"the parameters could not be compared: {_described(error)}")
+            return not_compared(f"the parameters could not be compared: {described(error)}")
 
     def _rlfleet_reload(self, readers: list[_Reader]) -> None:
         model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
@@ -189,7 +189,7 @@ class WorkerExtension:
                 outputs = {f"the stage's {n}": t[:_PROBE_TOKENS] for n, t in tensors.items()}
             bad = [name for name, values in outputs.items() if not _finite(values)]
         except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
-            return {"ok": False, "error": f"the forward pass failed: {_described(error)}"}
+            return {"ok": False, "error": f"the forward pass failed: {described(error)}"}
         if not outputs:
             return {"ok": False, "error": "the forward pass returned neither logits nor tensors"}
         if bad:
@@ -292,9 +292,3 @@ def _tensors(readers: list[_Reader]) -> Iterator[tuple[str, torch.Tensor]]:
 def _plain(name: str) -> str:
     """Return the name of a parameter without the wrapper that LoRA adds to layers."""
     return name.replace(".base_layer.", ".")
-
-
-def _described(error: BaseException) -> str:
-    if isinstance(error, Refusal):
-        return error.message
-    return f"{type(error).__name__}: {error}"[:500]

@@ -1,4 +1,4 @@
-"""Drop what a load or a transfer that has stopped in the middle left in vLLM's layers.
+"""Layers of vLLM that a load or a transfer has left unfinished.
 
 vLLM loads a model layer by layer. Until all parts of a layer are there, it buffers them, and the layer
 has no values. An unfinished layer keeps its parts. The next load would count them as its own, and finish
@@ -10,6 +10,8 @@ Source: `initialize_layerwise_reload` and `finalize_layerwise_processing`, vLLM 
 from __future__ import annotations
 
 import importlib
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 LAYERWISE = "vllm.model_executor.model_loader.reload.layerwise"
@@ -34,3 +36,52 @@ def drop_unfinished(model: Any) -> None:
     layerwise.LOADING_LAYERS.clear()
     if hasattr(model, "_original_do_torchao_reload"):
         model._do_torchao_reload = model._original_do_torchao_reload  # noqa: SLF001 - as vLLM does
+
+
+def layers_without_all_parts(model: Any) -> list[str]:
+    """Return the names of layers of which an update has brought only some parts.
+
+    vLLM would fill such a layer with uninitialised memory at the end of the update. A layer that the
+    update has left out keeps its values, and so may parts of a tensor that are only padding.
+
+    Args:
+        model: The engine's model, before the end of an update.
+    """
+    layerwise = importlib.import_module(LAYERWISE)
+    found = []
+    for name, layer in model.named_modules():
+        info = layerwise.get_layerwise_info(layer)
+        if info.can_load() and _lacks_parts(layer, info.loaded_weights):
+            found.append(name)
+    return found
+
+
+def _lacks_parts(layer: Any, loaded: Iterable[tuple[str, Any]]) -> bool:
+    """Whether some part of a fused parameter has arrived, and another one has not."""
+    parts = defaultdict[str, dict[int | None, set[Any]]](dict)
+    for parameter, call in loaded:
+        given = call.arguments
+        shard = given.get("loaded_shard_id", given.get("shard_id"))
+        if shard is not None:
+            of_expert = parts[parameter].setdefault(given.get("expert_id"), set())
+            of_expert.update(shard if isinstance(shard, tuple) else (shard,))
+    return any(_is_partial(layer, experts) for experts in parts.values())
+
+
+def _is_partial(layer: Any, experts: dict[int | None, set[Any]]) -> bool:
+    """Whether parts are missing. `experts`: expert → its parts; None without experts."""
+    if None not in experts and len(experts) < getattr(layer, "global_num_experts", 0):
+        return True
+    return any(not _all_parts(layer, shards) <= shards for shards in experts.values())
+
+
+def _all_parts(layer: Any, some: set[Any]) -> set[Any]:
+    """Return all parts of a parameter, given some of them.
+
+    Source: `QKVParallelLinear`, `MergedColumnParallelLinear` and `RoutedExperts`, vLLM 0.32.
+    """
+    for known in ({"q", "k", "v"}, {"w1", "w3"}):
+        if some & known:
+            return known
+    numbers = all(isinstance(each, int) for each in some)
+    return set(range(len(getattr(layer, "output_sizes", ())))) if numbers else set()

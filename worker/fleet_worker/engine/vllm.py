@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.engine import vllm_requests
 from fleet_worker.engine.effect import Effect, combined
+from fleet_worker.engine.processes import Processes, engine_failure
 from fleet_worker.engine.records import Checksum, EngineAdapter, Position
 from fleet_worker.engine.vllm_facts import described
-from fleet_worker.engine.vllm_requests import WeightTransfer, lora_request
-from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.errors import EngineFailure, Refusal, counted
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class VllmEngine:
         """
         self._client = client
         self._models = models
-        self._transfer = WeightTransfer(client)
+        self._processes = Processes(client)
         self._info = info
         self._numbers = itertools.count(1)
         self._effect = Effect(why_not="nothing was loaded yet")
@@ -93,7 +93,7 @@ class VllmEngine:
             }
             for file in checkpoint.files
         ]
-        answers = await self._rpc("rlfleet_load", files)
+        answers = await self._processes.call("rlfleet_load", files=files)
         failed = [answer for answer in answers if not answer["ok"]]
         if failed:
             touched = any(answer["touched"] for answer in answers)
@@ -102,7 +102,7 @@ class VllmEngine:
 
     async def probe(self) -> None:
         """Run a dummy batch through the model and check its output."""
-        for answer in await self._rpc("rlfleet_probe"):
+        for answer in await self._processes.call("rlfleet_probe"):
             if not answer["ok"]:
                 raise EngineFailure(
                     f"the check of the new weights failed: {answer['error']}",
@@ -112,22 +112,22 @@ class VllmEngine:
 
     async def checksum(self) -> Checksum:
         """Return a checksum of the weights in all processes of the engine."""
-        answers = await self._rpc("rlfleet_checksum")
+        answers = await self._processes.call("rlfleet_checksum")
         checksums = " ".join(answer["checksum"] for answer in answers)  # by rank
         complete = all(answer["complete"] for answer in answers)
         return Checksum(hashlib.sha256(checksums.encode()).hexdigest(), is_complete=complete)
 
     async def add_adapter(self, adapter: EngineAdapter) -> None:
         """Put an adapter into a slot, and check that the engine lists it."""
-        request = lora_request(adapter.name, adapter.number, adapter.path)
-        await self._call(self._client.add_lora(request), touched=False)
-        if adapter.number not in await self._call(self._client.list_loras(), touched=False):
+        add, given = "rlfleet_add_adapter", {"name": adapter.name, "path": adapter.path}
+        await self._processes.call(add, touched=False, number=adapter.number, **given)
+        if not all(adapter.number in slots for slots in await self._adapters()):
             raise EngineFailure(f"the engine did not load {adapter}", touched=False)
 
     async def remove_adapter(self, adapter: EngineAdapter) -> None:
         """Remove an adapter, and check that the engine no longer lists it."""
-        await self._call(self._client.remove_lora(adapter.number), touched=False)
-        if adapter.number in await self._call(self._client.list_loras(), touched=False):
+        await self._processes.call("remove_lora", touched=False, lora_id=adapter.number)
+        if any(adapter.number in slots for slots in await self._adapters()):
             raise EngineFailure(f"the engine did not remove {adapter}", touched=False)
 
     def serve_adapter(self, name: str, source: str | None) -> None:
@@ -137,34 +137,44 @@ class VllmEngine:
         else:
             # This is only a name: `with_adapters` chooses the version of each request. The path is
             # the `root` that `/v1/models` shows.
-            self._models.lora_requests[name] = lora_request(name, 1, source)
+            self._models.lora_requests[name] = vllm_requests.lora_request(name, 1, source)
 
     async def join_transfer(self, info: Mapping[str, Any]) -> None:
         """Join a trainer's group."""
-        await self._call(self._transfer.join(info), touched=False)
+        await self._processes.call(
+            "init_weight_transfer_engine", touched=False, init_info=dict(info)
+        )
 
     async def leave_transfer(self) -> None:
         """Leave the trainer's group."""
-        await self._call(self._transfer.leave(), touched=False)
+        await self._processes.call("shutdown_weight_transfer_engine", touched=False)
 
     async def begin_transfer(self, *, again: bool = False) -> None:
         """Make the model ready to receive weights."""
         if not again:  # else the effect is the change since the first begin
-            await self._rpc("rlfleet_remember")
-        await self._call(self._transfer.begin(), touched=True)
+            await self._processes.call("rlfleet_remember")
+        await self._processes.call("start_weight_update")
 
     async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
         """Receive some weights."""
-        await self._call(self._transfer.receive(info), touched=True)
+        given = dict(info) if isinstance(info, Mapping) else list(info)
+        await self._processes.call("update_weights", update_info=given)
 
     async def end_transfer(self) -> None:
         """End the update."""
-        await self._call(self._transfer.end(), touched=True)
-        self._effect = combined(await self._rpc("rlfleet_effect"))
+        lacking = await self._processes.call("rlfleet_layers_without_all_parts")
+        if names := sorted({name for each in lacking for name in each}):
+            raise EngineFailure(
+                f"the update lacks parts of {counted(len(names), 'layer')}, such as {names[0]}; send"
+                " all parts of a fused layer or none",
+                touched=True,
+            )
+        await self._processes.call("finish_weight_update")
+        self._effect = combined(await self._processes.call("rlfleet_effect"))
 
     async def cancel_transfer(self) -> None:
         """Cancel a transfer that has begun."""
-        await self._rpc("rlfleet_cancel_transfer")
+        await self._processes.call("rlfleet_cancel_transfer")
 
     async def drop_prefixes(self, *, running: bool) -> bool:
         """Drop cached prefixes; return whether the engine did so."""
@@ -255,16 +265,11 @@ class VllmEngine:
 
         return await self._call(last(), touched=False)
 
-    async def _rpc(self, method: str, *arguments: object) -> list[dict[str, Any]]:
-        answers = await self._call(
-            self._client.collective_rpc(method, args=arguments), touched=True
-        )
-        return list(answers)
+    async def _adapters(self) -> list[list[int]]:
+        return await self._processes.call("rlfleet_adapters", touched=False)
 
     async def _call(self, call: Awaitable[T], *, touched: bool) -> T:
         try:
             return await call
         except Exception as error:
-            # The engine raises many types of errors; the worker treats them all alike.
-            message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise EngineFailure(message, touched=touched) from error
+            raise engine_failure(error, touched=touched) from error

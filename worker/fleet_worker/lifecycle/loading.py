@@ -264,8 +264,10 @@ async def recover(worker: Worker, weights: Weights | None, failure: EngineFailur
     try:
         await worker.quiescence.reach(worker.engine)
         await put_into_engine(worker, good)
-    except (Refusal, EngineFailure) as error:
-        worker.end_process(f"version {good.version} could not be loaded again: {error.message}")
+    except Exception as error:  # noqa: BLE001 - whatever it is, no other call ends this state
+        known = isinstance(error, Refusal | EngineFailure)
+        why = error.message if known else f"unexpected {type(error).__name__}"
+        worker.end_process(f"version {good.version} could not be loaded again: {why}")
         return
     worker.kept.clear()
     worker.version = good.version

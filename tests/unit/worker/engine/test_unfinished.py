@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from types import ModuleType
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fleet_worker.engine.unfinished import LAYERWISE, drop_unfinished
+from fleet_worker.engine.unfinished import LAYERWISE, drop_unfinished, layers_without_all_parts
 
 
 @dataclass
@@ -23,6 +23,7 @@ class FakeLayer:
     kernel_tensors: str | None = "its tensors"
     tensors: str = "none"
     parts: int = 0
+    loaded_weights: list[tuple[str, Any]] = field(default_factory=list)
 
     def can_load(self) -> bool:
         return self.unfinished
@@ -41,6 +42,9 @@ class FakeModel:
 
     def modules(self) -> tuple[FakeLayer, ...]:
         return self._layers
+
+    def named_modules(self) -> list[tuple[str, FakeLayer]]:
+        return [(f"layers.{number}", layer) for number, layer in enumerate(self._layers)]
 
 
 @pytest.fixture
@@ -67,3 +71,46 @@ def test_unfinished_layers_get_their_tensors_back_and_lose_their_parts(layerwise
     assert (whole.tensors, whole.kernel_tensors) == ("new ones", "its tensors")
     assert not layerwise.LOADING_LAYERS
     assert model._do_torchao_reload is True
+
+
+def part(shard: Any, expert: int | None = None) -> tuple[str, Any]:
+    """One call of a layer's weight loader, as vLLM records it."""
+    if expert is not None:
+        return "w13_weight", SimpleNamespace(arguments={"shard_id": shard, "expert_id": expert})
+    return "weight", SimpleNamespace(arguments={"loaded_shard_id": shard})
+
+
+WHOLE = ("weight", SimpleNamespace(arguments={"loaded_weight": "all of it"}))
+
+
+@pytest.mark.parametrize(
+    ("loaded", "lacks"),
+    [
+        pytest.param([part("q"), part("v")], True, id="no k"),
+        pytest.param([part("q"), part("k"), part("v")], False, id="q, k and v"),
+        pytest.param([part(0)], True, id="gate without up"),
+        pytest.param([part(0), part(1)], False, id="gate and up"),
+        pytest.param([part((0, 1))], False, id="two parts in one tensor"),
+        pytest.param([WHOLE], False, id="one tensor with padding"),
+        pytest.param([], False, id="left out"),
+        pytest.param(
+            [part("w1", 0), part("w3", 0), part("w1", 1)], True, id="an expert without w3"
+        ),
+        pytest.param([part("w1", 0), part("w3", 0)], True, id="one of two experts"),
+        pytest.param(
+            [part(shard, expert) for shard in ("w1", "w3") for expert in (0, 1)],
+            False,
+            id="experts with padding",
+        ),
+    ],
+)
+def test_an_update_needs_all_parts_of_a_layer_or_none(
+    layerwise: Any,
+    loaded: list[tuple[str, Any]],
+    lacks: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    layer: Any = FakeLayer(unfinished=True, loaded_weights=loaded)
+    layer.output_sizes, layer.global_num_experts = [4, 4], 2
+    finished = FakeLayer(unfinished=False, loaded_weights=[part("q")])
+
+    assert layers_without_all_parts(FakeModel(finished, layer)) == ["layers.1"] * lacks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,9 +33,10 @@ class Client:
 
     def __getattr__(self, name: str) -> Any:
         async def call(*arguments: Any, **named: Any) -> Any:
-            key = f"{name} {arguments[0]}" if name == "collective_rpc" else name
-            self.calls.append((key, named or arguments))
-            answer = self.answers.get(key, True)
+            if name == "collective_rpc":
+                return self.of_each_process(*named["args"])
+            self.calls.append((name, named or arguments))
+            answer = self.answers.get(name, True)
             if isinstance(answer, Exception):
                 raise answer
             if name == "update_weight_version" and answer is True:
@@ -45,8 +45,22 @@ class Client:
 
         return call
 
+    def of_each_process(self, method: str, arguments: Any) -> list[Any]:
+        """The answers of `rlfleet_call`. An answer that is an exception is raised by the call."""
+        self.calls.append((method, arguments))
+        results = self.answers.get(method, [None])
+        if isinstance(results, Exception):
+            raise results
+        return [answer_of(method, each) for each in results]
+
     def get_num_unfinished_requests(self) -> int:
         return 7
+
+
+def answer_of(method: str, result: Any) -> Any:
+    """The answer of one process, with the error if the result is one."""
+    error = str(result) if isinstance(result, Exception) else None
+    return {"method": method, "error": error, "result": None if error else result}
 
 
 @pytest.fixture
@@ -84,7 +98,7 @@ async def test_a_pause_always_clears_the_cache(
 async def test_a_load_passes_open_descriptors_instead_of_paths(
     engine: VllmEngine, client: Client, checkpoint: Checkpoint
 ) -> None:
-    client.answers["collective_rpc rlfleet_load"] = [GOOD, GOOD]
+    client.answers["rlfleet_load"] = [GOOD, GOOD]
     (file,) = checkpoint.files
     await engine.load(checkpoint)
     checkpoint.read_all(budget=1 << 20, check_cancelled=lambda: None)
@@ -93,15 +107,15 @@ async def test_a_load_passes_open_descriptors_instead_of_paths(
     (_, from_file), (_, from_memory) = client.calls
     ours = f"/proc/{os.getpid()}/fd/"
     held = checkpoint.held[file.name].descriptor
-    assert from_file["args"] == ([{"path": f"{ours}{file.descriptor}", "in_memory": False}],)
-    assert from_memory["args"] == ([{"path": f"{ours}{held}", "in_memory": True}],)
+    assert (from_file["files"],) == ([{"path": f"{ours}{file.descriptor}", "in_memory": False}],)
+    assert (from_memory["files"],) == ([{"path": f"{ours}{held}", "in_memory": True}],)
 
 
 async def test_the_effect_of_a_load_covers_all_processes(
     engine: VllmEngine, client: Client, checkpoint: Checkpoint
 ) -> None:
     assert not engine.effect.comparable
-    client.answers["collective_rpc rlfleet_load"] = [GOOD, GOOD]
+    client.answers["rlfleet_load"] = [GOOD, GOOD]
     await engine.load(checkpoint)
 
     assert engine.effect == Effect(0.25, compared_elements=8, elements=16)
@@ -110,27 +124,56 @@ async def test_the_effect_of_a_load_covers_all_processes(
 async def test_an_update_over_a_collective_is_compared_with_the_sample_before_it(
     engine: VllmEngine, client: Client
 ) -> None:
-    client.answers["collective_rpc rlfleet_effect"] = [SEEN]
-    client.answers["collective_rpc rlfleet_remember"] = [None]
-    engine._transfer = SimpleNamespace(begin=client.begin, end=client.end)
+    client.answers["rlfleet_effect"] = [SEEN]
+    client.answers["rlfleet_layers_without_all_parts"] = [[]]
     await engine.begin_transfer()
     await engine.end_transfer()
 
     names = [name for name, _ in client.calls]
     assert names == [
-        "collective_rpc rlfleet_remember",
-        "begin",
-        "end",
-        "collective_rpc rlfleet_effect",
+        "rlfleet_remember",
+        "start_weight_update",
+        "rlfleet_layers_without_all_parts",
+        "finish_weight_update",
+        "rlfleet_effect",
     ]
     assert engine.effect.changed_share == 0.25
+
+
+async def test_an_update_without_all_parts_of_a_layer_is_not_finished(
+    engine: VllmEngine, client: Client
+) -> None:
+    client.answers["rlfleet_layers_without_all_parts"] = [[], ["model.qkv_proj"]]
+    failure = await failure_of(engine.end_transfer())
+
+    assert failure.touched
+    assert "model.qkv_proj" in failure.message
+    assert "finish_weight_update" not in [name for name, _ in client.calls]
+
+
+async def test_the_error_of_one_process_fails_the_call(engine: VllmEngine, client: Client) -> None:
+    client.answers["update_weights"] = [None, ValueError("a shape differs")]
+    failure = await failure_of(engine.receive({"names": []}))
+
+    assert (failure.message, failure.touched) == ("a shape differs", True)
+
+
+@pytest.mark.parametrize("answer", [None, True, answer_of("rlfleet_load", GOOD)])
+async def test_a_process_that_answers_to_another_call_fails_the_call(
+    engine: VllmEngine, client: Client, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
+    answers = [answer_of("rlfleet_probe", GOOD), answer]
+    monkeypatch.setattr(client, "of_each_process", lambda *_: answers)
+    failure = await failure_of(engine.probe())
+
+    assert failure.touched
 
 
 async def test_a_load_that_every_process_refused_left_the_model_unchanged(
     engine: VllmEngine, client: Client, checkpoint: Checkpoint
 ) -> None:
     refused = {"ok": False, "touched": False, "error": "no such file"}
-    client.answers["collective_rpc rlfleet_load"] = [refused]
+    client.answers["rlfleet_load"] = [refused]
     failure = await failure_of(engine.load(checkpoint))
 
     assert failure.touched is False
@@ -141,7 +184,7 @@ async def test_a_load_that_only_some_processes_did_changed_the_model(
     engine: VllmEngine, client: Client, checkpoint: Checkpoint
 ) -> None:
     refused = {"ok": False, "touched": False, "error": "no such file"}
-    client.answers["collective_rpc rlfleet_load"] = [GOOD, refused]
+    client.answers["rlfleet_load"] = [GOOD, refused]
 
     assert (await failure_of(engine.load(checkpoint))).touched is True
 
@@ -149,14 +192,14 @@ async def test_a_load_that_only_some_processes_did_changed_the_model(
 async def test_a_load_without_an_answer_may_have_changed_the_model(
     engine: VllmEngine, client: Client, checkpoint: Checkpoint
 ) -> None:
-    client.answers["collective_rpc rlfleet_load"] = RuntimeError("engine dead")
+    client.answers["rlfleet_load"] = RuntimeError("engine dead")
 
     assert (await failure_of(engine.load(checkpoint))).touched is True
 
 
 async def test_a_failed_check_reports_what_it_saw(engine: VllmEngine, client: Client) -> None:
     bad = {"ok": False, "error": "the logits are infinite or not numbers"}
-    client.answers["collective_rpc rlfleet_probe"] = [{"ok": True, "error": None}, bad]
+    client.answers["rlfleet_probe"] = [{"ok": True, "error": None}, bad]
     failure = await failure_of(engine.probe())
 
     assert (failure.reason, failure.touched) == (Reason.PROBE_FAILED, True)
@@ -169,7 +212,7 @@ async def test_the_checksum_covers_all_processes_by_rank(
     async def found(*ranks: str, complete: bool = True) -> Checksum:
         answers = [{"checksum": each, "complete": True} for each in ranks]
         answers[-1]["complete"] = complete
-        client.answers["collective_rpc rlfleet_checksum"] = answers
+        client.answers["rlfleet_checksum"] = answers
         return await engine.checksum()
 
     both = await found("aa", "bb")

@@ -103,20 +103,25 @@ class FakeClient:
         yield SimpleNamespace(outputs=[], prompt_token_ids=[], prompt_logprobs=[])
         yield SimpleNamespace(outputs=[made], prompt_token_ids=ids, prompt_logprobs=reported)
 
-    async def add_lora(self, request: FakeLoRARequest) -> bool:
-        self.calls.append(("add_lora", request))
-        if self.takes:
-            self.slots.add(request.lora_int_id)
-        return True
-
-    async def remove_lora(self, number: int) -> bool:
-        self.calls.append(("remove_lora", number))
-        if self.gives:
-            self.slots.discard(number)
-        return True
-
-    async def list_loras(self) -> set[int]:
-        return self.slots
+    async def collective_rpc(self, name: str, *, args: tuple[str, dict[str, Any]]) -> list[Any]:
+        """The answers of two processes. Slots are those of the second one."""
+        assert name == "rlfleet_call"
+        method, given = args
+        self.calls.append((method, given))
+        answer = self.answers.get(method)
+        if isinstance(answer, Exception):
+            raise answer
+        if method == "rlfleet_add_adapter" and self.takes:
+            self.slots.add(given["number"])
+        if method == "remove_lora" and self.gives:
+            self.slots.discard(given["lora_id"])
+        results: list[Any] = [None, None]
+        if method == "rlfleet_adapters":
+            missing = set() if self.takes else {ADAPTER.number}
+            results = [sorted(self.slots | missing), sorted(self.slots)]
+        if method in {"rlfleet_layers_without_all_parts", "rlfleet_effect"}:
+            results = [answer or [], answer or []]
+        return [{"method": method, "error": None, "result": each} for each in results]
 
     def __getattr__(self, name: str) -> Any:
         async def call(*arguments: Any, **named: Any) -> Any:
@@ -131,7 +136,8 @@ class FakeClient:
 
 @pytest.fixture
 def client() -> FakeClient:
-    return FakeClient(answers={"collective_rpc": []})
+    seen = {"compared": 4, "covered": 8, "changed": 2.0, "same": False, "why_not": ""}
+    return FakeClient(answers={"rlfleet_effect": seen})
 
 
 @pytest.fixture
@@ -234,7 +240,8 @@ async def test_an_adapter_is_added_under_its_name_number_and_private_directory(
     engine: VllmEngine, client: FakeClient
 ) -> None:
     await engine.add_adapter(ADAPTER)
-    assert client.calls == [("add_lora", FakeLoRARequest("sql@3@3fa9c1d04b2e", 1007, "/private/3"))]
+    given = {"name": "sql@3@3fa9c1d04b2e", "number": 1007, "path": "/private/3"}
+    assert client.calls[0] == ("rlfleet_add_adapter", given)
     await engine.remove_adapter(ADAPTER)
 
     assert client.slots == set()
@@ -279,7 +286,8 @@ CALLS: Sequence[tuple[str, Callable[[VllmEngine], Awaitable[Any]], bool]] = (
     ("start_weight_update", lambda e: e.begin_transfer(), True),
     ("update_weights", lambda e: e.receive({"names": []}), True),
     ("finish_weight_update", lambda e: e.end_transfer(), True),
-    ("collective_rpc", lambda e: e.cancel_transfer(), True),
+    ("rlfleet_cancel_transfer", lambda e: e.cancel_transfer(), True),
+    ("rlfleet_add_adapter", lambda e: e.add_adapter(ADAPTER), False),
     ("sleep", lambda e: e.sleep(1), False),
     ("wake_up", lambda e: e.wake(None), False),
     ("reset_prefix_cache", lambda e: e.drop_prefixes(running=True), False),
@@ -314,9 +322,8 @@ async def test_a_trainers_transfer_parameters_are_passed_on_unchanged(
     engine: VllmEngine, client: FakeClient, given: Any, passed: Any
 ) -> None:
     await engine.receive(given)
-    ((_, (request,)),) = client.calls
 
-    assert request.update_info == passed
+    assert client.calls == [("update_weights", {"update_info": passed})]
 
 
 async def test_the_end_of_a_transfer_sets_no_label(engine: VllmEngine, client: FakeClient) -> None:

@@ -73,6 +73,18 @@ async def test_an_update_under_a_trainers_pause_keeps_that_pause(trainer: Traine
     assert pause.paused_seconds == 20
 
 
+async def test_an_unexpected_error_of_the_recovery_ends_the_process(serving: WorkerHarness) -> None:
+    await serving.stage("1")
+    await serving.pause()
+    defect: Any = TypeError("not subscriptable")
+    serving.engine.failures["load"] = [touched(), defect]
+    await failing(serving.load("1"))
+
+    (why,) = serving.ended
+    assert "base could not be loaded again" in why
+    assert "TypeError" in why
+
+
 async def test_files_loaded_after_a_failed_update_are_reported_as_files(
     trainer: TrainerHarness,
 ) -> None:

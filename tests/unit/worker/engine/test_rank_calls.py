@@ -1,0 +1,70 @@
+"""Calls to one process of the engine: each has an answer, also a failed one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet_worker.engine.rank_calls import RankCalls
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+
+@dataclass
+class FakeLoRARequest:
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+
+class FakeWorker(RankCalls):
+    """vLLM's worker, as far as it is called."""
+
+    def __init__(self) -> None:
+        self.added: list[FakeLoRARequest] = []
+
+    def add_lora(self, request: FakeLoRARequest) -> bool:
+        self.added.append(request)
+        return True
+
+    def list_loras(self) -> set[int]:
+        return {1002, 1001}
+
+    def update_weights(self, update_info: Any) -> None:
+        raise update_info["error"]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("a shape differs"), "ValueError: a shape differs"),
+        (Refusal(Reason.CHECKPOINT_MALFORMED, "the header is cut off"), "the header is cut off"),
+        (KeyError("x" * 1000), "KeyError: '" + "x" * 489),
+    ],
+)
+def test_an_error_becomes_the_answer(error: Exception, text: str) -> None:
+    answer = FakeWorker().rlfleet_call("update_weights", {"update_info": {"error": error}})
+
+    assert answer == {"method": "update_weights", "error": text, "result": None}
+
+
+def test_a_method_that_is_missing_becomes_the_answer() -> None:
+    answer = FakeWorker().rlfleet_call("finish_weight_update", {})
+
+    assert answer["error"].startswith("AttributeError")
+
+
+def test_adapters_are_added_and_listed_as_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = SimpleNamespace(LoRARequest=FakeLoRARequest)
+    monkeypatch.setitem(sys.modules, "vllm.lora.request", module)
+    worker = FakeWorker()
+    given = {"name": "sql@3", "number": 1001, "path": "/private/3"}
+    added = worker.rlfleet_call("rlfleet_add_adapter", given)
+
+    assert added == {"method": "rlfleet_add_adapter", "error": None, "result": None}
+    assert worker.added == [FakeLoRARequest("sql@3", 1001, "/private/3")]
+    assert worker.rlfleet_call("rlfleet_adapters", {})["result"] == [1001, 1002]

@@ -1,0 +1,53 @@
+"""Calls to one process of the engine, which answer with their error and never raise it.
+
+vLLM reads one answer from each process, and stops at the first error. The answers of later processes
+stay in their queues, and each later call would get the answer to the call before it.
+
+Source: `MultiprocExecutor.collective_rpc`, vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from fleet_worker.engine.unfinished import layers_without_all_parts
+from fleet_worker.errors import Refusal
+
+
+class RankCalls:
+    """Methods for vLLM's worker class, which `Processes` calls. All names begin with `rlfleet_`."""
+
+    def rlfleet_call(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Call a method of vLLM's worker or of this extension.
+
+        Returns:
+            `{method, error, result}`. `method` is that of the call, to notice answers to other calls.
+        """
+        try:
+            result, error = getattr(self, method)(**arguments), None
+        except Exception as raised:  # noqa: BLE001 - any failure is an answer, see above
+            result, error = None, described(raised)
+        return {"method": method, "error": error, "result": result}
+
+    def rlfleet_add_adapter(self, name: str, number: int, path: str) -> None:
+        """Put an adapter into a slot."""
+        module = importlib.import_module("vllm.lora.request")
+        request = module.LoRARequest(lora_name=name, lora_int_id=number, lora_path=path)
+        self.add_lora(request)  # type: ignore[attr-defined]  # of vLLM's Worker
+
+    def rlfleet_adapters(self) -> list[int]:
+        """Return the numbers of the adapters in slots."""
+        return sorted(self.list_loras())  # type: ignore[attr-defined]  # of vLLM's Worker
+
+    def rlfleet_layers_without_all_parts(self) -> list[str]:
+        """Return the layers of which an update has brought only some parts."""
+        return layers_without_all_parts(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
+
+
+def described(error: BaseException) -> str:
+    """Return the type and text of an error, at most 500 characters."""
+    if isinstance(error, Refusal):
+        return error.message
+    return f"{type(error).__name__}: {error}"[:500]
