@@ -265,8 +265,8 @@ async def recover(worker: Worker, weights: Weights | None, failure: EngineFailur
         await worker.quiescence.reach(worker.engine)
         await put_into_engine(worker, good)
     except Exception as error:  # noqa: BLE001 - whatever it is, no other call ends this state
-        known = isinstance(error, Refusal | EngineFailure)
-        why = error.message if known else f"unexpected {type(error).__name__}"
+        unexpected = f"unexpected {type(error).__name__}"
+        why = error.message if isinstance(error, Refusal | EngineFailure) else unexpected
         worker.end_process(f"version {good.version} could not be loaded again: {why}")
         return
     worker.kept.clear()
