@@ -54,7 +54,10 @@ class _Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """An Event that the API server refused. `at`: seconds of the event loop's clock."""
+    """An Event that the API server refused, or that failed while the fleet's Events are refused.
+
+    `at`: seconds of the event loop's clock.
+    """
 
     subject: Subject
     event: NewEvent
@@ -64,8 +67,8 @@ class _Refused:
 class EventRecorder:
     """Posts Events in the background. A lost Event is never an error.
 
-    An Event that the API server refuses is a problem of its fleet, and is posted again by a later
-    reconcile of the fleet.
+    An Event that the API server refuses is a problem of its fleet until an Event is posted. A later
+    reconcile of the fleet posts the refused one again.
     """
 
     def __init__(self, kube: Kube, metrics: Metrics, problems: Problems, *, instance: str) -> None:
@@ -163,8 +166,9 @@ class EventRecorder:
         except FleetError as error:
             logger.warning("an Event could not be posted: %s", error)
             if isinstance(error, Terminal):
+                self._problems.note(key, EVENTS, error)
+            if self._problems.has(key, EVENTS):  # only a posted Event ends it
                 now_seconds = asyncio.get_running_loop().time()
                 self._refused[key] = _Refused(subject, event, now_seconds)
-                self._problems.note(key, EVENTS, error)
         else:
             self._problems.note(key, EVENTS, None)

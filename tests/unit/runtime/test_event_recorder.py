@@ -13,16 +13,17 @@ from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster
 
 from fleet_operator.core.events import NewEvent
-from fleet_operator.errors import Terminal, Unknown
+from fleet_operator.errors import Retryable, Terminal, Unknown
 from fleet_operator.runtime import event_recorder as recorder_module
 from fleet_operator.runtime.event_recorder import (
     BURST,
+    REFUSED_SECONDS,
     REPEAT_AFTER_SECONDS,
     EventRecorder,
     Subject,
 )
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.problems import Problems
+from fleet_operator.runtime.problems import EVENTS, Problems
 
 POLICY = Subject(kind="WeightVersion", namespace="rl", name="policy", uid="u1", fleet="policy")
 APPLIED = NewEvent(type="Normal", reason="WeightsApplied", message="version 2 on 4/4 workers")
@@ -181,6 +182,24 @@ def test_an_event_that_is_lost_does_not_count_as_an_error(error, caplog):
     with caplog.at_level(logging.WARNING):
         virtual_time.run(story())
     assert "could not be posted" in caplog.text
+
+
+@pytest.mark.parametrize("error", [Retryable("503"), Unknown("no answer")], ids=str)
+def test_a_refused_event_is_posted_again_after_a_try_that_failed_for_a_moment(error):
+    async def story() -> None:
+        setup, fleet = Setup(), ("rl", "policy")
+        setup.kube.error = Terminal("403")
+        setup.recorder.record(POLICY, APPLIED)
+        for outcome in (error, None):
+            assert await setup.events() == []
+            assert setup.problems.has(fleet, EVENTS)
+            await asyncio.sleep(REFUSED_SECONDS)
+            setup.kube.error = outcome
+            setup.recorder.post_refused(fleet)
+        assert [e["reason"] for e in await setup.events()] == ["WeightsApplied"]
+        assert not setup.problems.has(fleet, EVENTS)
+
+    virtual_time.run(story())
 
 
 @pytest.mark.parametrize(
