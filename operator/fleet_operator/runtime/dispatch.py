@@ -27,7 +27,7 @@ from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.protocol import Epoch, Reason
 
 MAX_IN_FLIGHT = 1024
-"""Limit of reads, and of calls that end at once. Long calls do not count: staging takes minutes, and
+"""Limit of reads, and of calls that end at once; one fleet has three quarters of it at most. Long calls do not count: staging takes minutes, and
 would keep the others waiting."""
 SENT_AT_ONCE = 500
 """Requests that are sent before the event loop gets a turn: 10,000 would stop it for a second. Portions of
@@ -193,8 +193,10 @@ class Dispatcher:
         ended = partial(self._read_ended, caller, pod, asked)
         asked.add()
         failed = partial(self._has_failed, caller.key, _STATE)
-        limit = self._read_limit
-        RequestInFlight(send, ended, self._flights, limit, failed=failed).begin()
+        flight = RequestInFlight(
+            caller.key, send, ended, self._flights, self._read_limit, failed=failed
+        )
+        flight.begin()
 
     def _read_ended(
         self, caller: Caller, pod: PodView, asked: RequestBatch, answer: WorkerAnswer | None
@@ -221,7 +223,7 @@ class Dispatcher:
         ended = partial(self._call_ended, caller, work, action, pod, called, now)
         failed = partial(self._has_failed, caller.key, action.kind)
         limit = None if action.lasts else self._call_limit
-        flight = RequestInFlight(send, ended, self._flights, limit, failed=failed)
+        flight = RequestInFlight(caller.key, send, ended, self._flights, limit, failed=failed)
         self._worker_cache.begin_call(action.pod_uid, work, flight, now, epoch=caller.epoch)
         called.add()
         flight.begin()

@@ -5,50 +5,76 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable
 
 from fleet_operator.ports import WorkerAnswer
+from fleet_operator.runtime.pod_informer import FleetKey
 
 logger = logging.getLogger(__name__)
 
 
 class ConcurrencyLimit:
-    """Sends at most `most` requests at once. The others wait in order."""
+    """Sends at most `most` requests at once, and at most three quarters of them for one fleet.
+
+    The others wait: the requests of a fleet in order, and the fleets in turn. A fleet whose workers are
+    silent holds its places for long. The last quarter then serves the renewals of the other fleets.
+    """
 
     def __init__(self, most: int) -> None:
         self._free = most
-        self._waiting: deque[RequestInFlight] = deque()
+        self._most_of_one = max(most * 3 // 4, 1)
+        self._sent: Counter[FleetKey] = Counter()
+        self._waiting: OrderedDict[FleetKey, deque[RequestInFlight]] = OrderedDict()
+        """No queue is empty. The fleet whose turn it is comes first."""
 
     def enter(self, flight: RequestInFlight) -> None:
         """Send the request now, or when its turn comes."""
-        if self._free:
-            self._free -= 1
-            flight.go()
-        else:
-            self._waiting.append(flight)
+        self._waiting.setdefault(flight.fleet, deque()).append(flight)
+        self._send()
 
-    def leave(self) -> None:
-        """Send the next request after one has ended."""
-        while self._waiting:
-            flight = self._waiting.popleft()
-            if not flight.done():
-                flight.go()
-                return
+    def leave(self, flight: RequestInFlight) -> None:
+        """Send the next request after this one has ended."""
         self._free += 1
+        self._sent[flight.fleet] -= 1
+        if not self._sent[flight.fleet]:
+            del self._sent[flight.fleet]
+        self._send()
+
+    def _send(self) -> None:
+        while self._free and (flight := self._next()) is not None:
+            if not flight.done():
+                self._free -= 1
+                self._sent[flight.fleet] += 1
+                flight.go()
+
+    def _next(self) -> RequestInFlight | None:
+        # While a place is free, only one fleet can have its three quarters: this skips one at most.
+        having_turn = (fleet for fleet in self._waiting if self._sent[fleet] < self._most_of_one)
+        fleet = next(having_turn, None)
+        if fleet is None:
+            return None
+        flight = self._waiting[fleet].popleft()
+        if self._waiting[fleet]:
+            self._waiting.move_to_end(fleet)
+        else:
+            del self._waiting[fleet]
+        return flight
 
 
 class RequestInFlight:
     """One request, from the decision to send it to its end.
 
     Fields:
+        fleet: The fleet of the worker.
         answer: None until the request is sent.
     """
 
-    __slots__ = ("_ended", "_failed", "_limit", "_send", "_under_way", "answer")
+    __slots__ = ("_ended", "_failed", "_limit", "_send", "_under_way", "answer", "fleet")
 
     def __init__(
         self,
+        fleet: FleetKey,
         send: Callable[[], Awaitable[WorkerAnswer]],
         ended: Callable[[WorkerAnswer | None], None],
         under_way: set[RequestInFlight],
@@ -57,12 +83,14 @@ class RequestInFlight:
         failed: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         """Args:
+        fleet: The fleet of the worker.
         send: Sends the request.
         ended: Called once with the answer; None if the request was cancelled.
         under_way: The set that contains it until its end.
         limit: The limit that it counts towards; None if it need not wait.
         failed: Called if sending it raises, which is a defect.
         """
+        self.fleet = fleet
         self._send = send
         self._failed = failed
         self._under_way = under_way
@@ -99,7 +127,7 @@ class RequestInFlight:
 
     def _take(self, answer: asyncio.Future[WorkerAnswer]) -> None:
         if self._limit is not None:
-            self._limit.leave()
+            self._limit.leave(self)
         error = None if answer.cancelled() else answer.exception()
         if error is not None:
             logger.error("defect: a request to a worker failed", exc_info=error)

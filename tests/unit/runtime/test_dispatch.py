@@ -210,7 +210,7 @@ class TestWaiting:
             harness, seen = Harness(), set[int]()
             workers = Mock(state=Mock(side_effect=never), call=Mock(side_effect=never))
             harness.calls._workers = workers
-            pods = [pod(n) for n in range(2 * SENT_AT_ONCE)]
+            pods = [pod(n) for n in range(SENT_AT_ONCE * 3 // 2)]
             if what == "reads":
                 sending = asyncio.create_task(harness.calls.ask(CALLER, pods))
             else:

@@ -11,7 +11,7 @@ from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.in_flight import ConcurrencyLimit, RequestBatch, RequestInFlight
 
 
-class Fleet:
+class Flights:
     """Flights over a limit, by number. `sent`, `ended`: in their order; None for a cancelled one."""
 
     def __init__(self, most: int) -> None:
@@ -21,7 +21,7 @@ class Fleet:
         self.ended: list[tuple[int, str | None]] = []
         self.answers: dict[int, asyncio.Future[WorkerAnswer]] = {}
 
-    def flight(self, number: int) -> RequestInFlight:
+    def flight(self, number: int, fleet: str = "policy") -> RequestInFlight:
         def send() -> asyncio.Future[WorkerAnswer]:
             self.sent.append(number)
             self.answers[number] = asyncio.get_running_loop().create_future()
@@ -30,7 +30,7 @@ class Fleet:
         def ended(answer: WorkerAnswer | None) -> None:
             self.ended.append((number, answer.message if answer else None))
 
-        flight = RequestInFlight(send, ended, self.under_way, self.limit)
+        flight = RequestInFlight(("rl", fleet), send, ended, self.under_way, self.limit)
         flight.begin()
         return flight
 
@@ -41,63 +41,98 @@ class Fleet:
 
 def test_no_more_go_at_once_than_may_and_the_others_in_their_order():
     async def story() -> None:
-        fleet = Fleet(2)
+        flights = Flights(3)
         for number in range(5):
-            fleet.flight(number)
-        assert fleet.sent == [0, 1]
-        await fleet.answer(1)
-        assert fleet.sent == [0, 1, 2]
+            flights.flight(number)
+        assert flights.sent == [0, 1]
+        await flights.answer(1)
+        assert flights.sent == [0, 1, 2]
         for number in (0, 2, 3, 4):
-            await fleet.answer(number)
-        assert fleet.sent == [0, 1, 2, 3, 4]
-        assert fleet.under_way == set()
-        assert dict(fleet.ended) == {n: f"answer {n}" for n in range(5)}
+            await flights.answer(number)
+        assert flights.sent == [0, 1, 2, 3, 4]
+        assert flights.under_way == set()
+        assert dict(flights.ended) == {n: f"answer {n}" for n in range(5)}
+
+    virtual_time.run(story())
+
+
+def test_a_fleet_whose_workers_are_silent_leaves_a_quarter_to_the_others():
+    async def story() -> None:
+        flights = Flights(8)
+        for number in range(20):
+            flights.flight(number, "silent")
+        assert flights.sent == [*range(6)]
+        for number in (20, 21, 22):
+            flights.flight(number, f"other-{number}")
+        assert flights.sent == [*range(6), 20, 21]
+        await flights.answer(20)
+        assert flights.sent == [*range(6), 20, 21, 22]
+
+    virtual_time.run(story())
+
+
+def test_freed_places_go_to_the_fleets_in_turn():
+    async def story() -> None:
+        flights = Flights(4)
+        for number in range(10):
+            flights.flight(number, "first")
+        for number in range(10, 20):
+            flights.flight(number, "second")
+        for number in (20, 21):
+            flights.flight(number, "third")
+        assert flights.sent == [0, 1, 2, 10]
+        for number in (0, 1, 2, 10):
+            await flights.answer(number)
+        assert flights.sent[4:] == [3, 11, 20, 4]
+        for number in (3, 11, 20, 4):
+            await flights.answer(number)
+        assert flights.sent[8:] == [12, 21, 5, 13]
 
     virtual_time.run(story())
 
 
 def test_a_cancelled_flight_ends_once_and_frees_its_slot():
     async def story() -> None:
-        fleet = Fleet(1)
-        flight, _ = fleet.flight(0), fleet.flight(1)
+        flights = Flights(1)
+        flight, _ = flights.flight(0), flights.flight(1)
         flight.cancel()
-        assert fleet.ended == [(0, None)]
+        assert flights.ended == [(0, None)]
         assert flight.done()
-        assert flight not in fleet.under_way
+        assert flight not in flights.under_way
         await asyncio.sleep(0)
-        assert fleet.answers[0].cancelled()
-        assert fleet.sent == [0, 1]
+        assert flights.answers[0].cancelled()
+        assert flights.sent == [0, 1]
         flight.cancel()
-        await fleet.answer(1)
-        assert fleet.ended == [(0, None), (1, "answer 1")]
+        await flights.answer(1)
+        assert flights.ended == [(0, None), (1, "answer 1")]
 
     virtual_time.run(story())
 
 
 def test_thousands_of_flights_cancelled_before_their_turn_are_never_sent():
     async def story() -> None:
-        fleet = Fleet(1)
-        first, *others = [fleet.flight(n) for n in range(5000)]
+        flights = Flights(1)
+        first, *others = [flights.flight(n) for n in range(5000)]
         for flight in others:
             flight.cancel()
-        await fleet.answer(0)
+        await flights.answer(0)
         assert first.done()
-        fleet.flight(5000)
-        assert fleet.sent == [0, 5000]
+        flights.flight(5000)
+        assert flights.sent == [0, 5000]
 
     virtual_time.run(story())
 
 
 def test_an_answer_that_comes_while_its_flight_is_cancelled_is_dropped():
     async def story() -> None:
-        fleet = Fleet(1)
-        flight = fleet.flight(0)
-        fleet.answers[0].set_result(WorkerAnswer(message="too late"))
+        flights = Flights(1)
+        flight = flights.flight(0)
+        flights.answers[0].set_result(WorkerAnswer(message="too late"))
         flight.cancel()
         await asyncio.sleep(0)
-        assert fleet.ended == [(0, None)]
-        fleet.flight(1)
-        assert fleet.sent == [0, 1]
+        assert flights.ended == [(0, None)]
+        flights.flight(1)
+        assert flights.sent == [0, 1]
 
     virtual_time.run(story())
 
