@@ -99,9 +99,13 @@ def build_settings() -> kopf.OperatorSettings:
 
 
 async def run(
-    store: Store, namespaces: tuple[str, ...], ready: asyncio.Event, listed: Callable[[], None]
+    store: Store,
+    namespaces: tuple[str, ...],
+    ready: asyncio.Event,
+    listed: Callable[[], None],
+    stop: asyncio.Event,
 ) -> None:
-    """Watch until cancelled; sets `ready` once kopf has started.
+    """Watch until cancelled, or until `stop` is set; sets `ready` once kopf has started.
 
     `listed`: called for each object of a list. kopf lists at the start, and again after 410. It does not tell
     which objects are gone.
@@ -116,4 +120,5 @@ async def run(
         clusterwide=not namespaces,
         namespaces=namespaces,
         ready_flag=ready,
+        stop_flag=stop,
     )

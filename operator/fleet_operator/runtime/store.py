@@ -156,16 +156,22 @@ class Store:
         self._fleets.pop(key, None)
         self._on_change(key)
 
-    def uids(self) -> set[str]:
-        """Uids of all objects."""
-        return {each.uid for known in (self._fleets, self._weights) for each in known.values()}
+    def uids(self, namespace: str | None) -> set[str]:
+        """Uids of all objects of one namespace, or of all (None)."""
+        return {
+            each.uid
+            for known in (self._fleets, self._weights)
+            for key, each in known.items()
+            if namespace in {None, key[0]}
+        }
 
-    def forget_all_but(self, uids: set[str]) -> None:
-        """Forget every object that is missing in a complete list."""
-        for fleet in [k for k, f in self._fleets.items() if f.uid not in uids]:
+    def forget_all_but(self, uids: set[str], namespace: str | None) -> None:
+        """Forget every object that is missing in a complete list of one namespace, or of all (None)."""
+        gone_uids = self.uids(namespace) - uids
+        for fleet in [k for k, f in self._fleets.items() if f.uid in gone_uids]:
             del self._fleets[fleet]
             self._on_change(fleet)
-        for key, gone in [(k, w) for k, w in self._weights.items() if w.uid not in uids]:
+        for key, gone in [(k, w) for k, w in self._weights.items() if w.uid in gone_uids]:
             del self._weights[key], self._weights_versions[key]
             self._on_change((gone.namespace, gone.fleet))
 

@@ -15,7 +15,13 @@ from tests.support.virtual_time import now
 
 from fleet_operator.errors import Conflict, FleetError, Retryable, Terminal
 from fleet_operator.ports import Json
-from fleet_operator.runtime.custom_resources import CHECK_SECONDS, LIST_SECONDS, CustomResources
+from fleet_operator.runtime import kopf_watch
+from fleet_operator.runtime.custom_resources import (
+    CHECK_SECONDS,
+    LIST_SECONDS,
+    REFUSED_SECONDS,
+    CustomResources,
+)
 from fleet_operator.runtime.kopf_watch import build_registry
 from fleet_operator.runtime.store import Store
 
@@ -81,7 +87,7 @@ class Filled:
 
     @property
     def uids(self) -> set[str]:
-        return self.store.uids()
+        return self.store.uids(None)
 
 
 ALL = {"f-rl", "w-rl", "f-lab", "w-lab"}
@@ -152,17 +158,19 @@ async def test_the_predecessor_of_a_recreated_object_is_forgotten(*, told: bool)
 
 
 @pytest.mark.parametrize("error", [Conflict("410"), Retryable("503"), Terminal("403")], ids=str)
-@pytest.mark.parametrize("at", [0, 1, 2, 3])
-async def test_a_check_that_fails_in_the_middle_forgets_nothing(error: FleetError, at: int) -> None:
+@pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
+async def test_a_list_that_fails_keeps_the_objects_of_its_namespace_alone(
+    error: FleetError, plural: str
+) -> None:
     filled = Filled()
     await filled.fill()
-    for path in [p for p in filled.cluster.objects if "/lab/" in p]:
+    for path in list(filled.cluster.objects):
         filled.cluster.drop(path)
-    filled.kube.refuses = lambda _verb, _path: error if len(filled.kube.requests) > at else None
-    with pytest.raises(type(error)):
-        await filled.resources.forget_gone()
+    refused = f"{ROOT}/rl/{plural}"
+    filled.kube.refuses = lambda _verb, path: error if path == refused else None
+    await filled.resources.forget_gone()
 
-    assert filled.uids == ALL
+    assert filled.uids == {"f-rl", "w-rl"}
 
 
 async def test_objects_on_later_pages_stay() -> None:
@@ -253,6 +261,68 @@ def test_other_events_request_no_check() -> None:
         assert checking.began_at == []
 
     played(story)
+
+
+# --- refused reads ------------------------------------------------------------------------------
+
+
+class Watched:
+    """Runs in place of kopf's: their namespaces, and the end of the last one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: asyncio.Queue[tuple[str, ...]] = asyncio.Queue()
+        self.broken = asyncio.Event()
+        monkeypatch.setattr(kopf_watch, "run", self._run)
+
+    async def _run(
+        self,
+        _store: object,
+        namespaces: tuple[str, ...],
+        ready: asyncio.Event,
+        _listed: object,
+        stop: asyncio.Event,
+    ) -> None:
+        self.begun.put_nowait(namespaces)
+        self.broken = asyncio.Event()
+        ready.set()
+        ends = [asyncio.create_task(each.wait()) for each in (self.broken, stop)]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+        if self.broken.is_set():
+            raise RuntimeError("403, as kopf raises it")
+
+    async def next(self) -> tuple[str, ...]:
+        async with asyncio.timeout(2 * REFUSED_SECONDS):
+            return await self.begun.get()
+
+
+def test_the_other_namespaces_are_watched_while_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        watched, filled = Watched(monkeypatch), Filled()
+        await filled.fill()
+        task = asyncio.create_task(filled.resources.follow(asyncio.Event(), lambda: None))
+        assert await watched.next() == ("rl", "lab")
+        filled.kube.refuses = lambda _verb, path: Terminal("403") if "/lab/" in path else None
+        watched.broken.set()
+        filled.cluster.put(*fleet(name="new", uid="f-new"))
+        for namespace in ("rl", "lab"):
+            filled.cluster.drop(path_of("weightversions", namespace, "policy"))
+        assert await watched.next() == ("rl",)
+        assert filled.uids == {"f-rl", "f-new", "f-lab", "w-lab"}
+        await asyncio.sleep(10 * REFUSED_SECONDS)
+        assert watched.begun.empty()
+        filled.kube.refuses = lambda _verb, _path: None
+        assert await watched.next() == ("rl", "lab")
+        assert filled.uids == {"f-rl", "f-new", "f-lab"}
+        task.cancel()
+        await asyncio.wait([task])
+
+    virtual_time.run(story())
 
 
 # --- what depends on it -------------------------------------------------------------------------

@@ -148,4 +148,4 @@ async def test_kopf_starts_under_a_user_id_that_has_no_name(
     monkeypatch.setattr("getpass.getuser", nameless)
     monkeypatch.setattr("kopf._core.reactor.running.run_tasks", end)
 
-    await kopf_watch.run(watches.store, ("rl",), asyncio.Event(), lambda: None)
+    await kopf_watch.run(watches.store, ("rl",), asyncio.Event(), lambda: None, asyncio.Event())

@@ -105,9 +105,7 @@ def without_sockets_and_kopf(monkeypatch):
     async def serve(*_: object, **__: object) -> Quiet:
         return Quiet()
 
-    async def watches(
-        _store: object, _spaces: object, ready: asyncio.Event, _listed: object
-    ) -> None:
+    async def watches(_store: object, _spaces: object, ready: asyncio.Event, *_: object) -> None:
         ready.set()
         await asyncio.get_running_loop().create_future()
 
@@ -311,9 +309,7 @@ class TestFilling:
 
 
 def test_watches_that_end_by_themselves_end_the_process_with_1(monkeypatch):
-    async def watches(
-        _store: object, _spaces: object, ready: asyncio.Event, _listed: object
-    ) -> None:
+    async def watches(_store: object, _spaces: object, ready: asyncio.Event, *_: object) -> None:
         ready.set()
         await asyncio.sleep(10)
         raise RuntimeError("kopf gave up")
@@ -389,9 +385,7 @@ def test_resources_without_the_right_to_read_are_reported_and_watched_again_late
 ):
     begun: list[asyncio.Future[None]] = []
 
-    async def watches(
-        _store: object, _spaces: object, ready: asyncio.Event, _listed: object
-    ) -> None:
+    async def watches(_store: object, _spaces: object, ready: asyncio.Event, *_: object) -> None:
         ready.set()
         begun.append(asyncio.get_running_loop().create_future())
         await begun[-1]
@@ -427,9 +421,7 @@ def test_resources_without_the_right_to_read_are_reported_and_watched_again_late
 
 
 def test_watches_that_end_although_everything_may_be_read_end_the_process(monkeypatch):
-    async def watches(
-        _store: object, _spaces: object, ready: asyncio.Event, _listed: object
-    ) -> None:
+    async def watches(_store: object, _spaces: object, ready: asyncio.Event, *_: object) -> None:
         ready.set()
         await asyncio.sleep(1)
         raise RuntimeError("a defect of the watches")
