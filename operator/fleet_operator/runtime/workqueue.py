@@ -59,6 +59,11 @@ class WorkQueue(Generic[Key]):
             key = await self._next()
             try:
                 await work(key)
+            except asyncio.CancelledError:
+                if _is_cancelled():
+                    raise
+                # A task that the work waits for was cancelled: kopf does so when it ends.
+                self.add(key)
             finally:
                 self._active.pop(key, None)
                 # This key may be due again: wake a worker.
@@ -98,3 +103,9 @@ class WorkQueue(Generic[Key]):
         finally:
             for entry in postponed:
                 heapq.heappush(self._heap, entry)
+
+
+def _is_cancelled() -> bool:
+    """Whether the current task itself was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

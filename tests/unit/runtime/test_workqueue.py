@@ -130,6 +130,26 @@ def test_a_key_that_is_due_while_it_is_worked_on_does_not_keep_others_waiting():
     virtual_time.run(story())
 
 
+def test_a_cancelled_task_of_the_work_ends_no_worker_and_the_key_runs_again():
+    async def story() -> None:
+        queue, diary = WorkQueue[str](), Diary()
+        parts: list[asyncio.Task[None]] = []
+
+        async def work(key: str) -> None:
+            if len(parts) < 3:
+                parts.append(asyncio.create_task(asyncio.sleep(60)))
+                asyncio.get_running_loop().call_later(1, parts[-1].cancel)
+                await parts[-1]
+            await diary.work(key)
+
+        queue.add("a")
+        await run_for(queue, work, 10, workers=1)
+
+        assert diary.begun == [("a", 3)]
+
+    virtual_time.run(story())
+
+
 def test_an_idle_queue_wakes_up_for_a_new_key():
     async def story() -> None:
         queue, diary = WorkQueue[str](), Diary()
