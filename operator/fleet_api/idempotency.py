@@ -156,10 +156,15 @@ class KeyedObjects:
 
 
 def _entries(weights: WeightVersion) -> list[tuple[str, str, str]]:
-    """The remembered keys, their requests, and the weights that these name; empty if another writer has put something else there."""
+    """The remembered keys, their requests, and the weights that these name.
+
+    An earlier release did not write the weights. Empty if another writer has put something else there.
+    """
     try:
         found = json.loads(weights.metadata.annotations.get(ANNOTATION, "[]"))
-        return [(str(name), str(request), str(asked)) for name, request, asked in found]
+        return [
+            (str(n), str(request), str(asked[0]) if asked else "") for n, request, *asked in found
+        ]
     except (ValueError, TypeError, RecursionError):
         return []
 

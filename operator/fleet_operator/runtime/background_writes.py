@@ -50,6 +50,7 @@ class BackgroundWrites:
         self._tasks: dict[Part, asyncio.Task[Exception | None]] = {}
         self._outdated: set[Part] = set()
         """Parts in flight whose end requests a reconcile."""
+        self._stopping = False
 
     def begin(
         self, key: FleetKey, writes: Mapping[str, Write], *, awaited: Collection[str] = ()
@@ -77,6 +78,7 @@ class BackgroundWrites:
 
     async def stop(self) -> None:
         """Cancel all writes in flight."""
+        self._stopping = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -93,6 +95,8 @@ class BackgroundWrites:
         outdated = (key, part) in self._outdated
         self._outdated.discard((key, part))
         if task.cancelled():
+            if not self._stopping:  # kopf cancels tasks when it ends
+                self._requeue(key, RETRY_SECONDS)
             return
         if (error := task.result()) is not None:
             self._requeue(key, getattr(error, "after_seconds", None) or RETRY_SECONDS)

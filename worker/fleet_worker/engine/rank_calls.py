@@ -9,11 +9,14 @@ Source: `MultiprocExecutor.collective_rpc`, vLLM 0.32.
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from fleet_worker.engine.unfinished import layers_without_all_parts
 from fleet_worker.errors import Refusal
+
+_LOG = logging.getLogger(__name__)
 
 
 class RankCalls:
@@ -28,6 +31,7 @@ class RankCalls:
         try:
             result, error = getattr(self, method)(**arguments), None
         except Exception as raised:  # noqa: BLE001 - any failure is an answer, see above
+            _LOG.exception("%s failed in a process of the engine", method)
             result, error = None, described(raised)
         return {"method": method, "error": error, "result": result}
 

@@ -48,15 +48,28 @@ def layers_without_all_parts(model: Any) -> list[str]:
         model: The engine's model, before the end of an update.
     """
     layerwise = importlib.import_module(LAYERWISE)
-    found = []
-    for name, layer in model.named_modules():
+    modules, found = dict(model.named_modules()), []
+    for name, layer in modules.items():
         info = layerwise.get_layerwise_info(layer)
-        if info.can_load() and _lacks_parts(layer, info.loaded_weights):
-            found.append(name)
+        if info.can_load():
+            sizes = _sizes_of_parts(layer, modules.get(name.rpartition(".")[0]))
+            if _lacks_parts(layer, sizes, info.loaded_weights):
+                found.append(name)
     return found
 
 
-def _lacks_parts(layer: Any, loaded: Iterable[tuple[str, Any]]) -> bool:
+def _sizes_of_parts(layer: Any, parent: Any) -> list[int]:
+    """Return the sizes of the parts of a fused layer; empty for other layers.
+
+    The last one may be padding, which no checkpoint has. Source: `in_proj_padding` of
+    `KimiGatedDeltaNetAttention`, vLLM 0.32.
+    """
+    sizes = list(getattr(layer, "output_sizes", ()))
+    padding = getattr(parent, "in_proj_padding", 0) * getattr(layer, "tp_size", 1)
+    return sizes[:-1] if padding and sizes and sizes[-1] == padding else sizes
+
+
+def _lacks_parts(layer: Any, sizes: list[int], loaded: Iterable[tuple[str, Any]]) -> bool:
     """Whether some part of a fused parameter has arrived, and another one has not."""
     parts = defaultdict[str, dict[int | None, set[Any]]](dict)
     for parameter, call in loaded:
@@ -65,23 +78,28 @@ def _lacks_parts(layer: Any, loaded: Iterable[tuple[str, Any]]) -> bool:
         if shard is not None:
             of_expert = parts[parameter].setdefault(given.get("expert_id"), set())
             of_expert.update(shard if isinstance(shard, tuple) else (shard,))
-    return any(_is_partial(layer, experts) for experts in parts.values())
+    return any(_is_partial(layer, sizes, experts) for experts in parts.values())
 
 
-def _is_partial(layer: Any, experts: dict[int | None, set[Any]]) -> bool:
+def _is_partial(layer: Any, sizes: list[int], experts: dict[int | None, set[Any]]) -> bool:
     """Whether parts are missing. `experts`: expert → its parts; None without experts."""
     if None not in experts and len(experts) < getattr(layer, "global_num_experts", 0):
         return True
-    return any(not _all_parts(layer, shards) <= shards for shards in experts.values())
+    gated = getattr(getattr(layer, "moe_config", None), "is_act_and_mul", True)
+    return any(not _all_parts(shards, sizes, gated=gated) <= shards for shards in experts.values())
 
 
-def _all_parts(layer: Any, some: set[Any]) -> set[Any]:
+def _all_parts(some: set[Any], sizes: list[int], *, gated: bool) -> set[Any]:
     """Return all parts of a parameter, given some of them.
 
     Source: `QKVParallelLinear`, `MergedColumnParallelLinear` and `RoutedExperts`, vLLM 0.32.
+
+    Args:
+        some: Parts that have arrived.
+        sizes: Sizes of the parts of a merged layer.
+        gated: The layer's experts have a gate (`w1`) and an up projection (`w3`).
     """
-    for known in ({"q", "k", "v"}, {"w1", "w3"}):
+    for known in ({"q", "k", "v"}, {"w1", "w3"} if gated else {"w1"}):
         if some & known:
             return known
-    numbers = all(isinstance(each, int) for each in some)
-    return set(range(len(getattr(layer, "output_sizes", ())))) if numbers else set()
+    return set(range(len(sizes))) if all(isinstance(each, int) for each in some) else set()

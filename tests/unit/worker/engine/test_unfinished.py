@@ -111,6 +111,30 @@ def test_an_update_needs_all_parts_of_a_layer_or_none(
 ) -> None:
     layer: Any = FakeLayer(unfinished=True, loaded_weights=loaded)
     layer.output_sizes, layer.global_num_experts = [4, 4], 2
+    layer.moe_config = SimpleNamespace(is_act_and_mul=True)
     finished = FakeLayer(unfinished=False, loaded_weights=[part("q")])
 
     assert layers_without_all_parts(FakeModel(finished, layer)) == ["layers.1"] * lacks
+
+
+def test_experts_without_a_gate_have_one_part(layerwise: Any) -> None:
+    layer: Any = FakeLayer(unfinished=True, loaded_weights=[part("w1", 0), part("w1", 1)])
+    layer.global_num_experts, layer.moe_config = 2, SimpleNamespace(is_act_and_mul=False)
+
+    assert layers_without_all_parts(FakeModel(layer)) == []
+
+
+@pytest.mark.parametrize(("sizes", "lacks"), [([8, 8, 4], False), ([8, 8, 8], True)])
+def test_padding_at_the_end_of_a_layer_is_no_missing_part(
+    layerwise: Any,
+    sizes: list[int],
+    lacks: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    layer: Any = FakeLayer(unfinished=True, loaded_weights=[part(0), part(1)])
+    layer.output_sizes, layer.tp_size = sizes, 2
+    parent: Any = FakeLayer(unfinished=False)
+    parent.in_proj_padding = 2
+    model: Any = FakeModel()
+    model.named_modules = lambda: [("attention", parent), ("attention.in_proj", layer)]
+
+    assert layers_without_all_parts(model) == ["attention.in_proj"] * lacks
