@@ -125,7 +125,7 @@ def test_experts_without_a_gate_have_one_part(layerwise: Any) -> None:
 
 
 @pytest.mark.parametrize(("sizes", "lacks"), [([8, 8, 4], False), ([8, 8, 8], True)])
-def test_padding_at_the_end_of_a_layer_is_no_missing_part(
+def test_padding_at_the_end_of_a_layer_does_not_count_as_a_missing_part(
     layerwise: Any,
     sizes: list[int],
     lacks: bool,  # noqa: FBT001 - a parameter of the table
