@@ -202,18 +202,11 @@ def test_a_rollback_in_the_middle_of_a_reply_keeps_the_first_version_in_the_head
     worker: WorkerProcess, weights: Weights, new_version: NewVersion
 ) -> None:
     first, second = new_version(), new_version()
-
-    def swap(version: str, path: Path) -> None:
-        worker.stage(version, path)
-        worker.must("pause", mode="keep", lease_seconds=60)
-        worker.must("load", version=version)
-        worker.must("resume", version=version)
-
-    swap(first, weights.b)
+    worker.swap(first, weights.b)
     path, body = _tokens(max_tokens=LONG)
     with _running(worker, path, body, requests=1) as replies:
-        swap(second, weights.c)
-        swap(first, weights.b)
+        worker.swap(second, weights.c)
+        worker.swap(first, weights.b)
 
     spans = replies[0].json()["choices"][0]["weight_versions"]
     assert spans[0]["version"] == first

@@ -8,12 +8,12 @@ Source: `MultiprocExecutor.collective_rpc`, vLLM 0.32.
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 from fleet_worker.engine.unfinished import layers_without_all_parts
+from fleet_worker.engine.vllm_requests import lora_request
 from fleet_worker.errors import Refusal
 
 _LOG = logging.getLogger(__name__)
@@ -37,9 +37,7 @@ class RankCalls:
 
     def rlfleet_add_adapter(self, name: str, number: int, path: str) -> None:
         """Put an adapter into a slot."""
-        module = importlib.import_module("vllm.lora.request")
-        request = module.LoRARequest(lora_name=name, lora_int_id=number, lora_path=path)
-        self.add_lora(request)  # type: ignore[attr-defined]  # of vLLM's Worker
+        self.add_lora(lora_request(name, number, path))  # type: ignore[attr-defined]  # of vLLM's Worker
 
     def rlfleet_adapters(self) -> list[int]:
         """Return the numbers of the adapters in slots."""
