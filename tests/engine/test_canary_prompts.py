@@ -134,7 +134,7 @@ def test_a_fence_whose_time_is_over_ends_requests_with_what_they_have(
         target=lambda: replies.append(worker.generate([1, 2, 3], max_tokens=3800))
     )
     running.start()
-    eventually(lambda: worker.state()["requests_running"] == 1)
+    worker.wait_until_generating()
     worker.must("fence", reason="a test", drain_timeout_seconds=0.2)
     running.join(timeout=60)
 

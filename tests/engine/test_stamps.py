@@ -242,9 +242,7 @@ def _running(
     thread.start()
     eventually(is_inside)
     if worker.state()["phase"] == "serving":
-        # Each request needs tokens of the first version before the second comes.
-        wanted = worker.metric("vllm:generation_tokens_total") + 20 * requests
-        eventually(lambda: worker.metric("vllm:generation_tokens_total") > wanted)
+        worker.wait_until_generating(requests)
     yield replies
     thread.join(timeout=60)
     assert replies, worker.log_tail()

@@ -41,14 +41,14 @@ class Run:
 
     def in_flight(self, **sampling: Any) -> tuple[threading.Thread, list[httpx.Response]]:
         replies: list[httpx.Response] = []
-        body = token_request([1, 2, 3], **{"max_tokens": 1200, "temperature": 0, **sampling})
+        body = token_request([1, 2, 3], **{"max_tokens": 2000, "temperature": 0, **sampling})
         thread = threading.Thread(
             target=lambda: replies.append(
                 self.worker.public.post("/inference/v1/generate", json=body)
             )
         )
         thread.start()
-        eventually(lambda: self.worker.state()["requests_running"] == 1)
+        self.worker.wait_until_generating()
         return thread, replies
 
     @property

@@ -143,10 +143,7 @@ def swap_in_the_middle(
     worker.stage(version, weights.b)
 
     def swap() -> None:
-        # Read from the request itself: the metric may still count the last tokens of the one before.
-        eventually(lambda: worker.state()["requests_running"] > 0)
-        wanted = worker.metric("vllm:generation_tokens_total") + 20
-        eventually(lambda: worker.metric("vllm:generation_tokens_total") > wanted)
+        worker.wait_until_generating()
         worker.must("pause", mode="keep", lease_seconds=60)
         worker.must("load", version=version)
         worker.must("resume", version=version)
@@ -300,9 +297,7 @@ def test_a_kept_cache_shows_in_the_spans_of_whatever_reads_it(
     running: list[list[Json]] = []
     thread = threading.Thread(target=lambda: running.append(spans_of("one", max_tokens=LONG)))
     thread.start()
-    eventually(lambda: driven.state()["requests_running"] > 0)
-    wanted = driven.metric("vllm:generation_tokens_total") + 20
-    eventually(lambda: driven.metric("vllm:generation_tokens_total") > wanted)
+    driven.wait_until_generating()
     control("/pause?mode=keep&clear_cache=false")
     control("/update_weights", {"weight_dir": str(weights.b)})
     control("/resume")

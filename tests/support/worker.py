@@ -230,6 +230,15 @@ class WorkerProcess:
         assert reply.status_code == 200, reply.text
         return dict(reply.json())
 
+    def wait_until_generating(self, requests: int = 1) -> None:
+        """Until so many requests generate, and have tokens of the weights in the engine."""
+        # The worker counts a request before its first token: a pause that follows at once can
+        # come before it, and then only the next weights make tokens.
+        eventually(lambda: self.state()["requests_running"] >= requests)
+        # Read now: the metric may still count the last tokens of the requests before.
+        wanted = self.metric("vllm:generation_tokens_total") + 20 * requests
+        eventually(lambda: self.metric("vllm:generation_tokens_total") > wanted)
+
     def greedy(
         self, prompt: Sequence[int] = (5, 6, 7), tokens: int = 12
     ) -> list[tuple[int, float]]:
