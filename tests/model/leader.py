@@ -23,6 +23,7 @@ from fleet_operator.core.actions import Admit, WorkerCall
 from fleet_operator.core.admissions import may_open_late
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.decision import Decision, decide
+from fleet_operator.core.foreign_status import with_record_of
 from fleet_operator.core.manifests import pods, revisions
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pod_actions import PodAction
@@ -30,7 +31,7 @@ from fleet_operator.core.work import COMPARISONS, Compared, Work
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_operator.errors import FleetError
 from fleet_operator.runtime.epochs import Epochs
-from fleet_operator.runtime.resource_versions import ResourceVersions
+from fleet_operator.runtime.resource_versions import ResourceVersions, is_later
 from fleet_operator.runtime.rollout_timers import RolloutTimers
 from fleet_operator.runtime.templates import Templates
 from fleet_operator.runtime.unobserved_writes import UnobservedWrites
@@ -61,9 +62,7 @@ pods.template_of = _remembered(pods.template_of)
 
 @dataclass(frozen=True)
 class WriteFleet:
-    """A status on its way to the API server."""
-
-    status: FleetStatus
+    """The last computed status, on its way to the API server."""
 
 
 @dataclass(frozen=True)
@@ -172,16 +171,21 @@ class Leader:
 
     def may_write_over(self, fleet_version: int) -> bool:
         """Whether the API server takes a write of the fleet's status over this version."""
-        if self.versions.of(KEY[1]) in {"", str(fleet_version)}:
-            return True
-        self.versions.note_conflict(KEY[1])
-        return False
+        return self.versions.of(KEY[1]) in {"", str(fleet_version)}
 
     def note_written(self, fleet_version: int) -> int:
         """The status was written over this version. Returns: the version that it has now."""
         version = fleet_version + 1
         self.versions.note(KEY[1], str(version))
         return version
+
+    def note_stored(self, fleet_version: int, stored: FleetStatus) -> None:
+        """Its watch has brought the fleet, or it has read it, with this version and status."""
+        if not is_later(str(fleet_version), self.versions.of(KEY[1])):
+            return
+        self.versions.note(KEY[1], str(fleet_version))
+        self.fleet = with_record_of(stored, ours=self.fleet, base=self.stored)
+        self.written["fleet"] = stored
 
     @property
     def epoch(self) -> Epoch:
@@ -303,7 +307,7 @@ class Leader:
             generation=self.desired.generation,
             spec=self.desired.fleet_spec,
             status=self.fleet,
-            stored=self._stored(),
+            stored=self.stored,
             weights=tuple(views),
             workers=tuple(workers[n] for n in sorted(workers)),
         )
@@ -331,7 +335,9 @@ class Leader:
         calling = not self.epochs.is_term_pending(KEY)
         return asked.view(uid, status, self.watch.update(KEY, uid, status, now, calling=calling))
 
-    def _stored(self) -> FleetStatus:
+    @property
+    def stored(self) -> FleetStatus:
+        """The status of the fleet that is stored, as far as it knows."""
         written = self.written.get("fleet")
         return written if isinstance(written, FleetStatus) else FleetStatus()
 

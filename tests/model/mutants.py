@@ -331,7 +331,7 @@ MUTANTS = [
         5,
         "a former leader writes its status over that of its successor",
         "runtime/resource_versions.py",
-        'return "" if known == self._refused.get(uid) else known',
+        'return self._known.get(uid, "")',
         'return ""',
         story="a_status_that_is_written_late",
     ),
@@ -927,5 +927,13 @@ MUTANTS = [
         "pinned=pins.in_order_of_use(applied, observed.status.applied)",
         "pinned=pins.entries",
         story="a_hung_worker_with_a_version_that_is_served_no_more",
+    ),
+    Mutant(
+        5,
+        "a leader undoes what a former one has recorded since it read the status",
+        "core/foreign_status.py",
+        "applied = theirs if not changed and _is_newer(theirs, base) else ours",
+        "applied = ours",
+        story="a_status_that_a_former_leader_writes_first",
     ),
 ]

@@ -486,17 +486,17 @@ class Promises:
         return min((n for n in places if n >= self.served), default=places[-1])
 
     def note_look(self, leader: Leader) -> None:
-        """The leader is about to decide. Check if it can know what was served, from stored statuses
-        and answers.
+        """The leader is about to decide. Check if it can know what was served, from statuses that it
+        has read and from answers.
 
-        A leader cannot know it in one case. The operator died before it had stored its status, and
-        every worker that served the newer version is lost. Where versions mix, answers of workers
-        prove nothing. A stored value stays known.
+        A leader cannot know it in one case. The operator died before it had stored its status, or the
+        watch has not brought it yet, and every worker that served the newer version is lost. Where
+        versions mix, answers of workers prove nothing. A value that a leader has read stays known.
         """
         if leader is self.sim.leader:
             self._watch(_base_status(leader, leader.weights))
         newer, recorded = self.requested[self.served], leader.fleet.applied
-        if (stored := self.sim.fleet_stored.applied) is not None:
+        if (stored := leader.stored.applied) is not None:
             self.recorded.add((stored.version, stored.run_id))
         heard = (h.state for h in leader.heard.values())
         self.unknown = newer not in self.recorded and not (

@@ -117,6 +117,7 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
             self.desired = self.desired.with_weights(BASE_UID, base_weights("1"))
         self.desired_before: deque[tuple[float, Desired]] = deque([(0.0, self.desired)], KEPT_VIEWS)
         self.pods_before: deque[tuple[float, tuple[PodView, ...]]] = deque([(0.0, ())], KEPT_VIEWS)
+        self.stored_before: deque[tuple[float, int, FleetStatus]] = deque(maxlen=KEPT_VIEWS)
         self.wire = Wire(self)
         self.revisions = FakeRevisions(self)
         self.former_leaders: list[Leader] = []
@@ -257,6 +258,10 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
         """The watches bring what was a while ago; they never go back in time."""
         then = leader.seen_until = max(leader.seen_until, self.now - self.lag_seconds)
         leader.desired = next(w for t, w in reversed(self.desired_before) if t <= then or t == 0)
+        for written_at, fleet_version, stored in reversed(self.stored_before):
+            if written_at <= then:
+                leader.note_stored(fleet_version, stored)
+                break
         if then < self.now:
             found = (p for t, p in reversed(self.pods_before) if t <= then)
             leader.look_at_pods(next(found, self.pods_before[0][1]))
@@ -272,7 +277,7 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
         found: list[Doing] = []
         assert leader.decision is not None
         if leader.fleet is not (stored := leader.written.get("fleet")) and leader.fleet != stored:
-            found.append(WriteFleet(leader.fleet))
+            found.append(WriteFleet())
         for uid, status in leader.decision.weights.items():
             if status is not (stored := leader.written.get(uid)) and status != stored:
                 found.append(WriteWeights(uid, status))
@@ -302,8 +307,11 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
         match action:
             case WriteFleet():
                 if leader.may_write_over(self.fleet_version):
-                    self.fleet_stored = leader.written["fleet"] = action.status
+                    self.fleet_stored = leader.written["fleet"] = leader.fleet
                     self.fleet_version = leader.note_written(self.fleet_version)
+                    self.stored_before.append((self.now, self.fleet_version, self.fleet_stored))
+                else:
+                    leader.note_stored(self.fleet_version, self.fleet_stored)  # it reads again
             case WriteWeights():
                 leader.written[action.uid] = action.status
                 if action.uid in dict(self.desired.weights):

@@ -433,6 +433,27 @@ def a_status_that_is_written_late() -> Chronicle:
     return its.end()
 
 
+def a_status_that_a_former_leader_writes_first() -> Chronicle:
+    """A frozen leader writes its status after the next one has read it: what it applied stays applied"""
+    its = Chronicle()
+    its.fleet.control(runID="run")
+    its.until(lambda: its.fleet.converged() and not its.fleet.leader.todo)
+    its.fleet.publish("2")
+    former = its.fleet.leader
+    its.until(lambda: its.fleet.decide().rollout.applied.version == "2")
+    while not isinstance(former.todo[0], WriteFleet):
+        its.fleet.act()
+    its.fleet.freeze_operator()
+    while former in its.fleet.former_leaders:
+        its.fleet.wake_former(former)
+    for pod in list(its.fleet.pods.values()):
+        its.fleet.delete(pod)
+    its.fleet.control(rollout={"strategy": "Rolling"})  # answers of workers prove nothing
+    its.go(6, seconds=5.0)
+    its.fleet.publish("3")
+    return its.end()
+
+
 def an_outage_of_130_seconds() -> Chronicle:
     """No operator for 130 seconds in the middle of a pause: no worker is late, and all are called again"""
     its = Chronicle()
@@ -589,6 +610,7 @@ STORIES: list[Story] = [
     a_leader_whose_clock_stopped,
     a_lease_that_is_deleted,
     a_status_that_is_written_late,
+    a_status_that_a_former_leader_writes_first,
     an_outage_of_130_seconds,
     a_clock_that_is_ahead,
     a_checkpoint_that_comes_late,

@@ -207,6 +207,7 @@ class FakeKube:
                 raise Conflict(path)
             stored = self.cluster.put(path, body)
             owner["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
+            owner["status"] = copy.deepcopy(stored["status"])
             return stored
         if uid is not None and known is None:
             raise Conflict(path)

@@ -231,7 +231,7 @@ class WorkerProcess:
         return dict(reply.json())
 
     def wait_until_generating(self, requests: int = 1) -> None:
-        """Until so many requests generate, and have tokens of the weights in the engine."""
+        """Until `requests` generate, each with tokens of the weights that are in the engine now."""
         # The worker counts a request before its first token: a pause that follows at once can
         # come before it, and then only the next weights make tokens.
         eventually(lambda: self.state()["requests_running"] >= requests)

@@ -62,7 +62,7 @@ class Pins:
         return found if target.digest else replace(found, digest=pin.digest, pinned=True)
 
     def in_order_of_use(
-        self, applied: Named, before: protocol.Named | None
+        self, applied: protocol.Named, before: protocol.Named | None
     ) -> tuple[PinnedWeights, ...]:
         """The entries, those of the applied weights before those of the weights that were applied `before`.
 

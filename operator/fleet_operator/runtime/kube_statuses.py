@@ -1,4 +1,4 @@
-"""Replaces the operator's fields of one status in the API server."""
+"""Replaces the operator's fields of one status in the API server, and reads them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import logging
 from typing import Any
 
 from fleet_operator.api import names
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.errors import NotFound
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.store import status_in
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +44,24 @@ class KubeStatuses:
             "metadata": metadata,
             "status": status,
         }
-        root = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{plural}"
         try:
-            stored = await self._kube.apply(f"{root}/{name}/status", body)
+            stored = await self._kube.apply(f"{_root(namespace, plural)}/{name}/status", body)
         except NotFound as error:
             logger.debug("status not written: %s", error)
             return ""
         return str(stored["metadata"]["resourceVersion"])
+
+    async def read(self, *, namespace: str, name: str, uid: str) -> tuple[FleetStatus, str] | None:
+        """Returns the stored status of a fleet and its resourceVersion; None if the fleet is gone."""
+        try:
+            found = await self._kube.get(f"{_root(namespace, names.FLEET_PLURAL)}/{name}")
+        except NotFound:
+            return None
+        metadata = found["metadata"]
+        if metadata["uid"] != uid:
+            return None
+        return status_in(found, FleetStatus), str(metadata["resourceVersion"])
+
+
+def _root(namespace: str, plural: str) -> str:
+    return f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{plural}"

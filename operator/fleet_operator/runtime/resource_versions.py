@@ -17,7 +17,6 @@ class ResourceVersions:
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
-        self._refused: dict[str, str] = {}
 
     def note(self, uid: str, version: str) -> None:
         """Note that an object was read or written at this version.
@@ -27,20 +26,10 @@ class ResourceVersions:
         if not is_later(self._known.get(uid, ""), version):
             self._known[uid] = version
 
-    def note_conflict(self, uid: str) -> None:
-        """Note that a write over the known version was refused, since another process has written.
-
-        The next write names no version. A former leader does not reach it: it checks its Lease before
-        each write. So a late or broken watch delays no write.
-        """
-        self._refused[uid] = self._known.get(uid, "")
-
     def of(self, uid: str) -> str:
         """The version that a write must name; empty for any."""
-        known = self._known.get(uid, "")
-        return "" if known == self._refused.get(uid) else known
+        return self._known.get(uid, "")
 
     def forget(self, uid: str) -> None:
         """Forget an object that is gone."""
         self._known.pop(uid, None)
-        self._refused.pop(uid, None)

@@ -29,10 +29,13 @@ class StatusParts:
         self._unwritten_since: dict[FleetKey, float] = {}
 
     def take_fleet(
-        self, key: FleetKey, uid: str, stored: FleetStatus, status: FleetStatus
+        self, key: FleetKey, uid: str, before: FleetStatus, status: FleetStatus
     ) -> dict[str, str]:
-        """Take over a fleet's new status. Returns: the uid by part. `stored`: the status that was found."""
-        self._statuses.take_fleet(key, uid, stored, status)
+        """Take over a fleet's new status. Returns: the uid by part.
+
+        `before`: the status from which it was computed.
+        """
+        self._statuses.take_fleet(key, uid, before, status)
         return {status_part(names.FLEET_KIND, key[1]): uid}
 
     def take_weights(

@@ -5,7 +5,8 @@ writes for any number of workers, and an idle fleet none. Planners see the last 
 or not, so that a delayed write does not restart the times in it.
 
 The status of a fleet records its applied weights. It is written only over the resourceVersion that this
-process knows, so that a late write of a former leader cannot undo the record.
+process knows, so that a late write of a former leader cannot undo the record. Nor does this process undo
+what a former leader has recorded late: see `foreign_status`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fleet_operator.core.events import (
     is_urgent,
     weights_events,
 )
+from fleet_operator.core.foreign_status import with_record_of
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.errors import Conflict
 from fleet_operator.runtime.event_recorder import EventRecorder, Subject
@@ -51,6 +53,8 @@ class _Written(Generic[S]):
     held_back: bool = False
     version: str = "0"
     """The resourceVersion of `written`. "0" is earlier than all."""
+    lost: S | None = None
+    """The status of the last write if it got no answer. It can take effect late."""
 
 
 class StatusWriter:
@@ -68,7 +72,7 @@ class StatusWriter:
         """The fleet's last status: the last computed one, or else the stored one."""
         known = self._fleets.get(record.uid)
         self._versions.note(record.uid, record.version)
-        _note_stored(known, record.status, record.version)
+        _note_record(known, record.status, record.version)
         return known.computed if known else record.status
 
     def stored(self, record: FleetRecord) -> FleetStatus:
@@ -82,16 +86,18 @@ class StatusWriter:
         _note_stored(known, view.status, version)
         return replace(view, status=known.computed) if known else view
 
-    def take_fleet(self, key: FleetKey, uid: str, stored: FleetStatus, status: FleetStatus) -> str:
+    def take_fleet(self, key: FleetKey, uid: str, before: FleetStatus, status: FleetStatus) -> str:
         """Take over a fleet's new status: Events for what changed. Returns: the uid, for `write`.
 
-        `stored`: the status that this process found.
+        `before`: the one from which it was computed, as `fleet` returned it.
         """
         namespace, name = key
         subject = Subject(
             kind=names.FLEET_KIND, namespace=namespace, name=name, uid=uid, fleet=name
         )
-        known = self._fleets.setdefault(uid, _Written(subject, stored, stored, -NEVER))
+        known = self._fleets.setdefault(uid, _Written(subject, before, before, -NEVER))
+        if known.computed != before:  # another process has recorded something in the meantime
+            status = with_record_of(known.computed, ours=status, base=before)
         self._recorder.post_refused(key)
         for event in fleet_events(known.computed, status):
             self._recorder.record(subject, event)
@@ -191,24 +197,56 @@ class StatusWriter:
                 status=status.to_json(),
                 version=self._versions.of(subject.uid),
             )
-        except BaseException as error:
+        except Conflict:
             known.written_at = -NEVER
-            if isinstance(error, Conflict):
-                self._versions.note_conflict(subject.uid)
+            await self._read_again(subject)
+            raise
+        except BaseException:
+            known.written_at, known.lost = -NEVER, status
             raise
         finally:
             known.sending = None
         known.written, known.version = status, version or known.version
+        known.lost = None
         if subject.kind == names.FLEET_KIND:
             self._versions.note(subject.uid, version)
 
+    async def _read_again(self, subject: Subject) -> None:
+        """Read the status of a fleet that another process has written. A watch can be late or broken, and
+        must delay no write.
+        """
+        known = self._fleets.get(subject.uid)
+        if known is None:
+            return
+        known.sending = None
+        found = await self._objects.read(
+            namespace=subject.namespace, name=subject.name, uid=subject.uid
+        )
+        if found is not None:
+            status, version = found
+            self._versions.note(subject.uid, version)
+            _note_record(known, status, version)
 
-def _note_stored(known: _Written[S] | None, status: S, version: str) -> None:
+
+def _note_record(known: _Written[FleetStatus] | None, status: FleetStatus, version: str) -> None:
+    """Note a stored status of a fleet, as `_note_stored`, and what another process has recorded in it."""
+    before = known.written if known else status
+    if known is None or not _note_stored(known, status, version):
+        return
+    if status not in (before, known.lost):
+        known.computed = with_record_of(status, ours=known.computed, base=before)
+
+
+def _note_stored(known: _Written[S] | None, status: S, version: str) -> bool:
     """Note a status that was stored after the last write of this process: another writer has written, or a
     write without an answer took effect late. If it differs, the next reconcile writes again.
+
+    Returns: whether it was stored after the last write.
     """
-    if known is not None and known.sending is None and is_later(version, known.version):
-        known.written, known.version = status, version
+    if known is None or known.sending is not None or not is_later(version, known.version):
+        return False
+    known.written, known.version = status, version
+    return True
 
 
 def _adapter_of(weights: WeightsView | UnreadWeights) -> str:

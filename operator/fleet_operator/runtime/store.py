@@ -117,7 +117,7 @@ class Store:
             generation=metadata["generation"],
             deleting=_is_going(body),
             spec=spec,
-            status=_status_in(body, FleetStatus),
+            status=status_in(body, FleetStatus),
             unreadable=unreadable,
         )
         self._on_change(key)
@@ -197,7 +197,7 @@ def _weights_view(body: RawObject) -> WeightsView:
         spec=WeightsSpec.model_validate(body["spec"]),
         retry=annotations.get(names.ANNOTATION_RETRY, ""),
         traceparent=annotations.get(names.ANNOTATION_TRACEPARENT, ""),
-        status=_status_in(body, WeightsStatus),
+        status=status_in(body, WeightsStatus),
     )
     view.spec.source.resolve(view.spec.version)  # checks the length with the version filled in
     return view
@@ -209,7 +209,7 @@ def _unread(
     """The view of an unreadable WeightVersion, with its last readable spec if there is one."""
     metadata = body["metadata"]
     if isinstance(known, WeightsView) and known.uid == metadata["uid"]:
-        status = _status_in(body, WeightsStatus)
+        status = status_in(body, WeightsStatus)
         return replace(known, generation=metadata["generation"], unreadable=why, status=status)
     spec = body.get("spec")
     fields = spec if isinstance(spec, Mapping) else {}
@@ -225,7 +225,7 @@ def _unread(
         fleet=fleet if isinstance(fleet, str) else "",
         adapter=adapter if isinstance(adapter, str) else None,
         unreadable=why,
-        status=_status_in(body, WeightsStatus),
+        status=status_in(body, WeightsStatus),
     )
 
 
@@ -241,8 +241,8 @@ def _why(error: Exception) -> str:
     return "; ".join(found[:_MAX_NAMED_FIELDS]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _status_in(body: RawObject, model: type[S]) -> S:
-    """The readable fields of the stored status. Another release, for example before a rollback of the
+def status_in(body: RawObject, model: type[S]) -> S:
+    """Returns the readable fields of the stored status. Another release, for example before a rollback of the
     operator, may have written values that this one does not know.
     """
     status = dict(body.get("status") or {})

@@ -74,16 +74,17 @@ class UndecidedFleets:
             return BUSY_SECONDS
         weights = self._observer.all_weights(key)
         self._statuses.forget_all_but(key, {record.uid, *(w.uid for w in weights)})
+        before = self._statuses.fleet(record)
         made = report_undecided(
             key[1],
             generation=record.generation,
             unreadable=unreadable,
-            status=self._statuses.fleet(record),
+            status=before,
             weights=weights,
             problems=problems,
             now=now,
         )
-        parts = self._parts.take_fleet(key, record.uid, record.status, made.fleet)
+        parts = self._parts.take_fleet(key, record.uid, before, made.fleet)
         parts |= self._parts.take_weights(key, weights, made.weights)
         self._parts.write(key, parts)
         return min(self._resync_seconds, self._statuses.held_back_seconds(key))
@@ -110,12 +111,13 @@ class UndecidedFleets:
         await self._callers.poll(caller, often=views)
 
     def _report(self, key: FleetKey, record: FleetRecord, now: datetime) -> None:
+        before = self._statuses.fleet(record)
         status = with_problems(
-            kept_fleet_status(self._statuses.fleet(record)),
+            kept_fleet_status(before),
             record.status.conditions,
             self._problems.of(key),
             generation=record.generation,
             now=now,
         )
-        parts = self._parts.take_fleet(key, record.uid, record.status, status)
+        parts = self._parts.take_fleet(key, record.uid, before, status)
         self._parts.write(key, parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -17,12 +18,13 @@ from tests.support.builders import (
     make_weights,
 )
 from tests.support.fake_kube import FakeCluster
+from tests.support.identities import pin
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType
-from fleet_operator.api.fleet_status import FleetStatus, WorkerCounts
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, WorkerCounts
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.observed import WeightsView
-from fleet_operator.errors import Conflict
+from fleet_operator.errors import Conflict, Unknown
 from fleet_operator.runtime.event_recorder import EventRecorder
 from fleet_operator.runtime.kube_statuses import KubeStatuses
 from fleet_operator.runtime.metrics import Metrics
@@ -50,10 +52,11 @@ class Harness:
         metrics = Metrics()
         self.recorder = EventRecorder(self.kube, metrics, Problems(), instance="test")
         self.statuses = StatusWriter(KubeStatuses(self.kube, metrics), self.recorder)
-        self.stored = stored
+        self.computed = stored
 
     async def write(self, status: FleetStatus) -> None:
-        await self._write(self.statuses.take_fleet(KEY, "fleet-1", self.stored, status))
+        before, self.computed = self.computed, status
+        await self._write(self.statuses.take_fleet(KEY, "fleet-1", before, status))
 
     async def write_weights(self, view: WeightsView, status: WeightsStatus) -> None:
         await self._write(self.statuses.take_weights(KEY, view, status))
@@ -365,20 +368,132 @@ def test_a_leader_builds_on_its_own_writes_before_its_watch_delivers_them():
     virtual_time.run(story())
 
 
-def test_a_leader_whose_watch_is_late_writes_at_its_second_try():
+def pinned(*versions: str) -> FleetStatus:
+    """The status after these versions were applied, the newest one first."""
+    pins = tuple(pin(each, f"/weights/{each}", f"sha256:{each * 64}") for each in versions)
+    applied = AppliedWeights(version=versions[0])
+    return BASE.model_copy(
+        update={"applied": applied, "applied_version": versions[0], "pinned": pins}
+    )
+
+
+class Successor:
+    """A leader that has read the status, and a former one that writes once more."""
+
+    READ, RECORDED = pinned("1"), pinned("2", "1")
+
+    def __init__(self) -> None:
+        self.harness = Harness(self.READ)
+        self.path = f"{FLEET_PATH}/status"
+        self.harness.cluster.put(FLEET_PATH, self.harness.cluster.objects[FLEET_PATH])
+        self.read = record(self.harness, self.READ)
+
+    async def former_writes(self) -> None:
+        """The last write of the former leader, over the version that both have read."""
+        former = StatusWriter(
+            KubeStatuses(self.harness.cluster.client(), Metrics()), self.harness.recorder
+        )
+        former.fleet(self.read)
+        await former.write(former.take_fleet(KEY, "fleet-1", self.READ, self.RECORDED))
+
+    async def decides(self, before: FleetStatus, **changes: object) -> None:
+        """The leader computes a status from this one, and writes it."""
+        statuses = self.harness.statuses
+        computed = before.model_copy(update={"workers": WorkerCounts(serving=1)} | changes)
+        await statuses.write(statuses.take_fleet(KEY, "fleet-1", before, computed))
+
+    @property
+    def stored(self) -> Any:
+        return self.harness.cluster.objects[self.path]["status"]
+
+    @property
+    def stored_pins(self) -> list[str]:
+        return [each["version"] for each in self.stored["pinned"]]
+
+
+def test_a_leader_keeps_what_a_former_one_has_recorded_since_it_read_the_status():
     async def story() -> None:
-        harness = Harness()
-        late = record(harness)
-        harness.statuses.fleet(late)
-        harness.cluster.put(FLEET_PATH, harness.cluster.objects[FLEET_PATH])
+        its = Successor()
+        statuses = its.harness.statuses
+        statuses.take_fleet(KEY, "fleet-1", statuses.fleet(its.read), its.READ)
+        await its.former_writes()
+        before = statuses.fleet(record(its.harness, its.RECORDED))  # its watch brings it
+        await its.decides(before)
+
+        assert before.applied_version == its.stored["appliedVersion"] == "2"
+        assert (its.stored_pins, its.stored["workers"]["serving"]) == (["2", "1"], 1)
+        assert [e.version for e in statuses.stored(its.read).pinned] == ["2", "1"]
+
+    virtual_time.run(story())
+
+
+def test_a_leader_reads_the_status_that_its_late_watch_did_not_bring_and_keeps_its_record():
+    async def story() -> None:
+        its = Successor()
+        statuses = its.harness.statuses
+        before = statuses.fleet(its.read)
+        await its.former_writes()
         with pytest.raises(Conflict):
-            await harness.write(serving(1))
+            await its.decides(before)
+        assert its.stored["workers"]["serving"] == 0
 
-        harness.statuses.fleet(late)
-        await harness.write(serving(1))
+        await its.decides(statuses.fleet(its.read))
 
-        stored = harness.cluster.objects[f"{FLEET_PATH}/status"]["status"]
-        assert stored["workers"]["serving"] == 1
+        assert (its.stored["appliedVersion"], its.stored_pins) == ("2", ["2", "1"])
+        assert its.stored["workers"]["serving"] == 1
+
+    virtual_time.run(story())
+
+
+def test_a_decision_from_before_a_former_leader_wrote_does_not_undo_its_record():
+    async def story() -> None:
+        its = Successor()
+        statuses = its.harness.statuses
+        statuses.take_fleet(KEY, "fleet-1", statuses.fleet(its.read), its.READ)
+        before = statuses.fleet(its.read)
+        await its.former_writes()
+        statuses.fleet(record(its.harness, its.RECORDED))
+        await its.decides(before)
+
+        assert (its.stored["appliedVersion"], its.stored_pins) == ("2", ["2", "1"])
+
+    virtual_time.run(story())
+
+
+def test_an_own_write_without_an_answer_is_not_the_record_of_another_process():
+    """The leader has gone back to the version before since then."""
+
+    async def story() -> None:
+        its = Successor()
+        statuses, cluster = its.harness.statuses, its.harness.cluster
+        its.harness.kube.answers_lost = True
+        with pytest.raises(Unknown):
+            await its.decides(statuses.fleet(its.read), **dict(its.RECORDED))
+        its.harness.kube.answers_lost = False
+        assert its.stored["appliedVersion"] == "2"
+
+        lost = FleetStatus.model_validate(cluster.objects[its.path]["status"])
+        back = {**dict(its.READ), "pinned": its.RECORDED.pinned}
+        statuses.take_fleet(KEY, "fleet-1", statuses.fleet(its.read), BASE.model_copy(update=back))
+        await its.decides(statuses.fleet(record(its.harness, lost)))
+
+        assert its.stored["appliedVersion"] == "1"
+
+    virtual_time.run(story())
+
+
+def test_a_conflict_on_a_fleet_that_is_gone_reads_nothing_from_its_successor():
+    async def story() -> None:
+        its = Successor()
+        before = its.harness.statuses.fleet(its.read)
+        its.harness.cluster.drop(FLEET_PATH)
+        its.harness.cluster.put(
+            FLEET_PATH, {"metadata": {"uid": "fleet-2"}, "status": its.RECORDED.to_json()}
+        )
+        with pytest.raises(Conflict):
+            await its.decides(before)
+
+        assert its.harness.statuses.fleet(its.read).applied_version == "1"
 
     virtual_time.run(story())
 
