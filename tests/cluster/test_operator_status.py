@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
@@ -12,12 +13,19 @@ from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 from tests.cluster.support.workspace import FLEET, Workspace
 from tests.model.fake_state import digest_of
+from tests.support.identities import pin
 
 from fleet_operator.api import names
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
+from fleet_operator.api.source import WeightSource
 from fleet_operator.clients.kube import KubeClient
 from fleet_operator.errors import Conflict
+from fleet_operator.runtime.event_recorder import EventRecorder
 from fleet_operator.runtime.kube_statuses import KubeStatuses
 from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.problems import Problems
+from fleet_operator.runtime.status_writer import StatusWriter
+from fleet_operator.runtime.store import FleetRecord
 
 
 @pytest.mark.usefixtures("shared_operator")
@@ -77,13 +85,7 @@ async def test_the_api_server_refuses_a_status_that_was_decided_on_an_older_flee
     """As a leader sends it that was frozen before its write, while another one led."""
     await workspace.make_fleet(replicas=1, version="1")
     metadata = (await workspace.fleet())["metadata"]
-    configuration = Configuration()
-    await config.load_kube_config(
-        str(workspace.cluster.kubeconfig), client_configuration=configuration
-    )
-    async with AsyncExitStack() as stack:
-        client = KubeClient(configuration)
-        stack.push_async_callback(client.close)
+    async with _client_of(workspace) as client:
         statuses = KubeStatuses(client, Metrics())
 
         async def write(observed: int, version: str) -> str:
@@ -103,6 +105,55 @@ async def test_the_api_server_refuses_a_status_that_was_decided_on_an_older_flee
 
         await write(2, later)
     assert (await _status(workspace))["observedGeneration"] == 2
+
+
+async def test_a_leader_keeps_what_a_former_one_has_stored_since_it_read_the_fleet(
+    workspace: Workspace,
+) -> None:
+    """The former leader was frozen before its write, and writes first. No watch brings it in time."""
+    await workspace.make_fleet(replicas=1, version="1")
+    metadata = (await workspace.fleet())["metadata"]
+    key = (workspace.namespace, FLEET)
+    read = FleetRecord(
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        generation=1,
+        deleting=False,
+        spec=None,
+        status=FleetStatus(),
+    )
+    recorded = FleetStatus(
+        applied=AppliedWeights(version="2", source=WeightSource(path="/weights/step_2")),
+        applied_version="2",
+        pinned=(pin("2", "/weights/step_2", f"sha256:{'2' * 64}"),),
+    )
+    async with _client_of(workspace) as client:
+        recorder = EventRecorder(client, Metrics(), Problems(), instance="test")
+        former, leader = (StatusWriter(KubeStatuses(client, Metrics()), recorder) for _ in range(2))
+        before = leader.fleet(read)
+        await former.write(former.take_fleet(key, read.uid, former.fleet(read), recorded))
+        uid = leader.take_fleet(key, read.uid, before, FleetStatus(replicas=1))
+        with pytest.raises(Conflict):
+            await leader.write(uid)
+        await leader.write(uid)
+
+    status = await _status(workspace)
+    assert (status["appliedVersion"], status["applied"]["version"]) == ("2", "2")
+    assert [each["version"] for each in status["pinned"]] == ["2"]
+    assert status["replicas"] == 1
+
+
+@asynccontextmanager
+async def _client_of(workspace: Workspace) -> AsyncIterator[KubeClient]:
+    configuration = Configuration()
+    await config.load_kube_config(
+        str(workspace.cluster.kubeconfig), client_configuration=configuration
+    )
+    client = KubeClient(configuration)
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 async def _status(workspace: Workspace) -> dict[str, Any]:
