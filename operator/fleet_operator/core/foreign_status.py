@@ -31,7 +31,7 @@ def with_record_of(theirs: FleetStatus, *, ours: FleetStatus, base: FleetStatus)
     """Returns our status with the applied weights and the pins that another process has recorded.
 
     Their applied weights count if ours are still those of `base`, and if they are newer by the order of
-    their pins. Those of a status that was restored from a backup are older.
+    their pins.
 
     `base`: the status from which ours was computed, and which they have overwritten.
     """
@@ -79,14 +79,16 @@ def _joined(
     is_used: Callable[[P], bool],
     most: int,
 ) -> tuple[P, ...]:
-    """The pins of both, newest first. Theirs are stored, so they count for a version that both name.
+    """The pins of both, newest first. Theirs are stored, so they come first for a version that both name.
 
-    The pins that only we have are newer if they come before all common ones. Others are the oldest.
+    The pins that only we have are newer if they come before all common ones. Others are the oldest. In
+    External fleets several pins have one version, each with its own directory.
     """
     stored = {key(e) for e in theirs}
     common = next((n for n, e in enumerate(ours) if key(e) in stored), len(ours))
     newer = ours[:common]
-    oldest = [e for e in ours[common:] if key(e) not in stored]
+    files = {(key(e), e.source) for e in theirs}
+    oldest = [e for e in ours[common:] if (key(e), e.source) not in files]
     return within_bounds((*newer, *theirs, *oldest), lambda e: e in newer or is_used(e), most=most)
 
 

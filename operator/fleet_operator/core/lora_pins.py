@@ -26,8 +26,9 @@ def with_pins_of_lora(observed: FleetObserved, name: str) -> FleetObserved:
 def known_pins(observed: FleetObserved, name: str) -> Pins:
     """Returns the pins of one adapter that the status names. New reports of workers do not count."""
     stored = observed.status if observed.stored is None else observed.stored
-    digests = {(e.version, e.run_id): e.digest for e in stored.pinned_adapters if e.adapter == name}
-    entries = tuple(e for e in observed.status.pinned_adapters if e.adapter == name)
+    pinned = _as_seen_by(stored, name).pinned
+    digests = {(e.version, e.run_id): e.digest for e in reversed(pinned)}
+    entries = _as_seen_by(observed.status, name).pinned
     return Pins(entries=entries, stored=digests)
 
 

@@ -106,7 +106,7 @@ def pins_of(observed: FleetObserved, used: Sequence[Checkpoint]) -> Pins:
     `used`: the weights in use and the desired ones.
     """
     stored = observed.status if observed.stored is None else observed.stored
-    digests = {(e.version, e.run_id): e.digest for e in stored.pinned}
+    digests = {(e.version, e.run_id): e.digest for e in reversed(stored.pinned)}  # as `Pins.of`
     known = {(e.version, e.run_id) for e in observed.status.pinned}
     asked: dict[_Key, Checkpoint] = {}
     for target in used:

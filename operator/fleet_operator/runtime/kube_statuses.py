@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from fleet_operator.api import names
@@ -10,9 +11,18 @@ from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.errors import NotFound
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.store import status_in
+from fleet_operator.runtime.store import is_edited, status_in
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStatus:
+    """The status of a fleet at a resourceVersion. `edited`: see `is_edited`."""
+
+    status: FleetStatus
+    version: str
+    edited: bool
 
 
 class KubeStatuses:
@@ -51,8 +61,8 @@ class KubeStatuses:
             return ""
         return str(stored["metadata"]["resourceVersion"])
 
-    async def read(self, *, namespace: str, name: str, uid: str) -> tuple[FleetStatus, str] | None:
-        """Returns the stored status of a fleet and its resourceVersion; None if the fleet is gone."""
+    async def read(self, *, namespace: str, name: str, uid: str) -> StoredStatus | None:
+        """Returns the stored status of a fleet; None if the fleet is gone."""
         try:
             found = await self._kube.get(f"{_root(namespace, names.FLEET_PLURAL)}/{name}")
         except NotFound:
@@ -60,7 +70,11 @@ class KubeStatuses:
         metadata = found["metadata"]
         if metadata["uid"] != uid:
             return None
-        return status_in(found, FleetStatus), str(metadata["resourceVersion"])
+        return StoredStatus(
+            status=status_in(found, FleetStatus),
+            version=str(metadata["resourceVersion"]),
+            edited=is_edited(found),
+        )
 
 
 def _root(namespace: str, plural: str) -> str:

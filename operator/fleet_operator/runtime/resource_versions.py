@@ -17,6 +17,7 @@ class ResourceVersions:
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
 
     def note(self, uid: str, version: str) -> None:
         """Note that an object was read or written at this version.
@@ -26,10 +27,18 @@ class ResourceVersions:
         if not is_later(self._known.get(uid, ""), version):
             self._known[uid] = version
 
+    def note_lower(self, uid: str) -> None:
+        """Note that the API server refused the known version and has a lower one: it was restored from a
+        backup. Writes name no version until it has a later one than before.
+        """
+        self._refused[uid] = self._known.get(uid, "")
+
     def of(self, uid: str) -> str:
         """The version that a write must name; empty for any."""
-        return self._known.get(uid, "")
+        known = self._known.get(uid, "")
+        return "" if known == self._refused.get(uid) else known
 
     def forget(self, uid: str) -> None:
         """Forget an object that is gone."""
         self._known.pop(uid, None)
+        self._refused.pop(uid, None)

@@ -27,9 +27,9 @@ from fleet_operator.core.events import (
 )
 from fleet_operator.core.foreign_status import with_record_of
 from fleet_operator.core.observed import UnreadWeights, WeightsView
-from fleet_operator.errors import Conflict
+from fleet_operator.errors import Conflict, FleetError, Unknown
 from fleet_operator.runtime.event_recorder import EventRecorder, Subject
-from fleet_operator.runtime.kube_statuses import KubeStatuses
+from fleet_operator.runtime.kube_statuses import KubeStatuses, StoredStatus
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.resource_versions import ResourceVersions, is_later
 from fleet_operator.runtime.status_metrics import Shown, ShownFleet, ShownWeights
@@ -71,8 +71,9 @@ class StatusWriter:
     def fleet(self, record: FleetRecord) -> FleetStatus:
         """The fleet's last status: the last computed one, or else the stored one."""
         known = self._fleets.get(record.uid)
-        self._versions.note(record.uid, record.version)
-        _note_record(known, record.status, record.version)
+        if known is None or known.sending is None:
+            self._versions.note(record.uid, record.version)  # only with what it has recorded
+        _note_record(known, record)
         return known.computed if known else record.status
 
     def stored(self, record: FleetRecord) -> FleetStatus:
@@ -201,13 +202,16 @@ class StatusWriter:
             known.written_at = -NEVER
             await self._read_again(subject)
             raise
-        except BaseException:
-            known.written_at, known.lost = -NEVER, status
+        except BaseException as error:
+            known.written_at = -NEVER
+            if isinstance(error, Unknown) or not isinstance(error, FleetError):
+                known.lost = status
             raise
         finally:
             known.sending = None
-        known.written, known.version = status, version or known.version
-        known.lost = None
+        known.written, known.lost = status, None
+        if is_later(version, known.version):
+            known.version = version
         if subject.kind == names.FLEET_KIND:
             self._versions.note(subject.uid, version)
 
@@ -219,21 +223,27 @@ class StatusWriter:
         if known is None:
             return
         known.sending = None
+        refused = self._versions.of(subject.uid)
         found = await self._objects.read(
             namespace=subject.namespace, name=subject.name, uid=subject.uid
         )
-        if found is not None:
-            status, version = found
-            self._versions.note(subject.uid, version)
-            _note_record(known, status, version)
+        if found is None:
+            return
+        if is_later(refused, found.version):
+            self._versions.note_lower(subject.uid)
+            known.written = found.status
+            return
+        self._versions.note(subject.uid, found.version)
+        _note_record(known, found)
 
 
-def _note_record(known: _Written[FleetStatus] | None, status: FleetStatus, version: str) -> None:
+def _note_record(known: _Written[FleetStatus] | None, stored: FleetRecord | StoredStatus) -> None:
     """Note a stored status of a fleet, as `_note_stored`, and what another process has recorded in it."""
-    before = known.written if known else status
-    if known is None or not _note_stored(known, status, version):
+    if known is None:
         return
-    if status not in (before, known.lost):
+    before, status = known.written, stored.status
+    is_new = _note_stored(known, status, stored.version)
+    if is_new and not stored.edited and status not in (before, known.lost):
         known.computed = with_record_of(status, ours=known.computed, base=before)
 
 

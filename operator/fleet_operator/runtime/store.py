@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 RawObject = Mapping[str, Any]
 S = TypeVar("S", FleetStatus, WeightsStatus)
 _MAX_NAMED_FIELDS = 3
+_RECORD = frozenset({"f:applied", "f:pinned", "f:pinnedAdapters"})
+"""The fields of a fleet's status that an operator process takes over from another one."""
 _UNREADABLE = (ValidationError, KeyError, TypeError, ValueError, AttributeError)
 """The errors of reading an object of an unknown shape."""
 
@@ -40,6 +42,7 @@ class FleetRecord:
         version: its resourceVersion.
         unreadable: why this generation's spec is not readable; empty if it is.
         spec: the last readable spec; None without one.
+        edited: see `is_edited`.
     """
 
     uid: str
@@ -49,6 +52,7 @@ class FleetRecord:
     spec: FleetSpec | None
     status: FleetStatus
     unreadable: str = ""
+    edited: bool = False
 
 
 class Store:
@@ -119,6 +123,7 @@ class Store:
             spec=spec,
             status=status_in(body, FleetStatus),
             unreadable=unreadable,
+            edited=is_edited(body),
         )
         self._on_change(key)
 
@@ -239,6 +244,19 @@ def _why(error: Exception) -> str:
     ]
     more = len(found) - _MAX_NAMED_FIELDS
     return "; ".join(found[:_MAX_NAMED_FIELDS]) + (f"; and {more} more" if more > 0 else "")
+
+
+def is_edited(body: RawObject) -> bool:
+    """Whether the applied weights or the pins in a fleet's status are those of another field manager, such
+    as a backup tool, and not of an operator process.
+
+    Source: Kubernetes meta/v1 ManagedFieldsEntry and FieldsV1.
+    """
+    return any(
+        not _RECORD.isdisjoint(entry.get("fieldsV1", {}).get("f:status", {}))
+        for entry in body["metadata"].get("managedFields") or ()
+        if entry.get("manager") != names.FIELD_MANAGER
+    )
 
 
 def status_in(body: RawObject, model: type[S]) -> S:

@@ -14,6 +14,8 @@ from fleet_operator.api.fleet_status import (
     PinnedAdapter,
 )
 from fleet_operator.core.foreign_status import with_record_of
+from fleet_operator.core.identity import WeightsId
+from fleet_operator.core.pins import Pins
 
 A, B = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 
@@ -65,15 +67,28 @@ def test_a_rollback_of_this_leader_keeps_its_place_in_the_order():
 
 
 @pytest.mark.parametrize(
-    "restored",
+    "older",
     [status("1", ["1"]), status("1"), status(None), status("0", ["2", "1"])],
     ids=["older", "without pins", "empty", "not pinned"],
 )
-def test_a_status_from_a_backup_undoes_nothing(restored):
+def test_a_status_that_a_former_leader_decided_on_an_older_one_undoes_nothing(older):
     read = status("2", ["2", "1"])
-    kept = with_record_of(restored, ours=read, base=read)
+    kept = with_record_of(older, ours=read, base=read)
 
     assert (kept.applied.version, named(kept)) == ("2", ["2", "1"])
+
+
+def test_pins_of_one_version_from_several_directories_stay():
+    """As in External fleets, where a trainer names no run."""
+
+    def from_runs(*runs: str) -> FleetStatus:
+        return FleetStatus(pinned=tuple(pin("40", f"/{run}/step_40", A) for run in runs))
+
+    read = from_runs("run-8", "run-7")
+    kept = with_record_of(from_runs("run-7"), ours=from_runs("run-9", "run-8", "run-7"), base=read)
+
+    paths = {str(each.source.path) for each in kept.pinned}
+    assert paths == {f"/run-{n}/step_40" for n in (7, 8, 9)}
 
 
 def test_a_model_without_a_pin_is_older_than_what_a_former_leader_applied():
@@ -88,7 +103,11 @@ def test_the_stored_digest_of_a_version_is_the_first_one():
     ours = status("1", ["2", "1"], digest=B)
     kept = with_record_of(status("1", ["2", "1"]), ours=ours, base=read)
 
-    assert {e.digest for e in kept.pinned} == {A}
+    assert (named(kept), {e.digest for e in kept.pinned}) == (["2", "1"], {A})
+    elsewhere = pin("2", "/elsewhere", B)
+    ours = ours.model_copy(update={"pinned": (elsewhere, *ours.pinned[1:])})
+    kept = with_record_of(status("1", ["2", "1"]), ours=ours, base=read)
+    assert Pins(entries=kept.pinned).of(WeightsId("2")).digest == A
 
 
 def test_the_pins_of_adapters_stay_too():
