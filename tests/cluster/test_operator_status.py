@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -141,6 +142,40 @@ async def test_a_leader_keeps_what_a_former_one_has_stored_since_it_read_the_fle
     assert (status["appliedVersion"], status["applied"]["version"]) == ("2", "2")
     assert [each["version"] for each in status["pinned"]] == ["2"]
     assert status["replicas"] == 1
+
+
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_running_operator_keeps_the_pins_of_another_process_and_not_those_of_kubectl(
+    workspace: Workspace,
+) -> None:
+    await workspace.make_fleet(replicas=1, version="1")
+    await workspace.applied("1", replicas=1)
+    pins = (await _status(workspace))["pinned"]
+    of_kubectl, of_operator = (
+        {"version": v, "digest": f"sha256:{v * 64}", "source": {"path": f"/weights/step_{v}"}}
+        for v in "89"
+    )
+    edit = json.dumps({"status": {"pinned": [of_kubectl, *pins]}})
+    await workspace.kubectl(
+        *("patch", "inferencefleet", FLEET, "--subresource=status", "--type=merge", "-p", edit)
+    )
+    await workspace.publish("2")
+    await workspace.applied("2", replicas=1)
+    fleet = await workspace.fleet()
+    assert [each["version"] for each in fleet["status"]["pinned"]] == ["2", "1", "base"]
+
+    async with _client_of(workspace) as client:
+        await KubeStatuses(client, Metrics()).write(
+            names.FLEET_PLURAL,
+            namespace=workspace.namespace,
+            name=FLEET,
+            uid=fleet["metadata"]["uid"],
+            status={**fleet["status"], "pinned": [of_operator, *fleet["status"]["pinned"]]},
+        )
+    await workspace.publish("3")
+    await workspace.applied("3", replicas=1)
+    pinned = (await _status(workspace))["pinned"]
+    assert [each["version"] for each in pinned] == ["3", "9", "2", "1", "base"]
 
 
 @asynccontextmanager

@@ -287,6 +287,16 @@ class TestPins:
         ]
         assert {c.digest for c in decided(stored).worker_calls} == {D2}
 
+    def test_the_first_of_several_pins_of_a_version_counts_as_stored(self):
+        """A fleet that was External has one for each directory."""
+        first = decided(self.staged_by_all()).fleet
+        (own,) = [p for p in first.pinned if p.version == "1"]
+        other = pin("1", RUN_8, D1)
+        status = first.model_copy(update={"pinned": (own, other)})
+        then = decided(replace(self.staged_by_all(), status=status, stored=status))
+
+        assert texts_of(then.worker_calls) == ["apply 1 on policy-0", "apply 1 on policy-1"]
+
     @pytest.mark.parametrize(
         ("read", "named"),
         [

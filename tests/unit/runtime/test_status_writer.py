@@ -24,13 +24,13 @@ from fleet_operator.api.conditions import ConditionReason, ConditionType
 from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, WorkerCounts
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.observed import WeightsView
-from fleet_operator.errors import Conflict, Unknown
+from fleet_operator.errors import Conflict, Retryable, Unknown
 from fleet_operator.runtime.event_recorder import EventRecorder
 from fleet_operator.runtime.kube_statuses import KubeStatuses
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.status_writer import NEVER, PROGRESS_SECONDS, StatusWriter
-from fleet_operator.runtime.store import FleetRecord
+from fleet_operator.runtime.store import FleetRecord, is_edited
 
 KEY = ("rl", "policy")
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
@@ -478,6 +478,87 @@ def test_an_own_write_without_an_answer_is_not_the_record_of_another_process():
         await its.decides(statuses.fleet(record(its.harness, lost)))
 
         assert its.stored["appliedVersion"] == "1"
+
+    virtual_time.run(story())
+
+
+def test_an_event_in_the_middle_of_a_write_is_noted_with_its_record_or_not_at_all():
+    """The write fails, and the next one names the version that this process has read."""
+
+    async def story() -> None:
+        its = Successor()
+        statuses, kube = its.harness.statuses, its.harness.kube
+        before = statuses.fleet(its.read)
+        kube.delay_seconds, kube.error = 1.0, Retryable("429 too many requests")
+        writing = asyncio.ensure_future(its.decides(before))
+        await asyncio.sleep(0.5)
+        await its.former_writes()
+        statuses.fleet(record(its.harness, its.RECORDED))
+        with pytest.raises(Retryable):
+            await writing
+        kube.delay_seconds, kube.error = 0, None
+        with pytest.raises(Conflict):
+            await its.decides(before)
+        await its.decides(statuses.fleet(its.read))
+
+        assert (its.stored["appliedVersion"], its.stored_pins) == ("2", ["2", "1"])
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["from the watch", "read after a conflict"])
+def test_a_status_that_a_backup_tool_has_restored_is_written_over(watched):
+    """The fleet was rolled back to version 1 after the backup."""
+
+    async def story() -> None:
+        its = Successor()
+        statuses, cluster = its.harness.statuses, its.harness.cluster
+        statuses.take_fleet(KEY, "fleet-1", statuses.fleet(its.read), its.READ)
+        before = statuses.fleet(its.read)
+        fields = {"f:status": {"f:applied": {"f:version": {}}}}
+        entry = {"manager": "velero-server", "operation": "Update", "fieldsV1": fields}
+        backup = cluster.objects[FLEET_PATH] | {"status": its.RECORDED.to_json()}
+        backup["metadata"]["managedFields"] = [entry]
+        restored = cluster.put(FLEET_PATH, backup)
+        if watched:
+            fleet = FleetRecord(
+                uid="fleet-1",
+                version=restored["metadata"]["resourceVersion"],
+                generation=1,
+                deleting=False,
+                spec=None,
+                status=its.RECORDED,
+                edited=is_edited(restored),
+            )
+            assert statuses.fleet(fleet).applied_version == "1"
+        else:
+            with pytest.raises(Conflict):
+                await its.decides(before)
+        await its.decides(statuses.fleet(its.read))
+
+        assert (its.stored["appliedVersion"], its.stored_pins) == ("1", ["1"])
+
+    virtual_time.run(story())
+
+
+def test_statuses_are_written_after_the_api_server_was_restored_from_a_backup():
+    """Its resourceVersions have gone back, and the watch shows what it showed before."""
+
+    async def story() -> None:
+        harness = Harness()
+        before = replace(record(harness), version="1000")
+        for count in range(1, 4):
+            status = harness.statuses.fleet(before)
+            uid = harness.statuses.take_fleet(
+                KEY, "fleet-1", status, serving(count, observed_generation=count)
+            )
+            if count == 1:
+                with pytest.raises(Conflict):
+                    await harness.statuses.write(uid)
+            await harness.statuses.write(uid)
+
+            stored = harness.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+            assert stored["workers"]["serving"] == count
 
     virtual_time.run(story())
 
