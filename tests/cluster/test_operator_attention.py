@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.support.admin import Json
+from tests.cluster.support.admin import ApiError, Json
 from tests.cluster.support.fixtures import install
 from tests.cluster.support.workspace import FLEET, Release, Workspace
 
@@ -100,10 +101,20 @@ async def test_an_invalid_overlay_in_a_rollout_restarts_no_worker(
         return await workspace.phase() in {"Staging", "Pausing", "Loading"}
 
     await workspace.until(under_way, "the rollout is under way")
-    # An API server drops null from a merge patch: it must come in by a whole object.
-    fleet = await workspace.fleet()
-    fleet["spec"]["podOverlay"] = {"spec": {"tolerations": None}}
-    await workspace.admin.replace(workspace.path("inferencefleets"), fleet)
+
+    async def replaced() -> bool:
+        # An API server drops null from a merge patch: it must come in by a whole object.
+        fleet = await workspace.fleet()
+        fleet["spec"]["podOverlay"] = {"spec": {"tolerations": None}}
+        try:
+            await workspace.admin.replace(workspace.path("inferencefleets"), fleet)
+        except ApiError as error:
+            if error.status != HTTPStatus.CONFLICT:  # the operator has written the status
+                raise
+            return False
+        return True
+
+    await workspace.until(replaced, "the overlay is in the spec")
 
     stalled = await _stalled(workspace)
     assert stalled["reason"] == "InvalidSpec"

@@ -189,8 +189,8 @@ def test_every_token_says_which_version_of_the_adapter_made_it(lab: Lab) -> None
 def test_a_running_request_keeps_its_version_over_a_swap(lab: Lab) -> None:
     first, second = lab.write(1), lab.write(2)
     lab.put("1", first)
-    alone = lab.tokens(max_tokens=800)
-    thread, found = in_background(lambda: lab.ask(max_tokens=800))
+    alone = lab.tokens(max_tokens=3000)
+    thread, found = in_background(lambda: lab.ask(max_tokens=3000))
     eventually(lambda: lab.state.get("requests") == 1)
     lab.put("2", second)
     retiring = lab.state["retiring"]
@@ -201,7 +201,7 @@ def test_a_running_request_keeps_its_version_over_a_swap(lab: Lab) -> None:
     assert choice["token_ids"] == alone
     (span,) = choice["weight_versions"]
     assert span.pop("adapter_digest")
-    assert span == lab.worker.span(0, 800, adapter="1")
+    assert span == lab.worker.span(0, 3000, adapter="1")
     eventually(lambda: lab.state["retiring"] == [])
     assert lab.worker.state()["adapter_slots"]["used"] == 1
 

@@ -40,7 +40,7 @@ def trainer(driven: WorkerProcess) -> Iterator[Trainer]:
 
 def in_flight(worker: WorkerProcess, **sampling: Any) -> tuple[threading.Thread, list[Any]]:
     replies: list[Any] = []
-    body = token_request([1, 2, 3], **{"max_tokens": 1000, **sampling})
+    body = token_request([1, 2, 3], **{"max_tokens": 3000, **sampling})
     thread = threading.Thread(
         target=lambda: replies.append(
             worker.public.post("/inference/v1/generate", json=body).json()["choices"][0]
@@ -162,7 +162,7 @@ def test_a_pause_that_waits_answers_when_no_request_runs(
 
     assert reply == {"status": "paused", "inflight_requests": 0}
     thread.join(timeout=60)
-    assert len(replies[0]["token_ids"]) == 1000
+    assert len(replies[0]["token_ids"]) == 3000
 
 
 def test_a_pause_without_effect_is_not_answered_with_200(

@@ -20,7 +20,7 @@ from tests.support.checkpoints import copy_of
 from tests.support.environments import ENGINE_ARGUMENTS, engine_environment, worker_python
 from tests.support.selection import others_long
 from tests.support.waiting import eventually
-from tests.support.worker import TOKEN, WorkerProcess, token_request
+from tests.support.worker import TOKEN, WorkerProcess, command_of, token_request
 
 from fleet_worker.process.manifest import digest_in
 
@@ -246,7 +246,7 @@ def _imports(worker: WorkerProcess) -> bool:
 
 
 def _waits_for_its_engine(worker: WorkerProcess) -> bool:
-    return any("multiprocessing.spawn" in _command_of(pid) for pid in worker.engine_pids())
+    return any("multiprocessing.spawn" in command_of(pid) for pid in worker.engine_pids())
 
 
 @pytest.mark.parametrize(
@@ -262,10 +262,6 @@ def test_a_worker_that_is_stopped_while_it_starts_ends_at_once(
         assert worker.exit_code(within_seconds=ORDERLY_SECONDS) == 0
         assert "stopped while starting" in worker.log()
         eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
-
-
-def _command_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from tests.support.worker import WorkerProcess, events_of, token_request
 
 NewVersion = Callable[[], str]
 Body = dict[str, Any]
-LONG = 1000
+LONG = 3000
+"""Tokens of a request that still runs when a test has swapped the weights, also on a fast machine."""
 
 _CHAT: Body = {
     "model": "policy",

@@ -213,7 +213,7 @@ def test_a_drain_that_takes_too_long_becomes_a_keep(
     worker: WorkerProcess, weights: Weights, home: str
 ) -> None:
     replies: list[httpx.Response] = []
-    request = token_request([1, 2, 3], max_tokens=1500)
+    request = token_request([1, 2, 3], max_tokens=3500)
     running = threading.Thread(
         target=lambda: replies.append(worker.public.post("/inference/v1/generate", json=request))
     )
@@ -226,7 +226,7 @@ def test_a_drain_that_takes_too_long_becomes_a_keep(
     assert state["requests_held"] == 1
     worker.must("resume", version=home)
     running.join(timeout=60)
-    assert len(replies[0].json()["choices"][0]["token_ids"]) == 1500
+    assert len(replies[0].json()["choices"][0]["token_ids"]) == 3500
 
 
 def test_an_abort_ends_requests_with_the_tokens_they_have(

@@ -263,7 +263,7 @@ def test_a_transfer_that_fails_leaves_the_last_good_weights_behind_the_latch(run
 
 def test_skyrl_pauses_with_clients_waiting_and_puts_engines_to_sleep(run: Run) -> None:
     trainer = run.trainer
-    thread, replies = run.in_flight(max_tokens=600)
+    thread, replies = run.in_flight()
     trainer.must("/pause?mode=keep&clear_cache=false")
     assert trainer.client.request("GET", "/get_world_size", json={}).json() == {"world_size": 1}
     assert trainer.must("/reset_prefix_cache", reset_running_requests=True) == {"success": True}

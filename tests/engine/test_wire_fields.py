@@ -124,7 +124,7 @@ def test_a_priority_decides_which_request_comes_first(
     done: list[str] = []
 
     def generate(name: str, priority: int, count: int = 1) -> None:
-        sampling = {"max_tokens": 300, "ignore_eos": True, "n": count}
+        sampling = {"max_tokens": 2000, "ignore_eos": True, "n": count}
         if count > 1:
             ask(worker, GENERATE, token_ids=PROMPT, sampling_params=sampling, priority=priority)
         else:

@@ -26,7 +26,8 @@ from tests.support.worker import WorkerProcess, events_of
 
 NewVersion = Callable[[], str]
 Json = dict[str, Any]
-LONG = 1000
+LONG = 3000
+"""Tokens of a request that still runs when a test has swapped the weights, also on a fast machine."""
 MESSAGES = [{"role": "user", "content": "go"}]
 
 

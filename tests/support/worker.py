@@ -141,9 +141,8 @@ class WorkerProcess:
     def children_of(self, parent: int) -> list[int]:
         """Processes that another has started, except for Python's own helpers."""
         threads = Path(f"/proc/{parent}/task").glob("*/children")
-        pids = [int(pid) for children in threads for pid in children.read_text().split()]
-        names = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in pids}
-        return [pid for pid, name in names.items() if "resource_tracker" not in name]
+        pids = [int(pid) for children in threads for pid in _read_proc(children).split()]
+        return [pid for pid in pids if "resource_tracker" not in command_of(pid)]
 
     def kill(self) -> None:
         """End the whole session of processes, whatever state it is in."""
@@ -268,6 +267,18 @@ class WorkerProcess:
         ]
         assert len(found) == 1, f"{name}{labels}: {found}"
         return found[0]
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process; empty if it has ended."""
+    return _read_proc(Path(f"/proc/{pid}/cmdline"))
+
+
+def _read_proc(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (FileNotFoundError, ProcessLookupError):  # the process or thread has just ended
+        return ""
 
 
 def _as_in_a_pod() -> list[str]:

@@ -8,6 +8,7 @@ import asyncio
 import gzip
 import itertools
 import json
+import time
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -232,15 +233,14 @@ class TestCost:
         self, worker: HostileWorker, body: bytes
     ) -> None:
         worker.body = body
-        loop = asyncio.get_running_loop()
         worst, done = 0.0, asyncio.Event()
 
         async def watch() -> None:
             nonlocal worst
             while not done.is_set():
-                began = loop.time()
+                began = time.thread_time()  # a machine that halts is not the parser's cost
                 await asyncio.sleep(0.01)
-                worst = max(worst, loop.time() - began)
+                worst = max(worst, time.thread_time() - began)
 
         watching = asyncio.create_task(watch())
         answer = await ask(worker)

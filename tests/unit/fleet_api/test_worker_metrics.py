@@ -167,7 +167,7 @@ async def test_a_fleet_that_is_too_large_for_one_page_is_409(api: Api) -> None:
 async def test_workers_that_are_silent_hide_no_others(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_metrics, "PAGE_SECONDS", 1.0)
+    monkeypatch.setattr(worker_metrics, "PAGE_SECONDS", 5.0)
     silent, end = 120, asyncio.Event()
 
     async def show(request: web.Request) -> web.Response:

@@ -290,8 +290,8 @@ def test_a_file_system_that_hangs_during_the_read_fails_the_start(
 def test_a_slow_file_system_is_waited_for(
     prepare: Prepare, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
 ) -> None:
-    monkeypatch.setattr(start_up, "SILENCE_SECONDS", 0.5)
-    read, pieces = TinyInspector.read, 8
+    monkeypatch.setattr(start_up, "SILENCE_SECONDS", 2.5)
+    read, pieces = TinyInspector.read, 30
 
     def slowly(
         inspector: TinyInspector, checkpoint: Any, *, budget: int, check_cancelled: Any
