@@ -147,12 +147,13 @@ def test_no_flag_is_refused_but_those_that_are_owned() -> None:
 
 
 @pytest.mark.long
-def test_cache_flags_of_vllm_are_seen_in_its_configuration(weights: Any) -> None:
+def test_flags_of_vllm_that_keep_old_weights_are_seen_in_its_configuration(weights: Any) -> None:
     store = '--kv-transfer-config={"kv_connector": "ExampleConnector", "kv_role": "kv_both"}'
     encoder = '--ec-transfer-config={"ec_connector": "ECExampleConnector", "ec_role": "ec_both"}'
     manager = '--ec-manager-config={"encoder_cache_manager_cls": "theirs.Manager"}'
     own = "--kv-offloading-size=1"
-    flags = json.dumps([[], [own], [store], [encoder], [manager]])
+    prefetch, unified = "--offload-group-size=2", "--cpu-offload-gb=1"
+    flags = json.dumps([[], [own], [store], [encoder], [manager], [prefetch], [unified]])
     done = subprocess.run(
         [worker_python(), "-c", _CONFIGURE, str(weights.a), flags],
         capture_output=True,
@@ -167,6 +168,8 @@ def test_cache_flags_of_vllm_are_seen_in_its_configuration(weights: Any) -> None
     assert "ExampleConnector" in found[store][0]
     assert "ECExampleConnector" in found[encoder][0]
     assert "theirs.Manager" in found[manager][0]
+    assert "offload_group_size is 2" in found[prefetch][0]
+    assert "cpu_offload_gb is 1" in found[unified][0]
     (sentence,) = found["rebalanced"]
     assert "enable_eplb" in sentence
 

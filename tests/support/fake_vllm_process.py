@@ -30,6 +30,10 @@ class FakeClient:
             kv_transfer_config=None,
             ec_transfer_config=None,
             ec_manager_config=SimpleNamespace(encoder_cache_manager_cls=None),
+            offload_config=SimpleNamespace(
+                prefetch=SimpleNamespace(offload_group_size=0),
+                uva=SimpleNamespace(cpu_offload_gb=0),
+            ),
         )
         self.output_processor = SimpleNamespace(request_states={}, parent_requests={})
         self.first_generate = self.generate

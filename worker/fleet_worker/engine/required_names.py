@@ -113,6 +113,8 @@ CONFIGURATION_NAMES = (
     "ec_transfer_config.ec_connector",
     "ec_manager_config.encoder_cache_manager_cls",
     "parallel_config.enable_eplb",
+    "offload_config.prefetch.offload_group_size",
+    "offload_config.uva.cpu_offload_gb",
     "parallel_config.world_size",
     "parallel_config.tensor_parallel_size",
     "parallel_config.pipeline_parallel_size",

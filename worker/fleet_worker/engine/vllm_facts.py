@@ -44,6 +44,7 @@ def unsafe_settings(config: Any) -> list[str]:
             _encoder_cache(config.ec_transfer_config),
             _encoder_cache_manager(config.ec_manager_config),
             _experts(config.parallel_config),
+            _offloaded_weights(config.offload_config),
         ]
     except AttributeError as error:
         raise UnsupportedEngineError(
@@ -89,6 +90,17 @@ def _experts(parallel: Any) -> str:
     return (
         "parallel_config.enable_eplb is set: a load would put experts where the rebalanced router"
         " does not look for them; remove --enable-eplb"
+    )
+
+
+def _offloaded_weights(offload: Any) -> str:
+    group, gigabytes = offload.prefetch.offload_group_size, offload.uva.cpu_offload_gb
+    if not group and not gigabytes:
+        return ""
+    return (
+        f"offload_config.prefetch.offload_group_size is {group} and uva.cpu_offload_gb is"
+        f" {gigabytes:g}: a load would leave old weights in the host's memory; remove the flags"
+        " --offload-* and --cpu-offload-*"
     )
 
 

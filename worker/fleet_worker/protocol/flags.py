@@ -71,6 +71,16 @@ OWNED_ENGINE_FLAGS = (
         "a load puts experts back to their first places, where the rebalanced router does not look;"
         " remove the flag",
     ),
+    OwnedFlag(
+        "--offload",
+        "vLLM cannot load into offloaded layers, which keep old weights; remove the flag",
+        family=True,
+    ),
+    OwnedFlag(
+        "--cpu-offload",
+        "vLLM cannot load into offloaded layers, which keep old weights; remove the flag",
+        family=True,
+    ),
     OwnedFlag("--enable-lora", "spec.adapters.max turns adapters on"),
     OwnedFlag("--max-loras", "spec.adapters.max sets the number of adapters"),
     OwnedFlag("--max-cpu-loras", "spec.adapters.max sets the number of adapters"),

@@ -22,12 +22,20 @@ def configuration(**changed: Any) -> SimpleNamespace:
         "ec_transfer_config": None,
         "ec_manager_config": SimpleNamespace(encoder_cache_manager_cls=None),
         "parallel_config": SimpleNamespace(enable_eplb=False),
+        "offload_config": offload(),
     }
     return SimpleNamespace(**(usual | changed))
 
 
 def connector(name: str | None, module: str | None = None) -> SimpleNamespace:
     return SimpleNamespace(kv_connector=name, kv_connector_module_path=module)
+
+
+def offload(group_size: int = 0, gigabytes: float = 0) -> SimpleNamespace:
+    return SimpleNamespace(
+        prefetch=SimpleNamespace(offload_group_size=group_size),
+        uva=SimpleNamespace(cpu_offload_gb=gigabytes),
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,6 +64,8 @@ def test_settings_that_keep_nothing_of_old_weights_pass(changed: dict[str, Any])
             "theirs.Manager",
         ),
         ({"parallel_config": SimpleNamespace(enable_eplb=True)}, "enable_eplb"),
+        ({"offload_config": offload(group_size=8)}, "offload_group_size is 8"),
+        ({"offload_config": offload(gigabytes=0.5)}, "cpu_offload_gb is 0.5"),
     ],
 )
 def test_a_setting_that_keeps_something_of_old_weights_is_refused_with_a_remedy(
@@ -68,7 +78,14 @@ def test_a_setting_that_keeps_something_of_old_weights_is_refused_with_a_remedy(
 
 
 @pytest.mark.parametrize(
-    "field", ["kv_transfer_config", "ec_transfer_config", "ec_manager_config", "parallel_config"]
+    "field",
+    [
+        "kv_transfer_config",
+        "ec_transfer_config",
+        "ec_manager_config",
+        "parallel_config",
+        "offload_config",
+    ],
 )
 def test_a_vllm_that_moved_a_setting_is_refused(
     field: str, monkeypatch: pytest.MonkeyPatch

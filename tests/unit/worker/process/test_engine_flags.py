@@ -43,6 +43,13 @@ def test_unusual_spellings_are_refused(argument: str) -> None:
         "--kv-offloading-backend=lmcache",
         "--ec-transfer-config={}",
         "--ec-manager-config={}",
+        "--offload-backend=prefetch",
+        "--offload-group-size=8",
+        "--offload_num_in_group=2",
+        "--offload-prefetch-step=1",
+        "--offload-params=mlp",
+        "--cpu-offload-gb=1",
+        "--cpu-offload-params=mlp",
     ],
 )
 def test_a_flag_that_keeps_something_of_old_weights_is_refused(
