@@ -35,9 +35,16 @@ class RankCalls:
             result, error = None, described(raised)
         return {"method": method, "error": error, "result": result}
 
-    def rlfleet_add_adapter(self, name: str, number: int, path: str) -> None:
-        """Put an adapter into a slot."""
+    def rlfleet_add_adapter(self, name: str, number: int, path: str) -> list[str]:
+        """Put an adapter into a slot.
+
+        Returns:
+            The adapter's modules that this process does not apply. vLLM drops them without an error.
+        """
         self.add_lora(lora_request(name, number, path))  # type: ignore[attr-defined]  # of vLLM's Worker
+        manager = self.model_runner.get_model().lora_manager  # type: ignore[attr-defined]  # of vLLM's Worker
+        # vLLM has put the parts of fused layers and of experts together, under the layer's name.
+        return sorted(set(manager.get_adapter(number).loras) - set(manager.modules))
 
     def rlfleet_adapters(self) -> list[int]:
         """Return the numbers of the adapters in slots."""

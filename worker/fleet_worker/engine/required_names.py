@@ -96,6 +96,7 @@ ENGINE_NAMES = (
     Name(f"{_RELOAD}.types", "LayerReloadingInfo.can_load"),
     Name(f"{_RELOAD}.types", "LayerReloadingInfo.reset"),
     Name(f"{_RELOAD}.types", "LayerReloadingInfo", ("kernel_tensors", "loaded_weights")),
+    Name("vllm.lora.model_manager", "LoRAModelManager.get_adapter", ("adapter_id",)),
 )
 """Names to check in the engine's processes, which import these modules anyway."""
 
@@ -104,8 +105,15 @@ OBJECT_NAMES = (
     "vllm.v1.engine.output_processor:OutputProcessor.request_states",
     "vllm.v1.engine.output_processor:OutputProcessor.parent_requests",
     "vllm.outputs:CompletionOutput.weight_versions",
+    "vllm.model_executor.models.interfaces:SupportsLoRA.lora_manager",
+    "vllm.lora.model_manager:LoRAModelManager.modules",
+    "vllm.lora.lora_model:LoRAModel.loras",
 )
-"""Attributes that `check_objects` and `check_engine` check on objects, by the class that sets them."""
+"""Attributes of objects, by the class that sets them.
+
+`check_objects` and `check_engine` check the first ones. Without those of LoRA each load of an adapter
+fails.
+"""
 
 CONFIGURATION_NAMES = (
     "kv_transfer_config.kv_connector",

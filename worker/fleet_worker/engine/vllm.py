@@ -118,9 +118,17 @@ class VllmEngine:
         return Checksum(hashlib.sha256(checksums.encode()).hexdigest(), is_complete=complete)
 
     async def add_adapter(self, adapter: EngineAdapter) -> None:
-        """Put an adapter into a slot, and check that the engine lists it."""
+        """Put an adapter into a slot, and check that the engine lists and applies all of it."""
         add, given = "rlfleet_add_adapter", {"name": adapter.name, "path": adapter.path}
-        await self._processes.call(add, touched=False, number=adapter.number, **given)
+        answers = await self._processes.call(add, touched=False, number=adapter.number, **given)
+        # A stage of a pipeline lacks the modules of the other stages.
+        if dropped := sorted(set.intersection(*map(set, answers))):
+            raise EngineFailure(
+                f"the engine does not apply {counted(len(dropped), 'module')} of {adapter}, such as"
+                f" {dropped[0]}; train it without them, set --enable-tower-connector-lora for vision"
+                " modules, or remove --lora-target-modules",
+                touched=False,
+            )
         if not all(adapter.number in slots for slots in await self._adapters()):
             raise EngineFailure(f"the engine did not load {adapter}", touched=False)
 

@@ -21,15 +21,25 @@ class FakeLoRARequest:
     lora_path: str
 
 
+LORAS = ("layers.0.qkv_proj", "layers.0.o_proj", "visual.0.qkv")
+
+
 class FakeWorker(RankCalls):
     """vLLM's worker, as far as it is called."""
 
-    def __init__(self) -> None:
+    def __init__(self, applied: tuple[str, ...] = ()) -> None:
         self.added: list[FakeLoRARequest] = []
+        self.manager = SimpleNamespace(modules=dict.fromkeys(applied), get_adapter=self.get_adapter)
+        model = SimpleNamespace(lora_manager=self.manager)
+        self.model_runner = SimpleNamespace(get_model=lambda: model)
 
     def add_lora(self, request: FakeLoRARequest) -> bool:
         self.added.append(request)
         return True
+
+    def get_adapter(self, number: int) -> Any:
+        assert number in [request.lora_int_id for request in self.added]
+        return SimpleNamespace(loras=dict.fromkeys(LORAS))
 
     def list_loras(self) -> set[int]:
         return {1002, 1001}
@@ -58,13 +68,28 @@ def test_a_method_that_is_missing_becomes_the_answer() -> None:
     assert answer["error"].startswith("AttributeError")
 
 
-def test_adapters_are_added_and_listed_as_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def lora_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = SimpleNamespace(LoRARequest=FakeLoRARequest)
     monkeypatch.setitem(sys.modules, "vllm.lora.request", module)
-    worker = FakeWorker()
+
+
+@pytest.mark.usefixtures("lora_requests")
+def test_adapters_are_added_and_listed_as_plain_values() -> None:
+    worker = FakeWorker(applied=LORAS)
     given = {"name": "sql@3", "number": 1001, "path": "/private/3"}
     added = worker.rlfleet_call("rlfleet_add_adapter", given)
 
-    assert added == {"method": "rlfleet_add_adapter", "error": None, "result": None}
+    assert added == {"method": "rlfleet_add_adapter", "error": None, "result": []}
     assert worker.added == [FakeLoRARequest("sql@3", 1001, "/private/3")]
     assert worker.rlfleet_call("rlfleet_adapters", {})["result"] == [1001, 1002]
+
+
+@pytest.mark.usefixtures("lora_requests")
+def test_modules_of_an_adapter_that_a_process_does_not_apply_are_its_answer() -> None:
+    worker = FakeWorker(applied=("layers.0.qkv_proj", "layers.0.gate_up_proj"))
+
+    assert worker.rlfleet_add_adapter("sql@3", 1001, "/private/3") == [
+        "layers.0.o_proj",
+        "visual.0.qkv",
+    ]

@@ -68,12 +68,14 @@ class FakeClient:
     Fields:
         slots: numbers of the adapters that it holds.
         takes / gives: whether it adds and removes adapters.
+        dropped: modules of an adapter that each process does not apply.
         answers: what a call returns or raises.
     """
 
     slots: set[int] = field(default_factory=set)
     takes: bool = True
     gives: bool = True
+    dropped: Sequence[list[str]] = ([], [])
     max_logprobs: int = 20
     answers: dict[str, Any] = field(default_factory=dict)
     calls: list[tuple[str, Any]] = field(default_factory=list)
@@ -121,6 +123,8 @@ class FakeClient:
             results = [sorted(self.slots | missing), sorted(self.slots)]
         if method in {"rlfleet_layers_without_all_parts", "rlfleet_effect"}:
             results = [answer or [], answer or []]
+        if method == "rlfleet_add_adapter":
+            results = list(self.dropped)
         return [{"method": method, "error": None, "result": each} for each in results]
 
     def __getattr__(self, name: str) -> Any:
@@ -257,6 +261,29 @@ async def test_an_adapter_that_the_engine_does_not_list_is_a_failure(
     client.gives = False
     with pytest.raises(EngineFailure, match="adapter sql at version 3"):
         await engine.remove_adapter(ADAPTER)
+
+
+async def test_an_adapter_with_modules_that_no_process_applies_is_a_failure(
+    engine: VllmEngine, client: FakeClient
+) -> None:
+    first, second = "layers.0.q_proj", "layers.1.q_proj"
+    client.dropped = ["visual.1", "visual.0", first], ["visual.0", "visual.1", second]
+    with pytest.raises(EngineFailure, match="2 modules of adapter sql at version 3") as failed:
+        await engine.add_adapter(ADAPTER)
+
+    assert failed.value.touched is False
+    assert "visual.0" in failed.value.message
+    assert "--enable-tower-connector-lora" in failed.value.message
+    assert "--lora-target-modules" in failed.value.message
+
+
+async def test_a_stage_of_a_pipeline_need_not_apply_the_modules_of_other_stages(
+    engine: VllmEngine, client: FakeClient
+) -> None:
+    client.dropped = ["layers.1.q_proj"], ["layers.0.q_proj"]
+    await engine.add_adapter(ADAPTER)
+
+    assert client.slots == {ADAPTER.number}
 
 
 def test_the_names_of_adapters_do_not_reveal_their_paths(engine: VllmEngine, models: Any) -> None:
