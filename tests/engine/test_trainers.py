@@ -41,7 +41,7 @@ class Run:
 
     def in_flight(self, **sampling: Any) -> tuple[threading.Thread, list[httpx.Response]]:
         replies: list[httpx.Response] = []
-        body = token_request([1, 2, 3], **{"max_tokens": 2000, "temperature": 0, **sampling})
+        body = token_request([1, 2, 3], **{"max_tokens": 3900, "temperature": 0, **sampling})
         thread = threading.Thread(
             target=lambda: replies.append(
                 self.worker.public.post("/inference/v1/generate", json=body)
@@ -82,7 +82,8 @@ def test_prime_rl_updates_from_disk_and_its_running_requests_say_whose_keys_they
     thread, replies = run.in_flight()
 
     assert trainer.must("/pause?mode=keep&clear_cache=false")["status"] == "paused"
-    assert run.worker.state()["pause"]["cache_kept"] is True
+    paused = run.worker.state()
+    assert (paused["pause"]["cache_kept"], paused["requests_held"]) == (True, 1)
     assert trainer.must("/update_weights", weight_dir=path)["status"] == "ok"
     assert trainer.must("/resume")["status"] == "resumed"
     thread.join(timeout=60)
