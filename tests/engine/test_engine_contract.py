@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.scripts import output_of
 from tests.engine.test_public_port import CONTROL_ROUTES
 from tests.support.environments import engine_environment, worker_python
 
 import vllm_names
+from fleet_worker.checkpoint.format import started_files
 from fleet_worker.gateway.routes import Access, access_of
 from fleet_worker.protocol import OWNED_ENGINE_FLAGS
 from fleet_worker.protocol.flags import refused_flags
@@ -29,6 +31,20 @@ parser = make_arg_parser(FlexibleArgumentParser())
 flags = sorted({name for action in parser._actions for name in action.option_strings})
 print(json.dumps({"version": check_engine(), "flags": flags}))
 """
+
+_START = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from pathlib import Path
+from vllm.config.load import LoadConfig
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+loader, found = DefaultModelLoader(LoadConfig(load_format="safetensors")), []
+for directory in sys.argv[1:]:
+    _, files, *_ = loader._prepare_weights(directory, None, None, True, None)
+    found.append(sorted(Path(file).name for file in files))
+print("result " + json.dumps(found))
+"""
+_INDEX = "model.safetensors.index.json"
 
 _CONFIGURE = """
 import json, sys, warnings
@@ -107,6 +123,22 @@ def test_the_installed_sources_have_every_name_that_the_worker_uses() -> None:
     known = {w.name: installed_sources.parameters(w.name) for w in vllm_names.wanted_names()}
 
     assert vllm_names.missing({"names": known}) == []
+
+
+def test_the_engine_starts_on_the_files_that_the_worker_expects(tmp_path: Path) -> None:
+    several = ["model.safetensors", "model_ema.safetensors", ".hidden.safetensors", "a.pt", "b.bin"]
+    sharded = ["model-2.safetensors", "model-10.safetensors", "consolidated.safetensors", _INDEX]
+    cases = {"several": (several, set()), "sharded": (sharded, {*sharded[:2], _INDEX})}
+    for name, (files, opened) in cases.items():
+        (tmp_path / name).mkdir()
+        for file in files:
+            (tmp_path / name / file).touch()
+        if _INDEX in opened:
+            index = {"weight_map": {file: file for file in opened - {_INDEX}}}
+            (tmp_path / name / _INDEX).write_text(json.dumps(index))
+
+    found = output_of(_START, *(str(tmp_path / name) for name in cases))
+    assert found == [sorted(started_files(files, opened)) for files, opened in cases.values()]
 
 
 @pytest.mark.parametrize("owned", OWNED_ENGINE_FLAGS, ids=lambda owned: owned.flag)

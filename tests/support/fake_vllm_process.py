@@ -100,6 +100,7 @@ class Put:
             worker_extension_cls=EXTENSION,
             middleware=[GATE],
             enable_lora=False,
+            load_format="safetensors",
             uds=None,
             api_key=["public-key"],
         )

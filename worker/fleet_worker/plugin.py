@@ -20,6 +20,7 @@ from prometheus_client import REGISTRY
 
 from fleet_worker.admin.app import AdminApp
 from fleet_worker.admin.guard import BearerFile, Guard
+from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.store_threads import StoreThreads
 from fleet_worker.drain_names import drain_seconds_of
 from fleet_worker.engine.limits import Limits
@@ -89,12 +90,8 @@ class EndpointPlugin:
         SIGTERM.release()
         _check_arguments(args, handover)
         _check_configuration(engine_client)
-        # vLLM opened the files by name. If they were replaced after our check, the engine has
-        # other weights than the label says.
         checkpoint = handover.initial.checkpoint
-        await StoreThreads().run(
-            partial(checkpoint.check_same_on_disk, None), store=f"of {checkpoint.path}"
-        )
+        await StoreThreads().run(partial(_check_files, checkpoint), store=f"of {checkpoint.path}")
         metrics = WorkerMetrics(REGISTRY)
         models = state.openai_serving_models
         check_objects(engine_client, models)
@@ -234,6 +231,7 @@ def _check_arguments(args: Namespace, handover: Handover) -> None:
             "worker_extension_cls": "fleet_worker.engine.extension.WorkerExtension",
             "middleware": ["fleet_worker.gateway.gate.Gate"],
             "enable_lora": True if handover.adapters.slots else None,
+            "load_format": "safetensors",
             "uds": None,
         }.items()
         if (getattr(args, name, None) or None) != value
@@ -249,6 +247,15 @@ def _check_configuration(client: Any) -> None:
     """Fail on engine settings with which a label could name other weights."""
     if unsafe := unsafe_settings(client.vllm_config):
         raise RuntimeError(f"the worker does not support these vLLM settings: {'; '.join(unsafe)}")
+
+
+def _check_files(checkpoint: Checkpoint) -> None:
+    """Refuse if the engine may have other weights than the label says, because vLLM opens files by name.
+
+    The files may have been replaced, or others written next to them, after the checks before the start.
+    """
+    checkpoint.check_same_on_disk(None)
+    checkpoint.check_start(None)
 
 
 async def _check_engine_names(client: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -214,6 +215,7 @@ WRONG_ARGUMENTS = {
     "worker_extension_cls": "theirs.Extension",
     "middleware": ["theirs.Middleware", GATE],
     "enable_lora": True,
+    "load_format": "auto",
     "uds": "/tmp/socket",  # noqa: S108 - a value, not a file
 }
 
@@ -245,6 +247,17 @@ async def test_weights_exchanged_during_the_engines_start_fail_the_start(put: Pu
         await put.together()
 
     assert refused.value.reason is Reason.CHECKPOINT_CHANGED
+    assert put.client.calls == []
+
+
+async def test_weights_written_next_to_the_model_during_the_engines_start_fail_the_start(
+    put: Put,
+) -> None:
+    path = Path(put.handover.initial.checkpoint.path)
+    shutil.copy(path / damage.WEIGHTS, path / "model_ema.safetensors")
+    with pytest.raises(Refusal, match=r"model_ema\.safetensors"):
+        await put.together()
+
     assert put.client.calls == []
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,7 +13,13 @@ from typing import Any, Protocol
 
 from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.files import FileState, OpenDirectory, OpenFile, Roots
-from fleet_worker.checkpoint.format import TensorSpec, all_tensors, has_other_weights
+from fleet_worker.checkpoint.format import (
+    INDEX_FILE,
+    TensorSpec,
+    all_tensors,
+    has_other_weights,
+    started_files,
+)
 from fleet_worker.checkpoint.identity import Identity, digest_of
 from fleet_worker.checkpoint.reading import (
     FileContent,
@@ -191,12 +198,9 @@ class Checkpoint:
         for file in self.files:
             if not file.is_lost():
                 file.check_unchanged()
-        try:
-            directory = OpenDirectory(self.path, roots)
-        except Refusal as refusal:
-            if refusal.reason is Reason.SOURCE_ABSENT:
-                return
-            raise
+        directory = self._directory_now(roots)
+        if directory is None:
+            return
         try:
             opened = {file.name: file.state for file in self.files}
             opened |= {name: state for name, (state, _) in self.companions.items()}
@@ -215,6 +219,40 @@ class Checkpoint:
                 )
         finally:
             directory.close()
+
+    def check_start(self, roots: Roots | None) -> None:
+        """Refuse with `CheckpointMalformed` if vLLM, started on the directory, reads other files.
+
+        vLLM opens the files by name, and chooses them by rules of its own. A deleted directory passes, as in
+        `check_same_on_disk`.
+        """
+        if glob.escape(self.path) != self.path:
+            raise Refusal(
+                Reason.CHECKPOINT_MALFORMED,
+                f"vLLM takes the name {self.path} for a pattern and may start on other directories;"
+                " rename the directory, without *, ? and [",
+            )
+        directory = self._directory_now(roots)
+        if directory is None:
+            return
+        directory.close()
+        digested = {file.name for file in self.files}
+        if different := started_files(directory.names, digested | set(self.companions)) ^ digested:
+            raise Refusal(
+                Reason.CHECKPOINT_MALFORMED,
+                f"vLLM would start on other files than the weights, such as {min(different)}: without"
+                " an index it reads all .safetensors files, except hidden ones; move files that are"
+                f" not part of the weights, or write {INDEX_FILE}",
+            )
+
+    def _directory_now(self, roots: Roots | None) -> OpenDirectory | None:
+        """Open the directory again. None if it was deleted."""
+        try:
+            return OpenDirectory(self.path, roots)
+        except Refusal as refusal:
+            if refusal.reason is Reason.SOURCE_ABSENT:
+                return None
+            raise
 
     def release(self) -> None:
         """Free the memory. The files stay open.

@@ -207,6 +207,22 @@ def weight_files(names: Collection[str], index: bytes | None) -> tuple[str, ...]
     raise Refusal(Reason.SOURCE_NOT_FOUND, "the directory has no weight files (.safetensors)")
 
 
+def started_files(names: Collection[str], opened: Collection[str]) -> frozenset[str]:
+    """Return the files that vLLM reads when it starts on a directory.
+
+    With an index vLLM reads the files that the index names, as the worker does. Without one it reads
+    every `.safetensors` file that is not hidden. If two files have the same tensor, the last one counts.
+
+    Args:
+        names: All names in the directory.
+        opened: The files of the checkpoint that was opened there, with its index.
+
+    Source: `DefaultModelLoader._prepare_weights` with the load format `safetensors`, vLLM 0.32.
+    """
+    found = {name for name in names if name.endswith(".safetensors") and not name.startswith(".")}
+    return frozenset(found & set(opened) if INDEX_FILE in opened else found)
+
+
 def has_other_weights(names: Collection[str], opened: Collection[str]) -> bool:
     """Whether a directory has its weights in files that were not among the opened ones.
 

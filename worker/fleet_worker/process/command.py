@@ -69,6 +69,8 @@ def engine_arguments(
     """
     own = [
         f"--model={weights}",
+        # Otherwise vLLM prefers consolidated*.safetensors, of which the worker has no digest.
+        "--load-format=safetensors",
         f"--served-model-name={public.name}",
         f"--host={public.host}",
         f"--port={public.port}",

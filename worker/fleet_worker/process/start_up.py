@@ -244,6 +244,7 @@ def _choose(
     if start.refused is not None:
         failure = StartFailure(wanted.version, wanted.run_id, wanted.path, start.refused)
     if start.path is None:
+        _in_time(f"of {model.directory}", lambda _: model.checkpoint.check_start(None))
         digest = read_model(model.checkpoint, rules.inspector)
         return Weights(settings.version, model.source, digest, model.checkpoint), failure
     model.checkpoint.close()
@@ -257,6 +258,7 @@ def _read_start(
     checkpoint = open_checkpoint(path, rules.roots)
     try:
         rules.reference.check(checkpoint, rules.inspector)
+        checkpoint.check_start(rules.roots)
         if wanted.digest is None:
             rules.reference.check_written(checkpoint)
         rules.inspector.read(checkpoint, budget=0, check_cancelled=check_cancelled)

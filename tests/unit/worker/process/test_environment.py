@@ -112,6 +112,7 @@ def test_the_command_line_has_our_arguments_before_the_fleets() -> None:
     arguments = command("--max-model-len=1")
 
     assert "--model=/weights/7" in arguments
+    assert "--load-format=safetensors" in arguments
     assert "--served-model-name=policy" in arguments
     assert "--middleware=fleet_worker.gateway.gate.Gate" in arguments
     assert "--enable-scale-out" in arguments

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import damage
 from tests.support.tiny import TinyInspector, write_tiny
 
 from fleet_worker.checkpoint.files import Roots
@@ -167,6 +169,42 @@ def test_an_unusable_start_version_is_not_loaded_and_the_reason_is_logged(
     assert prepared.weights == str(tmp_path / "model")
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert reason in caplog.text
+
+
+def test_a_start_version_of_which_vllm_would_read_other_files_is_not_loaded(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    path = write_tiny(tmp_path / "root" / "7")
+    write_ema(path)
+    prepared = prepare(environment=started_on("7", path))
+
+    failure = prepared.handover.start_failure
+    assert prepared.weights == str(tmp_path / "model")
+    assert prepared.handover.initial.version == "base"
+    assert failure is not None
+    assert (failure.version, failure.refusal.reason) == ("7", Reason.CHECKPOINT_MALFORMED)
+    assert EMA in failure.refusal.message
+
+
+def test_a_model_of_which_vllm_would_read_other_files_fails_the_start(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    write_ema(tmp_path / "model")
+    with pytest.raises(Refusal) as refused:
+        prepare()
+
+    assert EMA in refused.value.message
+    # It serves a version that vLLM reads as it was digested.
+    path = write_tiny(tmp_path / "root" / "7")
+    assert prepare(environment=started_on("7", path)).weights == str(path)
+
+
+EMA = "model_ema.safetensors"
+
+
+def write_ema(checkpoint: Path) -> None:
+    """Weights that the worker does not read, because model.safetensors exists."""
+    shutil.copy(checkpoint / damage.WEIGHTS, checkpoint / EMA)
 
 
 def test_an_unusable_start_version_is_closed(prepare: Prepare, tmp_path: Path) -> None:
