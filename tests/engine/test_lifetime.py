@@ -50,6 +50,13 @@ def _in_flight(worker: WorkerProcess, count: int) -> Iterator[list[httpx.Respons
         thread.join(timeout=60)
 
 
+def _sampled_by_default(worker: WorkerProcess) -> list[int]:
+    """The tokens of a request that names no way of sampling, for the prompt of `greedy`."""
+    request = {"prompt": [5, 6, 7], "max_tokens": 12, "ignore_eos": True, "return_token_ids": True}
+    reply = worker.public.post("/v1/completions", json={"model": "policy", **request})
+    return list(reply.json()["choices"][0]["token_ids"])
+
+
 def _are_partial(replies: list[httpx.Response]) -> bool:
     choices = [reply.json()["choices"][0] for reply in replies]
     return all(c["finish_reason"] == "abort" and len(c["token_ids"]) < 3900 for c in choices)
@@ -58,26 +65,35 @@ def _are_partial(replies: list[httpx.Response]) -> bool:
 def test_on_sigterm_with_requests_in_flight_clients_get_their_tokens_and_the_process_ends_well(
     weights: Weights, tmp_path: Path
 ) -> None:
-    digest = digest_in(str(weights.b))
+    # Default sampling is greedy by the model's own files, and random without them.
+    model = copy_of(weights.a, tmp_path / "model")
+    (model / "generation_config.json").write_text('{"do_sample": true, "top_k": 1}')
+    # A step as trainers save it: without a generation config, next to weights of another format.
+    step = copy_of(weights.sharded, tmp_path / "root" / "7")
+    (step / "generation_config.json").unlink()
+    shutil.copy(weights.c / damage.WEIGHTS, step / "consolidated.safetensors")
+    digest = digest_in(str(step))
     started_on = {
         "RLFLEET_START_VERSION": "7",
-        "RLFLEET_START_PATH": str(weights.b),
+        "RLFLEET_START_PATH": str(step),
         "RLFLEET_START_RUN_ID": "run-7",
         "RLFLEET_START_DIGEST": digest,
     }
     with WorkerProcess(
-        tmp_path, model=weights.a, roots=[weights.root], environment=started_on
+        tmp_path, model=model, roots=[weights.root, tmp_path / "root"], environment=started_on
     ) as worker:
         worker.wait_until_up()
         # Started on the version that the fleet serves: no second load before it is admitted.
         state = worker.state()
-        assert (state["version"], state["source"]["path"]) == ("7", str(weights.b))
+        assert (state["version"], state["source"]["path"]) == ("7", str(step))
         assert (state["run_id"], state["digest"]) == ("run-7", digest)
         worker.must("admit", version="7", run_id="run-7", digest=digest)
         swapped = worker.greedy()
         worker.swap("8", weights.a)
         worker.swap("9", weights.b)
+        # The digest named the weights that made the tokens: b, in parts.
         assert worker.greedy() == swapped
+        assert _sampled_by_default(worker) == [token for token, _ in swapped]
 
         with _in_flight(worker, 3) as replies:
             worker.process.send_signal(signal.SIGTERM)

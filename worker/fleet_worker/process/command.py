@@ -48,7 +48,7 @@ def engine_arguments(
     *,
     public: Public,
     weights: str,
-    tokenizer: str,
+    model: str,
     log_format: str,
     log_level: str,
     adapters: AdapterRoom,
@@ -60,7 +60,8 @@ def engine_arguments(
     Args:
         public: The public port.
         weights: Directory of the weights to start on.
-        tokenizer: Directory of the tokenizer, which is the model's own for all versions.
+        model: Directory of the model. Its tokenizer, configuration and generation config hold for all
+            versions, unless the fleet names others.
         log_format: Format of vLLM's own log lines, `json` or `text`.
         log_level: Minimum level of vLLM's own log lines.
         adapters: Room for LoRA adapters.
@@ -96,8 +97,11 @@ def engine_arguments(
             f"--max-cpu-loras={slots}",
             f"--max-lora-rank={adapters.max_rank}",
         ]
-    if not any(argument.partition("=")[0] == "--tokenizer" for argument in extra):
-        own.append(f"--tokenizer={tokenizer}")
+    # A version's directory may have other end tokens, another dtype and other default sampling.
+    named = {argument.partition("=")[0].replace("_", "-") for argument in extra}
+    for flag in ("--tokenizer", "--hf-config-path"):
+        if flag not in named:
+            own.append(f"{flag}={model}")
     return [*own, *extra]
 
 

@@ -54,7 +54,7 @@ def serve(arguments: argparse.Namespace) -> int:
             *engine_arguments(
                 public=Public(settings.host, settings.port, settings.served_model_name),
                 weights=prepared.weights,
-                tokenizer=prepared.tokenizer,
+                model=prepared.model,
                 log_format=settings.log_format,
                 log_level=settings.log_level,
                 adapters=prepared.handover.adapters,

@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The model's own weights. The tokenizer comes from its directory for every version."""
+    """The model's own weights. Tokenizer and configuration come from its directory for every version."""
 
     source: Source
     directory: str
@@ -65,12 +65,12 @@ class Prepared:
 
     Fields:
         weights: directory of the weights to start on.
-        tokenizer: directory of the tokenizer.
+        model: directory of the model, with the tokenizer and configuration of all versions.
     """
 
     handover: Handover
     weights: str
-    tokenizer: str
+    model: str
 
 
 class Sockets(NamedTuple):

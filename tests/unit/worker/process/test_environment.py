@@ -99,7 +99,7 @@ def command(*extra: str, adapters: AdapterRoom | None = None) -> list[str]:
     return engine_arguments(
         public=Public("0.0.0.0", 8000, "policy"),
         weights="/weights/7",
-        tokenizer="/models/base",
+        model="/models/base",
         log_format="json",
         log_level="info",
         adapters=adapters or AdapterRoom(),
@@ -141,13 +141,23 @@ def test_progress_bars_are_off_with_json_logs() -> None:
     assert "--no-use-tqdm-on-load" in command()
 
 
-def test_the_tokenizer_is_the_models_for_any_weights() -> None:
-    assert "--tokenizer=/models/base" in command()
+@pytest.mark.parametrize("flag", ["--tokenizer", "--hf-config-path"])
+def test_tokenizer_and_configuration_are_the_models_for_any_weights(flag: str) -> None:
+    assert f"{flag}=/models/base" in command()
 
 
-@pytest.mark.parametrize("extra", [("--tokenizer=/own",), ("--tokenizer", "/own")])
-def test_a_fleet_may_name_its_own_tokenizer(extra: tuple[str, ...]) -> None:
-    assert "--tokenizer=/models/base" not in command(*extra)
+@pytest.mark.parametrize(
+    ("flag", "extra"),
+    [
+        ("--tokenizer", ("--tokenizer=/own",)),
+        ("--tokenizer", ("--tokenizer", "/own")),
+        ("--hf-config-path", ("--hf_config_path=/own",)),
+    ],
+)
+def test_a_fleet_may_name_its_own_tokenizer_or_configuration(
+    flag: str, extra: tuple[str, ...]
+) -> None:
+    assert f"{flag}=/models/base" not in command(*extra)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_without_a_start_version_the_models_weights_are_loaded(
 ) -> None:
     prepared = prepare()
 
-    assert prepared.weights == prepared.tokenizer == str(tmp_path / "model")
+    assert prepared.weights == prepared.model == str(tmp_path / "model")
     assert prepared.handover.initial.version == "base"
     assert prepared.handover.worker == socket.gethostname()
 
@@ -135,12 +135,14 @@ def test_a_metrics_port_in_use_fails_the_start_without_a_socket_left_open(
     assert [one.fileno() for one in binding.sockets] == [-1]
 
 
-def test_a_start_version_gets_the_models_tokenizer(prepare: Prepare, tmp_path: Path) -> None:
+def test_a_start_version_gets_the_models_tokenizer_and_configuration(
+    prepare: Prepare, tmp_path: Path
+) -> None:
     path = write_tiny(tmp_path / "root" / "7")
     environment = started_on("7", path) | {"RLFLEET_WORKER_NAME": "policy-0"}
     prepared = prepare(environment=environment)
 
-    assert (prepared.weights, prepared.tokenizer) == (str(path), str(tmp_path / "model"))
+    assert (prepared.weights, prepared.model) == (str(path), str(tmp_path / "model"))
     assert prepared.handover.initial.version == "7"
     assert prepared.handover.worker == "policy-0"
 
