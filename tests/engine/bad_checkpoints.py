@@ -126,6 +126,12 @@ def _other_architecture(place: Place) -> Path:
     return bad
 
 
+def _many_labels(place: Place) -> Path:
+    bad = place.copy()
+    damage.edit_config(bad, num_labels=1_000_000)
+    return bad
+
+
 def _other_rotation(place: Place) -> Path:
     bad = place.copy()
     rope = {"rope_theta": 5000.0, "rope_type": "default"}
@@ -301,9 +307,10 @@ CASES = [
     pytest.param(
         _other_architecture,
         "CheckpointMismatch",
-        "LlamaForCausalLM",
+        'model_type is "llama" where the running model has "qwen3"',
         id="wrong architecture",
     ),
+    pytest.param(_many_labels, "CheckpointMismatch", "num_labels is 1000000", id="many labels"),
     pytest.param(_other_rotation, "CheckpointMismatch", "rope", id="wrong rotation base"),
     pytest.param(_edited(_to_float16), "CheckpointMismatch", "another type", id="wrong dtype"),
     pytest.param(_edited(_transpose), "CheckpointMismatch", "another shape", id="wrong shape"),

@@ -11,9 +11,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from fleet_worker.checkpoint.configuration import check_config, config_differences
 from fleet_worker.checkpoint.format import TensorSpec, all_tensors, check_index, weight_files
 from fleet_worker.checkpoint.identity import Label, Labels, WeightName
-from fleet_worker.checkpoint.reference import check_config, check_tensors, config_differences
+from fleet_worker.checkpoint.reference import check_tensors
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.authority import PauseLease, check_holder, newest
 from fleet_worker.lifecycle.canary_report import (

@@ -9,6 +9,7 @@ Source: section "Format" of the README in the repository `huggingface/safetensor
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from fleet_worker.protocol import Reason
 LENGTH_BYTES = 8
 HEADER_LIMIT = 100_000_000
 """The format's own limit, in bytes."""
+
+_MOST_DIMENSIONS = 64
+_LARGEST = 2**63 - 1
+"""Limits of torch. Without them the product of the dimensions of one tensor may take minutes."""
 
 ITEM_BITS = {
     "BOOL": 8,
@@ -131,10 +136,10 @@ def parse_header(header: bytes, *, file: str, size: int) -> tuple[TensorSpec, ..
 def _spec(name: str, entry: Any, *, file: str, start: int) -> TensorSpec:
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        bits = ITEM_BITS[dtype]
-        for dimension in shape:
-            bits *= _natural(dimension)
-        fits = (_natural(end) - _natural(begin)) * 8 == bits
+        fits = len(shape) <= _MOST_DIMENSIONS and (
+            (_natural(end) - _natural(begin)) * 8
+            == ITEM_BITS[dtype] * math.prod(map(_natural, shape))
+        )
     except (KeyError, TypeError, ValueError):
         fits = False
     if not fits:
@@ -155,7 +160,7 @@ def _maps_texts(value: Any) -> bool:
 
 
 def _natural(value: Any) -> int:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= _LARGEST:
         raise ValueError
     return value
 

@@ -9,7 +9,6 @@ that the start wrote all parameters (`WorkerExtension`), because vLLM checks onl
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,13 @@ from typing import Any
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
 from fleet_worker.checkpoint.completeness import open_settled
+from fleet_worker.checkpoint.configuration import (
+    Size,
+    check_config,
+    check_sizes,
+    shown,
+    sizes_of,
+)
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import check_digest
@@ -36,20 +42,27 @@ class Reference:
     """Configuration and tensors of the running model.
 
     Fields:
+        config: its configuration, normalised (defaults filled in).
+        sizes: the values that decide how large its configuration is.
         zero_blocks: blocks of its tensors that are all zero, if they are known.
     """
 
     config: dict[str, Any]
+    sizes: frozenset[Size]
     tensors: dict[str, TensorSpec]
     zero_blocks: ZeroBlocks | None = None
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, inspector: Inspector) -> Reference:
         """Make a checkpoint the reference."""
-        return cls(inspector.normalised_config(checkpoint.config), checkpoint.tensors)
+        config = inspector.normalised_config(checkpoint.config)
+        sizes = frozenset((*sizes_of(checkpoint.config), *sizes_of(config)))
+        return cls(config, sizes, checkpoint.tensors)
 
     def check(self, checkpoint: Checkpoint, inspector: Inspector) -> None:
         """Raise `Refusal` if the checkpoint does not fit the running model."""
+        # Filling in defaults may take gigabytes and minutes for a small file.
+        check_sizes(self.sizes, checkpoint.config)
         check_config(self.config, inspector.normalised_config(checkpoint.config))
         check_tensors(self.tensors, checkpoint.tensors)
 
@@ -171,81 +184,6 @@ def read_accepted(
     return in_memory, found
 
 
-# Keys that do not change the computation. All others must be equal: another rotation base or epsilon
-# changes no shape, loads without an error and gives other results.
-IGNORED_CONFIG_KEYS = frozenset(
-    {
-        "_attn_implementation",
-        "_attn_implementation_autoset",
-        "_commit_hash",
-        "_name_or_path",
-        "attn_implementation",
-        "auto_map",  # the running model's code is used; a checkpoint cannot bring its own
-        "chunk_size_feed_forward",
-        "dtype",  # the tensors' own types are compared
-        "torch_dtype",
-        "id2label",
-        "label2id",
-        "output_attentions",
-        "output_hidden_states",
-        "problem_type",
-        "return_dict",
-        "torchscript",
-        "transformers_version",
-        "use_cache",
-        # Dropout and initialisation matter to trainers only.
-        "attention_dropout",
-        "hidden_dropout",
-        "initializer_range",
-        "router_aux_loss_coef",
-        "output_router_logits",
-        # The running server's own tokenizer and end tokens are used.
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-    }
-)
-_EXAMPLES = 3
-
-
-def check_config(reference: Mapping[str, Any], offered: Mapping[str, Any]) -> None:
-    """Refuse a configuration that computes something other than the running one.
-
-    Args:
-        reference: Configuration of the running model, normalised (defaults filled in).
-        offered: Configuration of the checkpoint, normalised in the same way.
-
-    Errors:
-        Refusal: `CheckpointMismatch`, naming the keys.
-    """
-    different = config_differences(reference, offered)
-    if not different:
-        return
-    # A different architecture explains the keys that follow from it, so it comes first.
-    different.sort(key=lambda key: (key not in ("architectures", "model_type"), key))
-    shown = "; ".join(
-        f"{key} is {_short(offered.get(key))} where the running model has"
-        f" {_short(reference.get(key))}"
-        for key in different[:_EXAMPLES]
-    )
-    more = f" (and {len(different) - _EXAMPLES} more)" if len(different) > _EXAMPLES else ""
-    raise Refusal(Reason.CHECKPOINT_MISMATCH, f"config.json differs: {shown}{more}")
-
-
-def config_differences(reference: Mapping[str, Any], offered: Mapping[str, Any]) -> list[str]:
-    """Return the keys whose values differ, nested ones with dots. `null` equals absent."""
-    different: list[str] = []
-    for key in sorted(set(reference) | set(offered)):
-        if key in IGNORED_CONFIG_KEYS:
-            continue
-        ours, theirs = reference.get(key), offered.get(key)
-        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-            different += [f"{key}.{inner}" for inner in config_differences(ours, theirs)]
-        elif ours != theirs:
-            different.append(key)
-    return different
-
-
 def check_tensors(reference: Mapping[str, TensorSpec], offered: Mapping[str, TensorSpec]) -> None:
     """Refuse a checkpoint whose tensors differ from the running model's.
 
@@ -272,7 +210,7 @@ def check_tensors(reference: Mapping[str, TensorSpec], offered: Mapping[str, Ten
             count = "1 tensor" if len(names) == 1 else f"{len(names)} tensors"
             raise Refusal(
                 Reason.CHECKPOINT_MISMATCH,
-                f"the checkpoint {difference.format(n=count)}, such as {_short(example)}:"
+                f"the checkpoint {difference.format(n=count)}, such as {shown(example)}:"
                 f" {_described(offered.get(example))} where the running model has"
                 f" {_described(reference.get(example))}",
             )
@@ -280,8 +218,3 @@ def check_tensors(reference: Mapping[str, TensorSpec], offered: Mapping[str, Ten
 
 def _described(spec: TensorSpec | None) -> str:
     return "none" if spec is None else f"{spec.dtype} {list(spec.shape)}"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 100 else text[:99] + "…"

@@ -52,9 +52,10 @@ def test_a_header_has_the_position_of_each_tensor() -> None:
 
 
 def test_scalars_and_empty_tensors_are_valid() -> None:
-    specs = parsed({"s": entry("F32", [], 0, 4), "e": entry("F32", [0, 7], 4, 4)}, 4)
+    largest = [0, *[2**63 - 1] * 63]
+    specs = parsed({"s": entry("F32", [], 0, 4), "e": entry("F32", largest, 4, 4)}, 4)
 
-    assert [spec.shape for spec in specs] == [(), (0, 7)]
+    assert [spec.shape for spec in specs] == [(), tuple(largest)]
 
 
 def test_four_and_six_bit_types_are_counted_in_bits() -> None:
@@ -76,6 +77,8 @@ def test_four_and_six_bit_types_are_counted_in_bits() -> None:
         pytest.param({"a": entry("F32", [-1], 0, 4)}, 4, id="a negative dimension"),
         pytest.param({"a": entry("F32", [True], 0, 4)}, 4, id="a dimension that is true"),
         pytest.param({"a": entry("F32", [1.0], 0, 4)}, 4, id="a dimension with a point"),
+        pytest.param({"a": entry("F32", [1] * 65, 0, 4)}, 4, id="more dimensions than torch has"),
+        pytest.param({"a": entry("F32", [0, 2**63], 0, 0)}, 0, id="a dimension beyond 64 bits"),
         pytest.param({"a": entry("F32", [1], 4, 0)}, 4, id="an end before its beginning"),
         pytest.param({"a": entry("F32", [1], 4, 8)}, 8, id="a gap at the beginning"),
         pytest.param(
