@@ -331,7 +331,7 @@ MUTANTS = [
         5,
         "a former leader writes its status over that of its successor",
         "runtime/resource_versions.py",
-        'return self._known.get(uid, "")',
+        'return "" if known == self._refused.get(uid) else known',
         'return ""',
         story="a_status_that_is_written_late",
     ),
