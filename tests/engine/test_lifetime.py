@@ -68,10 +68,10 @@ def test_on_sigterm_with_requests_in_flight_clients_get_their_tokens_and_the_pro
     # Default sampling is greedy by the model's own files, and random without them.
     model = copy_of(weights.a, tmp_path / "model")
     (model / "generation_config.json").write_text('{"do_sample": true, "top_k": 1}')
-    # A step as trainers save it: without a generation config, next to weights of another format.
-    step = copy_of(weights.sharded, tmp_path / "root" / "7")
+    # A step as trainers save it: without a generation config, next to weights that it does not mean.
+    step = copy_of(weights.b, tmp_path / "root" / "7")
     (step / "generation_config.json").unlink()
-    shutil.copy(weights.c / damage.WEIGHTS, step / "consolidated.safetensors")
+    shutil.copy(weights.c / damage.WEIGHTS, step / "model_ema.safetensors")
     digest = digest_in(str(step))
     started_on = {
         "RLFLEET_START_VERSION": "7",
@@ -91,7 +91,7 @@ def test_on_sigterm_with_requests_in_flight_clients_get_their_tokens_and_the_pro
         swapped = worker.greedy()
         worker.swap("8", weights.a)
         worker.swap("9", weights.b)
-        # The digest named the weights that made the tokens: b, in parts.
+        # The digest named the weights that made the tokens.
         assert worker.greedy() == swapped
         assert _sampled_by_default(worker) == [token for token, _ in swapped]
 

@@ -95,6 +95,7 @@ class Put:
             openai_serving_models=SimpleNamespace(lora_requests={}), server=self.server
         )
         self.arguments = Namespace(
+            model=handover.initial.checkpoint.path,
             served_model_name=["policy"],
             enable_scale_out=True,
             worker_extension_cls=EXTENSION,

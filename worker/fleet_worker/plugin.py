@@ -91,7 +91,9 @@ class EndpointPlugin:
         _check_arguments(args, handover)
         _check_configuration(engine_client)
         checkpoint = handover.initial.checkpoint
-        await StoreThreads().run(partial(_check_files, checkpoint), store=f"of {checkpoint.path}")
+        await StoreThreads().run(
+            partial(_check_files, checkpoint, args.model), store=f"of {checkpoint.path}"
+        )
         metrics = WorkerMetrics(REGISTRY)
         models = state.openai_serving_models
         check_objects(engine_client, models)
@@ -249,13 +251,15 @@ def _check_configuration(client: Any) -> None:
         raise RuntimeError(f"the worker does not support these vLLM settings: {'; '.join(unsafe)}")
 
 
-def _check_files(checkpoint: Checkpoint) -> None:
+def _check_files(checkpoint: Checkpoint, started_on: str) -> None:
     """Refuse if the engine may have other weights than the label says, because vLLM opens files by name.
 
     The files may have been replaced, or others written next to them, after the checks before the start.
+    Nothing is written into a directory of links (`start_directory`).
     """
     checkpoint.check_same_on_disk(None)
-    checkpoint.check_start(None)
+    if started_on == checkpoint.path:
+        checkpoint.check_start()
 
 
 async def _check_engine_names(client: Any) -> None:

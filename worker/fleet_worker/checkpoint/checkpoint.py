@@ -220,7 +220,7 @@ class Checkpoint:
         finally:
             directory.close()
 
-    def check_start(self, roots: Roots | None) -> None:
+    def check_start(self) -> None:
         """Refuse with `CheckpointMalformed` if vLLM, started on the directory, reads other files.
 
         vLLM opens the files by name, and chooses them by rules of its own. A deleted directory passes, as in
@@ -229,10 +229,9 @@ class Checkpoint:
         if glob.escape(self.path) != self.path:
             raise Refusal(
                 Reason.CHECKPOINT_MALFORMED,
-                f"vLLM takes the name {self.path} for a pattern and may start on other directories;"
-                " rename the directory, without *, ? and [",
+                f"vLLM takes the name {self.path} for a pattern and may start on other directories",
             )
-        directory = self._directory_now(roots)
+        directory = self._directory_now(None)
         if directory is None:
             return
         directory.close()

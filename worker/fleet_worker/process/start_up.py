@@ -32,6 +32,7 @@ from fleet_worker.process.command import AdapterRoom
 from fleet_worker.process.handover import Handover, StartFailure
 from fleet_worker.process.settings import Settings
 from fleet_worker.process.start import Wanted, choose_start
+from fleet_worker.process.start_directory import start_directory
 from fleet_worker.protocol import (
     ENV_START_DIGEST,
     ENV_START_RUN_ID,
@@ -64,7 +65,7 @@ class Prepared:
     """The data that the engine and the plugin need.
 
     Fields:
-        weights: directory of the weights to start on.
+        weights: directory in which vLLM reads the weights to start on.
         model: directory of the model, with the tokenizer and configuration of all versions.
     """
 
@@ -140,7 +141,9 @@ def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
         driver=DriverRules(settings.weights_management, settings.driver_lease_seconds),
         start_failure=failure,
     )
-    return Prepared(handover, initial.checkpoint.path, model.directory)
+    path = initial.checkpoint.path
+    weights = _in_time(f"of {path}", lambda _: start_directory(initial.checkpoint))
+    return Prepared(handover, weights, model.directory)
 
 
 def _in_time(
@@ -244,7 +247,6 @@ def _choose(
     if start.refused is not None:
         failure = StartFailure(wanted.version, wanted.run_id, wanted.path, start.refused)
     if start.path is None:
-        _in_time(f"of {model.directory}", lambda _: model.checkpoint.check_start(None))
         digest = read_model(model.checkpoint, rules.inspector)
         return Weights(settings.version, model.source, digest, model.checkpoint), failure
     model.checkpoint.close()
@@ -258,7 +260,6 @@ def _read_start(
     checkpoint = open_checkpoint(path, rules.roots)
     try:
         rules.reference.check(checkpoint, rules.inspector)
-        checkpoint.check_start(rules.roots)
         if wanted.digest is None:
             rules.reference.check_written(checkpoint)
         rules.inspector.read(checkpoint, budget=0, check_cancelled=check_cancelled)

@@ -244,9 +244,9 @@ def test_the_engine_may_start_on_a_directory_of_which_it_reads_the_digested_file
 ) -> None:
     directory = write_started(tmp_path / "1", files, has_index=has_index)
     started = open_checkpoint(str(directory), None)
-    started.check_start(None)
+    started.check_start()
     shutil.rmtree(directory)
-    started.check_start(None)  # the engine has read it
+    started.check_start()  # the engine has read it
     started.close()
 
 
@@ -256,7 +256,7 @@ def test_the_engine_may_start_on_links_into_the_hugging_face_cache(tmp_path: Pat
     for number, name in enumerate(["config.json", SHARD, "model.safetensors.index.json"]):
         (tmp_path / "commit" / name).symlink_to((blobs / name).rename(blobs / str(number)))
     started = open_checkpoint(str(tmp_path / "commit"), None)
-    started.check_start(None)
+    started.check_start()
     started.close()
 
 
@@ -273,7 +273,7 @@ def test_the_engine_may_not_start_on_a_directory_of_which_it_reads_other_files(
     directory = write_started(tmp_path / folder, files, has_index=False)
     started = open_checkpoint(str(directory), None)
     with pytest.raises(Refusal) as refused:
-        started.check_start(None)
+        started.check_start()
     started.close()
 
     assert refused.value.reason is Reason.CHECKPOINT_MALFORMED
@@ -285,7 +285,7 @@ def test_the_engine_may_not_start_on_hidden_files(tmp_path: Path) -> None:
     (directory / damage.WEIGHTS).rename(directory / ".1.safetensors")
     started = open_checkpoint(str(directory), None)
     with pytest.raises(Refusal, match=r"\.1\.safetensors"):
-        started.check_start(None)
+        started.check_start()
     started.close()
 
 

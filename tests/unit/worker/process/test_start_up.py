@@ -173,32 +173,40 @@ def test_an_unusable_start_version_is_not_loaded_and_the_reason_is_logged(
     assert reason in caplog.text
 
 
-def test_a_start_version_of_which_vllm_would_read_other_files_is_not_loaded(
+def test_vllm_starts_on_links_to_the_digested_files_where_it_would_read_others(
     prepare: Prepare, tmp_path: Path
 ) -> None:
     path = write_tiny(tmp_path / "root" / "7")
     write_ema(path)
+    (path / "processor").mkdir()
     prepared = prepare(environment=started_on("7", path))
 
-    failure = prepared.handover.start_failure
-    assert prepared.weights == str(tmp_path / "model")
-    assert prepared.handover.initial.version == "base"
-    assert failure is not None
-    assert (failure.version, failure.refusal.reason) == ("7", Reason.CHECKPOINT_MALFORMED)
-    assert EMA in failure.refusal.message
+    assert prepared.handover.start_failure is None
+    assert prepared.handover.initial.source.path == str(path)
+    started = Path(prepared.weights)
+    assert started != path
+    assert {p.name for p in started.iterdir()} == {p.name for p in path.iterdir()} - {EMA}
+    assert (started / damage.WEIGHTS).samefile(path / damage.WEIGHTS)
+    links = open_checkpoint(prepared.weights, None)
+    links.check_start()
+    links.close()
 
 
-def test_a_model_of_which_vllm_would_read_other_files_fails_the_start(
-    prepare: Prepare, tmp_path: Path
-) -> None:
+def test_a_model_with_its_weights_in_two_formats_starts(prepare: Prepare, tmp_path: Path) -> None:
+    """As in a shared cache of Hugging Face, where files cannot be moved."""
     write_ema(tmp_path / "model")
-    with pytest.raises(Refusal) as refused:
-        prepare()
+    prepared = prepare()
 
-    assert EMA in refused.value.message
-    # It serves a version that vLLM reads as it was digested.
+    assert prepared.handover.initial.version == "base"
+    assert not (Path(prepared.weights) / EMA).exists()
+
+
+def test_vllm_starts_on_weights_with_a_hidden_name(prepare: Prepare, tmp_path: Path) -> None:
     path = write_tiny(tmp_path / "root" / "7")
-    assert prepare(environment=started_on("7", path)).weights == str(path)
+    (path / damage.WEIGHTS).rename(path / ".7.safetensors")
+    prepared = prepare(environment=started_on("7", path))
+
+    assert (Path(prepared.weights) / "7.safetensors").samefile(path / ".7.safetensors")
 
 
 EMA = "model_ema.safetensors"
