@@ -621,8 +621,8 @@ MUTANTS = [
         4,
         "a worker that has left the Service in silence counts as serving in a scale-down",
         "core/surplus.py",
-        "serves = may_serve(worker) and worker.standing is not Standing.ABSENT",
-        "serves = may_serve(worker)",
+        "*(is_marked(worker), not pod.ready, outdated, not pod.running),",
+        "*(is_marked(worker), not may_serve(worker), outdated, not pod.running),",
         story="a_scale_down_with_a_worker_that_hangs",
     ),
     Mutant(

@@ -28,13 +28,12 @@ def kept_and_extra(
     if len(sound) <= replicas:
         return sound, NO_WORKERS
 
-    def goes_sooner(worker: WorkerView) -> tuple[bool, bool, bool, bool, bool, int, int]:
+    def goes_sooner(worker: WorkerView) -> tuple[bool, bool, bool, bool, int, int]:
         pod = worker.pod
-        # An absent worker was admitted in its last answer, but is silent and not ready since.
-        serves = may_serve(worker) and worker.standing is not Standing.ABSENT
         outdated = pod.revision != revision
         return (
-            *(is_marked(worker), not serves, outdated, not pod.running, not pod.ready),
+            # One that was admitted in its last answer may be silent and out of the Service since.
+            *(is_marked(worker), not pod.ready, outdated, not pod.running),
             *(-worker.requests, pod.ordinal),
         )
 

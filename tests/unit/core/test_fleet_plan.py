@@ -243,5 +243,10 @@ class TestUnrecordedTemplate:
 
         assert texts_of(made.actions) == ["BeginDrain policy-2"]
 
+    def test_a_worker_that_has_just_hung_goes_before_one_that_is_ready(self):
+        made = self.plan(old(0), old(1).silent(6).unready(), old(2), replicas=2)
+
+        assert texts_of(made.actions) == ["BeginDrain policy-1"]
+
     def test_a_failed_worker_is_deleted(self):
         assert texts_of(self.plan(old(0), old(1).ended()).actions) == ["DeletePod policy-1"]
