@@ -145,7 +145,9 @@ class Convergence:
         if self._converges(400) or self.weights.phase is RolloutPhase.HALTED:
             return  # abandoned because of an earlier fault; another test checks the report
         said = self._stalls() | ({self.stalled.reason} if self.stalled is not None else set())
-        if said:  # a used failure budget says no more than that: the rows of the workers have the cause
+        if (
+            said
+        ):  # a used failure budget says no more than that: the rows of the workers have the cause
             said |= {laggard.reason for laggard in self.leader.fleet.laggards}
         if not said & set(_ABOUT_IDENTITY):
             self.fail(6, f"not converged on {self.version}, and Stalled says {said}")
