@@ -94,6 +94,19 @@ def _tokenizer(weights: Weights, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def one_call(weights: Weights) -> dict[str, float]:
+    """The `logit_bias` of a request for one call of a tool.
+
+    A grammar allows any amount of white space and any number of calls; random weights write them
+    until no token is left.
+    """
+    vocabulary = json.loads((weights.a / "tokenizer.json").read_text())["model"]["vocab"]
+    end = json.loads((weights.a / "config.json").read_text())["eos_token_id"]
+    white_space = {str(i): -100.0 for token, i in vocabulary.items() if set(token) & set("ĠĊčĉ")}
+    return white_space | {str(end): 100.0}
+
+
+@pytest.fixture(scope="session")
 def started(
     weights: Weights, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[WorkerProcess, FirstLook]]:

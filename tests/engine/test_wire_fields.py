@@ -221,12 +221,14 @@ def test_a_request_cannot_force_tokens_that_the_weights_did_not_make(
     assert (status, "label" in message) == (400, True)
 
 
-def test_messages_come_back_without_invented_keys(worker: WorkerProcess, home: str) -> None:
+def test_messages_come_back_without_invented_keys(
+    worker: WorkerProcess, home: str, one_call: dict[str, float]
+) -> None:
     body = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 8}
     plain = must(worker, CHAT, **body)["choices"][0]["message"]
-    # JSON may have any amount of white space, and random weights write it.
-    tools = {"tools": [TOOL], "tool_choice": "required", "max_tokens": 1000}
-    calling = must(worker, CHAT, **{**body, **tools})["choices"][0]["message"]
+    tools = {"tools": [TOOL], "tool_choice": "required", "max_tokens": 100}
+    asked = {**body, **tools, "logit_bias": one_call}
+    calling = must(worker, CHAT, **asked)["choices"][0]["message"]
 
     assert {key for key, value in plain.items() if value is not None} == {"role", "content"}
     assert {key for key, value in calling.items() if value not in (None, "")} == {

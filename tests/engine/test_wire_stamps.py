@@ -125,9 +125,16 @@ def test_a_batch_is_stamped_conversation_by_conversation(worker: WorkerProcess, 
 def test_a_reply_with_tool_calls_is_stamped(
     worker: WorkerProcess,
     home: str,
+    one_call: dict[str, float],
     stream: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
-    body = {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "required", "max_tokens": 60}
+    body = {
+        "messages": MESSAGES,
+        "tools": [TOOL],
+        "tool_choice": "required",
+        "logit_bias": one_call,
+        "max_tokens": 100,
+    }
     reply = ask(worker, CHAT, **body, stream=stream)
     found = last_versions_in(events_of(reply.text)) if stream else versions_in(reply.json())
 

@@ -312,6 +312,7 @@ TOOL = {
     "type": "function",
     "function": {
         "name": "f",
+        "strict": True,  # otherwise the arguments may be any JSON
         "parameters": {
             "type": "object",
             "properties": {"x": {"enum": [1, 2]}},
@@ -324,14 +325,15 @@ TOOL = {
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
 def test_tokens_of_withheld_text_keep_their_log_probabilities(
-    worker: WorkerProcess, home: str, choice: Any
+    worker: WorkerProcess, home: str, choice: Any, one_call: dict[str, float]
 ) -> None:
     body = {
         "messages": [{"role": "user", "content": "call it"}],
         "tools": [TOOL],
         "tool_choice": choice,
         "logprobs": True,
-        "max_tokens": 1000,  # JSON may have any amount of white space
+        "logit_bias": one_call,
+        "max_tokens": 100,
         "stream": True,
         "stream_options": {"include_usage": True},
     }

@@ -26,8 +26,11 @@ TOOL: Any = {
 }
 
 VOCABULARY = json.loads((Path(TOKENIZER) / "tokenizer.json").read_text())["model"]["vocab"]
-# JSON may have any amount of white space, and random weights write it until no token is left.
-NO_WHITE_SPACE = {str(i): -100 for token, i in VOCABULARY.items() if set(token) & set("ĠĊčĉ")}
+END = json.loads((Path(TOKENIZER) / "config.json").read_text())["eos_token_id"]
+# JSON may have any amount of white space, and a grammar allows any number of calls: random weights
+# write them until no token is left.
+ONE_CALL = {str(i): -100 for token, i in VOCABULARY.items() if set(token) & set("ĠĊčĉ")}
+ONE_CALL[str(END)] = 100
 
 
 async def main() -> None:
@@ -88,7 +91,7 @@ async def main() -> None:
         tools=[TOOL],
         tool_choice="required",
         parallel_tool_calls=False,
-        logit_bias=NO_WHITE_SPACE,
+        logit_bias=ONE_CALL,
         logprobs=True,
         max_completion_tokens=80,
         extra_body={"return_token_ids": True},
