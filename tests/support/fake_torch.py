@@ -145,9 +145,8 @@ def imported_over_fake_torch(name: str) -> Iterator[Any]:
     """A module of the worker, imported with a fake torch. Later imports get the real torch."""
     touching = [
         "fleet_worker.checkpoint.finite",
-        "fleet_worker.checkpoint.finite",
         "fleet_worker.engine.parameters",
-        "fleet_worker.engine.parameters",
+        "fleet_worker.engine.file_tensors",
         "fleet_worker.engine.extension",
     ]
     assert "torch" not in sys.modules, "with torch there is no need for a fake"

@@ -45,6 +45,7 @@ class Checkpoint:
         companions: Name → (state, SHA-256) of the small files that are part of it.
         held: File name → its sealed bytes in memory. Empty if the files were only read.
         zero_blocks: Blocks of tensors with only zeros. None before the tensors were checked.
+        copies: Tensor that the files lack → the one that it equals (`tied`).
     """
 
     path: str
@@ -54,6 +55,7 @@ class Checkpoint:
     companions: dict[str, tuple[FileState, str]]
     held: dict[str, memory.MemoryFile] = field(default_factory=dict)
     zero_blocks: ZeroBlocks | None = None
+    copies: dict[str, str] = field(default_factory=dict)
     _content: dict[str, FileContent] = field(default_factory=dict)
     _filling: dict[str, memory.MemoryFile] = field(default_factory=dict)
 

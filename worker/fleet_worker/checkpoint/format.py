@@ -156,7 +156,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _maps_texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+    return isinstance(value, dict) and {type(each) for each in value.values()} <= {str}
 
 
 def _natural(value: Any) -> int:
@@ -180,7 +180,7 @@ def weight_files(names: Collection[str], index: bytes | None) -> tuple[str, ...]
     """Return the sorted names of the files that hold the weights.
 
     The rule is that of the Hugging Face libraries: the files that the index names. Without an index
-    it is `model.safetensors`, and without that file all `.safetensors` files.
+    it is `model.safetensors`, and without that file all `.safetensors` files. vLLM reads no hidden ones.
 
     Args:
         names: All names in the directory.
@@ -201,7 +201,7 @@ def weight_files(names: Collection[str], index: bytes | None) -> tuple[str, ...]
         return tuple(files)
     if SINGLE_FILE in names:
         return (SINGLE_FILE,)
-    if found := sorted(name for name in names if name.endswith(".safetensors")):
+    if found := sorted(_weights_among(names)):
         return tuple(found)
     if any(name.endswith(_PICKLED) for name in names):
         raise Refusal(
@@ -215,17 +215,19 @@ def weight_files(names: Collection[str], index: bytes | None) -> tuple[str, ...]
 def started_files(names: Collection[str], opened: Collection[str]) -> frozenset[str]:
     """Return the files that vLLM reads when it starts on a directory.
 
-    With an index vLLM reads the files that the index names, as the worker does. Without one it reads
-    every `.safetensors` file that is not hidden. If two files have the same tensor, the last one counts.
+    Without an index it reads every `.safetensors` file. The last one counts of two with the same tensor.
+    Source: `DefaultModelLoader._prepare_weights` with the load format `safetensors`, vLLM 0.32.
 
     Args:
         names: All names in the directory.
         opened: The files of the checkpoint that was opened there, with its index.
-
-    Source: `DefaultModelLoader._prepare_weights` with the load format `safetensors`, vLLM 0.32.
     """
-    found = {name for name in names if name.endswith(".safetensors") and not name.startswith(".")}
-    return frozenset(found & set(opened) if INDEX_FILE in opened else found)
+    found = _weights_among(names)
+    return found & frozenset(opened) if INDEX_FILE in opened else found
+
+
+def _weights_among(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(n for n in names if n.endswith(".safetensors") and not n.startswith("."))
 
 
 def has_other_weights(names: Collection[str], opened: Collection[str]) -> bool:
@@ -239,7 +241,7 @@ def has_other_weights(names: Collection[str], opened: Collection[str]) -> bool:
     """
     if CONFIG_FILE not in opened:
         return False
-    weights = {name for name in names if name.endswith(".safetensors")} - set(opened)
+    weights = _weights_among(names).difference(opened)
     if INDEX_FILE in names or INDEX_FILE in opened:
         return INDEX_FILE not in opened or (INDEX_FILE not in names and bool(weights))
     return bool(weights) and not (SINGLE_FILE in names and SINGLE_FILE in opened)
@@ -258,11 +260,10 @@ def parse_index(index: bytes) -> dict[str, str]:
         entries = {}
     if not entries:
         raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{INDEX_FILE} has no valid `weight_map`")
-    if any("/" in file or not file.endswith(".safetensors") for file in entries.values()):
-        raise Refusal(
-            Reason.CHECKPOINT_MALFORMED,
-            f"{INDEX_FILE} may name only .safetensors files of its own directory",
-        )
+    files = set(entries.values())
+    if "/" in "".join(files) or _weights_among(files) != files:
+        allowed = ".safetensors files of its own directory that are not hidden"
+        raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{INDEX_FILE} may name only {allowed}")
     return entries
 
 

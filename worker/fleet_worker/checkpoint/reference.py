@@ -29,6 +29,7 @@ from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reading import BLOCK_BYTES, ZeroBlocks
 from fleet_worker.checkpoint.sources import directory_of
+from fleet_worker.checkpoint.tied import TiedCopy, check_tied, fill_in, tied_copy
 from fleet_worker.errors import Refusal, counted
 from fleet_worker.protocol import Reason, Source
 
@@ -44,27 +45,35 @@ class Reference:
     Fields:
         config: its configuration, normalised (defaults filled in).
         sizes: the values that decide how large its configuration is.
+        copy: the copy of its embeddings, if its files have one.
         zero_blocks: blocks of its tensors that are all zero, if they are known.
     """
 
     config: dict[str, Any]
     sizes: frozenset[Size]
     tensors: dict[str, TensorSpec]
+    copy: TiedCopy | None = None
     zero_blocks: ZeroBlocks | None = None
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, inspector: Inspector) -> Reference:
-        """Make a checkpoint the reference."""
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        inspector: Inspector,
+        check_cancelled: Callable[[], None] = lambda: None,
+    ) -> Reference:
+        """Make a checkpoint the reference. Reads a copy of the embeddings; blocks."""
         config = inspector.normalised_config(checkpoint.config)
         sizes = frozenset((*sizes_of(checkpoint.config), *sizes_of(config)))
-        return cls(config, sizes, checkpoint.tensors)
+        copy = tied_copy(config, checkpoint, check_cancelled)
+        return cls(config, sizes, checkpoint.tensors, copy)
 
     def check(self, checkpoint: Checkpoint, inspector: Inspector) -> None:
         """Raise `Refusal` if the checkpoint does not fit the running model."""
         # Filling in defaults may take gigabytes and minutes for a small file.
         check_sizes(self.sizes, checkpoint.config)
         check_config(self.config, inspector.normalised_config(checkpoint.config))
-        check_tensors(self.tensors, checkpoint.tensors)
+        check_tensors(self.tensors, fill_in(self.copy, checkpoint))
 
     def check_written(self, checkpoint: Checkpoint) -> None:
         """Refuse a checkpoint with parts that were never written, before its bytes are read.
@@ -178,6 +187,7 @@ def read_accepted(
     in_memory = rules.inspector.read(checkpoint, budget=budget, check_cancelled=check_cancelled)
     found = checkpoint.digest(check_cancelled)
     check_digest(digest, found, "the files")
+    check_tied(rules.reference.copy, checkpoint, check_cancelled)
     if digest is None:
         rules.reference.check_filled(checkpoint)
     checkpoint.check_same_on_disk(rules.roots)

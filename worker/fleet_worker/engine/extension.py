@@ -8,40 +8,18 @@ Source: `Worker.reload_weights(weights_iterator=…)` and `GPUModelRunner._dummy
 
 from __future__ import annotations
 
-import mmap
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
-from fleet_worker.checkpoint.format import (
-    LENGTH_BYTES,
-    TensorSpec,
-    header_length,
-    parse_header,
-)
-from fleet_worker.checkpoint.mapping import mapped, tensor_over
+from fleet_worker.engine.file_tensors import Reader, tensors_of
 from fleet_worker.engine.parameters import Memory, checksum_of, is_known, not_compared
 from fleet_worker.engine.rank_calls import RankCalls, described
 from fleet_worker.engine.required_names import ENGINE_NAMES, missing_names, missing_on
+from fleet_worker.engine.tied import process_tied
 from fleet_worker.engine.unfinished import drop_unfinished
 
-_DTYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "I16": torch.int16,
-    "I32": torch.int32,
-    "I64": torch.int64,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E8M0": torch.float8_e8m0fnu,
-}
 # Enough tokens for every kernel of the forward pass, few enough to be fast.
 _PROBE_TOKENS = 8
 
@@ -57,26 +35,29 @@ class WorkerExtension(RankCalls):
         _allow_amx()
         return missing_on(self) + missing_names(ENGINE_NAMES)
 
-    def rlfleet_load(self, files: list[dict[str, Any]]) -> dict[str, Any]:
+    def rlfleet_load(
+        self, files: list[dict[str, Any]], copies: Mapping[str, str]
+    ) -> dict[str, Any]:
         """Put the tensors of some files into the model.
 
         Args:
             files: `{path, in_memory}` each. The path is an open descriptor of the API server
                 (`/proc/PID/fd/N`), so that no name is opened a second time.
+            copies: Name of a tensor that the files lack → the tensor in them that it equals.
 
         Returns:
             `{ok, touched, error, effect}`. `touched` tells whether the model may have changed.
             `effect` is the change (`engine.effect.combined`), None after a failure.
         """
-        readers: list[_Reader] = []
+        readers: list[Reader] = []
         touched = False
         try:
             for each in files:  # one by one, so that those before a bad one are closed
-                readers.append(_Reader(each["path"], in_memory=each["in_memory"]))  # noqa: PERF401 - see above
+                readers.append(Reader(each["path"], in_memory=each["in_memory"]))  # noqa: PERF401 - see above
             touched = True
             drop_unfinished(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
             self.rlfleet_remember()
-            self._rlfleet_reload(readers)
+            self._rlfleet_reload(readers, copies)
         except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
             self._rlfleet_memory = None
             return {"ok": False, "touched": touched, "error": described(error), "effect": None}
@@ -111,7 +92,7 @@ class WorkerExtension(RankCalls):
         except Exception as error:  # noqa: BLE001 - see above
             return not_compared(f"the parameters could not be compared: {described(error)}")
 
-    def _rlfleet_reload(self, readers: list[_Reader]) -> None:
+    def _rlfleet_reload(self, readers: list[Reader], copies: Mapping[str, str]) -> None:
         model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
         expected = {_plain(name) for name, p in model.named_parameters() if p.numel() > 1}
         written: set[str] | None = None
@@ -124,9 +105,10 @@ class WorkerExtension(RankCalls):
 
         model.load_weights = recording
         try:
-            self.reload_weights(weights_iterator=_tensors(readers))  # type: ignore[attr-defined]  # vLLM's
+            self.reload_weights(weights_iterator=tensors_of(readers, copies))  # type: ignore[attr-defined]  # vLLM's
         finally:
             del model.load_weights
+        process_tied(model)
         # vLLM only warns about a parameter that was not written. Here it is an error, because such a
         # model is half old and half new. Quantised layers and caches add parameters of their own,
         # the latter with one element each.
@@ -138,6 +120,11 @@ class WorkerExtension(RankCalls):
                 f"the load did not write all parameters: {len(missing)} missing, such as"
                 f" {min(missing)}"
             )
+
+    def rlfleet_finish_transfer(self) -> None:
+        """End a transfer, of which all weights have arrived."""
+        self.finish_weight_update()  # type: ignore[attr-defined]  # of vLLM's Worker
+        process_tied(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
 
     def rlfleet_cancel_transfer(self) -> dict[str, Any]:
         """Cancel a transfer that has begun and will not finish.
@@ -234,59 +221,6 @@ def _dummy_run(runner: Any) -> tuple[Any, Any]:
 
 def _finite(values: torch.Tensor) -> bool:
     return bool(torch.isfinite(values.float()).all())
-
-
-class _Reader:
-    """One file, open in this process."""
-
-    def __init__(self, path: str, *, in_memory: bool) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._mapped: mmap.mmap | None = None
-        try:
-            size = os.fstat(self._descriptor).st_size
-            length = header_length(bytes(self._bytes(0, LENGTH_BYTES)), file="the file", size=size)
-            header = bytes(self._bytes(LENGTH_BYTES, length))
-            self.specs = parse_header(header, file="the file", size=size)
-            if in_memory:
-                # Map only sealed bytes: if a mapped file shrinks, SIGBUS ends the engine.
-                self._mapped = mapped(self._descriptor, size)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-
-    def tensor(self, spec: TensorSpec) -> torch.Tensor:
-        dtype = _DTYPES[spec.dtype]
-        if spec.end == spec.begin:
-            return torch.empty(spec.shape, dtype=dtype)
-        if self._mapped is not None:
-            count = (spec.end - spec.begin) // dtype.itemsize
-            flat = tensor_over(self._mapped, dtype, offset=spec.begin, count=count)
-        else:
-            flat = torch.frombuffer(self._bytes(spec.begin, spec.end - spec.begin), dtype=dtype)
-        return flat.view(spec.shape)
-
-    def _bytes(self, offset: int, length: int) -> bytearray:
-        buffer = bytearray(length)
-        view, position = memoryview(buffer), 0
-        while position < length:
-            count = os.preadv(self._descriptor, [view[position:]], offset + position)
-            if count == 0:
-                raise EOFError("a staged file became shorter during the load")
-            position += count
-        return buffer
-
-    def close(self) -> None:
-        # The mapping goes when the last tensor over it does.
-        self._mapped = None
-        os.close(self._descriptor)
-
-
-def _tensors(readers: list[_Reader]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield all tensors, grouped by module, so that vLLM needs no buffers for incomplete layers."""
-    where = [(spec, reader) for reader in readers for spec in reader.specs]
-    where.sort(key=lambda pair: pair[0].name.rpartition(".")[0])
-    for spec, reader in where:
-        yield spec.name, reader.tensor(spec)
 
 
 def _plain(name: str) -> str:

@@ -96,6 +96,11 @@ ENGINE_NAMES = (
     Name(f"{_RELOAD}.types", "LayerReloadingInfo.can_load"),
     Name(f"{_RELOAD}.types", "LayerReloadingInfo.reset"),
     Name(f"{_RELOAD}.types", "LayerReloadingInfo", ("kernel_tensors", "loaded_weights")),
+    Name(
+        "vllm.model_executor.layers.vocab_parallel_embedding",
+        "UnquantizedEmbeddingMethod.process_weights_after_loading",
+        ("layer",),
+    ),
     Name("vllm.lora.model_manager", "LoRAModelManager.get_adapter", ("adapter_id",)),
 )
 """Names to check in the engine's processes, which import these modules anyway."""

@@ -93,7 +93,8 @@ class VllmEngine:
             }
             for file in checkpoint.files
         ]
-        answers = await self._processes.call("rlfleet_load", files=files)
+        copies = dict(checkpoint.copies)
+        answers = await self._processes.call("rlfleet_load", files=files, copies=copies)
         failed = [answer for answer in answers if not answer["ok"]]
         if failed:
             touched = any(answer["touched"] for answer in answers)
@@ -177,7 +178,7 @@ class VllmEngine:
                 " all parts of a fused layer or none",
                 touched=True,
             )
-        await self._processes.call("finish_weight_update")
+        await self._processes.call("rlfleet_finish_transfer")
         self._effect = combined(await self._processes.call("rlfleet_effect"))
 
     async def cancel_transfer(self) -> None:

@@ -1,7 +1,8 @@
-"""The directory that vLLM starts on: that of the weights, or one of links to the digested files.
+"""The directory that vLLM starts on: that of the model, or one of links.
 
-vLLM opens weights by name, and chooses the files by rules of its own. Some repositories have their weights
-twice, in `model.safetensors` and `consolidated.safetensors`, and cannot be changed in a shared cache.
+vLLM chooses the files of the weights by rules of its own, and takes from the same directory all else that it
+needs: the processor of images, chat templates, code. A version has only its weights, and the rest is
+the model's.
 """
 
 from __future__ import annotations
@@ -10,32 +11,42 @@ import tempfile
 from pathlib import Path
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.format import INDEX_FILE
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
 
-def start_directory(checkpoint: Checkpoint) -> str:
-    """Return a directory in which vLLM reads exactly the files of the checkpoint.
+def start_directory(checkpoint: Checkpoint, model: str) -> str:
+    """Return a directory in which vLLM reads the weights of a checkpoint, and all else of the model.
 
-    It is the checkpoint's own, if vLLM reads these files there. Otherwise it has links to everything in
-    that directory but other weights.
+    It is the model's own, if vLLM reads these weights there. Otherwise it has links to the weights, and
+    to everything in the model's directory but weights.
+
+    Args:
+        checkpoint: The weights to start on.
+        model: Directory of the model.
 
     Errors:
-        Refusal: The directory cannot be read.
+        Refusal: A directory cannot be read.
         OSError: No directory can be made.
     """
+    if checkpoint.path == model and _is_read_there(checkpoint):
+        return model
+    made = Path(tempfile.mkdtemp(prefix="rlfleet-start-"))
+    weights = {file.name for file in checkpoint.files} | ({INDEX_FILE} & set(checkpoint.companions))
+    for name in weights:
+        (made / name).symlink_to(Path(checkpoint.path, name))
+    for entry in Path(model).iterdir():
+        if entry.name != INDEX_FILE and not entry.name.endswith(".safetensors"):
+            (made / entry.name).symlink_to(entry)
+    return str(made)
+
+
+def _is_read_there(checkpoint: Checkpoint) -> bool:
     try:
         checkpoint.check_start()
     except Refusal as refusal:
         if refusal.reason is not Reason.CHECKPOINT_MALFORMED:
             raise
-    else:
-        return checkpoint.path
-    made = Path(tempfile.mkdtemp(prefix="rlfleet-start-"))
-    digested = {file.name for file in checkpoint.files}
-    for entry in Path(checkpoint.path).iterdir():
-        if entry.name in digested:
-            (made / entry.name.lstrip(".")).symlink_to(entry)  # vLLM reads no hidden weights
-        elif not entry.name.endswith(".safetensors"):
-            (made / entry.name).symlink_to(entry)
-    return str(made)
+        return False
+    return True

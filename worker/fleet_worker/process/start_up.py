@@ -23,6 +23,7 @@ from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reference import Reference, StageRules
 from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, Pulse, StoreThreads
+from fleet_worker.checkpoint.tied import check_tied
 from fleet_worker.engine import platform
 from fleet_worker.engine.required_names import check_engine
 from fleet_worker.errors import Refusal
@@ -53,7 +54,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The model's own weights. Tokenizer and configuration come from its directory for every version."""
+    """The model's own weights. All else comes from its directory for every version."""
 
     source: Source
     directory: str
@@ -142,7 +143,8 @@ def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
         start_failure=failure,
     )
     path = initial.checkpoint.path
-    weights = _in_time(f"of {path}", lambda _: start_directory(initial.checkpoint))
+    start = partial(start_directory, initial.checkpoint, model.directory)
+    weights = _in_time(f"of {path}", lambda _: start())
     return Prepared(handover, weights, model.directory)
 
 
@@ -212,7 +214,7 @@ def _rules(settings: Settings, model: Model, roots: Roots) -> StageRules:
     budget = settings.staging_memory_bytes
     return StageRules(
         roots,
-        Reference.of(model.checkpoint, inspector),
+        _in_time(f"of {model.directory}", partial(Reference.of, model.checkpoint, inspector)),
         inspector,
         memory.default_budget() if budget is None else budget,
     )
@@ -265,6 +267,7 @@ def _read_start(
         rules.inspector.read(checkpoint, budget=0, check_cancelled=check_cancelled)
         digest = checkpoint.digest(check_cancelled)
         check_digest(wanted.digest, digest, f"the files in {path}")
+        check_tied(rules.reference.copy, checkpoint, check_cancelled)
     except BaseException:
         checkpoint.close()
         raise

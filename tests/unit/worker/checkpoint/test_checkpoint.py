@@ -280,15 +280,6 @@ def test_the_engine_may_not_start_on_a_directory_of_which_it_reads_other_files(
     assert named in refused.value.message
 
 
-def test_the_engine_may_not_start_on_hidden_files(tmp_path: Path) -> None:
-    directory = write_tiny(tmp_path / "1")
-    (directory / damage.WEIGHTS).rename(directory / ".1.safetensors")
-    started = open_checkpoint(str(directory), None)
-    with pytest.raises(Refusal, match=r"\.1\.safetensors"):
-        started.check_start()
-    started.close()
-
-
 def test_two_checkpoints_with_the_same_content_have_different_identities(tmp_path: Path) -> None:
     first = open_checkpoint(str(write_tiny(tmp_path / "1")), None)
     second = open_checkpoint(str(write_tiny(tmp_path / "2")), None)

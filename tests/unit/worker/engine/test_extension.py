@@ -5,6 +5,7 @@ The engine and torch are fakes here; `tests/engine` does the same with real ones
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.support.fake_torch import DTYPES, FakeTensor, imported_over_fake_torc
 def extension() -> Iterator[Any]:
     with imported_over_fake_torch("fleet_worker.engine.extension") as module:
         module.drop_unfinished = lambda model: model.drop_unfinished()
+        module.process_tied = lambda model: model.process_tied()
         yield module
 
 
@@ -35,6 +37,8 @@ class FakeModel:
         self.loads = 0
         self.dropped_before: list[int] = []
         """The number of loads before each drop of unfinished layers."""
+        self.processed_after: list[int] = []
+        """The number of loads before tied layers were processed."""
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         for name, size in self.sizes.items():
@@ -52,6 +56,9 @@ class FakeModel:
 
     def drop_unfinished(self) -> None:
         self.dropped_before.append(self.loads)
+
+    def process_tied(self) -> None:
+        self.processed_after.append(self.loads)
 
 
 class FakeRunner:
@@ -110,8 +117,11 @@ def file_of(folder: Path, tensors: damage.Tensors = TENSORS, name: str = "a") ->
     return file
 
 
-def named(*files: Path, in_memory: bool = False) -> list[dict[str, Any]]:
-    return [{"path": str(file), "in_memory": in_memory} for file in files]
+def loaded(worker: Any, *files: Path, in_memory: bool = False, **copies: str) -> dict[str, Any]:
+    """The answer to a load."""
+    named = [{"path": str(file), "in_memory": in_memory} for file in files]
+    names = {name.replace("__", "."): original for name, original in copies.items()}
+    return dict(worker.rlfleet_load(named, names))
 
 
 # --- loads ----------------------------------------------------------------------------------------
@@ -123,10 +133,10 @@ def test_a_load_writes_the_bytes_of_every_tensor_in_its_shape(
     tmp_path: Path,
     in_memory: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
-    answer = worker.rlfleet_load(named(file_of(tmp_path), in_memory=in_memory))
+    answer = loaded(worker, file_of(tmp_path), in_memory=in_memory)
 
     assert (answer["ok"], answer["touched"], answer["error"]) == (True, True, None)
-    assert worker.model.dropped_before == [0]
+    assert (worker.model.dropped_before, worker.model.processed_after) == ([0], [1])
     assert worker.model.written == {
         "embed.weight": ((2, 4), bytes(range(16))),
         "head.weight": ((4,), bytes(range(16))),
@@ -134,15 +144,14 @@ def test_a_load_writes_the_bytes_of_every_tensor_in_its_shape(
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES])
-def test_every_type_of_safetensors_exists_in_torch(
-    extension: Any, worker: Any, tmp_path: Path, dtype: str
-) -> None:
-    (spelled,) = [name for name, each in extension._DTYPES.items() if each.name == dtype]
+def test_every_type_of_safetensors_exists_in_torch(worker: Any, tmp_path: Path, dtype: str) -> None:
+    file_tensors: Any = importlib.import_module("fleet_worker.engine.file_tensors")
+    (spelled,) = [name for name, each in file_tensors._DTYPES.items() if each.name == dtype]
     size = DTYPES[dtype].itemsize
     worker.model = FakeModel(w=3)
     tensors: damage.Tensors = {"w": (spelled, [3], bytes(range(3 * size)))}
 
-    assert worker.rlfleet_load(named(file_of(tmp_path, tensors)))["ok"]
+    assert loaded(worker, file_of(tmp_path, tensors))["ok"]
     assert worker.model.written == {"w": ((3,), bytes(range(3 * size)))}
 
 
@@ -152,7 +161,7 @@ def test_tensors_of_one_layer_are_loaded_together_across_files(worker: Any, tmp_
 
     first = file_of(tmp_path, some("layers.1.q", "layers.0.q", "embed.weight"), "a")
     second = file_of(tmp_path, some("layers.0.k", "head.weight", "layers.1.k"), "b")
-    worker.rlfleet_load(named(first, second))
+    loaded(worker, first, second)
 
     layers = [name.rpartition(".")[0] for name in worker.model.order]
     assert layers == sorted(layers)
@@ -167,10 +176,21 @@ def test_empty_tensors_and_scalars_are_loaded(worker: Any, tmp_path: Path) -> No
         "none": ("F32", [0, 4], b""),
         "scale": ("F32", [], b"\0\0\x80\x3f"),
     }
-    assert worker.rlfleet_load(named(file_of(tmp_path, tensors)))["ok"]
+    assert loaded(worker, file_of(tmp_path, tensors))["ok"]
 
     assert worker.model.written["none"] == ((0, 4), b"")
     assert worker.model.written["scale"] == ((), b"\0\0\x80\x3f")
+
+
+def test_a_tensor_that_the_files_lack_is_loaded_from_the_one_that_it_equals(
+    worker: Any, tmp_path: Path
+) -> None:
+    worker.model = FakeModel(embed__weight=8, lm_head__weight=8)
+    tensors: damage.Tensors = {"embed.weight": TENSORS["embed.weight"]}
+    answer = loaded(worker, file_of(tmp_path, tensors), lm_head__weight="embed.weight")
+
+    assert answer["ok"]
+    assert worker.model.written["lm_head.weight"] == worker.model.written["embed.weight"]
 
 
 def _gone(file: Path) -> None:
@@ -196,7 +216,7 @@ def test_an_unreadable_file_fails_before_the_model_changes(
     good, bad = file_of(tmp_path), file_of(tmp_path, {"x": ("U8", [64], bytes(64))}, "b")
     harm(bad)
     before = open_descriptors()
-    answer = worker.rlfleet_load(named(good, bad))
+    answer = loaded(worker, good, bad)
 
     assert (answer["ok"], answer["touched"]) == (False, False)
     assert answer["error"]
@@ -216,7 +236,7 @@ def test_a_file_that_shrinks_during_the_load_fails_the_load_only(
 
     worker.model.load_weights = cut_first
     worker.reload_weights = lambda *, weights_iterator: cut_first(weights_iterator)
-    answer = worker.rlfleet_load(named(file))
+    answer = loaded(worker, file)
 
     assert (answer["ok"], answer["touched"]) == (False, True)
     assert "shorter" in answer["error"]
@@ -230,7 +250,7 @@ def test_a_load_that_fails_midway_reports_a_changed_model_and_the_error(
 
     worker.reload_weights = broken
     before = open_descriptors()
-    answer = worker.rlfleet_load(named(file_of(tmp_path)))
+    answer = loaded(worker, file_of(tmp_path))
 
     assert (answer["ok"], answer["touched"]) == (False, True)
     assert answer["error"].startswith("RuntimeError: shape mismatch")
@@ -245,10 +265,10 @@ def test_the_models_own_loader_is_restored(
     fails: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
     file = file_of(tmp_path)
-    worker.rlfleet_load(named(file))
+    loaded(worker, file)
     if fails:
         worker.model.sizes["other__weight"] = 4
-    worker.rlfleet_load(named(file))
+    loaded(worker, file)
 
     assert "load_weights" not in vars(worker.model)
     assert worker.model.loads == 2
@@ -259,7 +279,7 @@ def test_the_models_own_loader_is_restored(
 
 def test_a_parameter_that_no_tensor_wrote_fails_the_load(worker: Any, tmp_path: Path) -> None:
     worker.model.sizes |= {"b__weight": 4, "a__weight": 4}
-    answer = worker.rlfleet_load(named(file_of(tmp_path)))
+    answer = loaded(worker, file_of(tmp_path))
 
     assert (answer["ok"], answer["touched"]) == (False, True)
     assert "2 missing, such as a.weight" in answer["error"]
@@ -285,13 +305,13 @@ def test_parameters_that_no_checkpoint_holds_are_not_required(
 ) -> None:
     excuse(worker)
 
-    assert worker.rlfleet_load(named(file_of(tmp_path)))["ok"]
+    assert loaded(worker, file_of(tmp_path))["ok"]
 
 
 def test_layer_names_with_adapters_map_to_the_same_layers(worker: Any, tmp_path: Path) -> None:
     worker.model.sizes = {"embed__base_layer__weight": 8, "head__weight": 4}
 
-    assert worker.rlfleet_load(named(file_of(tmp_path)))["ok"]
+    assert loaded(worker, file_of(tmp_path))["ok"]
 
 
 # --- transfers and probes -------------------------------------------------------------------------
@@ -311,6 +331,13 @@ def test_a_transfer_is_cancelled_with_or_without_a_group(
     assert worker._weight_update_active is False
     assert len(resets) == connected
     assert worker.model.dropped_before == [0]
+
+
+def test_the_end_of_a_transfer_processes_tied_layers(worker: Any) -> None:
+    worker.finish_weight_update = lambda: worker.model.load_weights(())
+    worker.rlfleet_finish_transfer()
+
+    assert worker.model.processed_after == [1]
 
 
 def test_a_model_with_finite_logits_passes_its_check(worker: Any) -> None:

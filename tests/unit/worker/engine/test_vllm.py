@@ -134,7 +134,7 @@ async def test_an_update_over_a_collective_is_compared_with_the_sample_before_it
         "rlfleet_remember",
         "start_weight_update",
         "rlfleet_layers_without_all_parts",
-        "finish_weight_update",
+        "rlfleet_finish_transfer",
         "rlfleet_effect",
     ]
     assert engine.effect.changed_share == 0.25
@@ -148,7 +148,7 @@ async def test_an_update_without_all_parts_of_a_layer_is_not_finished(
 
     assert failure.touched
     assert "model.qkv_proj" in failure.message
-    assert "finish_weight_update" not in [name for name, _ in client.calls]
+    assert "rlfleet_finish_transfer" not in [name for name, _ in client.calls]
 
 
 async def test_the_error_of_one_process_fails_the_call(engine: VllmEngine, client: Client) -> None:

@@ -312,7 +312,7 @@ CALLS: Sequence[tuple[str, Callable[[VllmEngine], Awaitable[Any]], bool]] = (
     ("shutdown_weight_transfer_engine", lambda e: e.leave_transfer(), False),
     ("start_weight_update", lambda e: e.begin_transfer(), True),
     ("update_weights", lambda e: e.receive({"names": []}), True),
-    ("finish_weight_update", lambda e: e.end_transfer(), True),
+    ("rlfleet_finish_transfer", lambda e: e.end_transfer(), True),
     ("rlfleet_cancel_transfer", lambda e: e.cancel_transfer(), True),
     ("rlfleet_add_adapter", lambda e: e.add_adapter(ADAPTER), False),
     ("sleep", lambda e: e.sleep(1), False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import shutil
 import socket
@@ -17,6 +18,7 @@ from tests.support import damage
 from tests.support.tiny import TinyInspector, write_tiny
 
 from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.format import INDEX_FILE
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reference import Reference, StageRules
 from fleet_worker.errors import Refusal
@@ -142,7 +144,7 @@ def test_a_start_version_gets_the_models_tokenizer_and_configuration(
     environment = started_on("7", path) | {"RLFLEET_WORKER_NAME": "policy-0"}
     prepared = prepare(environment=environment)
 
-    assert (prepared.weights, prepared.model) == (str(path), str(tmp_path / "model"))
+    assert prepared.model == str(tmp_path / "model")
     assert prepared.handover.initial.version == "7"
     assert prepared.handover.worker == "policy-0"
 
@@ -173,23 +175,38 @@ def test_an_unusable_start_version_is_not_loaded_and_the_reason_is_logged(
     assert reason in caplog.text
 
 
-def test_vllm_starts_on_links_to_the_digested_files_where_it_would_read_others(
+def test_vllm_starts_on_the_weights_of_a_version_and_the_other_files_of_the_model(
     prepare: Prepare, tmp_path: Path
 ) -> None:
-    path = write_tiny(tmp_path / "root" / "7")
+    path, model = write_tiny(tmp_path / "root" / "7", 7.0), tmp_path / "model"
     write_ema(path)
-    (path / "processor").mkdir()
+    for directory in (path, model):
+        (directory / "preprocessor_config.json").write_text(str(directory))
+    (model / "code").mkdir()
+    (path / "chat_template.jinja").touch()
     prepared = prepare(environment=started_on("7", path))
 
     assert prepared.handover.start_failure is None
     assert prepared.handover.initial.source.path == str(path)
     started = Path(prepared.weights)
-    assert started != path
-    assert {p.name for p in started.iterdir()} == {p.name for p in path.iterdir()} - {EMA}
+    assert {p.name for p in started.iterdir()} == {p.name for p in model.iterdir()}
     assert (started / damage.WEIGHTS).samefile(path / damage.WEIGHTS)
+    for name in ("preprocessor_config.json", "code"):
+        assert (started / name).samefile(model / name)
     links = open_checkpoint(prepared.weights, None)
     links.check_start()
     links.close()
+
+
+def test_vllm_starts_on_the_index_of_a_version(prepare: Prepare, tmp_path: Path) -> None:
+    path = write_tiny(tmp_path / "root" / "7")
+    (path / damage.WEIGHTS).rename(path / "only.safetensors")
+    index = {"weight_map": dict.fromkeys(("embed.weight", "head.weight"), "only.safetensors")}
+    (path / INDEX_FILE).write_text(json.dumps(index))
+    started = Path(prepare(environment=started_on("7", path)).weights)
+
+    assert {p.name for p in started.iterdir()} == {"config.json", INDEX_FILE, "only.safetensors"}
+    assert (started / INDEX_FILE).samefile(path / INDEX_FILE)
 
 
 def test_a_model_with_its_weights_in_two_formats_starts(prepare: Prepare, tmp_path: Path) -> None:
@@ -201,12 +218,19 @@ def test_a_model_with_its_weights_in_two_formats_starts(prepare: Prepare, tmp_pa
     assert not (Path(prepared.weights) / EMA).exists()
 
 
-def test_vllm_starts_on_weights_with_a_hidden_name(prepare: Prepare, tmp_path: Path) -> None:
+def test_a_start_version_with_a_hidden_file_of_weights_is_refused(
+    prepare: Prepare, tmp_path: Path
+) -> None:
     path = write_tiny(tmp_path / "root" / "7")
     (path / damage.WEIGHTS).rename(path / ".7.safetensors")
+    (path / INDEX_FILE).write_text(
+        json.dumps({"weight_map": dict.fromkeys(("embed.weight", "head.weight"), ".7.safetensors")})
+    )
     prepared = prepare(environment=started_on("7", path))
 
-    assert (Path(prepared.weights) / "7.safetensors").samefile(path / ".7.safetensors")
+    assert prepared.weights == str(tmp_path / "model")
+    assert prepared.handover.start_failure is not None
+    assert prepared.handover.start_failure.refusal.reason is Reason.CHECKPOINT_MALFORMED
 
 
 EMA = "model_ema.safetensors"

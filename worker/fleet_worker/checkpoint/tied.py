@@ -1,0 +1,120 @@
+"""A copy of the embeddings in the file, although the configuration ties `lm_head` to them.
+
+Such a copy is `lm_head.weight`, and Qwen3-0.6B has one. After its start vLLM keeps the two as one parameter if they
+are equal, and any later load writes both tensors into it. So within a fleet they are equal in all
+versions or in none. transformers leaves the copy out when it saves.
+
+Source: `maybe_untie_word_embeddings` and `maybe_retie_word_embeddings`, vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.files import OpenFile
+from fleet_worker.checkpoint.format import TensorSpec
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+_HEAD = "lm_head.weight"
+_PIECE_BYTES = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TiedCopy:
+    """Names of two tensors: the copy, and the embeddings.
+
+    Fields:
+        is_equal: whether they are equal in the running model, so that vLLM keeps them as one parameter.
+    """
+
+    name: str
+    original: str
+    is_equal: bool
+
+
+def tied_copy(
+    config: Mapping[str, Any], checkpoint: Checkpoint, check_cancelled: Callable[[], None]
+) -> TiedCopy | None:
+    """Return the copy that the running model's files have. Reads both tensors.
+
+    Args:
+        config: Configuration of the running model, normalised.
+        checkpoint: Its files.
+        check_cancelled: Raises to cancel.
+    """
+    tensors = checkpoint.tensors
+    heads = [name for name in tensors if name.endswith(_HEAD)]
+    if config.get("tie_word_embeddings") is not True or len(heads) != 1:
+        return None
+    (head,) = heads
+    same = [name for name, spec in tensors.items() if spec.signature == tensors[head].signature]
+    if len(same) != 2:
+        return None
+    (original,) = {*same} - {head}
+    is_equal = _are_equal(checkpoint, head, original, check_cancelled)
+    return TiedCopy(head, original, is_equal)
+
+
+def fill_in(copy: TiedCopy | None, checkpoint: Checkpoint) -> Mapping[str, TensorSpec]:
+    """Return the tensors that a load of the checkpoint writes: those of its files, and a copy left out."""
+    tensors = checkpoint.tensors
+    if copy is None or not copy.is_equal or copy.name in tensors or copy.original not in tensors:
+        return tensors
+    checkpoint.copies = {copy.name: copy.original}
+    return tensors | {copy.name: tensors[copy.original]}
+
+
+def check_tied(
+    copy: TiedCopy | None, checkpoint: Checkpoint, check_cancelled: Callable[[], None]
+) -> None:
+    """Refuse a checkpoint whose copy is equal where that of the running model is not, or the reverse.
+
+    Args:
+        copy: That of the running model.
+        checkpoint: Files that fit the running model. Their bytes have been read.
+        check_cancelled: Raises to cancel.
+
+    Errors:
+        Refusal: `CheckpointMismatch`.
+    """
+    if copy is None or copy.name in checkpoint.copies:
+        return
+    if _are_equal(checkpoint, copy.name, copy.original, check_cancelled) == copy.is_equal:
+        return
+    found, running = ("differs from", "equal") if copy.is_equal else ("equals", "different")
+    raise Refusal(
+        Reason.CHECKPOINT_MISMATCH,
+        f"{copy.name[:200]!r} {found} {copy.original[:200]!r}, and in the running model they are"
+        f" {running}: config.json has tie_word_embeddings, so vLLM keeps equal ones as one parameter;"
+        " start the fleet on a model with tie_word_embeddings: false",
+    )
+
+
+def _are_equal(
+    checkpoint: Checkpoint, one: str, other: str, check_cancelled: Callable[[], None]
+) -> bool:
+    where = {
+        spec.name: (file, spec)
+        for file in checkpoint.files
+        for spec in checkpoint.specs[file.name]
+        if spec.name in {one, other}
+    }
+    (first, spec), (second, of_other) = where[one], where[other]
+    length = spec.end - spec.begin
+    for offset in range(0, length, _PIECE_BYTES):
+        check_cancelled()
+        count = min(_PIECE_BYTES, length - offset)
+        piece = _bytes(checkpoint, first, spec.begin + offset, count)
+        if piece != _bytes(checkpoint, second, of_other.begin + offset, count):
+            return False
+    return True
+
+
+def _bytes(checkpoint: Checkpoint, file: OpenFile, offset: int, count: int) -> bytes:
+    held = checkpoint.held.get(file.name)
+    return file.read(offset, count) if held is None else os.pread(held.descriptor, count, offset)
