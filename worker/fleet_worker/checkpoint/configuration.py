@@ -48,6 +48,8 @@ IGNORED_CONFIG_KEYS = frozenset(
         "pad_token_id",
     }
 )
+_NO_SIZES = frozenset({"sliding_window"})
+"""Keys of large numbers that size nothing. The Hub's files of Qwen2 have one that transformers drops."""
 LARGE = 10_000
 """Numbers up to this make no configuration of transformers 5 larger than 40 MiB (measured, all types)."""
 
@@ -81,7 +83,7 @@ def sizes_of(config: Mapping[str, Any]) -> Iterator[Size]:
             levels.append(_items(around, key, value))
         elif key == "model_type" and value is not None:
             yield Size(f"{around}.{key}" if around else key, len(levels), value)
-        elif isinstance(value, int | float) and abs(value) > LARGE:
+        elif isinstance(value, int | float) and abs(value) > LARGE and key not in _NO_SIZES:
             yield Size(key, 0, value)
 
 

@@ -146,6 +146,7 @@ def test_a_configuration_that_may_grow_beyond_the_running_models_is_refused(
         pytest.param({"eos_token_id": [151645, 151643]}, id="an ignored key"),
         pytest.param({"rope_parameters": {"rope_theta": 5_000_000}}, id="a number that has moved"),
         pytest.param({"model_type": None}, id="no model type"),
+        pytest.param({"sliding_window": 32768}, id="a window, which transformers drops"),
     ],
 )
 def test_other_values_do_not_make_a_configuration_larger(changes: dict[str, Any]) -> None:
