@@ -20,13 +20,18 @@ _SEEDS = {"a": 1, "b": 2, "c": 3, "d": 4}
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests of each shared worker in one process of xdist, so that it is started once."""
     for item in items:
         if "driven" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("driven"))
         elif "started" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("worker"))
+        # xdist distributes by the group at the end of the id. xdist 3.8 writes it where pytest 9.2 does
+        # not read it (pytest-xdist issue 1386). Only the processes of xdist have this option.
+        if config.getoption("loadgroup", default=False):
+            for group in item.iter_markers("xdist_group"):
+                item._id = type(item.id).parse(f"{item.nodeid}@{group.args[0]}")
 
 
 @dataclass(frozen=True)
