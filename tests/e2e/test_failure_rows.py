@@ -18,6 +18,7 @@ from chaos.fleet import Fleet
 from chaos.holds import Phase, held_in
 from chaos.recovery import Recovery, play
 from chaos.rows import ROWS, Row, node_lost
+from fleet_operator.core.worker_calls import RENEW_BELOW_SECONDS
 from stack.offline import audit
 
 WRITE_TO = os.environ.get("RLFLEET_RELIABILITY_PAGE")
@@ -69,7 +70,9 @@ def test_a_fleet_survives(fleet: Fleet, record: Record, row: Row, phase: Phase) 
     assert found["status"]["appliedVersion"] == found["spec"]["version"]
     assert found["status"]["workersApplied"] == "2/2"
     assert recovery.lost == ()
-    assert row.cuts or recovery.retried == 0
+    # The leader may have died just before it renewed a pause, which ends before a slow standby leads.
+    ended = row.name == "operator killed" and recovery.seconds > RENEW_BELOW_SECONDS
+    assert row.cuts or ended or recovery.retried == 0
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from tests.support import damage
 from tests.support.adapters import QWEN_MODULES, WEIGHTS_FILE, write_adapter
 from tests.support.selection import others_long
 from tests.support.waiting import eventually
-from tests.support.worker import WorkerProcess, events_of, token_request
+from tests.support.worker import REPLY_SECONDS, WorkerProcess, events_of, token_request
 
 Choice = dict[str, Any]
 _labels = itertools.count(1)
@@ -194,7 +194,7 @@ def test_a_running_request_keeps_its_version_over_a_swap(lab: Lab) -> None:
     eventually(lambda: lab.state.get("requests") == 1)
     lab.put("2", second)
     retiring = lab.state["retiring"]
-    thread.join(timeout=60)
+    thread.join(timeout=REPLY_SECONDS)
 
     assert retiring == [{"version": "1", "requests": 1}]
     (choice,) = found[0]["choices"]
@@ -220,7 +220,7 @@ def test_versions_and_the_model_run_in_one_batch_without_touching_each_other(lab
         in_background(lambda name=name: lab.ask(model=name, max_tokens=100)) for name in names
     ]
     for thread, _ in running:
-        thread.join(timeout=60)
+        thread.join(timeout=REPLY_SECONDS)
 
     for name, (_, found) in zip(names, running, strict=True):
         assert found[0]["choices"][0]["token_ids"] == alone[name]
@@ -249,7 +249,7 @@ def test_a_held_request_keeps_its_adapter_over_new_base_weights(lab: Lab, weight
     eventually(lambda: lab.state.get("requests") == 1)
     version = f"b-{next(_labels)}"
     lab.worker.swap(version, weights.b)
-    thread.join(timeout=60)
+    thread.join(timeout=REPLY_SECONDS)
 
     choice = found[0]["choices"][0]
     assert (choice["finish_reason"], len(choice["token_ids"])) == ("length", 1500)
@@ -274,7 +274,7 @@ def test_the_slots_are_planned(lab: Lab) -> None:
     assert "1 request" in message
     assert lab.state["version"] == "3"
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=REPLY_SECONDS)
     eventually(lambda: lab.state["retiring"] == [])
     failures = lab.put("4", fourth)["adapter_failures"]
     assert lab.name not in {failure["name"] for failure in failures}
@@ -287,7 +287,7 @@ def test_unloading_is_idempotent_and_removes_the_name(lab: Lab) -> None:
     lab.worker.must_remove(lab.name)
     lab.worker.must_remove(lab.name)
     gone = lab.ask()
-    thread.join(timeout=60)
+    thread.join(timeout=REPLY_SECONDS)
 
     assert gone.status_code == 404
     assert found[0]["choices"][0]["finish_reason"] == "length"

@@ -11,7 +11,7 @@ from tests.engine.conftest import Weights
 from tests.support import damage
 from tests.support.checkpoints import copy_of
 from tests.support.waiting import eventually
-from tests.support.worker import WorkerProcess, token_request
+from tests.support.worker import REPLY_SECONDS, WorkerProcess, token_request
 
 NewVersion = Callable[[], str]
 PROMPTS = ["the fleet loads new weights", "a trainer writes a checkpoint", "one two three"]
@@ -116,8 +116,8 @@ def test_a_fence_with_time_lets_running_requests_end_and_takes_no_new_ones(
     fencing.start()
     eventually(lambda: not worker.state()["admitted"])
     turned_away = worker.public.post("/inference/v1/generate", json=token_request([1]))
-    running.join(timeout=60)
-    fencing.join(timeout=60)
+    running.join(timeout=REPLY_SECONDS)
+    fencing.join(timeout=REPLY_SECONDS)
 
     assert turned_away.status_code == 429
     assert replies[0]["choices"][0]["finish_reason"] == "length"
@@ -136,7 +136,7 @@ def test_a_fence_whose_time_is_over_ends_requests_with_what_they_have(
     running.start()
     worker.wait_until_generating()
     worker.must("fence", reason="a test", drain_timeout_seconds=0.2)
-    running.join(timeout=60)
+    running.join(timeout=REPLY_SECONDS)
 
     choice = replies[0]["choices"][0]
     assert choice["finish_reason"] == "abort"

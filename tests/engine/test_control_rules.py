@@ -21,7 +21,7 @@ from tests.support.checkpoints import copy_of
 from tests.support.environments import REPOSITORY
 from tests.support.trainer import Trainer
 from tests.support.waiting import eventually
-from tests.support.worker import TOKEN, WorkerProcess, token_request
+from tests.support.worker import REPLY_SECONDS, TOKEN, WorkerProcess, token_request
 
 from fleet_worker.trainer.areal import AReaL
 from fleet_worker.trainer.dynamo import Dynamo
@@ -73,7 +73,7 @@ def test_one_document_has_the_whole_state_of_a_worker(
     trainer.must("/pause?mode=keep")
     paused = driven.state()
     trainer.must("/resume")
-    thread.join(timeout=60)
+    thread.join(timeout=REPLY_SECONDS)
 
     assert (serving["admitted"], serving["requests_running"], serving["pause"]) == (True, 1, None)
     assert (paused["admitted"], paused["requests_running"], paused["requests_held"]) == (True, 0, 1)
@@ -127,19 +127,20 @@ def test_the_version_is_that_of_the_weights_in_the_engine_not_the_requested_one(
 def test_pause_modes_have_the_meaning_of_vllm(driven: WorkerProcess, trainer: Trainer) -> None:
     finished = {}
     for mode in ("keep", "wait", "abort"):
-        thread, replies = in_flight(driven)
+        # With "wait" the request must end within the lease, also on busy cores.
+        thread, replies = in_flight(driven, max_tokens=500 if mode == "wait" else 3000)
         trainer.must(f"/pause?mode={mode}")
         if mode != "keep":
-            thread.join(timeout=60)  # it has ended, and its reply comes during the pause
+            thread.join(timeout=REPLY_SECONDS)  # it has ended, and its reply comes during the pause
         held = driven.state()["requests_held"]
         trainer.must("/resume")
-        thread.join(timeout=60)
+        thread.join(timeout=REPLY_SECONDS)
         finished[mode] = (held, replies[0]["finish_reason"])
     assert finished == {"keep": (1, "length"), "wait": (0, "length"), "abort": (0, "abort")}
 
     thread, replies = in_flight(driven)
     trainer.must("/pause")
-    thread.join(timeout=60)
+    thread.join(timeout=REPLY_SECONDS)
     assert replies[0]["finish_reason"] == "abort"
 
 
@@ -157,12 +158,12 @@ def test_an_unknown_pause_mode_is_refused_before_anything_happens(
 def test_a_pause_that_waits_answers_when_no_request_runs(
     driven: WorkerProcess, trainer: Trainer
 ) -> None:
-    thread, replies = in_flight(driven)
+    thread, replies = in_flight(driven, max_tokens=500)  # they end within the lease
     reply = trainer.must("/pause?mode=wait")
 
     assert reply == {"status": "paused", "inflight_requests": 0}
-    thread.join(timeout=60)
-    assert len(replies[0]["token_ids"]) == 3000
+    thread.join(timeout=REPLY_SECONDS)
+    assert len(replies[0]["token_ids"]) == 500
 
 
 def test_a_pause_without_effect_is_not_answered_with_200(
@@ -181,15 +182,20 @@ def test_a_pause_without_effect_is_not_answered_with_200(
 def test_the_length_of_a_pause_is_reported_counted_and_limited(
     driven: WorkerProcess, home_version: str
 ) -> None:
-    driven.must("pause", mode="keep", lease_seconds=5)
+    driven.must("pause", mode="keep", lease_seconds=60)
     state = driven.state()
     assert state["pause"]["paused_seconds"] >= 0
     assert driven.metric("rlfleet_worker_phase", phase="paused") == 1
     assert driven.metric("rlfleet_worker_paused_seconds") > 0
+    driven.must("resume", version=home_version)
+
     before = driven.metric("rlfleet_worker_pause_seconds_count")
-    eventually(lambda: driven.state()["phase"] == "serving")
+    expiries = driven.state()["lease_expiries"]
+    driven.must("pause", mode="keep", lease_seconds=1)
+    eventually(lambda: driven.state()["lease_expiries"] == expiries + 1)
+    assert driven.state()["phase"] == "serving"
     assert driven.metric("rlfleet_worker_pause_seconds_count") == before + 1
-    assert driven.metric("rlfleet_worker_lease_expiries_total") >= 1
+    assert driven.metric("rlfleet_worker_lease_expiries_total") == expiries + 1
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.engine.conftest import Weights
 from tests.support.waiting import eventually
-from tests.support.worker import TOKEN, WorkerProcess
+from tests.support.worker import REPLY_SECONDS, TOKEN, WorkerProcess
 
 from fleet_worker.admin.api import LARGE_BODY
 
@@ -132,7 +132,7 @@ def test_a_fence_closes_the_latch_and_ends_what_is_running(
     running.start()
     eventually(lambda: worker.state()["requests_running"] == 1)
     state = worker.must("fence", reason="a test")
-    running.join(timeout=60)
+    running.join(timeout=REPLY_SECONDS)
 
     assert (state["phase"], state["admitted"]) == ("joining", False)
     assert replies[0].json()["choices"][0]["finish_reason"] == "abort"

@@ -20,11 +20,11 @@ from tests.support.checkpoints import copy_of
 from tests.support.environments import ENGINE_ARGUMENTS, engine_environment, worker_python
 from tests.support.selection import others_long
 from tests.support.waiting import eventually
-from tests.support.worker import TOKEN, WorkerProcess, command_of, token_request
+from tests.support.worker import REPLY_SECONDS, TOKEN, WorkerProcess, command_of, token_request
 
 from fleet_worker.process.manifest import digest_in
 
-ORDERLY_SECONDS = 20
+ORDERLY_SECONDS = 60
 """A limit of the wait, not a promise: a worker that does not end would take until it is killed."""
 REFUSED_SECONDS = 120
 """The imports before a refusal take some seconds, on busy cores a minute."""
@@ -47,7 +47,7 @@ def _in_flight(worker: WorkerProcess, count: int) -> Iterator[list[httpx.Respons
     eventually(lambda: state()["requests_running"] + state()["requests_held"] == count)
     yield replies
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=REPLY_SECONDS)
 
 
 def _sampled_by_default(worker: WorkerProcess) -> list[int]:
@@ -171,7 +171,7 @@ def test_a_silent_engine_fails_the_liveness_probe_and_a_dead_one_ends_the_proces
             eventually(lambda: worker.state()["phase"] == "pausing")
             os.kill(engine, signal.SIGKILL)
             assert worker.exit_code(within_seconds=ORDERLY_SECONDS) == 1
-            call.join(timeout=60)
+            call.join(timeout=REPLY_SECONDS)
         assert answers[0] != 200
         assert "the engine process died" in worker.log()
 

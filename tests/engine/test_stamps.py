@@ -13,7 +13,7 @@ import pytest
 from tests.engine.conftest import Weights
 from tests.support.selection import others_long
 from tests.support.waiting import eventually
-from tests.support.worker import WorkerProcess, events_of, token_request
+from tests.support.worker import REPLY_SECONDS, WorkerProcess, events_of, token_request
 
 NewVersion = Callable[[], str]
 Body = dict[str, Any]
@@ -168,7 +168,7 @@ def _messages(**options: Any) -> tuple[str, Body]:
 
 
 def _responses(*, max_tokens: int, **options: Any) -> tuple[str, Body]:
-    body = {"model": "policy", "input": "go", "max_output_tokens": max_tokens}
+    body = {"model": "policy", "input": "go", "max_output_tokens": max_tokens, "ignore_eos": True}
     return "/v1/responses", body | options
 
 
@@ -245,7 +245,7 @@ def _running(
     if worker.state()["phase"] == "serving":
         worker.wait_until_generating(requests)
     yield replies
-    thread.join(timeout=60)
+    thread.join(timeout=REPLY_SECONDS)
     assert replies, worker.log_tail()
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tests.engine.conftest import Weights
 from tests.support.waiting import eventually
-from tests.support.worker import WorkerProcess, token_request
+from tests.support.worker import REPLY_SECONDS, WorkerProcess, token_request
 
 NewVersion = Callable[[], str]
 
@@ -97,7 +97,7 @@ def test_a_paused_worker_holds_requests_stays_ready_and_answers_them_after_the_s
     worker.stage(version := new_version(), weights.b)
     worker.must("load", version=version)
     worker.must("resume", version=version)
-    held.join(timeout=60)
+    held.join(timeout=REPLY_SECONDS)
     spans = replies[0].json()["choices"][0]["weight_versions"]
     assert spans == [worker.span(0, 4)]
 
@@ -200,7 +200,7 @@ def test_a_drain_waits_for_running_requests(
     running.start()
     eventually(lambda: worker.state()["requests_running"] == 1)
     state = worker.must("pause", mode="wait", drain_timeout_seconds=30, lease_seconds=60)
-    running.join(timeout=60)
+    running.join(timeout=REPLY_SECONDS)
 
     assert state["pause"]["mode"] == "wait"
     # The pause came back after the request had ended.
@@ -225,7 +225,7 @@ def test_a_drain_that_takes_too_long_becomes_a_keep(
     assert state["pause"]["drain_timed_out"] is True
     assert state["requests_held"] == 1
     worker.must("resume", version=home)
-    running.join(timeout=60)
+    running.join(timeout=REPLY_SECONDS)
     assert len(replies[0].json()["choices"][0]["token_ids"]) == 3500
 
 
@@ -241,7 +241,7 @@ def test_an_abort_ends_requests_with_the_tokens_they_have(
     eventually(lambda: worker.state()["requests_running"] == 1)
     worker.must("pause", mode="keep", lease_seconds=60)
     state = worker.must("pause", mode="abort", lease_seconds=60)
-    running.join(timeout=60)
+    running.join(timeout=REPLY_SECONDS)
 
     assert state["pause"]["mode"] == "abort"
     choice = replies[0].json()["choices"][0]

@@ -17,7 +17,7 @@ from tests.support.checkpoints import copy_of
 from tests.support.environments import engine_environment, worker_python
 from tests.support.trainer import Trainer
 from tests.support.waiting import eventually
-from tests.support.worker import TOKEN, WorkerProcess, token_request
+from tests.support.worker import REPLY_SECONDS, TOKEN, WorkerProcess, token_request
 
 _steps = itertools.count(1000)
 
@@ -86,7 +86,7 @@ def test_prime_rl_updates_from_disk_and_its_running_requests_say_whose_keys_they
     assert (paused["pause"]["cache_kept"], paused["requests_held"]) == (True, 1)
     assert trainer.must("/update_weights", weight_dir=path)["status"] == "ok"
     assert trainer.must("/resume")["status"] == "resumed"
-    thread.join(timeout=60)
+    thread.join(timeout=REPLY_SECONDS)
 
     assert run.version == number
     spans = spans_of(replies[0])
@@ -105,7 +105,7 @@ def test_a_cleared_cache_gives_the_tokens_that_the_new_weights_alone_would_give(
     run.trainer.must("/pause?mode=keep&clear_cache=true")
     run.trainer.must("/update_weights", weight_dir=path)
     run.trainer.must("/resume")
-    prefix_run.join(timeout=60)
+    prefix_run.join(timeout=REPLY_SECONDS)
 
     old, new = spans_of(replies[0])
     assert "kv_from" not in new
@@ -176,7 +176,7 @@ def test_nemo_rl_writes_the_same_folder_repeatedly(run: Run) -> None:
         assert trainer.must("/collective_rpc", **rpc) == {"results": [None]}
         assert trainer.must("/reset_prefix_cache?reset_running_requests=true")["success"] is True
         trainer.must("/resume")
-        thread.join(timeout=60)
+        thread.join(timeout=REPLY_SECONDS)
         versions.append(spans_of(replies[0])[-1]["version"])
         folder.rename(folder.with_name(f"old-{next(_steps)}"))
 
@@ -269,7 +269,7 @@ def test_skyrl_pauses_with_clients_waiting_and_puts_engines_to_sleep(run: Run) -
     assert trainer.client.request("GET", "/get_world_size", json={}).json() == {"world_size": 1}
     assert trainer.must("/reset_prefix_cache", reset_running_requests=True) == {"success": True}
     trainer.must("/resume")
-    thread.join(timeout=60)
+    thread.join(timeout=REPLY_SECONDS)
     assert len(spans_of(replies[0])) == 1
 
     before = run.worker.greedy()
@@ -277,7 +277,7 @@ def test_skyrl_pauses_with_clients_waiting_and_puts_engines_to_sleep(run: Run) -
     assert trainer.must_get("/is_sleeping") == {"is_sleeping": True}
     waiting, late = run_later(run)
     trainer.must("/wake_up?tags=weights&tags=kv_cache")
-    waiting.join(timeout=60)
+    waiting.join(timeout=REPLY_SECONDS)
     assert late[0].status_code == 200
     assert run.worker.greedy() == before
     assert trainer.post("/sleep?level=2").status_code == 409
@@ -299,7 +299,7 @@ def test_areal_ends_its_requests_and_continues_with_new_weights(run: Run) -> Non
     path, number = run.publish(run.weights.b)
     thread, replies = run.in_flight()
     assert run.trainer.must("/areal_pause_generation")["success"] is True
-    thread.join(timeout=60)
+    thread.join(timeout=REPLY_SECONDS)
     assert run.trainer.must("/areal_update_weights", model_path=path)["success"] is True
     assert run.trainer.must("/areal_continue_generation")["success"] is True
     bad = run.trainer.post("/areal_update_weights", model_path=path + "-missing")
@@ -330,7 +330,7 @@ def test_an_update_of_a_worker_that_serves_is_a_whole_swap(
     path, number = run.publish(run.weights.c)
     thread, replies = run.in_flight()
     assert change(run, path).status_code == 200
-    thread.join(timeout=60)
+    thread.join(timeout=REPLY_SECONDS)
 
     assert run.worker.state()["phase"] == "serving"
     spans = spans_of(replies[0])

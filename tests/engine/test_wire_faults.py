@@ -72,11 +72,18 @@ def _choice(reply: Json) -> Json:
     return choice
 
 
+def _exchange_two(reply: Json) -> None:
+    """Exchange the log-probabilities of two tokens that differ."""
+    content = _choice(reply)["logprobs"]["content"]
+    other = next(i for i, entry in enumerate(content) if entry["token"] != content[0]["token"])
+    content[0], content[other] = content[other], content[0]
+
+
 DAMAGES = {
     "an id is lost": lambda reply: _choice(reply)["token_ids"].pop(),
     "all ids are lost": lambda reply: _choice(reply).pop("token_ids"),
     "a log-probability is lost": lambda reply: _choice(reply)["logprobs"]["content"].pop(),
-    "two are exchanged": lambda reply: _choice(reply)["logprobs"]["content"].reverse(),
+    "two are exchanged": _exchange_two,
     "the log-probabilities are lost": lambda reply: _choice(reply).update(logprobs=None),
     "the prompt is lost": lambda reply: reply.pop("prompt_token_ids"),
     "the prompt is another": lambda reply: reply["prompt_token_ids"].append(5),

@@ -20,7 +20,7 @@ from tests.engine.test_wire_tokens import (
     refused,
 )
 from tests.support.waiting import eventually
-from tests.support.worker import WorkerProcess
+from tests.support.worker import REPLY_SECONDS, WorkerProcess
 
 Json = dict[str, Any]
 _numbers = itertools.count(1)
@@ -146,7 +146,7 @@ def test_a_priority_decides_which_request_comes_first(
         eventually(lambda held=held: worker.state()["requests_held"] == held)
     worker.must("resume", version=home)
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=REPLY_SECONDS)
 
     assert done == ["urgent", "all"]
 

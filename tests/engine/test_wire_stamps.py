@@ -22,7 +22,7 @@ from tests.engine.test_wire_tokens import (
 )
 from tests.support.selection import others_long
 from tests.support.waiting import eventually
-from tests.support.worker import WorkerProcess, events_of
+from tests.support.worker import REPLY_SECONDS, WorkerProcess, events_of
 
 NewVersion = Callable[[], str]
 Json = dict[str, Any]
@@ -198,7 +198,7 @@ def test_over_a_swap_a_reply_names_both_versions(
         )
         thread.start()
         swap()
-        thread.join(timeout=60)
+        thread.join(timeout=REPLY_SECONDS)
 
     (reply,) = replies
     found = last_versions_in(events_of(reply.text)) if stream else versions_in(reply.json())
@@ -243,7 +243,7 @@ def test_a_demand_is_held_against_what_was_made(
         )
         thread.start()
         swap()
-        thread.join(timeout=60)
+        thread.join(timeout=REPLY_SECONDS)
 
     assert replies[0].status_code == 409
     assert replies[0].headers["x-weight-version"] == version
@@ -264,7 +264,7 @@ def test_a_stream_ends_where_other_weights_than_demanded_continue(
         )
         thread.start()
         swap()
-        thread.join(timeout=60)
+        thread.join(timeout=REPLY_SECONDS)
 
     *events, last = events_of(replies[0].text)
     assert replies[0].status_code == 200
@@ -309,7 +309,7 @@ def test_a_kept_cache_shows_in_the_spans_of_whatever_reads_it(
     control("/pause?mode=keep&clear_cache=false")
     control("/update_weights", {"weight_dir": str(weights.b)})
     control("/resume")
-    thread.join(timeout=60)
+    thread.join(timeout=REPLY_SECONDS)
     after = driven.state()["version"]
 
     (first, second) = running[0]

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.support.waiting import eventually
-from tests.support.worker import WorkerProcess, events_of
+from tests.support.worker import REPLY_SECONDS, WorkerProcess, events_of
 
 Json = dict[str, Any]
 CHAT, TOKEN_CHAT, COMPLETION = (
@@ -376,7 +376,7 @@ def test_a_completion_without_tokens_has_empty_lists(worker: WorkerProcess, home
     thread.start()
     eventually(lambda: worker.state()["requests_held"] == 1)
     worker.must("pause", mode="abort", lease_seconds=60)
-    thread.join(timeout=60)
+    thread.join(timeout=REPLY_SECONDS)
 
     (reply,) = replies
     data = reply["nvext"]["engine_data"]

@@ -24,7 +24,9 @@ ADAPTER_SECONDS = 30.0
 ADAPTER_RETRY_SECONDS = 120.0
 LONGEST_WAIT_SECONDS = 10.0
 METRICS_SECONDS = 5.0
-"""Its period, and its time limit for each page."""
+"""Its period, and its time limit for each page, which a busy machine cannot keep."""
+PAGE_SECONDS = 30.0
+"""A limit of the wait for each page."""
 METRICS = frozenset(
     {
         "vllm:kv_cache_usage_perc",
@@ -172,7 +174,7 @@ class PrimeRl:
 
     def _page(self) -> Page:
         # Not among the answers: another thread makes these.
-        found = self._http.get("/metrics", timeout=METRICS_SECONDS).raise_for_status()
+        found = self._http.get("/metrics", timeout=PAGE_SECONDS).raise_for_status()
         page: Page = {name: set() for name in METRICS}
         for family in text_string_to_metric_families(found.text):
             for sample in family.samples:

@@ -23,6 +23,8 @@ TOKEN = "a-token-of-the-tests"
 MODEL_NAME = "policy"
 START_SECONDS = 300
 """It takes 13 s on idle cores, and minutes on busy ones."""
+REPLY_SECONDS = 300
+"""A limit of the wait for a whole reply: on busy cores 3900 tokens take more than a minute."""
 
 
 class WorkerProcess:
@@ -91,7 +93,10 @@ class WorkerProcess:
         # No proxies, no limit on connections: tests hold many requests at once.
         limits = httpx.Limits(max_connections=None)
         self.public = httpx.Client(
-            base_url=f"http://127.0.0.1:{self.port}", timeout=60, trust_env=False, limits=limits
+            base_url=f"http://127.0.0.1:{self.port}",
+            timeout=REPLY_SECONDS,
+            trust_env=False,
+            limits=limits,
         )
         self.admin = httpx.Client(
             base_url=f"http://127.0.0.1:{self.admin_port}",

@@ -15,8 +15,9 @@ MODEL = "policy"
 KEY_VARIABLE = "POLICY_API_KEY"
 KEY = os.environ[KEY_VARIABLE]
 
-# Letters, and the token that ends a message: a turn has text, and ends by itself.
-SAMPLING = {"temperature": 1.0, "min_tokens": 4, "allowed_token_ids": [2, *range(67, 73)]}
+# Letters, and the token that ends a message: a turn has text, and ends by itself. On fewer
+# tokens two weights may agree by chance.
+SAMPLING = {"temperature": 1.0, "min_tokens": 24, "allowed_token_ids": [2, *range(67, 73)]}
 MAX_TOKENS = 400
 
 
