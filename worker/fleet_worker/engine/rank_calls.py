@@ -8,6 +8,7 @@ Source: `MultiprocExecutor.collective_rpc`, vLLM 0.32.
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from fleet_worker.engine.vllm_requests import lora_request
 from fleet_worker.errors import Refusal
 
 _LOG = logging.getLogger(__name__)
+MLA = "vllm.model_executor.layers.attention.mla_attention"
 
 
 class RankCalls:
@@ -42,9 +44,11 @@ class RankCalls:
             The adapter's modules that this process does not apply. vLLM drops them without an error.
         """
         self.add_lora(lora_request(name, number, path))  # type: ignore[attr-defined]  # of vLLM's Worker
-        manager = self.model_runner.get_model().lora_manager  # type: ignore[attr-defined]  # of vLLM's Worker
+        model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
+        manager = model.lora_manager
+        applied = set(manager.modules) - _absorbed(model, manager.modules)
         # vLLM has put the parts of fused layers and of experts together, under the layer's name.
-        return sorted(set(manager.get_adapter(number).loras) - set(manager.modules))
+        return sorted(set(manager.get_adapter(number).loras) - applied)
 
     def rlfleet_adapters(self) -> list[int]:
         """Return the numbers of the adapters in slots."""
@@ -53,6 +57,21 @@ class RankCalls:
     def rlfleet_layers_without_all_parts(self) -> list[str]:
         """Return the layers of which an update has brought only some parts."""
         return layers_without_all_parts(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
+
+
+def _absorbed(model: Any, modules: Mapping[str, Any]) -> set[str]:
+    """Return the modules whose weight an attention layer multiplies into others, without the adapter.
+
+    Source: `MLAAttention.process_weights_after_loading`, vLLM 0.32.
+    """
+    attention = importlib.import_module(MLA).MLAAttention
+    layers = [layer for layer in model.modules() if isinstance(layer, attention)]
+    absorbed = {id(_base(layer.kv_b_proj)) for layer in layers}
+    return {name for name, module in modules.items() if id(_base(module)) in absorbed}
+
+
+def _base(module: Any) -> Any:
+    return getattr(module, "base_layer", module)
 
 
 def described(error: BaseException) -> str:

@@ -101,6 +101,7 @@ ENGINE_NAMES = (
         "UnquantizedEmbeddingMethod.process_weights_after_loading",
         ("layer",),
     ),
+    Name("vllm.model_executor.layers.attention.mla_attention", "MLAAttention", ("kv_b_proj",)),
     Name("vllm.lora.model_manager", "LoRAModelManager.get_adapter", ("adapter_id",)),
 )
 """Names to check in the engine's processes, which import these modules anyway."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.fake_modules import install
 
-from fleet_worker.engine.rank_calls import RankCalls
+from fleet_worker.engine.rank_calls import MLA, RankCalls
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -29,8 +29,10 @@ class FakeWorker(RankCalls):
 
     def __init__(self, applied: tuple[str, ...] = ()) -> None:
         self.added: list[FakeLoRARequest] = []
-        self.manager = SimpleNamespace(modules=dict.fromkeys(applied), get_adapter=self.get_adapter)
-        model = SimpleNamespace(lora_manager=self.manager)
+        modules = {name: SimpleNamespace(base_layer=object()) for name in applied}
+        self.manager = SimpleNamespace(modules=modules, get_adapter=self.get_adapter)
+        self.layers: list[Any] = []
+        model = SimpleNamespace(lora_manager=self.manager, modules=lambda: self.layers)
         self.model_runner = SimpleNamespace(get_model=lambda: model)
 
     def add_lora(self, request: FakeLoRARequest) -> bool:
@@ -68,10 +70,15 @@ def test_a_method_that_is_missing_becomes_the_answer() -> None:
     assert answer["error"].startswith("AttributeError")
 
 
+@dataclass
+class FakeAttention:
+    kv_b_proj: Any
+
+
 @pytest.fixture
 def lora_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = SimpleNamespace(LoRARequest=FakeLoRARequest)
-    monkeypatch.setitem(sys.modules, "vllm.lora.request", module)
+    members = {"LoRARequest": FakeLoRARequest}
+    install(monkeypatch, {"vllm.lora.request": members, MLA: {"MLAAttention": FakeAttention}})
 
 
 @pytest.mark.usefixtures("lora_requests")
@@ -93,3 +100,15 @@ def test_modules_of_an_adapter_that_a_process_does_not_apply_are_its_answer() ->
         "layers.0.o_proj",
         "visual.0.qkv",
     ]
+
+
+@pytest.mark.usefixtures("lora_requests")
+@pytest.mark.parametrize("wraps", [True, False])
+def test_a_module_whose_weight_the_attention_absorbs_is_not_applied(
+    wraps: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    worker = FakeWorker(applied=LORAS)
+    layer = worker.manager.modules["layers.0.o_proj"]
+    worker.layers = [object(), FakeAttention(layer if wraps else layer.base_layer)]
+
+    assert worker.rlfleet_add_adapter("sql@3", 1001, "/private/3") == ["layers.0.o_proj"]
