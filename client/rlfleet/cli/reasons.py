@@ -68,7 +68,7 @@ REMEDIES = {
     "CheckpointTruncated": ("Write into a temporary directory, flush, then rename it.", "Publish the next version."),
     "CheckpointMalformed": ("Open the file that the message names with `safetensors`, and correct how the trainer saves.",),
     "CheckpointNotFinite": ("Look at the loss of that step.", "Publish a version from before."),
-    "CheckpointMismatch": ("The message names the first tensors that differ.", "Save with the model's `save_pretrained`."),
+    "CheckpointMismatch": ("The message names the first tensors that differ.", "Save with the model's `save_pretrained`.", "To train `lm_head` apart, start fleet and trainer on a model with `tie_word_embeddings: false`."),
     "CheckpointChanged": ("Never write into a published directory.", "Use one directory for each version."),
     "DigestMismatch": ("Compute the digest again after the last write (`python -m fleet_worker manifest --digest DIR`).", "A mismatch on one worker alone points to its node's cache or store."),
     "VersionReused": ("Publish the files under another version.", "If another run made them, set another `spec.runID`.", "If the files are the same and only the digest is new, the message has the digest to set.", "In an External fleet, let the trainer write its next checkpoints to another directory, or under other numbers, and update all workers.", "Workers that differ from most of the others leave the Service until then."),
