@@ -32,7 +32,7 @@ def output_of(script: str, *arguments: str) -> Any:
         [worker_python(), "-c", script, *arguments],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=400,
         env=engine_environment(),
         check=False,
     )

@@ -9,16 +9,18 @@ Source: `Worker.reload_weights(weights_iterator=…)` and `GPUModelRunner._dummy
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from fleet_worker.engine.file_tensors import Reader, tensors_of
+from fleet_worker.engine.kernel_copies import renew_copies
 from fleet_worker.engine.parameters import Memory, checksum_of, is_known, not_compared
 from fleet_worker.engine.rank_calls import RankCalls, described
 from fleet_worker.engine.required_names import ENGINE_NAMES, missing_names, missing_on
-from fleet_worker.engine.tied import process_tied
 from fleet_worker.engine.unfinished import drop_unfinished
+from fleet_worker.engine.written import Recorder, required
 
 # Enough tokens for every kernel of the forward pass, few enough to be fast.
 _PROBE_TOKENS = 8
@@ -29,6 +31,8 @@ class WorkerExtension(RankCalls):
 
     _rlfleet_memory: Memory | str | None = None
     """The parameters before the load under way, or why they are not known."""
+    _rlfleet_recorder: Recorder | None = None
+    """Of the update over a collective that is under way."""
 
     def rlfleet_missing_names(self) -> list[str]:
         """Return the names that the methods here need and the engine lacks. The first call to an engine."""
@@ -94,37 +98,40 @@ class WorkerExtension(RankCalls):
 
     def _rlfleet_reload(self, readers: list[Reader], copies: Mapping[str, str]) -> None:
         model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
-        expected = {_plain(name) for name, p in model.named_parameters() if p.numel() > 1}
-        written: set[str] | None = None
-        load_weights = model.load_weights
-
-        def recording(weights: Iterator[tuple[str, torch.Tensor]]) -> set[str] | None:
-            nonlocal written
-            written = load_weights(weights)
-            return written
-
-        model.load_weights = recording
+        expected = required(model)
+        recorder = Recorder(model)
         try:
             self.reload_weights(weights_iterator=tensors_of(readers, copies))  # type: ignore[attr-defined]  # vLLM's
         finally:
-            del model.load_weights
-        process_tied(model)
+            recorder.remove()
+        renew_copies(model)
         # vLLM only warns about a parameter that was not written. Here it is an error, because such a
-        # model is half old and half new. Quantised layers and caches add parameters of their own,
-        # the latter with one element each.
+        # model is half old and half new. Quantised layers add parameters of their own.
         quantised = self.vllm_config.model_config.quantization is not None  # type: ignore[attr-defined]  # of vLLM's Worker
-        if quantised or written is None:
+        if quantised or recorder.written is None:
             return
-        if missing := expected - {_plain(name) for name in written}:
+        if missing := expected - recorder.written:
             raise RuntimeError(
                 f"the load did not write all parameters: {len(missing)} missing, such as"
                 f" {min(missing)}"
             )
 
+    def rlfleet_start_transfer(self) -> None:
+        """Start an update over a collective, and record what it writes."""
+        self.start_weight_update()  # type: ignore[attr-defined]  # of vLLM's Worker
+        self._rlfleet_stop_recording()
+        self._rlfleet_recorder = Recorder(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
+
+    def _rlfleet_stop_recording(self) -> None:
+        if self._rlfleet_recorder is not None:
+            self._rlfleet_recorder.remove()
+        self._rlfleet_recorder = None
+
     def rlfleet_finish_transfer(self) -> None:
-        """End a transfer, of which all weights have arrived."""
+        """End an update, of which all weights have arrived."""
+        self._rlfleet_stop_recording()
         self.finish_weight_update()  # type: ignore[attr-defined]  # of vLLM's Worker
-        process_tied(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
+        renew_copies(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
 
     def rlfleet_cancel_transfer(self) -> dict[str, Any]:
         """Cancel a transfer that has begun and will not finish.
@@ -138,6 +145,7 @@ class WorkerExtension(RankCalls):
         if engine is not None:
             engine.reset_weight_update_target()
         self._weight_update_active = False
+        self._rlfleet_stop_recording()
         drop_unfinished(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
         return {"ok": True}
 
@@ -160,14 +168,15 @@ class WorkerExtension(RankCalls):
         """Run a few tokens through the model, and check that its output is finite.
 
         The output is the logits, or the tensors for the next stage of a pipeline. The scheduler is
-        paused, so no request can do this. The dummy batch writes no cache.
+        paused, so no request can do this. The dummy batch writes to no block of a request.
 
         Returns:
             `{ok, error}`.
         """
         try:
             runner = self.model_runner  # type: ignore[attr-defined]  # of vLLM's Worker
-            output, hidden = _dummy_run(runner)
+            with _null_blocks(runner):
+                output, hidden = _dummy_run(runner)
             if isinstance(hidden, torch.Tensor) and hidden.numel() > 0:
                 outputs = {"the logits": runner.get_model().compute_logits(hidden)}
             else:
@@ -219,10 +228,29 @@ def _dummy_run(runner: Any) -> tuple[Any, Any]:
     return (output if output is not None else next(iter(given), None)), hidden
 
 
+@contextmanager
+def _null_blocks(runner: Any) -> Iterator[None]:
+    """Point the sequences of a dummy batch at the block that vLLM keeps for none.
+
+    Held requests have the first rows of the block tables. Recurrent layers (Mamba, GDN) update the state in
+    the blocks of these rows in place, and the requests would continue with it.
+    """
+    # vLLM's second runner (v1.worker.gpu.model_runner) has tables of its own for dummy batches.
+    batch = getattr(runner, "input_batch", None)
+    rows = (
+        [t.block_table.np[:_PROBE_TOKENS] for t in batch.block_table.block_tables] if batch else []
+    )
+    before = [each.copy() for each in rows]
+    for each in rows:
+        each[:] = 0
+    try:
+        yield
+    finally:
+        for each, values in zip(rows, before, strict=True):
+            each[:] = values
+        if batch:
+            batch.block_table.commit_block_table(_PROBE_TOKENS)
+
+
 def _finite(values: torch.Tensor) -> bool:
     return bool(torch.isfinite(values.float()).all())
-
-
-def _plain(name: str) -> str:
-    """Return the name of a parameter without the wrapper that LoRA adds to layers."""
-    return name.replace(".base_layer.", ".")

@@ -96,6 +96,13 @@ ENGINE_NAMES = (
     Name(f"{_RELOAD}.types", "LayerReloadingInfo.can_load"),
     Name(f"{_RELOAD}.types", "LayerReloadingInfo.reset"),
     Name(f"{_RELOAD}.types", "LayerReloadingInfo", ("kernel_tensors", "loaded_weights")),
+    Name(f"{_RELOAD}.types", "LayerReloadingInfo", ("restore_metadata",)),
+    Name(f"{_RELOAD}.meta", "SKIP_TENSORS"),
+    Name(
+        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method",
+        "UnquantizedFusedMoEMethod.process_weights_after_loading",
+        ("layer",),
+    ),
     Name(
         "vllm.model_executor.layers.vocab_parallel_embedding",
         "UnquantizedEmbeddingMethod.process_weights_after_loading",

@@ -162,7 +162,7 @@ class VllmEngine:
         """Make the model ready to receive weights."""
         if not again:  # else the effect is the change since the first begin
             await self._processes.call("rlfleet_remember")
-        await self._processes.call("start_weight_update")
+        await self._processes.call("rlfleet_start_transfer")
 
     async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
         """Receive some weights."""

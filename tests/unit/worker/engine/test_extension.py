@@ -15,14 +15,19 @@ from typing import Any
 import pytest
 from tests.support import damage
 from tests.support.descriptors import open_descriptors
+from tests.support.fake_modules import install
 from tests.support.fake_torch import DTYPES, FakeTensor, imported_over_fake_torch
+
+from fleet_worker.engine.unfinished import LAYERWISE
+from fleet_worker.engine.written import META
 
 
 @pytest.fixture
-def extension() -> Iterator[Any]:
+def extension(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    install(monkeypatch, {LAYERWISE: {}, META: {"SKIP_TENSORS": set()}})
     with imported_over_fake_torch("fleet_worker.engine.extension") as module:
         module.drop_unfinished = lambda model: model.drop_unfinished()
-        module.process_tied = lambda model: model.process_tied()
+        module.renew_copies = lambda model: model.renew_copies()
         yield module
 
 
@@ -37,12 +42,15 @@ class FakeModel:
         self.loads = 0
         self.dropped_before: list[int] = []
         """The number of loads before each drop of unfinished layers."""
-        self.processed_after: list[int] = []
-        """The number of loads before tied layers were processed."""
+        self.renewed_after: list[int] = []
+        """The number of loads before kernels took over the weights."""
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         for name, size in self.sizes.items():
             yield name.replace("__", "."), SimpleNamespace(numel=lambda size=size: size)
+
+    def named_modules(self) -> Iterator[tuple[str, Any]]:
+        yield from ()
 
     def load_weights(self, weights: Iterable[tuple[str, FakeTensor]]) -> set[str] | None:
         self.loads += 1
@@ -57,8 +65,8 @@ class FakeModel:
     def drop_unfinished(self) -> None:
         self.dropped_before.append(self.loads)
 
-    def process_tied(self) -> None:
-        self.processed_after.append(self.loads)
+    def renew_copies(self) -> None:
+        self.renewed_after.append(self.loads)
 
 
 class FakeRunner:
@@ -136,7 +144,7 @@ def test_a_load_writes_the_bytes_of_every_tensor_in_its_shape(
     answer = loaded(worker, file_of(tmp_path), in_memory=in_memory)
 
     assert (answer["ok"], answer["touched"], answer["error"]) == (True, True, None)
-    assert (worker.model.dropped_before, worker.model.processed_after) == ([0], [1])
+    assert (worker.model.dropped_before, worker.model.renewed_after) == ([0], [1])
     assert worker.model.written == {
         "embed.weight": ((2, 4), bytes(range(16))),
         "head.weight": ((4,), bytes(range(16))),
@@ -333,11 +341,75 @@ def test_a_transfer_is_cancelled_with_or_without_a_group(
     assert worker.model.dropped_before == [0]
 
 
-def test_the_end_of_a_transfer_processes_tied_layers(worker: Any) -> None:
+def test_kernels_take_over_the_weights_at_the_end_of_a_transfer(worker: Any) -> None:
     worker.finish_weight_update = lambda: worker.model.load_weights(())
     worker.rlfleet_finish_transfer()
 
-    assert worker.model.processed_after == [1]
+    assert worker.model.renewed_after == [1]
+
+
+def test_a_transfer_records_what_it_writes_until_it_ends(worker: Any) -> None:
+    worker.start_weight_update = worker.finish_weight_update = lambda: None
+    for end in (worker.rlfleet_finish_transfer, worker.rlfleet_cancel_transfer):
+        worker.rlfleet_start_transfer()
+        assert "load_weights" in vars(worker.model)
+        end()
+        assert "load_weights" not in vars(worker.model)
+
+
+class FakeRows:
+    """A block table, of which the runner has a copy on the device."""
+
+    def __init__(self) -> None:
+        self.np = Rows(range(1, 11))
+        self.block_table = self
+        self.on_device = list(self.np)
+
+
+class Rows(list[int]):
+    """A list whose slices are views, as far as they are assigned to as a whole."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return View(self, key) if isinstance(key, slice) else super().__getitem__(key)
+
+
+class View:
+    def __init__(self, rows: Rows, where: slice) -> None:
+        self._rows, self._where = rows, where
+
+    def copy(self) -> list[int]:
+        return list(self._rows)[self._where]
+
+    def __setitem__(self, _all: slice, values: Any) -> None:
+        count = len(self.copy())
+        self._rows[self._where] = values if isinstance(values, list) else [values] * count
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_check_of_a_model_leaves_the_blocks_of_held_requests_alone(
+    worker: Any,
+    fails: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    table = FakeRows()
+    committed: list[list[int]] = []
+    tables = SimpleNamespace(
+        block_tables=[table], commit_block_table=lambda n: committed.append(list(table.np)[:n])
+    )
+    worker.model_runner.input_batch = SimpleNamespace(block_table=tables)
+    used: list[list[int]] = []
+    run = worker.model_runner._dummy_run
+
+    def dummy_run(*arguments: Any, **options: Any) -> Any:
+        used.append(list(table.np))
+        if fails:
+            raise RuntimeError("no kernel")
+        return run(*arguments, **options)
+
+    worker.model_runner._dummy_run = dummy_run
+    assert worker.rlfleet_probe()["ok"] is not fails
+
+    assert used == [[0] * 8 + [9, 10]]
+    assert (list(table.np), committed) == (list(range(1, 11)), [list(range(1, 9))])
 
 
 def test_a_model_with_finite_logits_passes_its_check(worker: Any) -> None:

@@ -132,7 +132,7 @@ async def test_an_update_over_a_collective_is_compared_with_the_sample_before_it
     names = [name for name, _ in client.calls]
     assert names == [
         "rlfleet_remember",
-        "start_weight_update",
+        "rlfleet_start_transfer",
         "rlfleet_layers_without_all_parts",
         "rlfleet_finish_transfer",
         "rlfleet_effect",

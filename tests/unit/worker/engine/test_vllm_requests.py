@@ -310,7 +310,7 @@ async def test_the_list_of_models_is_vllms(engine: VllmEngine, models: Any) -> N
 CALLS: Sequence[tuple[str, Callable[[VllmEngine], Awaitable[Any]], bool]] = (
     ("init_weight_transfer_engine", lambda e: e.join_transfer({"world_size": 2}), False),
     ("shutdown_weight_transfer_engine", lambda e: e.leave_transfer(), False),
-    ("start_weight_update", lambda e: e.begin_transfer(), True),
+    ("rlfleet_start_transfer", lambda e: e.begin_transfer(), True),
     ("update_weights", lambda e: e.receive({"names": []}), True),
     ("rlfleet_finish_transfer", lambda e: e.end_transfer(), True),
     ("rlfleet_cancel_transfer", lambda e: e.cancel_transfer(), True),

@@ -1,0 +1,113 @@
+"""The parameters that a load writes, must write, or only seems to write. vLLM is a fake here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.fake_modules import install
+
+from fleet_worker.engine.unfinished import LAYERWISE
+from fleet_worker.engine.written import META, Recorder, required
+
+
+@dataclass
+class FakeLayer:
+    """A layer during a reload.
+
+    Fields:
+        sizes: parameter → number of elements.
+        kept: parameters of which loaders keep values.
+        made: parameters that the layer had when it was made.
+    """
+
+    sizes: dict[str, int]
+    kept: list[str] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
+    reloads: bool = True
+
+    def can_load(self) -> bool:
+        return self.reloads
+
+    @property
+    def loaded_weights(self) -> list[tuple[str, Any]]:
+        return [(name, None) for name in self.kept]
+
+    @property
+    def restore_metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return dict.fromkeys(self.made), {}
+
+    def named_parameters(self, *, recurse: bool) -> Iterator[tuple[str, Any]]:
+        assert not recurse
+        for name, size in self.sizes.items():
+            yield name, SimpleNamespace(is_meta=self.reloads, numel=lambda size=size: size)
+
+
+@dataclass
+class FakeModel:
+    layers: dict[str, FakeLayer]
+    names: set[str] | None
+
+    def named_modules(self) -> Iterator[tuple[str, FakeLayer]]:
+        yield from self.layers.items()
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        for prefix, layer in self.layers.items():
+            for name, parameter in layer.named_parameters(recurse=False):
+                yield f"{prefix}.{name}", parameter
+
+    def load_weights(self, weights: Any) -> set[str] | None:
+        assert weights == "weights"
+        return self.names
+
+
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = {"get_layerwise_info": lambda layer: layer}
+    install(monkeypatch, {LAYERWISE: members, META: {"SKIP_TENSORS": {"bias"}}})
+
+
+def test_a_parameter_that_is_named_as_written_and_has_no_values_fails_the_load() -> None:
+    attention = FakeLayer({"weight": 8, "sinks": 8}, kept=["weight"])
+    model = FakeModel({"attn": attention}, {"attn.weight", "attn.sinks"})
+    recorder = Recorder(model)
+
+    with pytest.raises(RuntimeError, match=r"attn\.sinks"):
+        model.load_weights("weights")
+    recorder.remove()
+    assert model.load_weights("weights") == model.names
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        pytest.param(FakeLayer({"sinks": 8}, kept=["sinks"]), id="kept by its loader"),
+        pytest.param(FakeLayer({"sinks": 8}, reloads=False), id="finished"),
+        pytest.param(FakeLayer({"other": 8}), id="not written"),
+    ],
+)
+def test_other_parameters_do_not_fail_the_load(layer: FakeLayer) -> None:
+    model = FakeModel({"attn.base_layer": layer}, {"attn.sinks"})
+    recorder = Recorder(model)
+
+    assert model.load_weights("weights") == {"attn.sinks"}
+    assert recorder.written == {"attn.sinks"}
+
+
+def test_all_calls_count_as_one_load() -> None:
+    model = FakeModel({}, {"one"})
+    recorder = Recorder(model)
+    for names in ({"one"}, None, {"two"}):
+        model.names = names
+        model.load_weights("weights")
+
+    assert recorder.written == {"one", "two"}
+
+
+def test_a_load_must_write_what_its_layers_had_when_they_were_made() -> None:
+    layer = FakeLayer({"weight": 8, "scale": 1, "W_UV": 8, "bias": 8}, made=["weight", "scale"])
+
+    assert required(FakeModel({"a.base_layer": layer}, None)) == {"a.weight", "a.bias"}
