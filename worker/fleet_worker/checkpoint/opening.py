@@ -152,12 +152,18 @@ def config_of(name: str, file: SmallFile | None) -> dict[str, Any]:
             f"the directory has no {name}, which describes its weights",
         )
     try:
-        config = json.loads(file.content)
+        config = json.loads(file.content, object_hook=_special_floats)
     except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
         raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{name} is not a JSON object")
     return config
+
+
+def _special_floats(entry: dict[str, Any]) -> Any:
+    """Return the number that transformers 5 writes as an object, and any other object as it is."""
+    named = entry.get("__float__") if len(entry) == 1 else None
+    return float(named) if named in ("Infinity", "-Infinity") else entry
 
 
 def companions_of(*files: SmallFile | None) -> dict[str, tuple[FileState, str]]:

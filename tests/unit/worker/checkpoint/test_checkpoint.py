@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -278,6 +279,15 @@ def test_the_engine_may_not_start_on_a_directory_of_which_it_reads_other_files(
 
     assert refused.value.reason is Reason.CHECKPOINT_MALFORMED
     assert named in refused.value.message
+
+
+def test_numbers_that_transformers_writes_as_objects_are_numbers(tmp_path: Path) -> None:
+    limits = {"__float__": "Infinity"}, {"__float__": "-Infinity"}, {"__float__": ["Infinity"]}
+    directory = write_tiny(tmp_path / "1", limits=limits)
+    checkpoint = open_checkpoint(str(directory), None)
+    checkpoint.close()
+
+    assert checkpoint.config["limits"] == [math.inf, -math.inf, limits[2]]
 
 
 def test_two_checkpoints_with_the_same_content_have_different_identities(tmp_path: Path) -> None:
