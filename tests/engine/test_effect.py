@@ -100,7 +100,7 @@ from fleet_worker.engine.effect import combined
 found = []
 for path in (one, other, other, one):
     files = [{"path": path + "/model.safetensors", "in_memory": False}]
-    (answer,) = engine.collective_rpc("rlfleet_load", args=(files, {}))
+    (answer,) = engine.collective_rpc("rlfleet_load", args=(files, {}), kwargs={"started": False})
     assert answer["ok"], answer
     seen = combined([answer["effect"]])
     found.append([seen.changed_share, seen.unchanged, seen.compared_elements, seen.why_not])

@@ -83,17 +83,17 @@ found = {}
 with torch.inference_mode():
     found["old"] = tokens()
     begin(); receive_all(); found["new"] = tokens()
-    assert worker.rlfleet_load(files, {})["ok"]
+    assert worker.rlfleet_load(files, {}, started=False)["ok"]
     begin(); receive_a_part()
     worker.rlfleet_cancel_transfer()
     begin(); receive_all(); found["new, started again"] = tokens()
-    assert worker.rlfleet_load(files, {})["ok"]
+    assert worker.rlfleet_load(files, {}, started=False)["ok"]
     begin(); receive_a_part()
     worker.rlfleet_cancel_transfer()
-    found["recovery"] = worker.rlfleet_load(files, {})["error"]
+    found["recovery"] = worker.rlfleet_load(files, {}, started=False)["error"]
     found["old, after a recovery"] = tokens()
     begin(); receive_a_part()
-    found["recovery without a cancel"] = worker.rlfleet_load(files, {})["error"]
+    found["recovery without a cancel"] = worker.rlfleet_load(files, {}, started=False)["error"]
     found["old, after a recovery without a cancel"] = tokens()
 def lacking():
     return worker.rlfleet_call("rlfleet_layers_without_all_parts", {})["result"]
@@ -102,7 +102,7 @@ begin()
 found["before"] = lacking()
 model.load_weights([(name, each) for name, each in new.items() if not name.endswith("k_proj.weight")])
 found["without k"] = lacking()
-assert worker.rlfleet_load(files, {})["ok"]
+assert worker.rlfleet_load(files, {}, started=False)["ok"]
 begin()
 model.load_weights([(name, each) for name, each in new.items() if "layers.0.self_attn" not in name])
 found["without a whole layer"] = lacking()

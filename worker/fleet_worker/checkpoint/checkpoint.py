@@ -46,6 +46,7 @@ class Checkpoint:
         held: File name → its sealed bytes in memory. Empty if the files were only read.
         zero_blocks: Blocks of tensors with only zeros. None before the tensors were checked.
         copies: Tensor that the files lack → the one that it equals (`tied`).
+        is_started_on: Whether the engine has started on it.
     """
 
     path: str
@@ -56,6 +57,7 @@ class Checkpoint:
     held: dict[str, memory.MemoryFile] = field(default_factory=dict)
     zero_blocks: ZeroBlocks | None = None
     copies: dict[str, str] = field(default_factory=dict)
+    is_started_on: bool = False
     _content: dict[str, FileContent] = field(default_factory=dict)
     _filling: dict[str, memory.MemoryFile] = field(default_factory=dict)
 
@@ -163,8 +165,8 @@ class Checkpoint:
             self._content = read_files(
                 self.files, self.specs, inspect_nothing, check_cancelled, keep={}
             )
-        hashes = {name: digest for name, (_, digest) in self.companions.items()}
-        return hashes | {name: content.sha256 for name, content in self._content.items()}
+        small = {name: digest for name, (_, digest) in self.companions.items()}
+        return small | {name: content.sha256 for name, content in self._content.items()}
 
     def hollow_blocks(self) -> ZeroBlocks:
         """Return the blocks of tensors with parts that were never written and read as zeros."""
@@ -233,8 +235,7 @@ class Checkpoint:
                 Reason.CHECKPOINT_MALFORMED,
                 f"vLLM takes the name {self.path} for a pattern and may start on other directories",
             )
-        directory = self._directory_now(None)
-        if directory is None:
+        if (directory := self._directory_now(None)) is None:
             return
         directory.close()
         digested = {file.name for file in self.files}

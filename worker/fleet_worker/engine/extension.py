@@ -40,7 +40,7 @@ class WorkerExtension(RankCalls):
         return missing_on(self) + missing_names(ENGINE_NAMES)
 
     def rlfleet_load(
-        self, files: list[dict[str, Any]], copies: Mapping[str, str]
+        self, files: list[dict[str, Any]], copies: Mapping[str, str], *, started: bool
     ) -> dict[str, Any]:
         """Put the tensors of some files into the model.
 
@@ -48,6 +48,8 @@ class WorkerExtension(RankCalls):
             files: `{path, in_memory}` each. The path is an open descriptor of the API server
                 (`/proc/PID/fd/N`), so that no name is opened a second time.
             copies: Name of a tensor that the files lack → the tensor in them that it equals.
+            started: The engine has started on these files. Values that vLLM loses when it reloads, and
+                puts back, are theirs: no load of other files has ended well in such a model.
 
         Returns:
             `{ok, touched, error, effect}`. `touched` tells whether the model may have changed.
@@ -61,7 +63,7 @@ class WorkerExtension(RankCalls):
             touched = True
             drop_unfinished(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
             self.rlfleet_remember()
-            self._rlfleet_reload(readers, copies)
+            self._rlfleet_reload(readers, copies, started=started)
         except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
             self._rlfleet_memory = None
             return {"ok": False, "touched": touched, "error": described(error), "effect": None}
@@ -96,15 +98,17 @@ class WorkerExtension(RankCalls):
         except Exception as error:  # noqa: BLE001 - see above
             return not_compared(f"the parameters could not be compared: {described(error)}")
 
-    def _rlfleet_reload(self, readers: list[Reader], copies: Mapping[str, str]) -> None:
+    def _rlfleet_reload(
+        self, readers: list[Reader], copies: Mapping[str, str], *, started: bool
+    ) -> None:
         model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
         expected = required(model)
-        recorder = Recorder(model)
+        recorder = Recorder(model, is_whole=True, may_lose=started)
         try:
             self.reload_weights(weights_iterator=tensors_of(readers, copies))  # type: ignore[attr-defined]  # vLLM's
         finally:
             recorder.remove()
-        renew_copies(model)
+        renew_copies(model, recorder.left_out)
         # vLLM only warns about a parameter that was not written. Here it is an error, because such a
         # model is half old and half new. Quantised layers add parameters of their own.
         quantised = self.vllm_config.model_config.quantization is not None  # type: ignore[attr-defined]  # of vLLM's Worker
@@ -120,7 +124,8 @@ class WorkerExtension(RankCalls):
         """Start an update over a collective, and record what it writes."""
         self.start_weight_update()  # type: ignore[attr-defined]  # of vLLM's Worker
         self._rlfleet_stop_recording()
-        self._rlfleet_recorder = Recorder(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
+        model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
+        self._rlfleet_recorder = Recorder(model, is_whole=False)
 
     def _rlfleet_stop_recording(self) -> None:
         if self._rlfleet_recorder is not None:
@@ -128,10 +133,18 @@ class WorkerExtension(RankCalls):
         self._rlfleet_recorder = None
 
     def rlfleet_finish_transfer(self) -> None:
-        """End an update, of which all weights have arrived."""
+        """End an update, of which all weights have arrived.
+
+        Errors:
+            RuntimeError: vLLM would lose some of them.
+        """
+        recorder = self._rlfleet_recorder
+        if recorder is not None:
+            recorder.look()
         self._rlfleet_stop_recording()
         self.finish_weight_update()  # type: ignore[attr-defined]  # of vLLM's Worker
-        renew_copies(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
+        model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
+        renew_copies(model, recorder.left_out if recorder is not None else ())
 
     def rlfleet_cancel_transfer(self) -> dict[str, Any]:
         """Cancel a transfer that has begun and will not finish.
@@ -246,10 +259,17 @@ def _null_blocks(runner: Any) -> Iterator[None]:
     try:
         yield
     finally:
+        _wait_for_device()  # which may still copy the zeros
         for each, values in zip(rows, before, strict=True):
             each[:] = values
         if batch:
             batch.block_table.commit_block_table(_PROBE_TOKENS)
+
+
+def _wait_for_device() -> None:
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is not None and accelerator.is_available():
+        accelerator.synchronize()
 
 
 def _finite(values: torch.Tensor) -> bool:

@@ -16,21 +16,23 @@ from __future__ import annotations
 
 import importlib
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 EMBEDDING = "vllm.model_executor.layers.vocab_parallel_embedding"
 EXPERTS = "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method"
 
 
-def renew_copies(model: Any) -> None:
+def renew_copies(model: Any, left_out: Collection[str]) -> None:
     """Let kernels take over the new weights.
 
     Args:
         model: The engine's model, after a load.
+        left_out: Names of the layers that got no weights.
     """
     layers = list(model.modules())
     _process_tied(layers)
-    _pack_experts(layers)
+    _pack_experts(model, left_out)
     _copy_convolutions(layers)
 
 
@@ -45,11 +47,12 @@ def _process_tied(layers: list[Any]) -> None:
             layer.quant_method.process_weights_after_loading(layer)
 
 
-def _pack_experts(layers: list[Any]) -> None:
+def _pack_experts(model: Any, left_out: Collection[str]) -> None:
     kind = importlib.import_module(EXPERTS).UnquantizedFusedMoEMethod
-    for layer in layers:
+    for name, layer in model.named_modules():
         method = getattr(layer, "quant_method", None)
-        if isinstance(method, kind) and method.moe_kernel is not None:
+        # Those of a layer that was left out are packed already.
+        if isinstance(method, kind) and method.moe_kernel is not None and name not in left_out:
             method.moe_kernel.fused_experts.process_weights_after_loading(layer)
 
 

@@ -93,8 +93,10 @@ class VllmEngine:
             }
             for file in checkpoint.files
         ]
-        copies = dict(checkpoint.copies)
-        answers = await self._processes.call("rlfleet_load", files=files, copies=copies)
+        copies, started = dict(checkpoint.copies), checkpoint.is_started_on
+        answers = await self._processes.call(
+            "rlfleet_load", files=files, copies=copies, started=started
+        )
         failed = [answer for answer in answers if not answer["ok"]]
         if failed:
             touched = any(answer["touched"] for answer in answers)

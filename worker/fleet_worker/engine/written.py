@@ -24,40 +24,50 @@ class Recorder:
 
     Fields:
         written: names of the parameters; None if the model does not name them.
+        left_out: names of the layers that got no weights. Known after `look`.
     """
 
-    def __init__(self, model: Any) -> None:
-        """Wrap the method of this model until `remove`."""
-        self._model = model
+    def __init__(self, model: Any, *, is_whole: bool, may_lose: bool = False) -> None:
+        """Wrap the method of this model until `remove`.
+
+        Args:
+            model: The engine's model.
+            is_whole: The first call brings all weights, and the reload ends right after it.
+            may_lose: The former values of a parameter are those of this load, too.
+        """
+        self._model, self._is_whole, self._may_lose = model, is_whole, may_lose
         self._load = model.load_weights
         self.written: set[str] | None = None
+        self.left_out: frozenset[str] = frozenset()
         setattr(model, _ATTRIBUTE, self._record)
 
     def remove(self) -> None:
         """Give the model its own method back. Safe to call again."""
         vars(self._model).pop(_ATTRIBUTE, None)
 
-    def check_kept(self) -> None:
-        """Fail if a parameter that the model names as written has lost its values.
-
-        Call it before the reload ends.
+    def look(self) -> None:
+        """Find the layers without weights. Call it when all have arrived, before the reload ends.
 
         Errors:
-            RuntimeError: naming a parameter.
+            RuntimeError: A parameter that the model names as written has lost its values.
         """
-        if lost := sorted(self.written & set(_without_values(self._model)) if self.written else ()):
+        waiting = list(_waiting_layers(self._model))
+        self.left_out = frozenset(name for name, _, kept in waiting if not kept)
+        without = {_name(prefix, n) for prefix, names, kept in waiting for n in names - kept}
+        lost = sorted(without & self.written) if self.written and not self._may_lose else []
+        if lost:
             raise RuntimeError(
                 f"vLLM loses {len(lost)} parameters of this model when it reloads, such as {lost[0]};"
                 " a new version of such a model needs workers that start on it"
             )
 
     def _record(self, weights: Any) -> set[str] | None:
-        names = self._load(weights)
+        names: set[str] | None = self._load(weights)
         if names is not None:
             self.written = (self.written or set()) | {plain(name) for name in names}
-        self.check_kept()
-        written: set[str] | None = names
-        return written
+        if self._is_whole:
+            self.look()
+        return names
 
 
 def required(model: Any) -> set[str]:
@@ -80,15 +90,18 @@ def plain(name: str) -> str:
     return name.replace(".base_layer.", ".")
 
 
-def _without_values(model: Any) -> Iterator[str]:
-    """Yield the parameters that have no storage, and of which no loader keeps values."""
+def _waiting_layers(model: Any) -> Iterator[tuple[str, set[str], set[str]]]:
+    """Yield the layers that a reload has not finished.
+
+    Yields:
+        Name of the layer, its parameters without storage, and those of which loaders keep values.
+    """
     layerwise = importlib.import_module(LAYERWISE)
     for prefix, layer in model.named_modules():
         info = layerwise.get_layerwise_info(layer)
         if info.can_load():
-            kept = {name for name, _ in info.loaded_weights}
-            own = _own(layer)
-            yield from (_name(prefix, n) for n, p in own.items() if p.is_meta and n not in kept)
+            empty = {name for name, p in _own(layer).items() if p.is_meta}
+            yield prefix, empty, {name for name, _ in info.loaded_weights}
 
 
 def _own(layer: Any) -> dict[str, Any]:

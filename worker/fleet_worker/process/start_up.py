@@ -118,6 +118,7 @@ def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
     roots = _in_time(named, lambda _: Roots(settings.weights_root))
     rules = _rules(settings, model, roots)
     initial, failure = _choose(settings, model, rules)
+    initial.checkpoint.is_started_on = True
     reference = replace(rules.reference, zero_blocks=initial.checkpoint.zero_blocks)
     rules = replace(rules, reference=reference)
     has_accelerator = platform.has_accelerator()

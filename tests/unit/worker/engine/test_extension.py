@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,8 +27,22 @@ def extension(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     install(monkeypatch, {LAYERWISE: {}, META: {"SKIP_TENSORS": set()}})
     with imported_over_fake_torch("fleet_worker.engine.extension") as module:
         module.drop_unfinished = lambda model: model.drop_unfinished()
-        module.renew_copies = lambda model: model.renew_copies()
+        module.renew_copies = lambda model, left_out: model.renew_copies(left_out)
         yield module
+
+
+@pytest.fixture
+def layerwise(monkeypatch: pytest.MonkeyPatch, worker: Any) -> Callable[..., None]:
+    """Called: vLLM's loaders have kept no value of `embed.weight`."""
+
+    def lose() -> None:
+        info = SimpleNamespace(can_load=lambda: True, loaded_weights=[], restore_metadata=({}, {}))
+        install(monkeypatch, {LAYERWISE: {"get_layerwise_info": lambda _layer: info}})
+        parameter = SimpleNamespace(is_meta=True)
+        layer = SimpleNamespace(named_parameters=lambda *, recurse: [("weight", parameter)])
+        worker.model.named_modules = lambda: [("embed", layer)]
+
+    return lose
 
 
 class FakeModel:
@@ -44,6 +58,7 @@ class FakeModel:
         """The number of loads before each drop of unfinished layers."""
         self.renewed_after: list[int] = []
         """The number of loads before kernels took over the weights."""
+        self.left_out: Collection[str] = ()
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         for name, size in self.sizes.items():
@@ -65,8 +80,9 @@ class FakeModel:
     def drop_unfinished(self) -> None:
         self.dropped_before.append(self.loads)
 
-    def renew_copies(self) -> None:
+    def renew_copies(self, left_out: Collection[str]) -> None:
         self.renewed_after.append(self.loads)
+        self.left_out = left_out
 
 
 class FakeRunner:
@@ -125,11 +141,13 @@ def file_of(folder: Path, tensors: damage.Tensors = TENSORS, name: str = "a") ->
     return file
 
 
-def loaded(worker: Any, *files: Path, in_memory: bool = False, **copies: str) -> dict[str, Any]:
+def loaded(
+    worker: Any, *files: Path, in_memory: bool = False, started: bool = False, **copies: str
+) -> dict[str, Any]:
     """The answer to a load."""
     named = [{"path": str(file), "in_memory": in_memory} for file in files]
     names = {name.replace("__", "."): original for name, original in copies.items()}
-    return dict(worker.rlfleet_load(named, names))
+    return dict(worker.rlfleet_load(named, names, started=started))
 
 
 # --- loads ----------------------------------------------------------------------------------------
@@ -346,6 +364,47 @@ def test_kernels_take_over_the_weights_at_the_end_of_a_transfer(worker: Any) -> 
     worker.rlfleet_finish_transfer()
 
     assert worker.model.renewed_after == [1]
+
+
+def test_kernels_keep_what_a_transfer_has_left_out(
+    worker: Any, layerwise: Callable[..., None]
+) -> None:
+    worker.start_weight_update = worker.finish_weight_update = lambda: None
+    worker.rlfleet_start_transfer()
+    layerwise()
+    worker.rlfleet_finish_transfer()
+
+    assert worker.model.left_out == {"embed"}
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_values_that_vllm_loses_fail_all_loads_but_that_of_the_start(
+    worker: Any,
+    layerwise: Callable[..., None],
+    tmp_path: Path,
+    started: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    layerwise()
+
+    answer = loaded(worker, file_of(tmp_path), started=started)
+
+    assert answer["ok"] is started
+
+
+def test_values_that_vllm_loses_fail_a_transfer_before_it_ends(
+    worker: Any, layerwise: Callable[..., None]
+) -> None:
+    ended: list[int] = []
+    worker.start_weight_update = lambda: None
+    worker.finish_weight_update = lambda: ended.append(1)
+    worker.rlfleet_start_transfer()
+    layerwise()
+    worker.model.written["embed.weight"] = ((1,), b"")
+    worker.model.load_weights(())
+
+    with pytest.raises(RuntimeError, match=r"embed\.weight"):
+        worker.rlfleet_finish_transfer()
+    assert ended == []
 
 
 def test_a_transfer_records_what_it_writes_until_it_ends(worker: Any) -> None:

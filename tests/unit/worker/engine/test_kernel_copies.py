@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -38,8 +39,11 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, modules)
 
 
-def renew(*layers: Any) -> None:
-    renew_copies(SimpleNamespace(modules=lambda: layers))
+def renew(*layers: Any, left_out: Collection[str] = ()) -> None:
+    """Renew the copies of layers with the names `0`, `1` and so on."""
+    names = [(str(number), layer) for number, layer in enumerate(layers)]
+    model = SimpleNamespace(modules=lambda: layers, named_modules=lambda: names)
+    renew_copies(model, left_out)
 
 
 def test_only_layers_that_share_a_weight_and_are_not_quantised_are_processed() -> None:
@@ -67,6 +71,15 @@ def test_kernels_pack_the_experts_of_each_load() -> None:
     renew(experts, SimpleNamespace(quant_method=FakeExpertsMethod(None)))
 
     assert kernel.fused_experts.processed == [experts]
+
+
+def test_experts_that_an_update_has_left_out_are_not_packed_again() -> None:
+    method = FakeMethod()
+    kernel = SimpleNamespace(fused_experts=method)
+    layers = [SimpleNamespace(quant_method=FakeExpertsMethod(kernel)) for _ in range(2)]
+    renew(*layers, left_out={"0"})
+
+    assert method.processed == layers[1:]
 
 
 def test_the_view_of_a_convolution_that_has_moved_gets_its_values() -> None:

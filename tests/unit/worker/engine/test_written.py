@@ -73,7 +73,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_parameter_that_is_named_as_written_and_has_no_values_fails_the_load() -> None:
     attention = FakeLayer({"weight": 8, "sinks": 8}, kept=["weight"])
     model = FakeModel({"attn": attention}, {"attn.weight", "attn.sinks"})
-    recorder = Recorder(model)
+    recorder = Recorder(model, is_whole=True)
 
     with pytest.raises(RuntimeError, match=r"attn\.sinks"):
         model.load_weights("weights")
@@ -91,15 +91,38 @@ def test_a_parameter_that_is_named_as_written_and_has_no_values_fails_the_load()
 )
 def test_other_parameters_do_not_fail_the_load(layer: FakeLayer) -> None:
     model = FakeModel({"attn.base_layer": layer}, {"attn.sinks"})
-    recorder = Recorder(model)
+    recorder = Recorder(model, is_whole=True)
 
     assert model.load_weights("weights") == {"attn.sinks"}
     assert recorder.written == {"attn.sinks"}
 
 
+def test_the_calls_of_a_transfer_are_checked_at_its_end() -> None:
+    layer = FakeLayer({"sinks": 8})
+    model = FakeModel({"attn": layer}, {"attn.sinks"})
+    recorder = Recorder(model, is_whole=False)
+    model.load_weights("weights")
+
+    with pytest.raises(RuntimeError, match=r"attn\.sinks"):
+        recorder.look()
+
+
+def test_layers_without_weights_are_known_at_the_end() -> None:
+    layers = {
+        "left out": FakeLayer({"weight": 8}),
+        "finished": FakeLayer({"weight": 8}, reloads=False),
+        "partly": FakeLayer({"weight": 8, "bias": 8}, kept=["bias"]),
+    }
+    model = FakeModel(layers, {"left out.weight"})
+    recorder = Recorder(model, is_whole=True, may_lose=True)
+    model.load_weights("weights")
+
+    assert recorder.left_out == {"left out"}
+
+
 def test_all_calls_count_as_one_load() -> None:
     model = FakeModel({}, {"one"})
-    recorder = Recorder(model)
+    recorder = Recorder(model, is_whole=False)
     for names in ({"one"}, None, {"two"}):
         model.names = names
         model.load_weights("weights")
