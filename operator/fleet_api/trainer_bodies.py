@@ -10,13 +10,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr
 
 from fleet_operator.api.source import AbsolutePath, VersionLabel
+from fleet_worker.protocol import with_single_slashes
 
 
-def _without_slash(path: Any) -> Any:
-    return path.rstrip("/") if isinstance(path, str) else path
+def _plain(path: Any) -> Any:
+    return with_single_slashes(path) if isinstance(path, str) else path
 
 
-Folder = Annotated[AbsolutePath, BeforeValidator(_without_slash)]
+Folder = Annotated[AbsolutePath, BeforeValidator(_plain)]
 
 
 class Lenient(BaseModel):

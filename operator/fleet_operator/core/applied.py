@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleet_operator.api.source import from_protocol
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Admit, Resume
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.facts import Workers
+from fleet_operator.core.facts import Workers, reported_source
 from fleet_operator.core.identity import (
     TRANSFERRED_DIGEST,
     Named,
@@ -69,12 +68,13 @@ def applied_of(
         return known[0]
     if wanted is not None and is_wanted and may_read_wanted:
         return wanted
-    source = next((m.state.source for m in alike if m.state and m.state.source), None)
+    sources = (reported_source(m.state.source) for m in alike if m.state)
+    source = next(filter(None, sources), None)
     same = next((k for k in known if same_weights(k, common)), None)
     if same is None and observed.is_external and common.digest == TRANSFERRED_DIGEST:
         return Checkpoint.transferred(common)
     if same is None and source is not None:
-        return Checkpoint.passing(common, from_protocol(source))
+        return Checkpoint.passing(common, source)
     return same or known[0]
 
 

@@ -36,8 +36,10 @@ class Checkpoint:
 
     @property
     def is_transferred(self) -> bool:
-        """Whether the weights came over a collective, so that no worker can load them again."""
-        return self.digest == TRANSFERRED_DIGEST
+        """Whether no worker can load the weights again: they came over a collective, or the workers that
+        serve them report a source which no resource could have.
+        """
+        return self.digest == TRANSFERRED_DIGEST or self.source is TRANSFERRED
 
     @property
     def label(self) -> str:

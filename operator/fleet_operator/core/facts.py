@@ -244,8 +244,15 @@ def _key_of(source: Source | None) -> SourceKey | None:
 def source_of(key: SourceKey) -> WeightSource | None:
     """Returns the source that a worker reports; None if no resource could have it."""
     path, repository = key
+    return reported_source(Source(path=path, hugging_face=repository))
+
+
+def reported_source(source: Source | None) -> WeightSource | None:
+    """Returns the source of a worker's answer; None without one, or if no resource could have it."""
+    if source is None:
+        return None
     try:
-        return from_protocol(Source(path=path, hugging_face=repository))
+        return from_protocol(source)
     except ValueError:
         return None
 

@@ -24,6 +24,7 @@ from fleet_operator.core.applied import applied_after, applied_of
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.strategies.base import Step
+from fleet_worker.protocol import Source
 
 W = make_worker
 
@@ -47,6 +48,13 @@ def applied(
 def _pin(version):
     digest = f"sha256:{version:0>64}"
     return PinnedWeights(version=version, digest=digest, source=target(version).source)
+
+
+def test_a_source_that_no_resource_could_have_leaves_the_record():
+    odd = Source(path="/weights/step_9/")
+    workers = [W(n).serving("9").reporting(source=odd, digest=D1) for n in range(2)]
+
+    assert applied(*workers).version == "41"
 
 
 @pytest.mark.parametrize(

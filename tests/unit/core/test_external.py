@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.builders import A_DIGEST, WorkerBuilder, make_view, make_worker, texts_of
+from tests.support.builders import (
+    A_DIGEST,
+    WorkerBuilder,
+    make_view,
+    make_worker,
+    path_of,
+    texts_of,
+)
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.strategies.external import step
+from fleet_worker.protocol import Source
 
 W = make_worker
 
@@ -162,3 +170,31 @@ class TestWeightsWithoutADirectory:
 
         assert taken.goal.is_transferred
         assert taken.actions == ()
+
+
+class TestSourcesThatNoResourceCouldHave:
+    """Workers of an earlier release report a trainer's spelling, a newer release another kind of source."""
+
+    ODD = W(0).serving("7").reporting(source=Source(path="/weights/step_7/"), digest=A_DIGEST)
+    UNKNOWN = W(0).serving("7").reporting(source=None, digest=A_DIGEST)
+
+    @pytest.mark.parametrize("serving", [ODD, UNKNOWN])
+    def test_joining_workers_wait_with_a_message(self, serving):
+        taken = step(make_view(serving, W(1).joining("base")))
+
+        assert taken.actions == ()
+        assert taken.problem is not None
+        assert taken.problem.reason is ConditionReason.SOURCE_UNKNOWN
+
+    @pytest.mark.parametrize("serving", [ODD, UNKNOWN])
+    def test_another_workers_source_of_the_same_weights_is_taken(self, serving):
+        other = with_files(W(1).serving("7"))
+        (action,) = step(make_view(serving, other, W(2).joining("base"))).actions
+
+        assert action.source.path == path_of("7")
+
+    @pytest.mark.parametrize("serving", [ODD, UNKNOWN])
+    def test_a_minority_is_still_fenced(self, serving):
+        taken = step(make_view(serving, with_files(W(1).serving("7")), W(2).serving("6")))
+
+        assert texts_of(taken.actions) == ["fence on policy-2"]

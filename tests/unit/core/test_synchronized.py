@@ -9,7 +9,7 @@ from tests.support.figures import figures
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.strategies.synchronized import step
-from fleet_worker.protocol import Reason
+from fleet_worker.protocol import Reason, Source
 
 STAGING, PAUSING = RolloutPhase.STAGING, RolloutPhase.PAUSING
 LOADING, RESUMING = RolloutPhase.LOADING, RolloutPhase.RESUMING
@@ -129,6 +129,12 @@ class TestOvertaken:
         taken = step(make_view(loaded(0), loaded(1), broke, wants="43"))
 
         assert {"resume 42 on policy-0", "resume 42 on policy-1"} <= set(texts_of(taken.actions))
+
+    def test_it_is_completed_if_no_resource_could_have_its_source(self):
+        odd = Source(path="/weights/step_42/")
+        taken = step(make_view(loaded(0).reporting(source=odd), wants="43"))
+
+        assert texts_of(taken.actions) == ["resume 42 on policy-0"]
 
     def test_the_version_before_the_pause_is_not_completed(self):
         left_over = make_worker(0).paused("40")

@@ -54,6 +54,14 @@ async def test_prime_rls_update_is_a_rollout_between_calls_without_effect(api: A
     ]
 
 
+async def test_a_directory_with_needless_slashes_is_the_same_directory(api: Api) -> None:
+    sent = {"weight_dir": "/weights//run-7/broadcasts/step_43/"}
+    assert (await api.send("POST", UPDATE, TRAINER, json=sent))[0] == 200
+
+    source = patches(api.cluster.objects)[-1]["spec"]["source"]
+    assert source["path"] == STEP["weight_dir"]
+
+
 async def test_an_update_that_is_sent_again_makes_no_other_rollout(api: Api) -> None:
     await api.send("POST", UPDATE, TRAINER, json=STEP)
     generation = api.cluster.objects.weights["metadata"]["generation"]

@@ -101,7 +101,12 @@ from fleet_worker.protocol.state import (
     TransferState,
     WorkerState,
 )
-from fleet_worker.protocol.steps import number_of, parent_of_step, step_of
+from fleet_worker.protocol.steps import (
+    number_of,
+    parent_of_step,
+    step_of,
+    with_single_slashes,
+)
 from fleet_worker.protocol.types import (
     MAX_DRIVER_CHARACTERS,
     MAX_TERM,
@@ -228,4 +233,5 @@ __all__ = [
     "number_of",
     "parent_of_step",
     "step_of",
+    "with_single_slashes",
 ]

@@ -1,4 +1,4 @@
-"""The number of a step, in a version and in the name of a trainer's directory.
+"""The paths of a trainer's directories, and the number of a step in their names and in versions.
 
 Versions of one run are ordered by their numbers. Trainers put the number of a step into the folder's
 name, `…/step_41` or `…/step_41/weights`. That number is the version.
@@ -36,6 +36,11 @@ def _parts_to_step(path: str) -> list[str]:
     if len(parts) > 1 and parts[-1] in _BELOW_A_STEP:
         parts.pop()
     return parts
+
+
+def with_single_slashes(path: str) -> str:
+    """Return a trainer's spelling of a path as a resource has it: `/run/step_5` for `/run//step_5/`."""
+    return re.sub("/+", "/", path).rstrip("/") or "/"
 
 
 def number_of(version: str) -> int | None:

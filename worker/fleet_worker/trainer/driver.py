@@ -28,6 +28,7 @@ from fleet_worker.protocol import (
     StageRequest,
     VersionLabel,
     step_of,
+    with_single_slashes,
 )
 from fleet_worker.trainer.driver_seat import DriverRules, DriverSeat
 from fleet_worker.trainer.step_labels import label_of
@@ -196,7 +197,7 @@ def _source(path: str | None) -> Source:
             "missing directory: this call loads files; it receives no weights over a collective",
         )
     try:
-        return Source(path=path)
+        return Source(path=with_single_slashes(path))
     except ValidationError as error:
         raise Refusal(Reason.BAD_REQUEST, "invalid directory path") from error
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections import Counter
 
 from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.source import from_protocol
+from fleet_operator.api.source import TRANSFERRED
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.facts import Facts, Workers
+from fleet_operator.core.facts import Facts, Workers, reported_source
 from fleet_operator.core.identity import WeightsId, fill_digests, same_weights, short_digest
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.messages import names, some
@@ -125,12 +125,11 @@ def _described(weights: WeightsId) -> str:
 
 
 def _reported(workers: Workers, weights: WeightsId) -> Checkpoint:
-    """These weights with the source that the workers report."""
-    states = (w.state for w in workers if w.loaded == weights)
-    source = next((s.source for s in states if s is not None and s.source is not None), None)
-    if source is None:
-        return Checkpoint.transferred(weights)
-    return Checkpoint.passing(weights, from_protocol(source))
+    """These weights with the source that the workers report. Without a usable one no other worker can
+    load them.
+    """
+    sources = (reported_source(w.state.source) for w in workers if w.state and w.loaded == weights)
+    return Checkpoint.passing(weights, next(filter(None, sources), TRANSFERRED))
 
 
 def _split(view: RolloutView) -> Step:

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from fleet_operator.api.source import WeightSource, from_protocol
+from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.facts import Workers
+from fleet_operator.core.facts import Workers, reported_source
 from fleet_operator.core.identity import WeightsId, fill_digests, same_weights
 from fleet_operator.core.joining import Admission, comes_in_meanwhile, join
 from fleet_operator.core.messages import problem_of
@@ -42,8 +42,8 @@ def loaded_beside(workers: Workers, applied: Checkpoint) -> list[WeightsId]:
 
 def source_of(worker: WorkerView, view: RolloutView) -> WeightSource:
     """The source of a worker's weights, as the worker reports it; by default the desired source."""
-    reported = worker.state.source if worker.state else None
-    return from_protocol(reported) if reported is not None else view.desired.source
+    reported = reported_source(worker.state.source) if worker.state else None
+    return reported or view.desired.source
 
 
 def closed_by_load(view: RolloutView, goal: Checkpoint) -> list[WorkerView]:

@@ -174,6 +174,17 @@ async def test_a_directory_without_a_name_is_refused(
     assert (await refused(trainer.driver.files.load(HOLDER, path))).reason is Reason.BAD_REQUEST
 
 
+@pytest.mark.parametrize("spelling", ["{}/", "{}//", "/{}"])
+async def test_a_directory_is_reported_with_single_slashes(
+    trainer: TrainerHarness, spelling: str
+) -> None:
+    """No resource could have it otherwise, so that the operator could not send a worker to it."""
+    path = step(trainer, 5)
+    await trainer.driver.files.load(HOLDER, spelling.format(path))
+
+    assert trainer.harness.state.source == Source(path=path)
+
+
 async def test_a_bad_directory_is_refused_without_an_effect(trainer: TrainerHarness) -> None:
     await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
     path = Path(step(trainer, 5))
