@@ -3,19 +3,31 @@ the other does not."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.support.crd_checks import CRDS, PLURALS, crd_schema
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_operator.api.fleet_status import (
+    MAX_LAGGARDS,
+    MAX_PINNED,
+    MAX_PINNED_ADAPTERS,
+    MAX_RECYCLED,
+    MAX_SOURCES_IN_USE,
+    MAX_VERSIONS,
+    FleetStatus,
+)
+from fleet_operator.api.weights import (
+    MAX_CANARY_PODS,
+    MAX_HISTORY,
+    WeightsSpec,
+    WeightsStatus,
+)
 from fleet_worker.protocol import OWNED_ENGINE_FLAGS
 
-CRDS = Path(__file__).parents[2] / "crds"
 BOUNDS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern", "enum")
 KEYWORDS = {
     *BOUNDS,
@@ -31,12 +43,6 @@ PAIRS = [
 ]
 
 
-def crd_schema(plural: str) -> dict[str, Any]:
-    crd = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
-    (version,) = crd["spec"]["versions"]
-    return version["schema"]["openAPIV3Schema"]
-
-
 def keywords(schema: Any) -> set[str]:
     """All keywords of a schema and of those inside it."""
     if not isinstance(schema, dict):
@@ -47,7 +53,7 @@ def keywords(schema: Any) -> set[str]:
     return set(schema).union(*map(keywords, inner))
 
 
-@pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
+@pytest.mark.parametrize("plural", PLURALS)
 def test_a_schema_has_only_keywords_of_schemas(plural):
     """A description with a comma, without quotes and in braces, ends at the comma: the API server
     refuses what is left of it."""
@@ -101,6 +107,26 @@ def required(schema: dict[str, Any], path: str = "") -> set[str]:
     return found
 
 
+def always_there(schema: dict[str, Any], path: str = "") -> set[str]:
+    """The fields that a model always writes: required ones, and those with a default that is not null."""
+    fields = schema.get("properties", {}).items()
+    found = {f"{path}.{n}" for n in schema.get("required", ())}
+    found |= {f"{path}.{n}" for n, child in fields if child.get("default") is not None}
+    for name, child in fields:
+        found |= always_there(child, f"{path}.{name}")
+    if isinstance(schema.get("items"), dict):
+        found |= always_there(schema["items"], f"{path}[]")
+    return found
+
+
+def bounded_lists(schema: dict[str, Any], path: str = "") -> dict[str, int | None]:
+    """Path of each list → the most items that it may have."""
+    found = {path: schema.get("maxItems")} if schema.get("type") == "array" else {}
+    for name, child in schema.get("properties", {}).items():
+        found |= bounded_lists(child, f"{path}.{name}")
+    return found
+
+
 @pytest.mark.parametrize(("plural", "part", "model"), PAIRS)
 def test_the_same_fields_exist_with_the_same_types(plural, part, model):
     crd = leaves(crd_schema(plural)["properties"][part])
@@ -122,6 +148,38 @@ def test_the_same_fields_are_required(plural, part, model):
     crd = required(crd_schema(plural)["properties"][part])
 
     assert crd == required(model_schema(model))
+
+
+@pytest.mark.parametrize(("plural", "part", "model"), [p for p in PAIRS if "status" in p.id])
+def test_no_field_of_a_status_is_required_that_the_operator_may_leave_out(plural, part, model):
+    crd = required(crd_schema(plural)["properties"][part])
+
+    assert crd - always_there(model_schema(model)) == set()
+
+
+BOUNDED_LISTS = {
+    "inferencefleets": {
+        ".versions": MAX_VERSIONS,
+        ".sourcesInUse": MAX_SOURCES_IN_USE,
+        ".pinned": MAX_PINNED,
+        ".pinnedAdapters": MAX_PINNED_ADAPTERS,
+        ".laggards": MAX_LAGGARDS,
+        ".recycled": MAX_RECYCLED,
+    },
+    "weightversions": {
+        ".laggards": MAX_LAGGARDS,
+        ".history": MAX_HISTORY,
+        ".canary.pods": MAX_CANARY_PODS,
+    },
+}
+
+
+@pytest.mark.parametrize("plural", PLURALS)
+def test_the_operator_bounds_each_list_of_a_status_as_the_crd_does(plural):
+    lists = bounded_lists(crd_schema(plural)["properties"]["status"])
+
+    assert lists.pop(".conditions") >= len(ConditionType)
+    assert lists == BOUNDED_LISTS[plural]
 
 
 def with_defaults(schema: dict[str, Any], value: Any) -> Any:
@@ -153,7 +211,7 @@ def test_both_fill_in_the_same_defaults(sample):
         assert model.model_validate(document["spec"]).to_json() == server
 
 
-@pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
+@pytest.mark.parametrize("plural", PLURALS)
 def test_every_field_has_a_description(plural):
     def missing(schema: dict[str, Any], path: str) -> list[str]:
         found = [] if "description" in schema else [path]

@@ -1,7 +1,7 @@
 """A fake API server in memory, for the parts of the runtime that speak to `ports.Kube`.
 
 It has only what those parts rely on: resourceVersions and their preconditions, uids, managed fields,
-pages, watches with history and bookmarks, and 410 for compacted history. Each client has faults of
+the CRDs' checks of statuses, pages, watches with history and bookmarks, and 410 for compacted history. Each client has faults of
 its own. `tests/cluster` checks the same behaviour on a real API server.
 """
 
@@ -14,6 +14,8 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from tests.support.crd_checks import PLURALS, checker
 
 from fleet_operator.api.names import FIELD_MANAGER
 from fleet_operator.errors import Conflict, FleetError, NotFound, Terminal, Unknown
@@ -202,6 +204,7 @@ class FakeKube:
                 raise NotFound(path)
             if owner["metadata"]["uid"] != uid:
                 raise Conflict(path)
+            _check_status(path, body["status"])
             known_version = body["metadata"].get("resourceVersion")
             if known_version not in {None, owner["metadata"]["resourceVersion"]}:
                 raise Conflict(path)
@@ -233,6 +236,14 @@ class FakeKube:
         if self.answers_lost:
             raise Unknown("the answer was lost")
         return answer
+
+
+def _check_status(path: str, status: Json) -> None:
+    """Errors: Terminal if the CRD does not permit the status."""
+    plural = path.split("/")[-3]
+    if plural in PLURALS:
+        for error in checker(plural, "status").iter_errors(status):
+            raise Terminal(f"422 {path}: {error.json_path}: {error.message}")
 
 
 def _managed(body: Json) -> Json:

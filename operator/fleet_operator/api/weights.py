@@ -17,6 +17,7 @@ from fleet_operator.api.fleet_status import AppliedWeights, Laggard
 from fleet_operator.api.source import ManifestDigest, VersionLabel, WeightSource
 
 MAX_HISTORY = 10
+MAX_CANARY_PODS = 100
 
 
 class FleetReference(Resource):
@@ -172,7 +173,7 @@ class HistoryEntry(Resource):
 
 
 class CanaryVerdict(Resource):
-    """Result of the canaries of a version."""
+    """Result of the canaries of a version. `pods`: the first `MAX_CANARY_PODS` of them."""
 
     version: str
     run_id: str | None = None

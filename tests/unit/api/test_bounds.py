@@ -6,15 +6,13 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests.support.crd_checks import checker
 
 from fleet_operator.api.fleet import FleetSpec, Rollout
 from fleet_operator.api.source import WeightSource
@@ -25,7 +23,6 @@ from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_worker.protocol import MAX_TERM, Epoch
 
-CRDS = Path(__file__).parents[3] / "crds"
 MODELS = {"inferencefleets": FleetSpec, "weightversions": WeightsSpec}
 FLEET: dict[str, Any] = {
     "model": {"name": "m", "source": {"path": "/models/base"}},
@@ -100,24 +97,6 @@ LISTS: dict[str, tuple[int, int]] = {
 OVERRIDDEN = ("pause.drainTimeoutSeconds", "maxUnavailable", "maxFailures", "timeouts")
 
 
-@functools.cache
-def checker(plural: str) -> jsonschema.Draft202012Validator:
-    """The checks of the API server on a spec, except for its CEL rules."""
-    crd = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
-    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-
-    def plain(node: Any) -> Any:
-        if isinstance(node, list):
-            return [plain(each) for each in node]
-        if not isinstance(node, dict):
-            return node
-        if node.get("x-kubernetes-int-or-string"):
-            return {**node, "type": ["integer", "string"]}
-        return {key: plain(value) for key, value in node.items()}
-
-    return jsonschema.Draft202012Validator(plain(schema))
-
-
 def with_value(plural: str, path: str, value: Any) -> dict[str, Any]:
     spec = copy.deepcopy(BASES[plural])
     place: Any = spec
@@ -137,7 +116,7 @@ def verdicts(plural: str, path: str, value: Any) -> tuple[bool, bool]:
         taken = False
     else:
         taken = True
-    return taken, checker(plural).is_valid(spec)
+    return taken, checker(plural, "spec").is_valid(spec)
 
 
 YES, NO = (True, True), (False, False)
@@ -332,7 +311,7 @@ def test_required_fields_must_be_set(plural: str, missing: str) -> None:
     spec = {key: value for key, value in BASES[plural].items() if key != missing}
     with pytest.raises(ValidationError, match=missing):
         MODELS[plural].model_validate(spec)
-    assert not checker(plural).is_valid(spec)
+    assert not checker(plural, "spec").is_valid(spec)
 
 
 def test_unknown_fields_of_a_newer_release_are_ignored() -> None:

@@ -6,8 +6,8 @@ import pytest
 from tests.support.builders import WorkerBuilder, make_view, make_worker, texts_of
 from tests.support.figures import figures
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
+from fleet_operator.api.conditions import MAX_MESSAGE_CHARACTERS, ConditionReason
+from fleet_operator.api.weights import MAX_CANARY_PODS, CanaryVerdict, RolloutPhase
 from fleet_operator.core.strategies import canary, rolling, synchronized
 from fleet_worker.protocol import Reason
 
@@ -254,6 +254,17 @@ def test_a_good_verdict_has_the_figures():
     assert (verdict.version, verdict.pods) == ("42", ("policy-0",))
     assert figures(verdict.message) == {42, 41, 10, 50, 100, 2000}
     assert "policy-0" in verdict.message
+
+
+def test_a_verdict_of_many_canaries_names_only_some():
+    many = [judged(n, kl=2.1) for n in range(MAX_CANARY_PODS + 1)]
+    taken = STEP(make_view(*many, canary={"workers": "100%"}))
+
+    assert taken.verdict is not None
+    assert len(taken.verdict.pods) == MAX_CANARY_PODS
+    assert taken.problem is not None
+    assert {2000, 2100} <= figures(taken.problem.message)
+    assert len(taken.problem.message) < MAX_MESSAGE_CHARACTERS
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
+from fleet_operator.api.weights import MAX_CANARY_PODS, CanaryVerdict, RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
@@ -117,7 +117,7 @@ def _judge(view: RolloutView) -> Step:
     verdict = None
     if chosen and len(reports) == len(chosen):
         compares = all(baseline_of(w, seen) is Baseline.KNOWN for w in chosen)
-        verdict = _verdict(reports, names(chosen), seen, compares=compares)
+        verdict = _verdict(reports, chosen, seen, compares=compares)
         if not verdict.passed:
             reason = ConditionReason.CANARY_REFUSED
             problem = RolloutProblem(reason=reason, message=verdict.message, halt=True)
@@ -219,7 +219,11 @@ def _judges(verdict: CanaryVerdict, weights: Named) -> bool:
 
 
 def _verdict(
-    reports: Sequence[PromptsReport], pods: tuple[str, ...], view: RolloutView, *, compares: bool
+    reports: Sequence[PromptsReport],
+    canaries: Sequence[WorkerView],
+    view: RolloutView,
+    *,
+    compares: bool,
 ) -> CanaryVerdict:
     """`compares`: the reports compare the goal with the applied version."""
     goal, limits = view.desired, view.settings.canary
@@ -253,8 +257,8 @@ def _verdict(
         checks = checks[:2]
     bad = [text for holds, text in checks if not holds]
     results = "; ".join(bad) or "; ".join(text for _, text in checks)
-    canary = agree(len(pods), "canary", "canaries")
-    message = f"{canary} {', '.join(pods)} at version {goal.label}, {compared}: {results}."
+    canary = agree(len(canaries), "canary", "canaries")
+    message = f"{canary} {some(canaries)} at version {goal.label}, {compared}: {results}."
     if bad:
         unseen = not view.members.any(lambda f: f.standing is Standing.OPEN and f.has_loaded(goal))
         message += " No client got a token of this version;" if unseen else ""
@@ -267,7 +271,7 @@ def _verdict(
         run_id=goal.run_id,
         digest=goal.digest,
         passed=not bad,
-        pods=pods,
+        pods=names(canaries)[:MAX_CANARY_PODS],
         finite=bool(worst["finite"]),
         repetition=round(float(worst["repetition"]), 4),
         logprob_drift=round(float(worst["logprob_drift"]), 4),
