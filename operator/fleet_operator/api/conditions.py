@@ -15,6 +15,7 @@ from typing import Literal
 from fleet_operator.api.base import Resource, Timestamp
 
 MAX_MESSAGE_CHARACTERS = 1024
+_LEFT_OUT = " [...] "
 
 
 class ConditionType(StrEnum):
@@ -189,6 +190,17 @@ def condition_of(
     return None
 
 
+def shortened(message: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:
+    """The message, without its middle if it has more than `most` characters: its end is the remedy.
+
+    `most`: at least 20.
+    """
+    if len(message) <= most:
+        return message
+    kept = most - len(_LEFT_OUT)
+    return message[: kept - kept // 2] + _LEFT_OUT + message[-(kept // 2) :]
+
+
 def new_condition(
     previous: Iterable[Condition],
     condition_type: ConditionType,
@@ -203,7 +215,7 @@ def new_condition(
     status: Literal["True", "False"] = "True" if is_true else "False"
     before = condition_of(previous, condition_type)
     kept = before is not None and before.status == status
-    message = message[:MAX_MESSAGE_CHARACTERS]
+    message = shortened(message)
     if (
         before is not None
         and kept

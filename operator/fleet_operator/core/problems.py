@@ -14,17 +14,21 @@ from datetime import datetime
 from typing import TypeVar
 
 from fleet_operator.api.conditions import (
+    MAX_MESSAGE_CHARACTERS,
     Condition,
     ConditionReason,
     ConditionType,
     condition_of,
     new_condition,
+    shortened,
 )
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.counts import counted
 
 _NAMED_AT_MOST = 3
 _ALSO = " Also: "
+_JOINED_AT_MOST = 5
 
 S = TypeVar("S", FleetStatus, WeightsStatus)
 T = TypeVar("T")
@@ -119,7 +123,8 @@ def with_problems(
 ) -> S:
     """The status with `Stalled` for these problems. `before`: the conditions of the last status.
 
-    If the status is already stalled, its reason stays and its message comes first. `Ready` becomes
+    If the status is already stalled, its reason stays and its message comes first. A long message
+    leaves room for the others, so that each says what is wrong. `Ready` becomes
     False unless every problem leaves it.
     """
     if not problems:
@@ -136,7 +141,7 @@ def with_problems(
         ConditionType.STALLED,
         is_true=True,
         reason=reason,
-        message=_ALSO.join(messages),
+        message=_joined(messages),
         generation=generation,
         now=now,
     )
@@ -158,6 +163,19 @@ def with_problems(
             "conditions": tuple(made[kind] for kind in ConditionType if kind in made),
         }
     )
+
+
+def _joined(messages: Sequence[str]) -> str:
+    """The messages as one. Those that have more than an even share of the characters are shortened."""
+    named = list(messages[:_JOINED_AT_MOST])
+    if more := len(messages) - len(named):
+        named.append(f"{counted(more, 'more problem')}.")
+    room = MAX_MESSAGE_CHARACTERS - len(_ALSO) * (len(named) - 1)
+    by_length = sorted(range(len(named)), key=lambda n: len(named[n]))
+    for left, n in zip(range(len(named), 0, -1), by_length, strict=True):
+        named[n] = shortened(named[n], room // left)
+        room -= len(named[n])
+    return _ALSO.join(named)
 
 
 def kept_fleet_status(before: FleetStatus) -> FleetStatus:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fleet_operator.api import names
+from fleet_operator.api.conditions import shortened
 from fleet_operator.core.events import NewEvent
 from fleet_operator.errors import FleetError, Terminal
 from fleet_operator.ports import Kube
@@ -24,7 +25,6 @@ from fleet_operator.runtime.problems import EVENTS, Problems
 logger = logging.getLogger(__name__)
 
 REPEAT_AFTER_SECONDS = 120.0
-MAX_MESSAGE_CHARACTERS = 1024
 BURST = 25
 REFILL_PER_SECOND = 0.5
 REFUSED_SECONDS = 10.0
@@ -151,7 +151,7 @@ class EventRecorder:
             },
             "type": event.type,
             "reason": event.reason,
-            "message": event.message[:MAX_MESSAGE_CHARACTERS],
+            "message": shortened(event.message),
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,

@@ -51,8 +51,12 @@ def test_a_condition_has_the_generation_it_was_computed_for():
     assert made([make_condition(READY)]).observed_generation == 2
 
 
-def test_a_message_is_truncated_at_the_api_servers_limit():
-    assert len(made([], message="x" * 5000).message) == MAX_MESSAGE_CHARACTERS
+def test_a_message_beyond_the_api_servers_limit_loses_its_middle():
+    message = made([], message=f"a pod is refused: {'x' * 5000}. Check the quota").message
+
+    assert len(message) == MAX_MESSAGE_CHARACTERS
+    assert message.startswith("a pod is refused: x")
+    assert message.endswith("x. Check the quota")
 
 
 def test_a_condition_is_found_by_its_type():

@@ -18,7 +18,13 @@ from tests.support.builders import (
     texts_of,
 )
 
-from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
+from fleet_operator.api.conditions import (
+    MAX_MESSAGE_CHARACTERS,
+    Condition,
+    ConditionReason,
+    ConditionType,
+    condition_of,
+)
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import decision
@@ -198,6 +204,32 @@ def test_several_problems_are_all_reported_and_ready_is_false():
     ready = condition_of(made.fleet.conditions, ConditionType.READY)
     assert ready is not None
     assert ready.status == "False"
+
+
+def test_a_long_message_hides_no_other_problem():
+    """An admission policy may refuse a write with thousands of characters."""
+    long = f"Service a is refused: {'x' * 3000}. Check admission policies"
+    found = [
+        Problem(part=part, reason=ConditionReason.WRITE_REFUSED, message=message)
+        for part, message in (("Service a", long), ("pods", "pods exceed a quota"), ("z", long))
+    ]
+    message = stalled(decided(replace(make_fleet(), problems=tuple(found)))).message
+
+    assert len(message) == MAX_MESSAGE_CHARACTERS
+    assert "pods exceed a quota" in message
+    assert message.count("Check admission policies") == 2
+
+
+def test_of_many_problems_the_first_are_named_and_the_others_counted():
+    found = [
+        Problem(part=f"part {n}", reason=ConditionReason.WRITE_REFUSED, message=f"{n}" * 3000)
+        for n in range(9)
+    ]
+    message = stalled(decided(replace(make_fleet(), problems=tuple(found)))).message
+
+    assert len(message) <= MAX_MESSAGE_CHARACTERS
+    assert all(f"{n}" * 50 in message for n in range(5))
+    assert message.endswith("4 more problems.")
 
 
 def test_a_problem_that_does_not_affect_the_spec_leaves_ready_unchanged():
