@@ -1,8 +1,8 @@
 """A fake API server in memory, for the parts of the runtime that speak to `ports.Kube`.
 
 It has only what those parts rely on: resourceVersions and their preconditions, uids, managed fields,
-the CRDs' checks of statuses, pages, watches with history and bookmarks, and 410 for compacted history. Each client has faults of
-its own. `tests/cluster` checks the same behaviour on a real API server.
+pages, watches with history and bookmarks, and 410 for compacted history. It checks statuses by the
+CRDs. Each client has faults of its own. `tests/cluster` checks the same behaviour on a real API server.
 """
 
 from __future__ import annotations

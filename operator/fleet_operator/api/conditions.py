@@ -148,8 +148,8 @@ class ConditionReason(StrEnum):
     """The operator cannot use the spec: `podOverlay` is not a fragment of a pod template, or a field
     cannot be read."""
     NAME_TAKEN = "NameTaken"
-    """The fleet needs a name that an object of another owner has. The operator does not touch that
-    object."""
+    """The fleet needs a name that an object of another owner has, or a pod that lost its labels. The
+    operator does not touch that object."""
     ADMIN_TOKEN_UNUSABLE = "AdminTokenUnusable"  # noqa: S105 - a reason
     """The Secret with the token of the workers' admin ports is missing, or holds no usable token."""
     KIND_NOT_INSTALLED = "KindNotInstalled"

@@ -19,13 +19,16 @@ from fleet_operator.core.pod_actions import (
     PodAction,
     Quarantine,
 )
-from fleet_operator.errors import Conflict, NotFound
+from fleet_operator.counts import agree
+from fleet_operator.errors import Conflict, NameTaken, NotFound
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.ownership import check_owner, fleet_lives
+from fleet_operator.runtime.ownership import check_owner, fleet_lives, title_of
 from fleet_worker.logs import fields
 
 logger = logging.getLogger(__name__)
+
+_WATCHED_BY = (names.LABEL_MANAGED_BY, names.LABEL_FLEET, names.LABEL_ORDINAL)
 
 
 class KubePods:
@@ -48,7 +51,8 @@ class KubePods:
     async def change(self, namespace: str, action: PodAction) -> None:
         """Carry an action out.
 
-        Errors: those of the API server, and NameTaken if another owner's pod has the name.
+        Errors: those of the API server, and NameTaken if another owner's pod has the name, or a pod that
+        the operator does not watch.
         """
         pods = f"/api/v1/namespaces/{namespace}/pods"
         match action:
@@ -81,12 +85,31 @@ class KubePods:
         logger.info("%s %s: %s", done, action.pod_name, action.reason, extra=named)
 
     async def _check_name(self, pods: str, manifest: Json) -> None:
-        """Errors: NameTaken if another owner's pod has the name and is not being deleted."""
+        """Errors: NameTaken if another owner's pod, or one without its labels, has the name and is not
+        being deleted.
+        """
         # A list, because the operator may list pods, and may not get one.
         chosen = {"fieldSelector": f"metadata.name={manifest['metadata']['name']}", "limit": "1"}
         for found in (await self._kube.get(pods, chosen))["items"]:
             if "deletionTimestamp" not in found["metadata"]:
                 check_owner(found, manifest)
+                _check_labels(found, manifest)
+
+
+def _check_labels(found: Json, manifest: Json) -> None:
+    """Check that a pod of the fleet has the labels by which the operator watches it.
+
+    Errors: NameTaken if it has lost some.
+    """
+    labels, wanted = found["metadata"].get("labels", {}), manifest["metadata"]["labels"]
+    lost = [key for key in _WATCHED_BY if labels.get(key) != wanted[key]]
+    if lost:
+        raise NameTaken(
+            f"{title_of(manifest)} no longer has the {agree(len(lost), 'label', 'labels')} "
+            f"{', '.join(f'{key}={wanted[key]}' for key in lost)}. The operator does not watch it "
+            "any more, and cannot create another worker of this name. Add what is missing, or delete the pod",
+            may_pass=True,
+        )
 
 
 def _changes(action: Quarantine | AdoptPod | BeginDrain | EndDrain) -> dict[str, Any]:

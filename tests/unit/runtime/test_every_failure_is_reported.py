@@ -4,6 +4,7 @@ with a remedy and goes when its cause goes. Pauses are renewed meanwhile."""
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -103,6 +104,26 @@ def test_a_taken_pod_name_is_reported_until_it_is_free(labels):
                 in (condition["message"])
             )
             rig.cluster.drop(path)
+            await heals(rig)
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize("label", ["rlfleet.dev/ordinal", "rlfleet.dev/fleet"])
+def test_a_worker_whose_label_was_removed_is_reported_until_it_is_back(label):
+    async def story() -> None:
+        path = f"{PODS_PATH}/policy-1"
+        async with Rig(replicas=2) as rig:
+            await rig.applied("1")
+            pod = copy.deepcopy(rig.cluster.objects[path])
+            kept = pod["metadata"]["labels"].pop(label)
+            rig.cluster.put(path, pod)
+            await rig.until(lambda: stalled(rig, "NameTaken"))
+            condition = rig.condition("Stalled")
+            assert condition is not None
+            assert f"{label}={kept}" in condition["message"]
+            pod["metadata"]["labels"][label] = kept
+            rig.cluster.put(path, pod)
             await heals(rig)
 
     virtual_time.run(story())
