@@ -22,8 +22,10 @@ from tests.model.fake_worker import FakeWorker
 from fleet_operator.api import names
 from fleet_worker import protocol
 
+HELD_SECONDS = 600.0
 CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "500"}
-HEARTBEAT_SECONDS = 10.0
+HEARTBEAT_SECONDS = 2.5
+"""As the kubelets of the dev cluster. After 12 s without one, the node and its pods count as lost."""
 
 
 class FakeKubelet:
@@ -114,15 +116,26 @@ class FakeKubelet:
                     f"/api/v1/pods?fieldSelector={chosen['fieldSelector']}"
                 )
                 assert page is not None
-                self._pods = {p["metadata"]["uid"]: p for p in page["items"]}
+                self._pods = {}
+                for pod in page["items"]:
+                    self._note(pod)
                 since = {"resourceVersion": page["metadata"]["resourceVersion"]}
                 async for event in self._admin.watch("/api/v1/pods", chosen | since):
                     uid = event["object"]["metadata"]["uid"]
                     if event["type"] == "DELETED":
                         self._pods.pop(uid, None)
                     else:
-                        self._pods[uid] = event["object"]
+                        self._note(event["object"])
             await asyncio.sleep(0.2)
+
+    def _note(self, pod: Json) -> None:
+        """Keep a pod as the API server has it. Where another writer has changed the readiness, it is shown
+        again, as a kubelet does. The node controller does so to the pods of a node that was halted.
+        """
+        uid = pod["metadata"]["uid"]
+        self._pods[uid] = pod
+        if uid in self._shown and _is_ready(pod["status"]) != _is_ready(self._shown[uid]):
+            del self._shown[uid]
 
     async def _run(self) -> None:
         while True:
@@ -153,7 +166,7 @@ class FakeKubelet:
 
     async def _run_other(self, pod: Json) -> None:
         """Show a pod that is not a worker as ready, such as that of a router."""
-        if any(c["type"] == "Ready" for c in pod["status"].get("conditions", ())):
+        if _is_ready(pod["status"]):
             return
         metadata = pod["metadata"]
         containers = [c["name"] for c in pod["spec"]["containers"]]
@@ -232,6 +245,31 @@ class FakeKubelet:
         await self._admin.delete(path, **options)
 
 
+def hold(workers: Sequence[FakeWorker]) -> None:
+    """From now on no stage and no load of these workers ends, until `let_go`.
+
+    A test that waits for a moment of a rollout may be halted for seconds. The moment must last as long.
+    """
+    for worker in workers:
+        worker.slow_seconds = HELD_SECONDS
+
+
+def let_stages_go(workers: Sequence[FakeWorker]) -> None:
+    """End the stages that are held, and hold what comes after them."""
+    for worker in workers:
+        if worker.staging is not None:
+            worker.staging.ends_at = worker.now
+
+
+def let_go(workers: Sequence[FakeWorker], *, after_seconds: float) -> None:
+    """End what is held after this time. From now on stages and loads take as long."""
+    for worker in workers:
+        worker.slow_seconds = after_seconds
+        for ticket in (worker.staging, worker.work):
+            if ticket is not None:
+                ticket.ends_at = min(ticket.ends_at, _now() + after_seconds)
+
+
 def _status(
     address: str,
     *,
@@ -259,6 +297,11 @@ def _status(
         "containerStatuses": shown,
         "conditions": [{"type": t, "status": truth} for t in ("Ready", "ContainersReady")],
     }
+
+
+def _is_ready(status: Json) -> bool:
+    conditions = status.get("conditions", ())
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
 def _now() -> float:
