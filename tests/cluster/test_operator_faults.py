@@ -7,6 +7,7 @@ import random
 import signal
 
 import pytest
+from tests.cluster.support.fake_kubelet import hold, let_go, let_stages_go
 from tests.cluster.support.faults import Fault, Faults
 from tests.cluster.support.workspace import FLEET, Workspace
 
@@ -106,14 +107,15 @@ async def test_an_api_server_that_restarts_in_a_rollout_does_not_stop_it(
     await workspace.start_operator(again=True)
     await workspace.make_fleet(replicas=3, version="1")
     await workspace.applied("1")
-    for worker in workspace.kubelet.workers:
-        worker.slow_seconds = 1
+    hold(workspace.kubelet.workers)
     await workspace.publish("2")
 
     async def loads() -> bool:
+        let_stages_go(workspace.kubelet.workers)
         return any(w.phase is Phase.LOADING for w in workspace.kubelet.workers)
 
     await workspace.until(loads, "a worker loads")
+    let_go(workspace.kubelet.workers, after_seconds=1)
     await asyncio.to_thread(workspace.cluster.restart, "kube-apiserver")
 
     await workspace.applied("2")
