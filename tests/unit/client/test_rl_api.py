@@ -16,6 +16,7 @@ from tests.support.fake_objects import patches
 from tests.support.pages import ROOT, blocks
 from tests.support.rl_api import RlApi as Api
 
+from free_ports import free_port
 from rlfleet import (
     AsyncWeights,
     Forbidden,
@@ -259,8 +260,8 @@ async def test_a_fleet_without_weights_is_not_found_and_none_is_created(
         await call(api, "publish", "43", path="/weights/43", create_for="policy")
 
 
-async def test_a_port_without_a_server_is_unavailable(unused_tcp_port: int) -> None:
-    url = f"http://127.0.0.1:{unused_tcp_port}"
+async def test_a_port_without_a_server_is_unavailable() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
     async with AsyncWeights("policy", namespace="rl", url=url, token=TRAINER) as weights:
         with pytest.raises(Unavailable, match="does not answer"):
             await weights._place.get(Kind.WEIGHTS, "policy")

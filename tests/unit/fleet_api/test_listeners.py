@@ -7,10 +7,10 @@ import logging
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import unused_port
 
 from fleet_api.listeners import listening
 from fleet_api.settings import Settings
+from free_ports import free_port
 
 KEY = "a-static-key-of-policy"
 
@@ -40,7 +40,7 @@ async def test_a_request_that_is_not_http_leaves_a_line_without_its_key(
     caplog: pytest.LogCaptureFixture, request_text: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    settings = Settings(host="127.0.0.1", port=unused_port())
+    settings = Settings(host="127.0.0.1", port=free_port())
     async with listening(web.Application(), web.Application(), settings):
         assert b" 400 " in await answer_to(settings.port, request_text)
 
