@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -131,7 +132,8 @@ def test_a_killed_builder_leaves_nothing_that_looks_finished_and_its_go_keeps_th
     hold = Path(f"{calls}.hold")
     hold.touch()
     first = builder()
-    wait_until(calls.exists, 60.0, "the first build to start")
+    # The shell makes the file before it writes the line.
+    wait_until(lambda: calls.exists() and calls.read_text(), 60.0, "the first build to start")
     orphan = int(calls.read_text().split()[0])
     first.kill()
     first.wait()
@@ -141,10 +143,10 @@ def test_a_killed_builder_leaves_nothing_that_looks_finished_and_its_go_keeps_th
     # The orphaned `go` still writes to the caches: the next build waits for its end.
     wait_until(lambda: _waits_for_a_lock(second.pid), 60.0, "the second builder to wait")
     assert len(calls.read_text().splitlines()) == 1
+    os.kill(orphan, signal.SIGKILL)  # first: without the file it may end before the signal comes
     hold.unlink()
-    os.kill(orphan, signal.SIGKILL)
 
-    assert second.wait(timeout=20) == 0
+    assert second.wait(timeout=60) == 0
     assert programs.missing("api") == ()
 
 
@@ -165,7 +167,7 @@ def test_two_builders_at_once_build_everything_once(calls: Path, builder: Builde
     wait_until(calls.exists, 60.0, "the other to build")
     hold.unlink()
 
-    assert [process.wait(timeout=20) for process in both] == [0, 0]
+    assert [process.wait(timeout=60) for process in both] == [0, 0]
     assert len(calls.read_text().splitlines()) == len(parts.API_PARTS)
 
 
@@ -225,7 +227,9 @@ def test_on_a_terminal_progress_is_one_line_that_moves() -> None:
     progress.done("made kube")
 
     assert stream.getvalue().count("\n") == 1
-    assert "\r\033[Kbuilding kube: 7 packages compiled [0 s]" in stream.getvalue()
+    # A machine that is halted in between shows more seconds.
+    moved = r"\r\033\[Kbuilding kube: 7 packages compiled \[\d+ s\]"
+    assert re.search(moved, stream.getvalue())
 
 
 @pytest.mark.parametrize("name", ["go.mod", "go.sum", "certs/main.go"])
