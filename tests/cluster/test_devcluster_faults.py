@@ -16,7 +16,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _pod_that_answers(port: int) -> str:
-    with _OPENER.open(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+    with _OPENER.open(f"http://127.0.0.1:{port}/", timeout=30) as answer:
         name: str = json.load(answer)["pod"]
         return name
 
