@@ -372,7 +372,7 @@ class TestConnections:
             writer.close()
 
         listening = await asyncio.start_server(listens, "127.0.0.1", 0)
-        async with listening, asyncio.timeout(5):
+        async with listening, asyncio.timeout(30):
             asking = asyncio.ensure_future(ask(client, listening.sockets[0].getsockname()))
             await asked.wait()
             client.close()
@@ -389,7 +389,7 @@ class TestConnections:
 
         listening = await asyncio.start_server(listens, "127.0.0.1", 0)
         address = listening.sockets[0].getsockname()
-        async with listening, asyncio.timeout(5):
+        async with listening, asyncio.timeout(30):
             with pytest.raises(HttpError, match=r"no answer after 0\.1 s"):
                 await ask(client, address, timeout_seconds=0.1)
             await ended.wait()  # nothing can come on this connection any more

@@ -429,7 +429,7 @@ class TestFailures:
 
         worker.handler = drips
         action = worker_calls.resume(PAUSED, reason="x")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             if how == "question":
                 answer = await client.state(worker.at())
             else:
@@ -463,7 +463,7 @@ class TestFailures:
         server = await asyncio.start_server(listen, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         action = worker_calls.load(VIEW, target("42"), ROLLOUT, reason="x")
-        async with server, asyncio.timeout(5):
+        async with server, asyncio.timeout(30):
             task = asyncio.ensure_future(client.call(at(url), action, EPOCH))
             await asked.wait()
             task.cancel()
@@ -484,7 +484,7 @@ class TestFailures:
         stage = worker_calls.stage(VIEW, target("42"), ROLLOUT, reason="x")
         lasting = [asyncio.ensure_future(client.call(worker.at(), stage, EPOCH)) for _ in range(20)]
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await all_asked.wait()
                 assert not (await client.state(worker.at())).silent
         finally:
