@@ -69,6 +69,17 @@ class RlApi:
         except aiohttp.ClientError:
             return False
 
+    async def _until_it_may(self, name: str, namespace: str, verb: str) -> None:
+        """The API server learns of a new binding by a watch, and this API keeps a refusal for 5 s."""
+        account = f"--as=system:serviceaccount:{namespace}:{name}"
+        asked = ("-n", namespace, "auth", "can-i", verb, "weightversions.rlfleet.dev", account)
+
+        async def may() -> bool:
+            kubectl = self.workspace.cluster.kubectl
+            return (await asyncio.to_thread(kubectl, *asked, check=False)).returncode == 0
+
+        await eventually_async(may)
+
     async def account(self, name: str, namespace: str, *verbs: str) -> str:
         """A token of a new service account with these rights on WeightVersions, and `get` on fleets."""
         kubectl = self.workspace.cluster.kubectl
@@ -82,6 +93,7 @@ class RlApi:
             await asyncio.to_thread(kubectl, *call, "role", role, *rights)
             bound = (f"--role={role}", f"--serviceaccount={namespace}:{name}")
             await asyncio.to_thread(kubectl, *call, "rolebinding", role, *bound)
+        await self._until_it_may(name, namespace, verbs[-1])
         return (await asyncio.to_thread(kubectl, *call, "token", name)).stdout.strip()
 
 
