@@ -69,7 +69,7 @@ class OperatorProcess:
             self.send(signal.SIGTERM)
             try:
                 async with asyncio.timeout(20):
-                    return await self._kept
+                    return await asyncio.shield(self._kept)
             except TimeoutError:
                 self.send(signal.SIGKILL)
         return await self._kept
@@ -126,10 +126,13 @@ class OperatorProcess:
     async def _keep(self) -> int:
         while True:
             code = await self._process.wait()
-            if not self._again:
+            if self._again:
+                await asyncio.sleep(1)
+            if not self._again:  # `stop` may come in the pause, too
                 return code
-            await asyncio.sleep(1)
             await self.start()
+            if not self._again:  # or while it was being started
+                self.send(signal.SIGKILL)
 
 
 def _page(url: str) -> tuple[int, str]:
