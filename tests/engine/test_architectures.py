@@ -36,6 +36,10 @@ CONFIGURATIONS = {
         **SIZES, head_dim=32, num_local_experts=4, num_experts_per_tok=2, sliding_window=128),
     "convolutions": transformers.Mamba2Config(
         **SAME, hidden_size=64, num_hidden_layers=2, num_heads=4, head_dim=32, state_size=16, n_groups=1, expand=2),
+    "recurrence and attention": transformers.Qwen3NextConfig(
+        **SIZES, **EXPERTS, head_dim=32, num_experts=4, shared_expert_intermediate_size=64, linear_num_key_heads=2,
+        linear_num_value_heads=4, linear_key_head_dim=128, linear_value_head_dim=128,
+        layer_types=["linear_attention", "full_attention"]),
 }
 
 def write(config, folder):
@@ -72,6 +76,28 @@ def load(engine, folder, started=False):
     (answer,) = engine.collective_rpc("rlfleet_load", kwargs={"files": files, "copies": {}, "started": started})
     return answer["error"]
 
+def check(engine):
+    # Memory that no kernel writes has NaNs then.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        (answer,) = engine.collective_rpc("rlfleet_probe")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return answer["error"]
+
+def held_tokens(engine, checked):
+    sampling = vllm.SamplingParams(max_tokens=12, temperature=0, ignore_eos=True, detokenize=False)
+    for number in range(2):
+        engine.llm_engine.add_request(f"{checked} {number}", {"prompt_token_ids": [5, 6, 7 + number]}, sampling)
+    steps, ended = 0, {}
+    while engine.llm_engine.has_unfinished_requests():
+        for each in engine.llm_engine.step():
+            ended[each.request_id[-1]] = list(each.outputs[0].token_ids)
+        steps += 1
+        if checked and steps == 5:
+            check(engine)
+    return ended
+
 def swapped(folder):
     engine = engine_on(folder / "one")
     first = tokens(engine)
@@ -79,7 +105,9 @@ def swapped(folder):
     second = None if error else tokens(engine)
     again = load(engine, folder / "one", started=bool(error))  # then the worker recovers
     third = None if again else tokens(engine)
-    return {"one": first, "error": error, "other": second, "one again": third}
+    checks = [check(engine), check(engine)]
+    held = [held_tokens(engine, checked) for checked in (False, True)]
+    return {"one": first, "error": error, "other": second, "one again": third, "checks": checks, "held": held}
 
 def in_a_process_of_its_own(work, folder):
     read, write_end = os.pipe()
@@ -106,13 +134,33 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(output_of(_SCRIPT, str(folder)))
 
 
-@pytest.mark.parametrize("name", ["experts", "latent attention", "convolutions"])
+SWAPPED = ["experts", "latent attention", "convolutions", "recurrence and attention"]
+
+
+@pytest.mark.parametrize("name", SWAPPED)
 def test_a_load_gives_the_tokens_of_a_start(found: dict[str, Any], name: str) -> None:
     made = found[name]
 
     assert made["error"] is None
     assert made["other"] == made["started"]
     assert made["one again"] == made["one"] != made["other"]
+
+
+@pytest.mark.parametrize("name", SWAPPED)
+def test_the_check_of_a_load_reads_nothing_that_no_kernel_wrote(
+    found: dict[str, Any], name: str
+) -> None:
+    assert found[name]["checks"] == [None, None]
+
+
+@pytest.mark.parametrize("name", SWAPPED)
+def test_the_check_of_a_load_leaves_held_requests_as_they_are(
+    found: dict[str, Any], name: str
+) -> None:
+    undisturbed, checked = found[name]["held"]
+
+    assert len(undisturbed) == 2
+    assert checked == undisturbed
 
 
 def test_a_model_that_copies_weights_past_its_loaders_keeps_those_of_its_start(

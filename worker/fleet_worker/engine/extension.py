@@ -8,8 +8,7 @@ Source: `Worker.reload_weights(weights_iterator=…)` and `GPUModelRunner._dummy
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from fleet_worker.engine.kernel_copies import renew_copies
 from fleet_worker.engine.parameters import Memory, checksum_of, is_known, not_compared
 from fleet_worker.engine.rank_calls import RankCalls, described
 from fleet_worker.engine.required_names import ENGINE_NAMES, missing_names, missing_on
+from fleet_worker.engine.spare_blocks import spare_blocks
 from fleet_worker.engine.unfinished import drop_unfinished
 from fleet_worker.engine.written import Recorder, required
 
@@ -181,14 +181,14 @@ class WorkerExtension(RankCalls):
         """Run a few tokens through the model, and check that its output is finite.
 
         The output is the logits, or the tensors for the next stage of a pipeline. The scheduler is
-        paused, so no request can do this. The dummy batch writes to no block of a request.
+        paused, so no request can do this. The dummy batch changes no block of a request.
 
         Returns:
             `{ok, error}`.
         """
         try:
             runner = self.model_runner  # type: ignore[attr-defined]  # of vLLM's Worker
-            with _null_blocks(runner):
+            with spare_blocks(self, _PROBE_TOKENS, wait=_wait_for_device):
                 output, hidden = _dummy_run(runner)
             if isinstance(hidden, torch.Tensor) and hidden.numel() > 0:
                 outputs = {"the logits": runner.get_model().compute_logits(hidden)}
@@ -239,31 +239,6 @@ def _dummy_run(runner: Any) -> tuple[Any, Any]:
     finally:
         del runner.execute_model
     return (output if output is not None else next(iter(given), None)), hidden
-
-
-@contextmanager
-def _null_blocks(runner: Any) -> Iterator[None]:
-    """Point the sequences of a dummy batch at the block that vLLM keeps for none.
-
-    Held requests have the first rows of the block tables. Recurrent layers (Mamba, GDN) update the state in
-    the blocks of these rows in place, and the requests would continue with it.
-    """
-    # vLLM's second runner (v1.worker.gpu.model_runner) has tables of its own for dummy batches.
-    batch = getattr(runner, "input_batch", None)
-    rows = (
-        [t.block_table.np[:_PROBE_TOKENS] for t in batch.block_table.block_tables] if batch else []
-    )
-    before = [each.copy() for each in rows]
-    for each in rows:
-        each[:] = 0
-    try:
-        yield
-    finally:
-        _wait_for_device()  # which may still copy the zeros
-        for each, values in zip(rows, before, strict=True):
-            each[:] = values
-        if batch:
-            batch.block_table.commit_block_table(_PROBE_TOKENS)
 
 
 def _wait_for_device() -> None:

@@ -69,6 +69,7 @@ WORKER_NAMES = (
     ("reload_weights", ()),
     ("vllm_config.model_config.quantization", ()),
     ("vllm_config.parallel_config.enable_eplb", ()),
+    ("vllm_config.compilation_config.static_forward_context", ()),
     ("weight_transfer_engine", ()),
     ("init_weight_transfer_engine", ("init_info",)),
     ("shutdown_weight_transfer_engine", ()),
@@ -82,6 +83,7 @@ WORKER_NAMES = (
     ("model_runner.reload_weights", ("weights_iterator",)),
     ("model_runner._dummy_run", ("num_tokens", "force_attention", "skip_eplb", "randomize_inputs")),
     ("model_runner.execute_model", ()),
+    ("model_runner.kv_cache_config", ()),
     ("model_runner.get_model", ()),
     ("model_runner.model.load_weights", ()),
     ("model_runner.model.compute_logits", ()),
@@ -109,6 +111,8 @@ ENGINE_NAMES = (
         ("layer",),
     ),
     Name("vllm.model_executor.layers.attention.mla_attention", "MLAAttention", ("kv_b_proj",)),
+    Name("vllm.model_executor.layers.mamba.abstract", "MambaBase"),
+    Name("vllm.v1.kv_cache_interface", "KVCacheConfig", ("kv_cache_groups",)),
     Name("vllm.lora.model_manager", "LoRAModelManager.get_adapter", ("adapter_id",)),
 )
 """Names to check in the engine's processes, which import these modules anyway."""

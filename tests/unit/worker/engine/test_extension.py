@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -416,59 +417,23 @@ def test_a_transfer_records_what_it_writes_until_it_ends(worker: Any) -> None:
         assert "load_weights" not in vars(worker.model)
 
 
-class FakeRows:
-    """A block table, of which the runner has a copy on the device."""
+def test_the_check_of_a_model_runs_on_spare_blocks(worker: Any, extension: Any) -> None:
+    order: list[str] = []
 
-    def __init__(self) -> None:
-        self.np = Rows(range(1, 11))
-        self.block_table = self
-        self.on_device = list(self.np)
+    @contextmanager
+    def spare_blocks(_runner: Any, sequences: int, **_: Any) -> Iterator[None]:
+        order.append(f"{sequences} spare blocks")
+        yield
+        order.append("back")
 
+    def dummy_run(*_arguments: Any, **_options: Any) -> Any:
+        order.append("run")
+        return None, worker.hidden
 
-class Rows(list[int]):
-    """A list whose slices are views, as far as they are assigned to as a whole."""
+    extension.spare_blocks, worker.model_runner._dummy_run = spare_blocks, dummy_run
+    assert worker.rlfleet_probe()["ok"]
 
-    def __getitem__(self, key: Any) -> Any:
-        return View(self, key) if isinstance(key, slice) else super().__getitem__(key)
-
-
-class View:
-    def __init__(self, rows: Rows, where: slice) -> None:
-        self._rows, self._where = rows, where
-
-    def copy(self) -> list[int]:
-        return list(self._rows)[self._where]
-
-    def __setitem__(self, _all: slice, values: Any) -> None:
-        count = len(self.copy())
-        self._rows[self._where] = values if isinstance(values, list) else [values] * count
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_check_of_a_model_leaves_the_blocks_of_held_requests_alone(
-    worker: Any,
-    fails: bool,  # noqa: FBT001 - a parameter of the table
-) -> None:
-    table = FakeRows()
-    committed: list[list[int]] = []
-    tables = SimpleNamespace(
-        block_tables=[table], commit_block_table=lambda n: committed.append(list(table.np)[:n])
-    )
-    worker.model_runner.input_batch = SimpleNamespace(block_table=tables)
-    used: list[list[int]] = []
-    run = worker.model_runner._dummy_run
-
-    def dummy_run(*arguments: Any, **options: Any) -> Any:
-        used.append(list(table.np))
-        if fails:
-            raise RuntimeError("no kernel")
-        return run(*arguments, **options)
-
-    worker.model_runner._dummy_run = dummy_run
-    assert worker.rlfleet_probe()["ok"] is not fails
-
-    assert used == [[0] * 8 + [9, 10]]
-    assert (list(table.np), committed) == (list(range(1, 11)), [list(range(1, 9))])
+    assert order == ["8 spare blocks", "run", "back"]
 
 
 def test_a_model_with_finite_logits_passes_its_check(worker: Any) -> None:

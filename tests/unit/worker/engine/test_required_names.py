@@ -174,11 +174,13 @@ def test_names_on_instances_are_checked() -> None:
         vllm_config=SimpleNamespace(
             model_config=SimpleNamespace(quantization=None),
             parallel_config=SimpleNamespace(enable_eplb=False),
+            compilation_config=SimpleNamespace(static_forward_context={}),
         ),
         model_runner=SimpleNamespace(
             reload_weights=lambda weights_iterator: None,
             _dummy_run=lambda num_tokens, **options: None,
             execute_model=lambda: None,
+            kv_cache_config=None,
             get_model=lambda: None,
             model=SimpleNamespace(load_weights=lambda w: None, compute_logits=lambda h: None),
         ),
