@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from fleet_worker.engine.file_tensors import Reader, tensors_of
-from fleet_worker.engine.kernel_copies import renew_copies
+from fleet_worker.engine.kernel_copies import check_kernels, renew_copies
 from fleet_worker.engine.parameters import Memory, checksum_of, is_known, not_compared
 from fleet_worker.engine.rank_calls import RankCalls, described
 from fleet_worker.engine.required_names import ENGINE_NAMES, missing_names, missing_on
 from fleet_worker.engine.spare_blocks import spare_blocks
 from fleet_worker.engine.unfinished import drop_unfinished
-from fleet_worker.engine.written import Recorder, required
+from fleet_worker.engine.written import Recorder
 
 # Enough tokens for every kernel of the forward pass, few enough to be fast.
 _PROBE_TOKENS = 8
@@ -60,6 +60,7 @@ class WorkerExtension(RankCalls):
         try:
             for each in files:  # one by one, so that those before a bad one are closed
                 readers.append(Reader(each["path"], in_memory=each["in_memory"]))  # noqa: PERF401 - see above
+            check_kernels(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
             touched = True
             drop_unfinished(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
             self.rlfleet_remember()
@@ -102,7 +103,6 @@ class WorkerExtension(RankCalls):
         self, readers: list[Reader], copies: Mapping[str, str], *, started: bool
     ) -> None:
         model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
-        expected = required(model)
         recorder = Recorder(model, is_whole=True, may_lose=started)
         try:
             self.reload_weights(weights_iterator=tensors_of(readers, copies))  # type: ignore[attr-defined]  # vLLM's
@@ -114,14 +114,19 @@ class WorkerExtension(RankCalls):
         quantised = self.vllm_config.model_config.quantization is not None  # type: ignore[attr-defined]  # of vLLM's Worker
         if quantised or recorder.written is None:
             return
-        if missing := expected - recorder.written:
+        if missing := recorder.required - recorder.written:
             raise RuntimeError(
                 f"the load did not write all parameters: {len(missing)} missing, such as"
                 f" {min(missing)}"
             )
 
     def rlfleet_start_transfer(self) -> None:
-        """Start an update over a collective, and record what it writes."""
+        """Start an update over a collective, and record what it writes.
+
+        Errors:
+            RuntimeError: The kernels of this model cannot take over new weights.
+        """
+        check_kernels(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
         self.start_weight_update()  # type: ignore[attr-defined]  # of vLLM's Worker
         self._rlfleet_stop_recording()
         model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker

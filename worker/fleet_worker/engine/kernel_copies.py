@@ -23,6 +23,23 @@ EMBEDDING = "vllm.model_executor.layers.vocab_parallel_embedding"
 EXPERTS = "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method"
 
 
+def check_kernels(model: Any) -> None:
+    """Check that the kernels of a model can take over new weights.
+
+    Kernels for 8-bit integers on CPUs keep the address of the scales that a reload frees. They then compute
+    with any values, and write beyond their output (`CPUInt8ScaledMMLinearKernel`, vLLM 0.32).
+
+    Errors:
+        RuntimeError: The model has such a kernel.
+    """
+    for name, layer in model.named_modules():
+        if hasattr(getattr(getattr(layer, "scheme", None), "kernel", None), "dnnl_handler"):
+            raise RuntimeError(
+                f"vLLM's kernel of {name} for 8-bit integers on CPUs cannot take over new weights; use "
+                "another quantization, or workers that start on the version"
+            )
+
+
 def renew_copies(model: Any, left_out: Collection[str]) -> None:
     """Let kernels take over the new weights.
 

@@ -2,7 +2,7 @@
 
 While vLLM reloads, parameters have no storage (they are on torch's `meta` device), and their loaders keep what
 arrives. Some models copy a tensor into the parameter itself, and name it as written (`GptOssModel`). The
-copy goes nowhere, and vLLM puts the former values back.
+copy goes nowhere, and vLLM puts the former values back. Other models name nothing.
 
 Source: `model_loader.reload.layerwise` and `GptOssModel.load_weights`, vLLM 0.32.
 """
@@ -23,6 +23,7 @@ class Recorder:
     """Records what the model's `load_weights` writes.
 
     Fields:
+        required: names of the parameters that a whole load must write.
         written: names of the parameters; None if the model does not name them.
         left_out: names of the layers that got no weights. Known after `look`.
     """
@@ -37,6 +38,8 @@ class Recorder:
         """
         self._model, self._is_whole, self._may_lose = model, is_whole, may_lose
         self._load = model.load_weights
+        self.required = required(model)
+        self._is_unnamed = False
         self.written: set[str] | None = None
         self.left_out: frozenset[str] = frozenset()
         setattr(model, _ATTRIBUTE, self._record)
@@ -49,21 +52,25 @@ class Recorder:
         """Find the layers without weights. Call it when all have arrived, before the reload ends.
 
         Errors:
-            RuntimeError: A parameter that the model names as written has lost its values.
+            RuntimeError: A parameter that the model names as written has lost its values. Or the model names
+                nothing, and a parameter has got none.
         """
         waiting = list(_waiting_layers(self._model))
         self.left_out = frozenset(name for name, _, kept in waiting if not kept)
         without = {_name(prefix, n) for prefix, names, kept in waiting for n in names - kept}
-        lost = sorted(without & self.written) if self.written and not self._may_lose else []
-        if lost:
+        lost = sorted(without & (self.required if self._is_unnamed else self.written or set()))
+        if lost and not self._may_lose:
             raise RuntimeError(
-                f"vLLM loses {len(lost)} parameters of this model when it reloads, such as {lost[0]};"
+                f"vLLM loses {len(lost)} {'parameter' if len(lost) == 1 else 'parameters'} of this"
+                f" model when it reloads, such as {lost[0]};"
                 " a new version of such a model needs workers that start on it"
             )
 
     def _record(self, weights: Any) -> set[str] | None:
         names: set[str] | None = self._load(weights)
-        if names is not None:
+        if names is None:
+            self._is_unnamed = True
+        else:
             self.written = (self.written or set()) | {plain(name) for name in names}
         if self._is_whole:
             self.look()

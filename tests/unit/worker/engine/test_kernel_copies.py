@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.fake_modules import install
 
-from fleet_worker.engine.kernel_copies import EMBEDDING, EXPERTS, renew_copies
+from fleet_worker.engine.kernel_copies import EMBEDDING, EXPERTS, check_kernels, renew_copies
 
 
 class FakeMethod:
@@ -44,6 +44,17 @@ def renew(*layers: Any, left_out: Collection[str] = ()) -> None:
     names = [(str(number), layer) for number, layer in enumerate(layers)]
     model = SimpleNamespace(modules=lambda: layers, named_modules=lambda: names)
     renew_copies(model, left_out)
+
+
+def test_kernels_that_keep_the_address_of_scales_are_named() -> None:
+    packed = SimpleNamespace(scheme=SimpleNamespace(kernel=SimpleNamespace(dnnl_handler=1)))
+    other = SimpleNamespace(scheme=SimpleNamespace(kernel=SimpleNamespace()))
+    layers = {"norm": SimpleNamespace(), "up_proj": other, "down_proj": packed}
+
+    with pytest.raises(RuntimeError, match="down_proj"):
+        check_kernels(SimpleNamespace(named_modules=layers.items))
+    del layers["down_proj"]
+    check_kernels(SimpleNamespace(named_modules=layers.items))
 
 
 def test_only_layers_that_share_a_weight_and_are_not_quantised_are_processed() -> None:

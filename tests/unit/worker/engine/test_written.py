@@ -97,6 +97,25 @@ def test_other_parameters_do_not_fail_the_load(layer: FakeLayer) -> None:
     assert recorder.written == {"attn.sinks"}
 
 
+def test_a_model_that_names_nothing_must_get_values_for_all_that_a_load_must_write() -> None:
+    projector = FakeLayer({"weight": 8, "scale": 1, "bias": 8}, kept=["bias"], made=["weight"])
+    model = FakeModel(
+        {"language": FakeLayer({"weight": 8}, kept=["weight"]), "mlp1": projector}, None
+    )
+    Recorder(model, is_whole=True)
+
+    with pytest.raises(RuntimeError, match=r"1 parameter.*mlp1\.weight"):
+        model.load_weights("weights")
+
+
+def test_a_recovery_to_the_weights_of_the_start_needs_no_names() -> None:
+    model = FakeModel({"mlp1": FakeLayer({"weight": 8})}, None)
+    recorder = Recorder(model, is_whole=True, may_lose=True)
+    model.load_weights("weights")
+
+    assert recorder.left_out == {"mlp1"}
+
+
 def test_the_calls_of_a_transfer_are_checked_at_its_end() -> None:
     layer = FakeLayer({"sinks": 8})
     model = FakeModel({"attn": layer}, {"attn.sinks"})
