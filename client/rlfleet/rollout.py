@@ -49,7 +49,7 @@ class Asked:
 
     Fields:
         generation: the generation of the spec that asks for it. An older status is ignored.
-        retry: the value of the retry annotation that the status must have observed.
+        retry: the value of the retry annotation that the status must have observed, or the newest one.
         known: the condition `Stalled` from before a retry. It is ignored until it changes.
         ended: rollouts that had ended before the request.
     """
@@ -131,7 +131,9 @@ def is_about(asked: Asked, seen: WeightVersion) -> bool:
     The status of an object that steers no fleet has neither a retry nor the start of a rollout.
     """
     status = seen.status
-    after_retry = status.retried == asked.retry or status.started_at is None
+    # The newest retry may be a later one, of another writer.
+    retries = {asked.retry, seen.metadata.annotations.get(RETRY, "")}
+    after_retry = status.retried in retries or status.started_at is None
     return status.observed_generation >= asked.generation and after_retry
 
 

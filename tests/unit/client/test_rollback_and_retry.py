@@ -10,6 +10,7 @@ from tests.support.fake_objects import Call, FakeObjects, condition, patches
 from rlfleet import (
     NotFound,
     Refused,
+    Weights,
 )
 
 BACK = {
@@ -170,3 +171,14 @@ def test_a_status_from_before_a_retry_is_ignored_for_a_later_version(call: Call)
     objects.script.append(objects.apply)
 
     assert call(objects, "publish", "43").applied
+
+
+def test_a_retry_of_another_writer_does_not_hide_the_outcome(call: Call) -> None:
+    objects = FakeObjects(obeys=False)
+    objects.script.append(lambda: objects.look("Staging"))
+    objects.script.append(lambda: Weights("policy", objects=objects).retry(wait=False))
+    objects.script.append(objects.apply)
+    before = objects.now
+
+    assert call(objects, "publish", "43").applied
+    assert objects.now == before
