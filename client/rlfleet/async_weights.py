@@ -102,9 +102,7 @@ class AsyncWeights:
         >>> (await weights.wait()).applied
         True
         """
-        deadline = self._place.monotonic() + timeout_seconds
-        seen = await self._current(deadline)
-        return await self._result(Asked.by(seen), seen, deadline, timeout_seconds, wait=True)
+        return await wait_for(self._place, self.name, timeout_seconds=timeout_seconds)
 
     async def rollback(
         self,
@@ -208,29 +206,56 @@ class AsyncWeights:
     ) -> Rollout:
         if not wait:
             return rollout_of(seen, asked.label, applied=False)
-        try:
-            if (done := outcome(asked, seen)) is not None:
-                return done
-            events = follow(self._place, self.name, seen=seen, deadline=deadline)
-            async with aclosing(events):
-                async for event in events:
-                    seen = event.weights
-                    if event.type == "DELETED":
-                        raise NotFound(
-                            f"WeightVersion {self.name!r} was deleted before version "
-                            f"{asked.version} was applied; create it, and publish again"
-                        )
-                    if (done := outcome(asked, seen)) is not None:
-                        return done
-        except Unavailable as error:
-            raise unfinished(asked, seen, timeout_seconds) from error
-        raise unfinished(asked, seen, timeout_seconds)
+        return await _ended(self._place, self.name, asked, seen, deadline, timeout_seconds)
 
     async def _current(self, deadline: float | None = None) -> WeightVersion:
-        return _weights(await self._get(Kind.WEIGHTS, self.name, deadline))
+        return await _read(self._place, self.name, deadline)
 
-    async def _get(self, kind: Kind, name: str, deadline: float | None = None) -> Json:
-        return await patiently(self._place, lambda: self._place.get(kind, name), deadline)
+    async def _get(self, kind: Kind, name: str) -> Json:
+        return await patiently(self._place, lambda: self._place.get(kind, name), None)
+
+
+async def wait_for(
+    place: Place, name: str, *, timeout_seconds: float, asked: Asked | None = None
+) -> Rollout:
+    """Wait until a requested version is applied. Returns and errors: as `Weights.publish`.
+
+    `asked`: the request, by default that of the present spec.
+    """
+    deadline = place.monotonic() + timeout_seconds
+    seen = await _read(place, name, deadline)
+    return await _ended(place, name, asked or Asked.by(seen), seen, deadline, timeout_seconds)
+
+
+async def _ended(
+    place: Place,
+    name: str,
+    asked: Asked,
+    seen: WeightVersion,
+    deadline: float,
+    timeout_seconds: float,
+) -> Rollout:
+    try:
+        if (done := outcome(asked, seen)) is not None:
+            return done
+        events = follow(place, name, seen=seen, deadline=deadline)
+        async with aclosing(events):
+            async for event in events:
+                seen = event.weights
+                if event.type == "DELETED":
+                    raise NotFound(
+                        f"WeightVersion {name!r} was deleted before version "
+                        f"{asked.version} was applied; create it, and publish again"
+                    )
+                if (done := outcome(asked, seen)) is not None:
+                    return done
+    except Unavailable as error:
+        raise unfinished(asked, seen, timeout_seconds) from error
+    raise unfinished(asked, seen, timeout_seconds)
+
+
+async def _read(place: Place, name: str, deadline: float | None) -> WeightVersion:
+    return _weights(await patiently(place, lambda: place.get(Kind.WEIGHTS, name), deadline))
 
 
 def _weights(found: Json) -> WeightVersion:

@@ -13,9 +13,10 @@ from fleet_api.lifecycle import Lifecycle
 from fleet_api.limits import Waits
 from fleet_api.ports import Cluster
 from fleet_api.problems import superseded
-from rlfleet.async_weights import AsyncWeights
+from rlfleet.async_weights import AsyncWeights, wait_for
+from rlfleet.ports import Place
 from rlfleet.resources import WeightsSpec, WeightVersion
-from rlfleet.rollout import Asked, Rollout, rollout_of
+from rlfleet.rollout import Asked, Rollout, rollout_of, trouble_of
 
 B = TypeVar("B", bound=Body)
 Act = Callable[[AsyncWeights, B], Awaitable[Rollout | WeightVersion]]
@@ -60,12 +61,12 @@ class Changes:
         if key is None:
             return Changed(await act(plain, body), replayed=False)
         if key.has_been_used(seen):
-            return Changed(await _again(plain, seen, body, key), replayed=True)
+            return Changed(await _again(objects, seen, body, key), replayed=True)
         marked = AsyncWeights(name, objects=KeyedObjects(objects, key, seen))
         try:
             return Changed(await act(marked, body), replayed=False)
         except RepeatedError as repeated:
-            return Changed(await _again(plain, repeated.seen, body, key), replayed=True)
+            return Changed(await _again(objects, repeated.seen, body, key), replayed=True)
 
 
 async def publish(weights: AsyncWeights, body: Publication) -> Rollout:
@@ -97,13 +98,19 @@ def _in_words(spec: WeightsSpec) -> str:
 
 
 async def _again(
-    weights: AsyncWeights, seen: WeightVersion, body: Body, key: Key
+    objects: Place, seen: WeightVersion, body: Body, key: Key
 ) -> Rollout | WeightVersion:
     """The answer to a request that was carried out before: the outcome, without another change."""
-    if isinstance(body, Publication | Rollback) and not key.is_still_asked_for(seen):
-        raise superseded(body.version, _in_words(seen.spec))
+    known = trouble_of(seen)  # perhaps from before a retry: it counts only when it changes
+    if isinstance(body, Publication | Rollback):
+        if not key.is_still_asked_for(seen):
+            raise superseded(body.version, _in_words(seen.spec))
+        known = None
     if not isinstance(body, Waiting):
         return seen
+    # Another version that comes from now on is not the one of the request.
+    asked = Asked.by(seen, known)
     if body.wait:
-        return await weights.wait(timeout_seconds=body.timeout_seconds)
-    return rollout_of(seen, Asked.by(seen).label, applied=False)
+        name, seconds = seen.metadata.name, body.timeout_seconds
+        return await wait_for(objects, name, timeout_seconds=seconds, asked=asked)
+    return rollout_of(seen, asked.label, applied=False)

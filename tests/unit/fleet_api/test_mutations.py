@@ -17,6 +17,7 @@ from tests.unit.fleet_api.conftest import Api
 from fleet_api.idempotency import ANNOTATION, MAX_CONFLICTS, MAX_KEYS
 from fleet_api.lifecycle import Lifecycle
 from rlfleet.errors import Refused
+from rlfleet.ports import Kind
 from rlfleet.resources import TRACEPARENT
 
 WEIGHTS = "/v1/rl/weights"
@@ -287,6 +288,38 @@ async def test_a_retry_with_a_known_key_tries_once(api: Api) -> None:
         assert status == 200
 
     assert len(patches(api)) == 1
+
+
+async def test_a_repetition_is_not_answered_with_a_version_that_came_after_it(api: Api) -> None:
+    objects = api.cluster.objects
+    objects._obeys = False
+    assert (await publish(api, "43", key="step-43"))[0] == 504
+    read = objects.get
+
+    async def read_later(kind: Kind, name: str) -> Any:
+        if kind is Kind.WEIGHTS:
+            objects.desire(version="44")
+            objects.apply()
+        return await read(kind, name)
+
+    objects.get = read_later
+    status, reply = await publish(api, "43", key="step-43")
+    assert (status, reply.get("reason")) == (409, "Superseded")
+
+
+async def test_a_repetition_of_a_retry_ignores_the_refusal_from_before_it(api: Api) -> None:
+    objects = api.cluster.objects
+    objects._obeys = False
+    objects.desire(version="43")
+    objects.stall("FailureBudgetExceeded")
+    headers = {"Idempotency-Key": "once"}
+    retry = partial(api.send, "POST", "/v1/rl/retry", TRAINER, json={}, headers=headers)
+    assert (await retry())[0] == 504
+    objects.stall("FailureBudgetExceeded")  # as the worker remembers it
+    objects.script.extend([lambda: objects.look("Staging"), objects.apply])
+
+    status, rollout = await retry()
+    assert (status, rollout.get("applied")) == (200, True)
 
 
 async def test_a_late_repetition_does_not_bring_an_old_version_back(api: Api) -> None:
