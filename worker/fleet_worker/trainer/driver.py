@@ -259,12 +259,15 @@ class CollectiveDriver:
         """End the transfer and return the version. The worker is then paused or serving as before."""
         self._seat.check_may_drive()
         label = checked_label(label) if label is not None else None
-        await self._seat.renew(trainer)
+        # A repetition may come while the first call resumes the worker, and a renewal would pause it then.
+        if self._seat.transfers.is_open:
+            await self._seat.renew(trainer)
         async with self._seat.agent.lock:
             self._seat.agent.check_holder(trainer)
             label = await self._seat.transfers.end(label)
         if self._pauses_for_update:
             await self._seat.resume(trainer)
+            self._pauses_for_update = False  # a repetition ends no later pause
         return label
 
 

@@ -53,6 +53,7 @@ class Transfers:
         self._joined = 0
         self._updates = 0
         self._began: float | None = None
+        self._ended: Received | None = None  # by the last transfer, until another one may begin
 
     @property
     def state(self) -> TransferState | None:
@@ -91,6 +92,7 @@ class Transfers:
         """Join the trainer's process group."""
         self.check_available()
         self._connected = False
+        self._ended = None  # another trainer may use the same version
         with self._worker.working("load"):
             await self._worker.engine.join_transfer(info)
         self._connected = True
@@ -110,6 +112,7 @@ class Transfers:
         Args:
             lease: The lease of the transfer if the worker has no pause, as in `joining`.
         """
+        self._ended = None
         self.check_ready()
         self._worker.check_step(Event.LOAD)
         await loading.ensure_quiet(self._worker)
@@ -153,6 +156,9 @@ class Transfers:
     async def end(self, version: str | None) -> str:
         """End the transfer: check the received weights and label them.
 
+        A trainer that has lost the answer repeats the call. If the engine still has the weights of
+        the last transfer under this version, nothing changes.
+
         Args:
             version: The version. By default it is made from a checksum of the weights, which is
                 the same on every worker and stays unique after a restart.
@@ -160,8 +166,14 @@ class Transfers:
         Returns:
             The version.
         """
+        worker, ended = self._worker, self._ended
+        if (
+            ended is not None
+            and ended is worker.good
+            and version == ended.version == worker.version
+        ):
+            return ended.version
         self._check_open()
-        worker = self._worker
         # Two transfers are different weights, even with the same version.
         mark = f"transfer-{self._updates + 1}"
         if version is not None:
@@ -178,6 +190,7 @@ class Transfers:
             weights = Received(version, mark, self._joined)
             await self._or_recover(loading.check_and_label(worker, weights))
         self._updates += 1
+        self._ended = weights
         started, self._began = self._began or worker.clock(), None
         loading.note_loaded(worker, weights, worker.clock() - started)
         if worker.phase is Phase.JOINING:

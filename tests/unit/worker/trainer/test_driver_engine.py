@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
-from tests.support.fake_engine import touched
+from tests.support.fake_engine import touched, untouched
 from tests.support.tiny import BASE_DIGEST
+from tests.support.waiting import soon
 from tests.support.worker_harness import (
     HOLDER,
     OTHER_HOLDER,
@@ -225,6 +227,92 @@ async def test_a_trainer_starts_an_update_over_that_has_failed_at_another_worker
     assert again == ["cancel_transfer", "begin_transfer again"]
     assert (serving.state.phase, serving.state.version) == (Phase.SERVING, "7")
     assert serving.engine.weights == "received {'names': ['all']}"
+
+
+async def test_a_repeated_end_of_an_update_is_answered_with_its_version(
+    serving: WorkerHarness,
+) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    await trainer.driver.collective.join_transfer(HOLDER, {})
+    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.driver.collective.end_transfer(HOLDER, "7")
+    done = list(serving.engine.calls)
+
+    assert await trainer.driver.collective.end_transfer(HOLDER, "7") == "7"
+    for label in ("8", None):
+        refusal = await refused(trainer.driver.collective.end_transfer(HOLDER, label))
+        assert refusal.reason is Reason.WRONG_PHASE
+    assert (serving.state.phase, serving.state.version) == (Phase.SERVING, "7")
+    assert serving.engine.calls == done
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    ["files", "another version", "another group", "a failed begin", "an update that was dropped"],
+)
+async def test_a_repeated_end_is_refused_once_the_last_update_is_not_what_it_was(
+    serving: WorkerHarness, meanwhile: str
+) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    collective = trainer.driver.collective
+    await collective.join_transfer(HOLDER, {})
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    await collective.begin_transfer(HOLDER)
+    await collective.end_transfer(HOLDER, "7")
+    if meanwhile == "files":
+        await trainer.driver.files.load(HOLDER, step(trainer, 8))
+    elif meanwhile == "another version":
+        await trainer.driver.files.name_version(HOLDER, "8")
+    elif meanwhile == "another group":
+        await collective.join_transfer(HOLDER, {})
+    elif meanwhile == "a failed begin":
+        serving.engine.failures["pause keep"] = [untouched()]
+        with pytest.raises(EngineFailure):
+            await collective.begin_transfer(HOLDER)
+    else:
+        await collective.begin_transfer(HOLDER)
+        serving.clock.now += 61
+        await serving.agent.expire_lease()
+
+    for label in ("7", "8"):
+        refusal = await refused(collective.end_transfer(HOLDER, label))
+        assert refusal.reason is Reason.WRONG_PHASE
+
+
+async def test_a_repeated_end_resumes_a_worker_only_from_the_pause_of_its_update(
+    serving: WorkerHarness,
+) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    collective = trainer.driver.collective
+    await collective.join_transfer(HOLDER, {})
+    await collective.begin_transfer(HOLDER)
+    serving.engine.failures["resume"] = [untouched()]
+    with pytest.raises(EngineFailure):
+        await collective.end_transfer(HOLDER, "7")
+
+    assert await collective.end_transfer(HOLDER, "7") == "7"
+    assert serving.state.phase is Phase.SERVING
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    assert await collective.end_transfer(HOLDER, "7") == "7"
+    assert serving.state.phase is Phase.PAUSED
+
+
+async def test_an_end_that_is_repeated_during_the_resume_leaves_the_worker_serving(
+    serving: WorkerHarness,
+) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    collective = trainer.driver.collective
+    await collective.join_transfer(HOLDER, {})
+    await collective.begin_transfer(HOLDER)
+    resumes = serving.engine.gates["resume"] = asyncio.Event()
+    first = asyncio.ensure_future(collective.end_transfer(HOLDER, "7"))
+    await soon(lambda: serving.agent.ends_pause)
+    second = asyncio.ensure_future(collective.end_transfer(HOLDER, "7"))
+    await soon(lambda: serving.agent.lock._waiters)
+    resumes.set()
+
+    assert await asyncio.gather(first, second) == ["7", "7"]
+    assert serving.state.phase is Phase.SERVING
 
 
 async def test_a_trainer_that_paused_resumes_by_its_own_call(serving: WorkerHarness) -> None:
