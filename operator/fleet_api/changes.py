@@ -101,7 +101,8 @@ async def _again(
     objects: Place, seen: WeightVersion, body: Body, key: Key
 ) -> Rollout | WeightVersion:
     """The answer to a request that was carried out before: the outcome, without another change."""
-    known = trouble_of(seen)  # perhaps from before a retry: it counts only when it changes
+    # A refusal from before a retry counts only when it changes.
+    known = trouble_of(seen) if key.has_seen_trouble_of(seen) else None
     if isinstance(body, Publication | Rollback):
         if not key.is_still_asked_for(seen):
             raise superseded(body.version, _in_words(seen.spec))

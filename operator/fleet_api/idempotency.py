@@ -1,7 +1,8 @@
 """Idempotency keys, remembered in an annotation of the WeightVersion.
 
 The same patch that changes the spec writes the key, so any replica knows it, and no key is known for
-a change that was not made. Keys, requests and the weights that they name are stored as digests.
+a change that was not made. Keys, requests, the weights that they name and `Stalled` before
+them are stored as digests.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fleet_operator.api import names
 from rlfleet.patches import Patches
 from rlfleet.ports import Changes, ConflictError, Json, Kind, Objects
 from rlfleet.resources import WeightsSpec, WeightVersion
+from rlfleet.rollout import trouble_of
 
 HEADER = "Idempotency-Key"
 MEANING = "Names the request: a repetition with the same key changes nothing."
@@ -53,7 +55,7 @@ class Key:
 
     def has_been_used(self, weights: WeightVersion) -> bool:
         """Whether this request was carried out already. Errors: Problem 422 if another one was."""
-        for name, request, _ in _entries(weights):
+        for name, request, *_ in _entries(weights):
             if name != self._name:
                 continue
             if request != self._request:
@@ -68,13 +70,19 @@ class Key:
     def is_still_asked_for(self, weights: WeightVersion) -> bool:
         """Whether the spec names the weights that it named after this request. Two runs may use one number."""
         named = _named(weights.spec)
-        return any(name == self._name and asked == named for name, _, asked in _entries(weights))
+        return any(n == self._name and asked == named for n, _, asked, _ in _entries(weights))
+
+    def has_seen_trouble_of(self, weights: WeightVersion) -> bool:
+        """Whether `Stalled` is as it was before this request. An earlier release did not write that."""
+        now = _trouble(weights)
+        return any(n == self._name and saw in {None, now} for n, _, _, saw in _entries(weights))
 
     def annotation(self, weights: WeightVersion, spec: Json) -> str:
         """The annotation with this key as the newest one. `spec`: what the request changes in the spec."""
         # A change of `source` names every kind of source, so fields need no deeper merge.
         changed = WeightsSpec.model_validate(weights.spec.model_dump(by_alias=True) | spec)
-        entries = [*_entries(weights), (self._name, self._request, _named(changed))]
+        made = (self._name, self._request, _named(changed), _trouble(weights))
+        entries = [*_entries(weights), made]
         return json.dumps(entries[-MAX_KEYS:], separators=(",", ":"))
 
 
@@ -155,15 +163,16 @@ class KeyedObjects:
         return body | {"metadata": metadata}
 
 
-def _entries(weights: WeightVersion) -> list[tuple[str, str, str]]:
-    """The remembered keys, their requests, and the weights that these name.
+def _entries(weights: WeightVersion) -> list[tuple[str, str, str, str | None]]:
+    """The remembered keys, their requests, the weights that these name, and the trouble that they saw.
 
-    An earlier release did not write the weights. Empty if another writer has put something else there.
+    Earlier releases did not write all of it. Empty if another writer has put something else there.
     """
     try:
         found = json.loads(weights.metadata.annotations.get(ANNOTATION, "[]"))
         return [
-            (str(n), str(request), str(asked[0]) if asked else "") for n, request, *asked in found
+            (str(n), str(request), str(more[0]) if more else "", str(more[1]) if more[1:] else None)
+            for n, request, *more in found
         ]
     except (ValueError, TypeError, RecursionError):
         return []
@@ -171,6 +180,11 @@ def _entries(weights: WeightVersion) -> list[tuple[str, str, str]]:
 
 def _named(spec: WeightsSpec) -> str:
     return _digest(spec.model_dump_json(include={"version", "run_id", "digest", "source"}))
+
+
+def _trouble(weights: WeightVersion) -> str:
+    trouble = trouble_of(weights)
+    return "" if trouble is None else _digest(trouble.model_dump_json())
 
 
 def _digest(text: str) -> str:

@@ -29,6 +29,7 @@ from fleet_operator.counts import counted
 _NAMED_AT_MOST = 3
 _ALSO = " Also: "
 _JOINED_AT_MOST = 5
+_FIRST_CHARACTERS = 600
 
 S = TypeVar("S", FleetStatus, WeightsStatus)
 T = TypeVar("T")
@@ -124,24 +125,23 @@ def with_problems(
     """The status with `Stalled` for these problems. `before`: the conditions of the last status.
 
     If the status is already stalled, its reason stays and its message comes first. A long message
-    leaves room for the others, so that each says what is wrong. `Ready` becomes
+    leaves room for the others, so that each names its object and remedy. `Ready` becomes
     False unless every problem leaves it.
     """
     if not problems:
         return status
     stalled = condition_of(status.conditions, ConditionType.STALLED)
     messages = [t.message for t in problems]
-    reason = problems[0].reason
+    reason, first = problems[0].reason, None
     if stalled is not None:
-        reason = stalled.reason
-        messages.insert(0, stalled.message)
+        reason, first = stalled.reason, stalled.message
     made = {c.type: c for c in status.conditions}
     made[ConditionType.STALLED] = new_condition(
         before,
         ConditionType.STALLED,
         is_true=True,
         reason=reason,
-        message=_joined(messages),
+        message=_joined(first, messages),
         generation=generation,
         now=now,
     )
@@ -165,17 +165,23 @@ def with_problems(
     )
 
 
-def _joined(messages: Sequence[str]) -> str:
-    """The messages as one. Those that have more than an even share of the characters are shortened."""
+def _joined(first: str | None, messages: Sequence[str]) -> str:
+    """The messages as one. Those that have more than an even share of the characters are shortened.
+
+    `first`: comes first. Later decisions may have it from here only (`alone`), so it keeps more than an even
+    share.
+    """
     named = list(messages[:_JOINED_AT_MOST])
     if more := len(messages) - len(named):
         named.append(f"{counted(more, 'more problem')}.")
     room = MAX_MESSAGE_CHARACTERS - len(_ALSO) * (len(named) - 1)
+    start = "" if first is None else shortened(first, _FIRST_CHARACTERS) + _ALSO
+    room -= len(start)
     by_length = sorted(range(len(named)), key=lambda n: len(named[n]))
     for left, n in zip(range(len(named), 0, -1), by_length, strict=True):
         named[n] = shortened(named[n], room // left)
         room -= len(named[n])
-    return _ALSO.join(named)
+    return start + _ALSO.join(named)
 
 
 def kept_fleet_status(before: FleetStatus) -> FleetStatus:

@@ -48,6 +48,16 @@ class _Creation:
     unseen: dict[str, float] = field(default_factory=dict)
 
 
+def _urgency(failure: Exception) -> int:
+    """The rank of a failure among those of one fleet; the first is reported.
+
+    A refusal must not be hidden by a temporary error, nor one of all pods by a name that is taken.
+    """
+    if isinstance(failure, NameTaken):
+        return 1
+    return 0 if isinstance(failure, Terminal) else 2
+
+
 class PodWriter:
     """Writes to pods."""
 
@@ -82,8 +92,7 @@ class PodWriter:
             # A refused deletion of one pod says nothing about the creation of others.
             failures = [*failures, *await self._create_again(key, created)]
         if failures:
-            # A refusal needs attention, and must not be hidden by a temporary error.
-            raise next((f for f in failures if isinstance(f, Terminal)), failures[0])
+            raise min(failures, key=_urgency)
 
     async def _create_again(self, key: FleetKey, pods: Sequence[CreatePod]) -> list[Exception]:
         """Create pods, unless the API server has refused pods of this revision recently."""

@@ -220,6 +220,32 @@ def test_a_long_message_hides_no_other_problem():
     assert message.count("Check admission policies") == 2
 
 
+@pytest.mark.parametrize("characters", [600, 900])
+def test_the_reason_of_a_halt_is_shortened_once_at_most(characters):
+    """It is only in the condition, which later decisions read again."""
+    refused = make_condition(
+        ConditionType.STALLED, reason=ConditionReason.CANARY_REFUSED, message="x" * characters
+    )
+    status = BEGUN.model_copy(update={"phase": RolloutPhase.HALTED, "conditions": (refused,)})
+    trouble = [
+        Problem(
+            part=f"part {n}",
+            reason=ConditionReason.WRITE_REFUSED,
+            message="y" * 900,
+            concerns_weights=True,
+        )
+        for n in range(9)
+    ]
+    lengths = []
+    for problems in (trouble, [], trouble, []):
+        fleet = make_fleet(make_worker(0).serving("1"), wants=make_weights("2", status=status))
+        made = decided(replace(fleet, problems=tuple(problems)))
+        status = made.weights["wv-1"]
+        lengths.append(len(stalled(made, "wv-1").message))
+
+    assert lengths == [MAX_MESSAGE_CHARACTERS, 600] * 2
+
+
 def test_of_many_problems_the_first_are_named_and_the_others_counted():
     found = [
         Problem(part=f"part {n}", reason=ConditionReason.WRITE_REFUSED, message=f"{n}" * 3000)

@@ -322,6 +322,20 @@ async def test_a_repetition_of_a_retry_ignores_the_refusal_from_before_it(api: A
     assert (status, rollout.get("applied")) == (200, True)
 
 
+async def test_a_repetition_of_a_retry_is_answered_at_once_with_its_own_refusal(api: Api) -> None:
+    objects = api.cluster.objects
+    objects._obeys = False
+    objects.desire(version="43")
+    objects.stall("FailureBudgetExceeded")
+    objects.script.extend([lambda: objects.look("Judging"), lambda: objects.stall("CanaryRefused")])
+    before = objects.now
+    headers = {"Idempotency-Key": "once"}
+    for _ in range(2):  # the first answer may have been lost
+        status, problem = await api.send("POST", "/v1/rl/retry", TRAINER, json={}, headers=headers)
+        assert (status, problem["reason"]) == (422, "CanaryRefused")
+    assert objects.now == before, "the repetition waited"
+
+
 async def test_a_late_repetition_does_not_bring_an_old_version_back(api: Api) -> None:
     await publish(api, "43", key="step-43")
     await publish(api, "44", key="step-44")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from tests.support import virtual_time
@@ -14,7 +14,7 @@ from tests.support.virtual_time import now
 
 from fleet_operator.api import names
 from fleet_operator.core.pod_actions import CreatePod, DeletePod
-from fleet_operator.errors import FleetError, NotFound, Retryable, Terminal
+from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Terminal
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pod_writer import CREATIONS_AT_ONCE, LONGEST_SECONDS, PodWriter
@@ -33,7 +33,7 @@ def creations(many: int, *, revision: str = REVISION, first: int = 0) -> list[Cr
     return [
         CreatePod(
             pod_name=f"policy-{n}",
-            manifest={"metadata": {"name": f"policy-{n}"} | common},
+            manifest={"kind": "Pod", "metadata": {"name": f"policy-{n}"} | common},
             reason="a worker is missing",
         )
         for n in range(first, first + many)
@@ -241,6 +241,30 @@ class TestRefusals:
             assert isinstance(error, Terminal)
 
         played(story)
+
+    def test_a_quota_is_reported_at_each_attempt_and_between_them_while_a_name_is_taken(self):
+        async def story() -> None:
+            server = Server()
+            server.create, server.get = _taken_or_refused, _of_another
+            errors = []
+            for _ in range(4):
+                errors += [await server.try_to(creations(2)) for _ in range(2)]
+                await asyncio.sleep(LONGEST_SECONDS)
+            assert [str(error) for error in errors] == [QUOTA] * 8
+
+        played(story)
+
+
+async def _taken_or_refused(_path: str, body: dict[str, Any]) -> NoReturn:
+    name = body["metadata"]["name"]
+    raise Conflict(name) if name == "policy-0" else Terminal(QUOTA)
+
+
+async def _of_another(path: str, _params: object = None) -> dict[str, Any]:
+    """The fleet, or the pod of another owner."""
+    if path == FLEET_PATH:
+        return {"metadata": {"uid": OWNER["uid"]}}
+    return {"items": [{"metadata": {"name": "policy-0"}}]}
 
 
 async def _refused(_path: str, *, uid: str) -> None:

@@ -38,16 +38,16 @@ def spare_blocks(worker: Any, sequences: int, *, wait: Callable[[], None]) -> It
     rows = [each.block_table.np[:sequences] for each in tables]
     before = [each.copy() for each in rows]
     # Groups without a table, such as those of encoders, come last.
-    groups = _states_of_groups(worker) if rows else ()
-    spare, states = count(_NO_REQUEST + 1), []
-    for each, group in zip(rows, groups, strict=False):
-        block = next(spare) if group else _NO_REQUEST
-        each[:] = block
-        states += [state[block] for state in group]
+    groups = list(_states_of_groups(worker))[: len(rows)] if rows else []
+    spare = count(_NO_REQUEST + 1)
+    blocks = [next(spare) if group else _NO_REQUEST for group in groups]
+    states = [s[block] for group, block in zip(groups, blocks, strict=True) for s in group]
     kept = [each.clone() for each in states]
-    for each in states:
-        each.zero_()
     try:
+        for each, block in zip(rows, blocks, strict=True):
+            each[:] = block
+        for each in states:
+            each.zero_()
         yield
     finally:
         wait()  # the device may still copy the rows

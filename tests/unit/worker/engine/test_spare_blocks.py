@@ -137,6 +137,19 @@ def test_the_rows_of_held_requests_come_back_after_the_device_is_done(
     assert worker.committed == [[HELD] * 3]
 
 
+def test_nothing_changes_if_a_state_cannot_be_kept(
+    worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(_: FakeBlock) -> list[int]:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(FakeBlock, "clone", out_of_memory)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        spare_blocks(worker, 8, wait=no_device).__enter__()
+
+    assert [each.rows for each in worker.tables] == [HELD] * 3
+
+
 def test_a_runner_with_tables_of_its_own_for_dummy_batches_is_left_alone() -> None:
     with spare_blocks(SimpleNamespace(model_runner=SimpleNamespace()), 8, wait=no_device):
         pass
