@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.engine.conftest import Weights
+from tests.support import damage
+from tests.support.checkpoints import copy_of
 from tests.support.selection import others_long
 from tests.support.waiting import eventually
 from tests.support.worker import REPLY_SECONDS, WorkerProcess, events_of, token_request
@@ -172,18 +175,37 @@ def _responses(*, max_tokens: int, **options: Any) -> tuple[str, Body]:
     return "/v1/responses", body | options
 
 
+@pytest.fixture(scope="session")
+def endless(weights: Weights) -> Path:
+    """Weights with which no greedy reply ends by itself. `/v1/messages` has no `ignore_eos`."""
+    checkpoint = copy_of(weights.a, weights.endless)
+    end = json.loads((checkpoint / "config.json").read_text())["eos_token_id"]
+
+    def silence(tensors: damage.Tensors) -> None:
+        dtype, shape, data = tensors["lm_head.weight"]
+        row = len(data) // shape[0]
+        # The logit of this token is 0, and never the largest one.
+        silenced = data[: end * row] + bytes(row) + data[(end + 1) * row :]
+        tensors["lm_head.weight"] = dtype, shape, silenced
+
+    damage.edit_tensors(checkpoint, silence)
+    return checkpoint
+
+
 @pytest.mark.parametrize("route", [_tokens, _completion, _chat, _messages, _responses])
 def test_a_stream_that_is_aborted_carries_the_spans_of_its_tokens(
-    worker: WorkerProcess, home: str, route: Route
+    worker: WorkerProcess, endless: Path, new_version: NewVersion, route: Route
 ) -> None:
-    path, body = route(max_tokens=LONG, stream=True, temperature=0)  # greedy: without an early end
+    version = new_version()
+    worker.swap(version, endless)
+    path, body = route(max_tokens=LONG, stream=True, temperature=0)
     with _running(worker, path, body, requests=1) as replies:
         worker.must("pause", mode="abort", lease_seconds=60)
 
-    assert replies[0].headers["x-weight-version-start"] == home
+    assert replies[0].headers["x-weight-version-start"] == version
     found = [spans for event in events_of(replies[0].text) for spans in _spans_in(event)]
     ((span,),) = found
-    assert (span["version"], span["start"]) == (home, 0)
+    assert (span["version"], span["start"]) == (version, 0)
     assert 0 < span["end"] < LONG
 
 
