@@ -85,7 +85,7 @@ class PodStore:
     def put(self, pod: dict[str, Any]) -> None:
         """Take in a pod that was listed, added or modified. Pods that are not workers are ignored."""
         metadata = pod["metadata"]
-        fleet = fleet_of(metadata)
+        fleet = _fleet_of(metadata)
         if fleet is None:
             self.remove(metadata["uid"])
             return
@@ -119,7 +119,7 @@ class PodStore:
         return {u for u, key in self._keys.items() if namespace in {None, key[0]}}
 
 
-def fleet_of(metadata: dict[str, Any]) -> str | None:
+def _fleet_of(metadata: dict[str, Any]) -> str | None:
     """The fleet of a worker pod; None for any other pod. Labels prove nothing, since other users of the
     namespace can set them: a worker also has the name of its fleet and ordinal.
     """
