@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.programs import written_by
 
 from devcluster import Cluster, DevclusterError, parts
 from devcluster.errors import CommandError, NotRunningError
@@ -96,10 +97,10 @@ def test_one_kubeconfig_works_outside_and_inside(devcluster_api: Cluster) -> Non
     command = [str(devcluster_api.kubectl_path), "get", "namespace", "default", "-o", "name"]
     kubeconfig = ["--kubeconfig", str(devcluster_api.kubeconfig)]
 
-    outside = subprocess.run([*command, *kubeconfig], check=True, capture_output=True, text=True)
+    outside = written_by([*command, *kubeconfig])
     inside = devcluster_api.exec([*command, *kubeconfig])
 
-    assert outside.stdout == inside.stdout == "namespace/default\n"
+    assert outside == inside.stdout == "namespace/default\n"
 
 
 def test_a_kubeconfig_is_readable_by_its_owner_alone(devcluster_api: Cluster) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.programs import written_by
 
 from devcluster import DevclusterError, ImageConfig, distribution, settings
 from devcluster.errors import BuildError
@@ -138,9 +138,7 @@ def test_a_package_is_unpacked_not_installed_and_runs_with_its_own_libraries(
     distribution.fetch("tool", target, program="usr/sbin/tool")
     moved = target.rename(tmp_path / "moved")
 
-    said = subprocess.run([moved / "bin/tool", "a b"], capture_output=True, text=True, check=True)
-
-    assert said.stdout == f"{moved}/usr/lib/any a b\n"
+    assert written_by([moved / "bin/tool", "a b"]) == f"{moved}/usr/lib/any a b\n"
     assert notes.read_text() == "update\ninstall\n"
     settings_text = Path(f"{notes}.conf").read_text()
     assert f'Dir::State::lists "{target}' in settings_text

@@ -20,6 +20,7 @@ from tests.cluster.devcluster_traces import (
     machine_traces,
     still_running,
 )
+from tests.support.programs import written_by
 
 from devcluster import Cluster, DevclusterError, janitor
 from devcluster.errors import NotRunningError
@@ -189,14 +190,14 @@ def test_a_detached_cluster_lives_until_down(devcluster_api_possible: None) -> N
     command = [sys.executable, "-m", "devcluster"]
     environment = os.environ | {"PYTHONPATH": str(TOOLS)}
     up = [*command, "up", "--id", cluster_id, "--profile", "api", "--detach"]
-    said = subprocess.run(up, env=environment, check=True, capture_output=True, text=True).stdout
+    said = written_by(up, env=environment)
 
     cluster = Cluster.attach(cluster_id)
     assert cluster.kubectl("get", "namespaces").returncode == 0
     assert str(cluster.kubeconfig) in said
 
     down = [*command, "down", "--id", cluster_id]
-    subprocess.run(down, env=environment, check=True, capture_output=True)
+    written_by(down, env=environment)
     assert not list(clusters_folder().glob(f"*{cluster_id}*"))
     with pytest.raises(NotRunningError):
         Cluster.attach(cluster_id)

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from tests.contract.test_crd_equals_models import crd_schema, leaves, model_schema
+from tests.support.programs import written_by
 
 import envs
 import rlfleet
@@ -31,7 +32,7 @@ SERVER = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
-    subprocess.run(command, cwd=CLIENT, check=True, capture_output=True)
+    written_by(command, cwd=CLIENT)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -74,16 +75,8 @@ def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shell(programs: Path, command: str) -> str:
     """The output of a command of bash that has the wheel's programs and nothing of the repository."""
     variables = {"PYTHONPATH": str(programs.parent), "PATH": f"{programs}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=programs,
-        env=variables | {"HOME": str(programs)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return done.stdout
+    environment = variables | {"HOME": str(programs)}
+    return written_by(["bash", "-c", command], cwd=programs, env=environment, timeout=60)
 
 
 @pytest.mark.parametrize("program", ["rlfleet", "kubectl-rlfleet"])

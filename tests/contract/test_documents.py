@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 from tests.support.documents import BLOCK, DOCUMENTS, samples
+from tests.support.programs import written_by
 
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.weights import WeightsSpec
@@ -114,9 +114,7 @@ def test_an_unknown_target_is_found() -> None:
 
 
 def test_every_make_target_is_in_its_help() -> None:
-    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
-
-    assert targets() - set(done.stdout.split()) == set()
+    assert targets() - set(written_by(["make", "help"], cwd=ROOT).split()) == set()
 
 
 @each_document()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import statistics
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.programs import written_by
 
 ROOT = Path(__file__).parents[2]
 TOP = frozenset(
@@ -59,10 +61,8 @@ OF_ONE_PLACE = re.compile(
 
 def tracked() -> list[Path]:
     """Every file of the repository, as git has it."""
-    done = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    files = (ROOT / name for name in done.stdout.split("\0") if name)
+    names = written_by(["git", "ls-files", "-z"], cwd=ROOT).split("\0")
+    files = (ROOT / name for name in names if name)
     return [file for file in files if file.exists()]
 
 
@@ -108,6 +108,19 @@ def test_the_standard_library_is_found_from_the_top_level() -> None:
 
     assert done.returncode == 0, done.stderr
     assert not Path(done.stdout.strip()).is_relative_to(ROOT)
+
+
+def test_a_test_shows_what_a_failed_program_wrote() -> None:
+    """An error of `check=True` has no captured text; `tests.support.programs` shows it."""
+    found = []
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call):
+                given = {each.arg for each in node.keywords if ast.unparse(each.value) == "True"}
+                if {"capture_output", "check"} <= given:
+                    found.append(f"{file.relative_to(ROOT)}:{node.lineno}")
+
+    assert found == []
 
 
 @pytest.mark.parametrize("file", sources(), ids=lambda f: f.relative_to(ROOT).as_posix())

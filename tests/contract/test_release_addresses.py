@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.programs import written_by
 
 from release_addresses import READMES, Release, UnknownPlaceError, absolute_links
 
@@ -56,7 +57,7 @@ def test_the_page_of_a_distribution_has_absolute_links(
     published: Path, tmp_path: Path, project: str
 ) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
-    subprocess.run(command, cwd=published / project, check=True, capture_output=True)
+    written_by(command, cwd=published / project)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))

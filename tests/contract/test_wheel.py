@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.programs import written_by
 
 import envs
 
@@ -30,12 +31,7 @@ PACKAGES = {
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
+    written_by([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -47,7 +43,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     install = [envs._uv(), "pip", "install", "-q", "--offline", "--no-deps", "--no-cache"]
     python = envs.interpreter_of("operator")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / "wheels"]
-    subprocess.run(build, cwd=ROOT / "client", check=True, capture_output=True)
+    written_by(build, cwd=ROOT / "client")
     (client,) = (folder / "wheels").glob("*.whl")
     subprocess.run([*install, "--python", python, "--target", folder, wheel, client], check=True)
     return folder

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import Any
 
 from tests.support.environments import engine_environment, worker_python
+from tests.support.programs import written_by
 
 ENGINE = """
 import sys
@@ -28,15 +28,8 @@ engine = LLM(
 
 def output_of(script: str, *arguments: str) -> Any:
     """The JSON that a script prints after `result `."""
-    done = subprocess.run(
-        [worker_python(), "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        env=engine_environment(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    command = [worker_python(), "-c", script, *arguments]
+    printed = written_by(command, timeout=400, env=engine_environment())
     # vLLM writes to standard output, too.
-    (result,) = (line for line in done.stdout.splitlines() if line.startswith("result "))
+    (result,) = (line for line in printed.splitlines() if line.startswith("result "))
     return json.loads(result.removeprefix("result "))

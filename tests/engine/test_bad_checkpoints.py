@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.engine.conftest import Weights
 from tests.support import damage
 from tests.support.checkpoints import copy_of
 from tests.support.environments import engine_environment, worker_python
+from tests.support.programs import written_by
 from tests.support.selection import others_long
 from tests.support.worker import WorkerProcess
 
@@ -131,9 +131,7 @@ def test_a_wrong_digest_is_refused_and_what_manifest_prints_is_taken(
 ) -> None:
     before = worker.greedy()
     command = [worker_python(), "-m", "fleet_worker", "manifest", "--digest", str(weights.b)]
-    digest = subprocess.run(
-        command, env=engine_environment(), capture_output=True, text=True, check=True, timeout=60
-    ).stdout.strip()
+    digest = written_by(command, env=engine_environment(), timeout=60).strip()
     source = {"path": str(weights.b)}
     wrong = "sha256:" + "0" * 64
     status, reason, message = worker.refusal(

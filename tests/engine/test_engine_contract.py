@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from tests.engine.scripts import output_of
 from tests.engine.test_public_port import CONTROL_ROUTES
 from tests.support.environments import engine_environment, worker_python
+from tests.support.programs import written_by
 
 import vllm_names
 from fleet_worker.checkpoint.format import started_files
@@ -94,16 +94,13 @@ USUAL_FLAGS = (
 @cache
 def installed() -> dict[str, Any]:
     command = [worker_python(), "-c", _ASK]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=120, env=engine_environment()
-    )
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    printed = written_by(command, timeout=120, env=engine_environment())
+    return dict(json.loads(printed.splitlines()[-1]))
 
 
 def site_packages() -> Path:
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    done = subprocess.run([worker_python(), "-c", ask], capture_output=True, text=True, check=True)
-    return Path(done.stdout.strip())
+    return Path(written_by([worker_python(), "-c", ask]).strip())
 
 
 def test_the_installed_engine_has_every_name_that_the_worker_uses() -> None:
@@ -186,15 +183,9 @@ def test_flags_of_vllm_that_keep_old_weights_are_seen_in_its_configuration(weigh
     own = "--kv-offloading-size=1"
     prefetch, unified = "--offload-group-size=2", "--cpu-offload-gb=1"
     flags = json.dumps([[], [own], [store], [encoder], [manager], [prefetch], [unified]])
-    done = subprocess.run(
-        [worker_python(), "-c", _CONFIGURE, str(weights.a), flags],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-        env=engine_environment(),
-    )
-    found = json.loads(done.stdout.splitlines()[-1])
+    command = [worker_python(), "-c", _CONFIGURE, str(weights.a), flags]
+    printed = written_by(command, timeout=300, env=engine_environment())
+    found = json.loads(printed.splitlines()[-1])
 
     assert found[""] == found[own] == []
     assert "ExampleConnector" in found[store][0]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.environments import worker_python
+from tests.support.programs import written_by
 from tests.support.waiting import eventually
 from tests.support.worker import WorkerProcess
 
@@ -144,8 +144,7 @@ def test_the_openai_library_hands_the_versions_on(worker: WorkerProcess) -> None
     # The library comes with vLLM, so it is in the worker's environment.
     url = f"http://127.0.0.1:{worker.port}/v1"
     command = [worker_python(), "-c", _OPENAI, url]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    whole, *chunks = json.loads(done.stdout)
+    whole, *chunks = json.loads(written_by(command, timeout=120))
 
     assert [span["version"] for span in whole] == [worker.state()["version"]]
     assert chunks[-1] == [worker.span(0, 4)]

@@ -7,13 +7,13 @@ import json
 import os
 import ssl
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.support.programs import written_by
 
 from rlfleet import NotConfigured
 from rlfleet.kubeconfig import Access, load_access
@@ -42,7 +42,7 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     key, certificate = folder / "key.pem", folder / "cert.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     command += ["-nodes", "-subj", "/CN=trainer", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
+    written_by(command)
     return certificate, key
 
 

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from tests.support.programs import written_by
 
 from fleet_api.listeners import CannotListenError, listening
 from fleet_api.settings import Settings, parse_settings
@@ -22,23 +22,10 @@ def issue(folder: Path, name: str) -> tuple[Path, Path]:
     """A certificate that signs itself, and its key."""
     folder.mkdir(exist_ok=True)
     certificate, key = folder / "tls.crt", folder / "tls.key"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *(
-                "-nodes",
-                "-days",
-                "2",
-                "-subj",
-                f"/CN={name}",
-                "-addext",
-                f"subjectAltName=DNS:{name}",
-            ),
-            *("-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-days", "2", "-subj", f"/CN={name}"]
+    command += ["-addext", f"subjectAltName=DNS:{name}"]
+    written_by([*command, "-keyout", key, "-out", certificate])
     return certificate, key
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 
 import uvloop
+from tests.support.programs import written_by
 
 from fleet_operator.runtime.event_loop import loop_factory
 
@@ -44,10 +44,8 @@ runpy.run_module("fleet_operator", run_name="__main__")
 
 
 def test_garbage_collections_are_rare_and_skip_the_imported_objects() -> None:
-    started = subprocess.run(
-        [sys.executable, "-c", STARTED], capture_output=True, text=True, check=True, timeout=120
-    )
-    frozen, scanned, new_objects = map(int, started.stdout.split())
+    printed = written_by([sys.executable, "-c", STARTED], timeout=120)
+    frozen, scanned, new_objects = map(int, printed.split())
 
     assert frozen > 50_000
     assert scanned < 5_000

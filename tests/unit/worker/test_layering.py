@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.programs import written_by
 
 import fleet_worker
 
@@ -38,15 +38,9 @@ def test_no_module_unpickles() -> None:
 def test_a_light_module_imports_no_heavy_package(module: str) -> None:
     heavy = sorted({*ENGINE, "httpx", "prometheus_client", "uvicorn", "asyncio"})
     code = f"import sys, {module}; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": str(PACKAGE.parent)},
-    )
+    printed = written_by([sys.executable, "-c", code], env={"PYTHONPATH": str(PACKAGE.parent)})
 
-    assert done.stdout.strip() == "[]"
+    assert printed.strip() == "[]"
 
 
 def test_the_prestop_hook_imports_the_standard_library_only() -> None:
@@ -54,8 +48,7 @@ def test_the_prestop_hook_imports_the_standard_library_only() -> None:
         "import sys; before = set(sys.modules); import fleet_worker.__main__,"
         " fleet_worker.process.drain; print(*(set(sys.modules) - before))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in run.stdout.split()}
+    loaded = {name.partition(".")[0] for name in written_by([sys.executable, "-c", code]).split()}
 
     assert "fleet_worker" in loaded
     assert loaded - {"fleet_worker"} <= set(sys.stdlib_module_names)
