@@ -1,33 +1,41 @@
 """A load gives tokens as a start on the same files does, in architectures whose layers derive values.
 
 vLLM packs experts, multiplies weights into others and keeps views, some of them only at the first load. The
-checkpoints are tiny and random. Each engine has a process of its own.
+checkpoints are tiny and random. Each engine has a process of its own, which chooses its kernels alike on every
+processor.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.kernels import FORCE, LACKS
 from tests.engine.scripts import output_of
 
 pytestmark = pytest.mark.xdist_group("architectures")
 
-_SCRIPT = """
-import json, os, sys
+_SCRIPT = (
+    FORCE
+    + """
+import json, traceback
 from pathlib import Path
 os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0")
-import torch, transformers, vllm
+import transformers, vllm
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 root = Path(sys.argv[1])
 SAME = dict(vocab_size=512, bos_token_id=0, eos_token_id=2, pad_token_id=0)
 SIZES = dict(SAME, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=512)
 EXPERTS = dict(num_experts_per_tok=2, moe_intermediate_size=64)
+PADDED = EXPERTS | dict(moe_intermediate_size=48)  # vLLM's kernels take multiples of 32
 CONFIGURATIONS = {
-    "experts": transformers.Qwen3MoeConfig(**SIZES, **EXPERTS, head_dim=32, num_experts=4, tie_word_embeddings=False),
+    "experts": transformers.Qwen3MoeConfig(**SIZES, **PADDED, head_dim=32, num_experts=4, tie_word_embeddings=False),
     "latent attention": transformers.DeepseekV3Config(
         **SIZES | dict(num_key_value_heads=4), **EXPERTS, kv_lora_rank=512, q_lora_rank=32, qk_nope_head_dim=128,
         qk_rope_head_dim=64, v_head_dim=128, n_routed_experts=4, first_k_dense_replace=1, n_shared_experts=1, n_group=1,
@@ -98,66 +106,144 @@ def held_tokens(engine, checked):
             check(engine)
     return ended
 
+class FakeWire:  # vLLM's engine for transfers, without the wire
+    def __init__(self, worker):
+        self.model, self.config = worker.model_runner.get_model(), worker.model_runner.model_config
+    def start_weight_update(self):
+        initialize_layerwise_reload(self.model)
+    def finish_weight_update(self):
+        finalize_layerwise_reload(self.model, self.config)
+    def reset_weight_update_target(self):
+        pass
+    shutdown = reset_weight_update_target
+
+def update(engine, folder, wanted):
+    worker = engine.llm_engine.model_executor.driver_worker.worker
+    worker.weight_transfer_engine = FakeWire(worker)
+    worker.rlfleet_start_transfer()
+    tensors = load_file(folder / "model.safetensors")
+    with torch.inference_mode():
+        worker.model_runner.get_model().load_weights([(n, each) for n, each in tensors.items() if wanted(n)])
+        worker.rlfleet_finish_transfer()
+
+def in_two_updates(engine, folder):
+    update(engine, folder, lambda name: "kv_b_proj" not in name)
+    between = tokens(engine)
+    update(engine, folder, lambda name: "kv_b_proj" in name)
+    return between, tokens(engine)
+
 def swapped(folder):
     engine = engine_on(folder / "one")
+    model = engine.llm_engine.model_executor.driver_worker.worker.model_runner.get_model()
+    freed = [name for name, each in model.named_parameters() if not each.numel()]
     first = tokens(engine)
     error = load(engine, folder / "other")
     second = None if error else tokens(engine)
     again = load(engine, folder / "one", started=bool(error))  # then the worker recovers
-    third = None if again else tokens(engine)
+    assert again is None, (error, again)
+    third = tokens(engine)
     checks = [check(engine), check(engine)]
     held = [held_tokens(engine, checked) for checked in (False, True)]
-    return {"one": first, "error": error, "other": second, "one again": third, "checks": checks, "held": held}
+    updates = in_two_updates(engine, folder / "other") if not error else None
+    return {"one": first, "error": error, "other": second, "one again": third, "checks": checks, "held": held,
+            "updates": updates, "freed": freed}
 
-def in_a_process_of_its_own(work, folder):
+def in_a_process_of_its_own(kernel, work):
     read, write_end = os.pipe()
-    if os.fork() == 0:
-        os.write(write_end, json.dumps(work(folder)).encode())
+    child = os.fork()
+    if child == 0:
+        try:
+            force(kernel)
+            answer = work()
+        except BaseException:
+            answer = {"died": traceback.format_exc()}
+        os.write(write_end, json.dumps(answer).encode())
         os._exit(0)
     os.close(write_end)
-    with os.fdopen(read) as answer:
-        return json.loads(answer.read() or "null")
+    with os.fdopen(read) as answers:
+        answer = answers.read()
+    _, status = os.waitpid(child, 0)
+    return json.loads(answer) if answer else {"died": f"the process ended with {os.waitstatus_to_exitcode(status)}"}
 
 found = {}
-for name, config in CONFIGURATIONS.items():
-    write(config, root / name)
-    found[name] = in_a_process_of_its_own(swapped, root / name)
-    if found[name] and not found[name]["error"]:
-        found[name]["started"] = in_a_process_of_its_own(lambda folder: tokens(engine_on(folder / "other")), root / name)
+for name, (kernel, architecture) in json.loads(sys.argv[2]).items():
+    if kernel == "AMX" and not HAS_PACKING:
+        found[name] = None
+        continue
+    folder = root / architecture
+    if not folder.exists():
+        write(CONFIGURATIONS[architecture], folder)
+    found[name] = in_a_process_of_its_own(kernel, lambda: swapped(folder))
+    if not found[name].get("error", "died"):
+        found[name]["started"] = in_a_process_of_its_own(kernel, lambda: tokens(engine_on(folder / "other")))
 print("result", json.dumps(found))
 """
+)
+
+CASES = {
+    "experts": ("AMX", "experts"),
+    "latent attention": ("oneDNN", "latent attention"),
+    "latent attention with AMX": ("AMX", "latent attention"),
+    "copies past the loaders": ("oneDNN", "copies past the loaders"),
+    "convolutions": ("oneDNN", "convolutions"),
+    "recurrence and attention": ("oneDNN", "recurrence and attention"),
+}
+"""Kernel and architecture of each case."""
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("architectures")
-    return dict(output_of(_SCRIPT, str(folder)))
+    return dict(output_of(_SCRIPT, str(folder), json.dumps(CASES)))
 
 
-SWAPPED = ["experts", "latent attention", "convolutions", "recurrence and attention"]
+def made(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """What the processes of a case have found."""
+    if found[name] is None:
+        pytest.skip(LACKS)
+    for answer in (found[name], found[name].get("started")):
+        assert not isinstance(answer, dict) or "died" not in answer, answer["died"]
+    return dict(found[name])
+
+
+SWAPPED = [name for name in CASES if name != "copies past the loaders"]
+LATENT = [name for name in CASES if name.startswith("latent")]
 
 
 @pytest.mark.parametrize("name", SWAPPED)
 def test_a_load_gives_the_tokens_of_a_start(found: dict[str, Any], name: str) -> None:
-    made = found[name]
+    swapped = made(found, name)
 
-    assert made["error"] is None
-    assert made["other"] == made["started"]
-    assert made["one again"] == made["one"] != made["other"]
+    assert swapped["error"] is None
+    assert swapped["other"] == swapped["started"]
+    assert swapped["one again"] == swapped["one"] != swapped["other"]
+
+
+@pytest.mark.parametrize("name", LATENT)
+def test_updates_that_leave_out_the_weight_that_attention_packs_add_up(
+    found: dict[str, Any], name: str
+) -> None:
+    swapped = made(found, name)
+    between, both = swapped["updates"]
+
+    packs = any("kv_b_proj" in name for name in swapped["freed"])
+    assert packs == (name == "latent attention with AMX")
+    assert swapped["one"] != between != swapped["other"]
+    assert both == swapped["started"]
 
 
 @pytest.mark.parametrize("name", SWAPPED)
 def test_the_check_of_a_load_reads_nothing_that_no_kernel_wrote(
     found: dict[str, Any], name: str
 ) -> None:
-    assert found[name]["checks"] == [None, None]
+    assert made(found, name)["checks"] == [None, None]
 
 
 @pytest.mark.parametrize("name", SWAPPED)
 def test_the_check_of_a_load_leaves_held_requests_as_they_are(
     found: dict[str, Any], name: str
 ) -> None:
-    undisturbed, checked = found[name]["held"]
+    undisturbed, checked = made(found, name)["held"]
 
     assert len(undisturbed) == 2
     assert checked == undisturbed
@@ -166,7 +252,7 @@ def test_the_check_of_a_load_leaves_held_requests_as_they_are(
 def test_a_model_that_copies_weights_past_its_loaders_keeps_those_of_its_start(
     found: dict[str, Any],
 ) -> None:
-    made = found["copies past the loaders"]
+    swapped = made(found, "copies past the loaders")
 
-    assert "such as model.layers.0.attn.sinks" in made["error"]
-    assert made["one again"] == made["one"]
+    assert "such as model.layers.0.attn.sinks" in swapped["error"]
+    assert swapped["one again"] == swapped["one"]

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from fleet_worker.engine.file_tensors import Reader, tensors_of
-from fleet_worker.engine.kernel_copies import check_kernels, renew_copies
+from fleet_worker.engine.kernel_copies import renew_copies
 from fleet_worker.engine.parameters import Memory, checksum_of, is_known, not_compared
 from fleet_worker.engine.rank_calls import RankCalls, described
 from fleet_worker.engine.required_names import ENGINE_NAMES, missing_names, missing_on
+from fleet_worker.engine.reshaped import take_new_shapes
 from fleet_worker.engine.spare_blocks import spare_blocks
 from fleet_worker.engine.unfinished import drop_unfinished
 from fleet_worker.engine.written import Recorder
@@ -60,13 +61,15 @@ class WorkerExtension(RankCalls):
         try:
             for each in files:  # one by one, so that those before a bad one are closed
                 readers.append(Reader(each["path"], in_memory=each["in_memory"]))  # noqa: PERF401 - see above
-            check_kernels(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
+            model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
             touched = True
-            drop_unfinished(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
+            drop_unfinished(model)
             self.rlfleet_remember()
             self._rlfleet_reload(readers, copies, started=started)
         except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
             self._rlfleet_memory = None
+            if touched:  # what runs the model before the next load finds tensors
+                drop_unfinished(model)
             return {"ok": False, "touched": touched, "error": described(error), "effect": None}
         finally:
             for reader in readers:
@@ -103,6 +106,7 @@ class WorkerExtension(RankCalls):
         self, readers: list[Reader], copies: Mapping[str, str], *, started: bool
     ) -> None:
         model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
+        take_new_shapes(model)
         recorder = Recorder(model, is_whole=True, may_lose=started)
         try:
             self.reload_weights(weights_iterator=tensors_of(readers, copies))  # type: ignore[attr-defined]  # vLLM's
@@ -121,15 +125,11 @@ class WorkerExtension(RankCalls):
             )
 
     def rlfleet_start_transfer(self) -> None:
-        """Start an update over a collective, and record what it writes.
-
-        Errors:
-            RuntimeError: The kernels of this model cannot take over new weights.
-        """
-        check_kernels(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
+        """Start an update over a collective, and record what it writes."""
+        model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
+        take_new_shapes(model)
         self.start_weight_update()  # type: ignore[attr-defined]  # of vLLM's Worker
         self._rlfleet_stop_recording()
-        model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
         self._rlfleet_recorder = Recorder(model, is_whole=False)
 
     def _rlfleet_stop_recording(self) -> None:

@@ -19,25 +19,40 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
 
+from fleet_worker.engine.reshaped import EXPERTS, attention_layers, is_freed, projection_of
+
 EMBEDDING = "vllm.model_executor.layers.vocab_parallel_embedding"
-EXPERTS = "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method"
 
 
-def check_kernels(model: Any) -> None:
-    """Check that the kernels of a model can take over new weights.
+def unfit_kernel(model: Any) -> str | None:
+    """Return why a kernel of a model cannot take over new weights, or None. Changes nothing.
 
-    Kernels for 8-bit integers on CPUs keep the address of the scales that a reload frees. They then compute
-    with any values, and write beyond their output (`CPUInt8ScaledMMLinearKernel`, vLLM 0.32).
+    The state of the layers tells:
 
-    Errors:
-        RuntimeError: The model has such a kernel.
+    * The kernel of oneDNN for 8-bit integers keeps the address of the scales that a reload frees. It then
+      computes with any values, and writes beyond its output (`CPUInt8ScaledMMLinearKernel`, vLLM 0.32).
+    * zentorch's kernels for 4-bit integers pack the weights of the first load only
+      (`ZentorchWNA16LinearKernel`, vLLM 0.32).
+    * A layer packs no weight when it is processed, and yet its weight was freed. Something else has packed
+      it, and only attention is known to do so at each load.
     """
+    packed = {id(projection_of(attention)) for attention in attention_layers(model)}
     for name, layer in model.named_modules():
         if hasattr(getattr(getattr(layer, "scheme", None), "kernel", None), "dnnl_handler"):
-            raise RuntimeError(
-                f"vLLM's kernel of {name} for 8-bit integers on CPUs cannot take over new weights; use "
-                "another quantization, or workers that start on the version"
+            why = (
+                f"vLLM's kernel of {name} for 8-bit integers on CPUs reads memory that a load frees"
             )
+        elif getattr(layer, "_zentorch_processed_weights", False):
+            why = f"zentorch's kernel of {name} for 4-bit integers keeps the weights of its start"
+        elif _packs_nothing(layer) and is_freed(layer) and id(layer) not in packed:
+            why = f"something has packed the weight of {name} at the start, and would keep it"
+        else:
+            continue
+        return (
+            f"this worker's engine cannot take over new weights: {why}; use another quantization, another"
+            " kind of processor, or workers that start on the version"
+        )
+    return None
 
 
 def renew_copies(model: Any, left_out: Collection[str]) -> None:
@@ -51,6 +66,10 @@ def renew_copies(model: Any, left_out: Collection[str]) -> None:
     _process_tied(layers)
     _pack_experts(model, left_out)
     _copy_convolutions(layers)
+
+
+def _packs_nothing(layer: Any) -> bool:
+    return bool(getattr(layer, "_cpu_skip_gemm_dispatch", False))
 
 
 def _process_tied(layers: list[Any]) -> None:

@@ -8,17 +8,17 @@ Source: `MultiprocExecutor.collective_rpc`, vLLM 0.32.
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Mapping
 from typing import Any
 
+from fleet_worker.engine.kernel_copies import unfit_kernel
+from fleet_worker.engine.reshaped import attention_layers, base_of, projection_of
 from fleet_worker.engine.unfinished import layers_without_all_parts
 from fleet_worker.engine.vllm_requests import lora_request
 from fleet_worker.errors import Refusal
 
 _LOG = logging.getLogger(__name__)
-MLA = "vllm.model_executor.layers.attention.mla_attention"
 
 
 class RankCalls:
@@ -36,6 +36,10 @@ class RankCalls:
             _LOG.exception("%s failed in a process of the engine", method)
             result, error = None, described(raised)
         return {"method": method, "error": error, "result": result}
+
+    def rlfleet_unfit_kernel(self) -> str | None:
+        """Return why a kernel cannot take over new weights, or None."""
+        return unfit_kernel(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
 
     def rlfleet_add_adapter(self, name: str, number: int, path: str) -> list[str]:
         """Put an adapter into a slot.
@@ -64,14 +68,8 @@ def _absorbed(model: Any, modules: Mapping[str, Any]) -> set[str]:
 
     Source: `MLAAttention.process_weights_after_loading`, vLLM 0.32.
     """
-    attention = importlib.import_module(MLA).MLAAttention
-    layers = [layer for layer in model.modules() if isinstance(layer, attention)]
-    absorbed = {id(_base(layer.kv_b_proj)) for layer in layers}
-    return {name for name, module in modules.items() if id(_base(module)) in absorbed}
-
-
-def _base(module: Any) -> Any:
-    return getattr(module, "base_layer", module)
+    absorbed = {id(projection_of(attention)) for attention in attention_layers(model)}
+    return {name for name, module in modules.items() if id(base_of(module)) in absorbed}
 
 
 def described(error: BaseException) -> str:

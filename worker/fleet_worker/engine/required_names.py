@@ -90,6 +90,7 @@ WORKER_NAMES = (
 )
 """Names to check on the engine's worker object, whose classes depend on the device."""
 
+_MLA = "vllm.model_executor.layers.attention.mla_attention"
 _RELOAD = "vllm.model_executor.model_loader.reload"
 ENGINE_NAMES = (
     Name(f"{_RELOAD}.layerwise", "get_layerwise_info", ("layer",)),
@@ -110,7 +111,8 @@ ENGINE_NAMES = (
         "UnquantizedEmbeddingMethod.process_weights_after_loading",
         ("layer",),
     ),
-    Name("vllm.model_executor.layers.attention.mla_attention", "MLAAttention", ("kv_b_proj",)),
+    Name(_MLA, "MLAAttention", ("kv_b_proj",)),
+    Name(_MLA, "MLAAttention.process_weights_after_loading", ("act_dtype",)),
     Name("vllm.model_executor.layers.mamba.abstract", "MambaBase"),
     Name("vllm.v1.kv_cache_interface", "KVCacheConfig", ("kv_cache_groups",)),
     Name("vllm.lora.model_manager", "LoRAModelManager.get_adapter", ("adapter_id",)),

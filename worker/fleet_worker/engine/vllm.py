@@ -85,6 +85,7 @@ class VllmEngine:
 
     async def load(self, checkpoint: Checkpoint) -> None:
         """Put a checkpoint's bytes into the model, in every process of the engine."""
+        await self._check_kernels()
         # By descriptor, not by name: the engine must read the files that were checked.
         files = [
             {
@@ -152,6 +153,7 @@ class VllmEngine:
 
     async def join_transfer(self, info: Mapping[str, Any]) -> None:
         """Join a trainer's group."""
+        await self._check_kernels()
         await self._processes.call(
             "init_weight_transfer_engine", touched=False, init_info=dict(info)
         )
@@ -275,6 +277,12 @@ class VllmEngine:
             return [output async for output in outputs][-1]
 
         return await self._call(last(), touched=False)
+
+    async def _check_kernels(self) -> None:
+        """Refuse with `NotAvailable` if a kernel cannot take over new weights."""
+        for why in await self._processes.call("rlfleet_unfit_kernel", touched=False):
+            if why is not None:
+                raise Refusal(Reason.NOT_AVAILABLE, why)
 
     async def _adapters(self) -> list[list[int]]:
         return await self._processes.call("rlfleet_adapters", touched=False)

@@ -81,15 +81,18 @@ def required(model: Any) -> set[str]:
     """Return the names of the parameters that a load must write.
 
     Parameters with one element are scales that layers compute. Others that a layer has added after it was
-    made come from its weights, such as `W_UV` of multi-head latent attention.
+    made come from its weights, such as `W_UV` of multi-head latent attention. Kernels may have freed a weight:
+    its size is that of when its layer was made.
     """
     layerwise = importlib.import_module(LAYERWISE)
     skipped = importlib.import_module(META).SKIP_TENSORS
-    added = set()
+    made, added = dict[str, Any](), set()
     for prefix, layer in model.named_modules():
-        made = layerwise.get_layerwise_info(layer).restore_metadata[0]
-        added |= {_name(prefix, n) for n in _own(layer) if n not in made and n not in skipped}
-    return {plain(n) for n, p in model.named_parameters() if p.numel() > 1} - added
+        first = layerwise.get_layerwise_info(layer).restore_metadata[0]
+        made |= {_name(prefix, name): parameter for name, parameter in first.items()}
+        added |= {_name(prefix, n) for n in _own(layer) if n not in first and n not in skipped}
+    found = {plain(name): parameter for name, parameter in model.named_parameters()}
+    return {name for name, now in found.items() if made.get(name, now).numel() > 1} - added
 
 
 def plain(name: str) -> str:

@@ -28,6 +28,7 @@ def extension(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     install(monkeypatch, {LAYERWISE: {}, META: {"SKIP_TENSORS": set()}})
     with imported_over_fake_torch("fleet_worker.engine.extension") as module:
         module.drop_unfinished = lambda model: model.drop_unfinished()
+        module.take_new_shapes = lambda model: model.take_new_shapes()
         module.renew_copies = lambda model, left_out: model.renew_copies(left_out)
         yield module
 
@@ -57,6 +58,8 @@ class FakeModel:
         self.loads = 0
         self.dropped_before: list[int] = []
         """The number of loads before each drop of unfinished layers."""
+        self.reshaped_before: list[int] = []
+        """The number of loads before tensors were made ready for new shapes."""
         self.renewed_after: list[int] = []
         """The number of loads before kernels took over the weights."""
         self.left_out: Collection[str] = ()
@@ -80,6 +83,9 @@ class FakeModel:
 
     def drop_unfinished(self) -> None:
         self.dropped_before.append(self.loads)
+
+    def take_new_shapes(self) -> None:
+        self.reshaped_before.append(self.loads)
 
     def renew_copies(self, left_out: Collection[str]) -> None:
         self.renewed_after.append(self.loads)
@@ -164,6 +170,7 @@ def test_a_load_writes_the_bytes_of_every_tensor_in_its_shape(
 
     assert (answer["ok"], answer["touched"], answer["error"]) == (True, True, None)
     assert (worker.model.dropped_before, worker.model.renewed_after) == ([0], [1])
+    assert worker.model.reshaped_before == [0]
     assert worker.model.written == {
         "embed.weight": ((2, 4), bytes(range(16))),
         "head.weight": ((4,), bytes(range(16))),
@@ -282,6 +289,7 @@ def test_a_load_that_fails_midway_reports_a_changed_model_and_the_error(
     assert (answer["ok"], answer["touched"]) == (False, True)
     assert answer["error"].startswith("RuntimeError: shape mismatch")
     assert len(answer["error"]) <= 500
+    assert len(worker.model.dropped_before) == 2, "no layer is left without tensors"
     assert open_descriptors() == before
 
 
@@ -412,6 +420,7 @@ def test_a_transfer_records_what_it_writes_until_it_ends(worker: Any) -> None:
     worker.start_weight_update = worker.finish_weight_update = lambda: None
     for end in (worker.rlfleet_finish_transfer, worker.rlfleet_cancel_transfer):
         worker.rlfleet_start_transfer()
+        assert worker.model.reshaped_before
         assert "load_weights" in vars(worker.model)
         end()
         assert "load_weights" not in vars(worker.model)

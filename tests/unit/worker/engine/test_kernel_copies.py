@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.support.fake_modules import install
 
-from fleet_worker.engine.kernel_copies import EMBEDDING, EXPERTS, check_kernels, renew_copies
+from fleet_worker.engine.kernel_copies import EMBEDDING, renew_copies, unfit_kernel
+from fleet_worker.engine.reshaped import EXPERTS, MLA
 
 
 class FakeMethod:
@@ -30,11 +31,19 @@ class FakeExpertsMethod:
     moe_kernel: Any
 
 
+@dataclass
+class FakeAttention:
+    """vLLM's latent attention."""
+
+    kv_b_proj: Any
+
+
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     modules = {
         EMBEDDING: {"UnquantizedEmbeddingMethod": FakeMethod},
         EXPERTS: {"UnquantizedFusedMoEMethod": FakeExpertsMethod},
+        MLA: {"MLAAttention": FakeAttention},
     }
     install(monkeypatch, modules)
 
@@ -46,15 +55,50 @@ def renew(*layers: Any, left_out: Collection[str] = ()) -> None:
     renew_copies(model, left_out)
 
 
-def test_kernels_that_keep_the_address_of_scales_are_named() -> None:
-    packed = SimpleNamespace(scheme=SimpleNamespace(kernel=SimpleNamespace(dnnl_handler=1)))
-    other = SimpleNamespace(scheme=SimpleNamespace(kernel=SimpleNamespace()))
-    layers = {"norm": SimpleNamespace(), "up_proj": other, "down_proj": packed}
+def unfit(**layers: Any) -> str | None:
+    """Why the layers of these names cannot take over new weights."""
+    model = SimpleNamespace(named_modules=layers.items, modules=layers.values)
+    return unfit_kernel(model)
 
-    with pytest.raises(RuntimeError, match="down_proj"):
-        check_kernels(SimpleNamespace(named_modules=layers.items))
-    del layers["down_proj"]
-    check_kernels(SimpleNamespace(named_modules=layers.items))
+
+def with_weight(elements: int, *, packs: bool) -> Any:
+    """A layer, and whether it packs its weight when it is processed."""
+    weight = SimpleNamespace(numel=lambda: elements)
+    return SimpleNamespace(weight=weight, _cpu_skip_gemm_dispatch=not packs)
+
+
+UNFIT = [
+    pytest.param(
+        SimpleNamespace(scheme=SimpleNamespace(kernel=SimpleNamespace(dnnl_handler=1))),
+        id="it keeps the address of scales",
+    ),
+    pytest.param(SimpleNamespace(_zentorch_processed_weights=True), id="it packs once"),
+    pytest.param(with_weight(0, packs=False), id="something has freed its weight"),
+]
+
+
+@pytest.mark.parametrize("layer", UNFIT)
+def test_a_kernel_that_cannot_take_over_new_weights_is_named(layer: Any) -> None:
+    why = unfit(norm=SimpleNamespace(), up_proj=with_weight(8, packs=True), down_proj=layer)
+
+    assert why is not None
+    assert "down_proj" in why
+
+
+def test_kernels_that_pack_and_free_a_weight_at_each_load_are_fit() -> None:
+    absorbed = with_weight(0, packs=False)
+    wrapped = SimpleNamespace(base_layer=with_weight(0, packs=False))
+    fit = {
+        "packed by its own kernel": with_weight(0, packs=True),
+        "in its own layout": with_weight(8, packs=False),
+        "kv_b_proj": absorbed,
+        "attention": FakeAttention(absorbed),
+        "kv_b_proj.base_layer": wrapped.base_layer,
+        "attention with adapters": FakeAttention(wrapped),
+        "another scheme": SimpleNamespace(scheme=SimpleNamespace(kernel=SimpleNamespace())),
+    }
+
+    assert unfit(**fit) is None
 
 
 def test_only_layers_that_share_a_weight_and_are_not_quantised_are_processed() -> None:

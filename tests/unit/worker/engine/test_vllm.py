@@ -15,7 +15,7 @@ from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.engine.effect import Effect
 from fleet_worker.engine.records import Checksum
 from fleet_worker.engine.vllm import VllmEngine
-from fleet_worker.errors import EngineFailure
+from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
 
 SEEN = {"compared": 4, "covered": 8, "changed": 2.0, "same": False, "why_not": ""}
@@ -104,11 +104,23 @@ async def test_a_load_passes_open_descriptors_instead_of_paths(
     checkpoint.read_all(budget=1 << 20, check_cancelled=lambda: None)
     await engine.load(checkpoint)
 
-    (_, from_file), (_, from_memory) = client.calls
+    from_file, from_memory = [given for name, given in client.calls if name == "rlfleet_load"]
     ours = f"/proc/{os.getpid()}/fd/"
     held = checkpoint.held[file.name].descriptor
     assert (from_file["files"],) == ([{"path": f"{ours}{file.descriptor}", "in_memory": False}],)
     assert (from_memory["files"],) == ([{"path": f"{ours}{held}", "in_memory": True}],)
+
+
+@pytest.mark.parametrize("call", ["load", "join"])
+async def test_what_a_kernel_cannot_take_over_is_refused_before_the_call(
+    engine: VllmEngine, client: Client, checkpoint: Checkpoint, call: str
+) -> None:
+    client.answers["rlfleet_unfit_kernel"] = [None, "the kernel of up keeps its weights"]
+    with pytest.raises(Refusal, match="kernel of up") as refused:
+        await (engine.load(checkpoint) if call == "load" else engine.join_transfer({}))
+
+    assert refused.value.reason is Reason.NOT_AVAILABLE
+    assert [name for name, _ in client.calls] == ["rlfleet_unfit_kernel"]
 
 
 async def test_the_effect_of_a_load_covers_all_processes(

@@ -14,6 +14,10 @@ from fleet_worker.engine.unfinished import LAYERWISE
 from fleet_worker.engine.written import META, Recorder, required
 
 
+def _sized(size: int, *, is_meta: bool = False) -> Any:
+    return SimpleNamespace(is_meta=is_meta, numel=lambda: size)
+
+
 @dataclass
 class FakeLayer:
     """A layer during a reload.
@@ -21,12 +25,12 @@ class FakeLayer:
     Fields:
         sizes: parameter → number of elements.
         kept: parameters of which loaders keep values.
-        made: parameters that the layer had when it was made.
+        made: parameter → number of elements when the layer was made.
     """
 
     sizes: dict[str, int]
     kept: list[str] = field(default_factory=list)
-    made: list[str] = field(default_factory=list)
+    made: dict[str, int] = field(default_factory=dict)
     reloads: bool = True
 
     def can_load(self) -> bool:
@@ -38,12 +42,12 @@ class FakeLayer:
 
     @property
     def restore_metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        return dict.fromkeys(self.made), {}
+        return {name: _sized(size) for name, size in self.made.items()}, {}
 
     def named_parameters(self, *, recurse: bool) -> Iterator[tuple[str, Any]]:
         assert not recurse
         for name, size in self.sizes.items():
-            yield name, SimpleNamespace(is_meta=self.reloads, numel=lambda size=size: size)
+            yield name, _sized(size, is_meta=self.reloads)
 
 
 @dataclass
@@ -98,7 +102,7 @@ def test_other_parameters_do_not_fail_the_load(layer: FakeLayer) -> None:
 
 
 def test_a_model_that_names_nothing_must_get_values_for_all_that_a_load_must_write() -> None:
-    projector = FakeLayer({"weight": 8, "scale": 1, "bias": 8}, kept=["bias"], made=["weight"])
+    projector = FakeLayer({"weight": 8, "scale": 1, "bias": 8}, kept=["bias"], made={"weight": 8})
     model = FakeModel(
         {"language": FakeLayer({"weight": 8}, kept=["weight"]), "mlp1": projector}, None
     )
@@ -150,6 +154,10 @@ def test_all_calls_count_as_one_load() -> None:
 
 
 def test_a_load_must_write_what_its_layers_had_when_they_were_made() -> None:
-    layer = FakeLayer({"weight": 8, "scale": 1, "W_UV": 8, "bias": 8}, made=["weight", "scale"])
+    layer = FakeLayer(
+        {"weight": 8, "freed": 0, "scale": 1, "W_UV": 8, "bias": 8},
+        made={"weight": 8, "freed": 8, "scale": 1},
+    )
 
-    assert required(FakeModel({"a.base_layer": layer}, None)) == {"a.weight", "a.bias"}
+    found = required(FakeModel({"a.base_layer": layer}, None))
+    assert found == {"a.weight", "a.freed", "a.bias"}
