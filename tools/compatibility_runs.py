@@ -9,6 +9,7 @@ The results are in bench/results/compatibility.json. The exit code is 1 if a tes
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime as dt
 import json
 import os
@@ -21,8 +22,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from compatibility_rows import PYTHON, REPOSITORY, RUNS, Row, Run, all_rows
+import processor
+from compatibility_rows import (
+    ENGINE_TIER,
+    PYTHON,
+    REPOSITORY,
+    RUNS,
+    TIER,
+    Row,
+    Run,
+    all_rows,
+    vllm_version,
+)
+from processor import Processor
 
 RESULTS = REPOSITORY / "bench/results/compatibility.json"
 _TESTS_FAILED = 1
@@ -45,6 +59,21 @@ class Result:
     def is_good(self) -> bool:
         """Whether tests passed and no test failed."""
         return self.passed > 0 and self.failed == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierResult(Result):
+    """The outcome of the engine tier on a kind of processor, which is the `part`.
+
+    Fields:
+        instructions: those by which vLLM chooses kernels.
+        failures: names of the tests that failed.
+        note: what to know of these failures, written by hand. The next run removes it.
+    """
+
+    instructions: tuple[str, ...]
+    failures: tuple[str, ...] = ()
+    note: str = ""
 
 
 def outcomes(report: str) -> dict[str, str]:
@@ -83,18 +112,43 @@ def results(
     return tuple(made)
 
 
+def tier_result(tests: Mapping[str, str], where: Processor, date: str) -> TierResult:
+    """Count the outcomes of the engine tier on a processor."""
+    row = Row(part=where.name, version=vllm_version(), run=ENGINE_TIER)
+    (counted,) = results(ENGINE_TIER, tests, [row], date)
+    failed = (test.partition("::")[2] for test, how in tests.items() if how == "failed")
+    names = tuple(sorted(name.partition("@")[0] for name in failed))  # after @ is a group of xdist
+    values = {each.name: getattr(counted, each.name) for each in dataclasses.fields(counted)}
+    return TierResult(**values, instructions=where.instructions, failures=names)
+
+
 def load(path: Path = RESULTS) -> tuple[Result, ...]:
-    """Read the recorded results; empty without any."""
-    if not path.exists():
-        return ()
-    return tuple(Result(**row) for row in json.loads(path.read_text())["rows"])
+    """Read the recorded results of parts; empty without any."""
+    return tuple(Result(**row) for row in _recorded(path, "rows"))
+
+
+def load_tier(path: Path = RESULTS) -> tuple[TierResult, ...]:
+    """Read the recorded results of the engine tier, by processor."""
+    lists = ("instructions", "failures")
+    return tuple(
+        TierResult(**{name: tuple(v) if name in lists else v for name, v in row.items()})
+        for row in _recorded(path, ENGINE_TIER)
+    )
+
+
+def _recorded(path: Path, key: str) -> list[dict[str, Any]]:
+    return list(json.loads(path.read_text()).get(key, [])) if path.exists() else []
 
 
 def record(made: Iterable[Result], path: Path = RESULTS) -> None:
-    """Write results over those of the same parts, in the order of the page."""
+    """Write results over those of the same parts or processors, in the order of the page."""
+    made = list(made)
+    tier = {each.part: each for each in load_tier(path)}
+    tier |= {each.part: each for each in made if isinstance(each, TierResult)}
     kept = {result.part: result for result in (*load(path), *made)}
     rows = [asdict(kept[row.part]) for row in all_rows() if row.part in kept]
-    path.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+    processors = [asdict(tier[name]) for name in sorted(tier)]
+    path.write_text(json.dumps({"rows": rows, ENGINE_TIER: processors}, indent=2) + "\n")
 
 
 def run_tests(run: Run, report: Path) -> dict[str, str]:
@@ -102,7 +156,7 @@ def run_tests(run: Run, report: Path) -> dict[str, str]:
 
     Errors: SystemExit if pytest could not run them.
     """
-    words = ("-m", "pytest", "-p", "no:randomly", f"--junitxml={report}", *run.files)
+    words = ("-m", "pytest", "-p", "no:randomly", f"--junitxml={report}", *run.options, *run.files)
     done = subprocess.run(
         [sys.executable, *words], cwd=REPOSITORY, env=os.environ | run.environment, check=False
     )
@@ -114,17 +168,20 @@ def run_tests(run: Run, report: Path) -> dict[str, str]:
 def main() -> None:
     """Run and record."""
     parser = argparse.ArgumentParser(description="Record the results of the compatibility page.")
-    parser.add_argument("--only", choices=RUNS, metavar="|".join(RUNS), help="this run alone")
+    runs = RUNS | {ENGINE_TIER: TIER}
+    parser.add_argument("--only", choices=runs, metavar="|".join(runs), help="this run alone")
     only = parser.parse_args().only
     here = ".".join(map(str, sys.version_info[:2]))
     if here != PYTHON:
         sys.exit(f"results are recorded with Python {PYTHON}, and this is {here}")
     bad = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in [only] if only else RUNS:
-            tests = run_tests(RUNS[name], Path(folder, f"{name}.xml"))
+        for name in [only] if only else runs:
+            tests = run_tests(runs[name], Path(folder, f"{name}.xml"))
             today = dt.datetime.now(dt.UTC).date().isoformat()
             made = results(name, tests, all_rows(), today)
+            if name == ENGINE_TIER:
+                made = (tier_result(tests, processor.here(), today),)
             record(made)
             bad += [f"{one.part} {one.version}" for one in made if not one.is_good]
     if bad:

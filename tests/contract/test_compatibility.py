@@ -15,7 +15,8 @@ import compatibility
 import compatibility_rows
 import compatibility_runs
 from compatibility_rows import Row
-from compatibility_runs import Result
+from compatibility_runs import Result, TierResult
+from processor import Processor
 
 REPOSITORY = Path(__file__).parents[2]
 TRAINERS = REPOSITORY / "tests/engine/test_trainers.py"
@@ -68,7 +69,8 @@ def test_the_oldest_kubernetes_that_runs_is_of_the_minor_version_that_the_chart_
 
 
 def test_the_test_files_of_each_run_exist() -> None:
-    files = [file for run in compatibility_rows.RUNS.values() for file in run.files]
+    runs = [*compatibility_rows.RUNS.values(), compatibility_rows.TIER]
+    files = [file for run in runs for file in run.files]
 
     assert [file for file in files if not (REPOSITORY / file).exists()] == []
 
@@ -149,8 +151,59 @@ def test_tests_that_failed_are_marked(changed: dict[str, int], text: str) -> Non
 
 
 def test_the_page_shows_the_version_whose_tests_ran_with_their_results() -> None:
-    text = compatibility.page([dataclasses.replace(GOOD, version="4.2.3", failed=1)])
+    text = compatibility.page([dataclasses.replace(GOOD, version="4.2.3", failed=1)], [])
 
     assert "| helm |  | 4.2.3: **7 passed, 1 failed** | 2026-01-02 |" in text
     assert "| kopf |  | " in text
     assert ": **not run** |" in text
+
+
+# --- processors -----------------------------------------------------------------------------------
+
+VLLM = compatibility_rows.vllm_version()
+XEON = Processor("Xeon", ("avx512f", "amx_tile"))
+
+
+def tier_result(report: str = REPORT) -> TierResult:
+    tests = compatibility_runs.outcomes(report)
+    return compatibility_runs.tier_result(tests, XEON, "2026-01-02")
+
+
+def test_the_engine_tier_is_recorded_with_the_processor_and_what_failed_on_it(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "results.json"
+    compatibility_runs.record([GOOD, tier_result(REPORT.replace("wrong", "wrong@group"))], file)
+
+    (recorded,) = compatibility_runs.load_tier(file)
+    assert (recorded.part, recorded.instructions) == (XEON.name, XEON.instructions)
+    assert (recorded.version, recorded.passed, recorded.failed) == (VLLM, 2, 2)
+    assert recorded.failures == ("test_ends_badly", "test_wrong")
+    assert compatibility_runs.load(file) == (GOOD,)
+
+
+def test_a_run_replaces_the_result_of_its_processor_and_keeps_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    noted = dataclasses.replace(tier_result(), note="Mended since.")
+    other = dataclasses.replace(noted, part="EPYC")
+    compatibility_runs.record([noted, other], file)
+
+    compatibility_runs.record([tier_result()], file)
+
+    assert compatibility_runs.load_tier(file) == (other, tier_result())
+
+
+def test_the_page_names_each_processor_with_its_instructions_and_failures() -> None:
+    noted = dataclasses.replace(tier_result(), note="Mended since.")
+    text = compatibility.page([], [noted])
+
+    counts = "**2 passed, 2 failed, 1 skipped**"
+    assert f"| Xeon | `avx512f`, `amx_tile` | {VLLM}: {counts} | 2026-01-02 |" in text
+    assert "On Xeon, `test_ends_badly`, `test_wrong` failed. Mended since.\n" in text
+
+
+def test_an_engine_tier_that_no_processor_ran_with_the_pinned_vllm_is_out_of_date() -> None:
+    (line,) = compatibility.outdated_tier([dataclasses.replace(tier_result(), version="0.1")])
+
+    assert line.endswith("run `make compatibility ONLY=engine-tier`")
+    assert compatibility.outdated_tier([tier_result()]) == []

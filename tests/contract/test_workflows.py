@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.support.programs import written_by
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -49,6 +51,20 @@ def test_ci_runs_the_command_that_ci_runs_elsewhere() -> None:
 
     assert any(script.endswith(".ci/run") for script in scripts)
     assert (ROOT / ".ci/run").exists()
+
+
+@pytest.mark.parametrize(
+    "python", ['exec /usr/bin/python3 "$@"', "exit 1"], ids=["with Python", "without"]
+)
+def test_ci_says_first_which_processor_it_runs_on(tmp_path: Path, python: str) -> None:
+    for name, line in (("make", "echo make $@"), ("python3", python)):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    first, *rest = written_by([ROOT / ".ci/run"], env=environment).splitlines()
+
+    assert first.startswith("processor: ")
+    assert rest == ["make test"]
 
 
 def test_each_night_the_long_tests_run_too() -> None:

@@ -139,7 +139,7 @@ class Reason(StrEnum):
     NOT_YOURS_TO_DRIVE = "NotYoursToDrive"
     """The operator manages this fleet's weights. A trainer publishes WeightVersions instead."""
     NOT_AVAILABLE = "NotAvailable"
-    """The worker lacks something that the call needs (a GPU, a weight transfer, memory for an adapter)."""
+    """The worker lacks something that the call needs (a GPU, a weight transfer, a kernel that reloads)."""
     UNAUTHORIZED = "Unauthorized"
     """The bearer token or signature is missing or wrong."""
     WRONG_POD = "WrongPod"
