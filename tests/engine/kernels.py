@@ -13,9 +13,12 @@ WITHOUT_TILES = {"vllm.platforms.cpu", "vllm.model_executor.layers.utils",
                  "vllm.model_executor.layers.fused_moe.experts.cpu_moe",
                  "vllm.model_executor.kernels.linear.mixed_precision.cpu",
                  "vllm.model_executor.kernels.linear.scaled_mm.cpu"}
-HAS_PACKING = hasattr(torch.ops._C, "weight_packed_linear")
+NEEDED = {"AMX": "weight_packed_linear", "int4": "cpu_gemm_wna16"}
 has_tiles = torch.cpu._is_amx_tile_supported
 KEPT = []
+
+def has(kind):
+    return kind not in NEEDED or hasattr(torch.ops._C, NEEDED[kind])
 
 def force(kernel):
     torch.cpu._is_amx_tile_supported = lambda: False
@@ -56,7 +59,9 @@ def force_zentorch():
 Kernels: `AMX`, `oneDNN`, `torch`, `zentorch` and `zentorch, packed`. vLLM's own functions choose by these switches, and
 leave the state that the kernel leaves. Where there is no AMX, only the answer that there is some is a fake: the same
 kernels run with AVX-512. The functions of zentorch are fakes, because vLLM has none of its own.
+
+`has(kernel)` is false if vLLM has nothing of this kernel, or of this type of weights, for the processor.
 """
 
-LACKS = "vLLM's kernels with AMX need AVX-512 in any case, and the processor lacks it"
-"""Why there is no result for `AMX` if `HAS_PACKING` is false."""
+LACKS = "vLLM has no such kernel for this processor; those with AMX need at least avx512_bf16"
+"""Why there is no result without `has`."""

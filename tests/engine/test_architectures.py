@@ -45,7 +45,7 @@ CONFIGURATIONS = {
     "convolutions": transformers.Mamba2Config(
         **SAME, hidden_size=64, num_hidden_layers=2, num_heads=4, head_dim=32, state_size=16, n_groups=1, expand=2),
     "recurrence and attention": transformers.Qwen3NextConfig(
-        **SIZES, **EXPERTS, head_dim=32, num_experts=4, shared_expert_intermediate_size=64, linear_num_key_heads=2,
+        **SIZES, **PADDED, head_dim=32, num_experts=4, shared_expert_intermediate_size=64, linear_num_key_heads=2,
         linear_num_value_heads=4, linear_key_head_dim=128, linear_value_head_dim=128,
         layer_types=["linear_attention", "full_attention"]),
 }
@@ -167,7 +167,7 @@ def in_a_process_of_its_own(kernel, work):
 
 found = {}
 for name, (kernel, architecture) in json.loads(sys.argv[2]).items():
-    if kernel == "AMX" and not HAS_PACKING:
+    if not has(kernel):
         found[name] = None
         continue
     folder = root / architecture
