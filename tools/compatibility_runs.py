@@ -129,11 +129,11 @@ def load(path: Path = RESULTS) -> tuple[Result, ...]:
 
 def load_tier(path: Path = RESULTS) -> tuple[TierResult, ...]:
     """Read the recorded results of the engine tier, by processor."""
-    lists = ("instructions", "failures")
-    return tuple(
-        TierResult(**{name: tuple(v) if name in lists else v for name, v in row.items()})
-        for row in _recorded(path, ENGINE_TIER)
-    )
+    found = []
+    for row in _recorded(path, ENGINE_TIER):
+        lists = {name: tuple(row[name]) for name in ("instructions", "failures")}
+        found.append(TierResult(**(row | lists)))
+    return tuple(found)
 
 
 def _recorded(path: Path, key: str) -> list[dict[str, Any]]:

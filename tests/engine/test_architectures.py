@@ -198,7 +198,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def made(found: dict[str, Any], name: str) -> dict[str, Any]:
-    """What the processes of a case have found."""
+    """The findings of the processes of a case."""
     if found[name] is None:
         pytest.skip(LACKS)
     for answer in (found[name], found[name].get("started")):

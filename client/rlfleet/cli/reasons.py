@@ -111,6 +111,7 @@ OF_WORKERS = {
     "SourceAbsent": ("The directory of the version does not exist where the worker looks.", ("List it as the worker sees it: `kubectl -n NAMESPACE exec POD -- ls -l DIRECTORY`.",)),
     "SourceNotReady": ("The files of the version are still being written, or grow.", ("Wait for the trainer, and let it write to a temporary directory and rename it.",)),
     "EngineFailed": ("vLLM failed in a load. The worker reloads the last good weights once, or exits.", ("Read its log: `rlfleet logs FLEET -n NAMESPACE`, or `kubectl -n NAMESPACE logs POD --previous` after an exit.",)),
+    "NotAvailable": ("A kernel of the worker's engine cannot take over new weights; the message names it. Nothing was loaded, and the worker serves on.", ("Use another quantization or another kind of processor.", "Or let workers start on the version.")),
     "ProbeFailed": ("A forward pass with the new weights failed, or gave values that are not numbers.", ("Publish a version from before, and look at the loss of that step.",)),
 }
 """Reasons of lagging workers that no condition has: the meaning and the remedies."""
