@@ -23,10 +23,12 @@ def has(kind):
 def force(kernel):
     torch.cpu._is_amx_tile_supported = lambda: False
     operations._supports_onednn = kernel != "torch"
+    is_zentorch = kernel.startswith("zentorch")
+    type(current_platform).is_zen_cpu = lambda self: is_zentorch
     if kernel == "AMX":
         force_amx()
-    if kernel.startswith("zentorch"):
-        force_zentorch()
+    if is_zentorch:
+        make_zentorch()
         os.environ["VLLM_ZENTORCH_WEIGHT_PREPACK"] = str(int(kernel == "zentorch, packed"))
 
 def force_amx():
@@ -39,8 +41,7 @@ def force_amx():
     torch.cpu._is_amx_tile_supported = fake_has_tiles
     X86CPUUnquantizedExperts.isa = "vec"  # the same weights, without tiles
 
-def force_zentorch():
-    type(current_platform).is_zen_cpu = lambda self: True
+def make_zentorch():
     fake = torch.library.Library("zentorch", "FRAGMENT")
     KEPT.append(fake)
     def function(declared, code):

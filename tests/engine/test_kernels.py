@@ -136,6 +136,19 @@ def error_of(call):
     except Exception as error:
         return repr(error)
 
+def functions_of(call):
+    places = [(operations, "weight_packed_linear_cpu"), (operations, "onednn_mm"), (torch.nn.functional, "linear"),
+              (torch.ops.zentorch, "zentorch_linear_unary")]
+    called, real = set(), [(place, name, getattr(place, name)) for place, name in places if hasattr(place, name)]
+    def noting(name, function):
+        return lambda *given, **named: called.add(name) or function(*given, **named)
+    for place, name, function in real:
+        setattr(place, name, noting(name, function))
+    call()
+    for place, name, function in real:
+        setattr(place, name, function)
+    return sorted(called)
+
 def tried(kind):
     config.model_config = SimpleNamespace(
         dtype=torch.bfloat16, is_moe=False, word_embeddings_untied_by_checkpoint=False,
@@ -155,6 +168,7 @@ def tried(kind):
     second = model()
     found = {"as a start": same(second, fresh()), "other": not same(first, second)}
     if issubclass(kind, Plain):
+        found["functions"] = functions_of(model)
         found["without"] = load(1, **{"down.weight": None})
         found["misshapen"] = load(1, **{"down.weight": drawn(torch.Generator(), 48, 32)})
         found["then"] = error_of(model)
@@ -178,6 +192,14 @@ KERNELS = {
     "zentorch": ["plain", "tied", "int4"],
     "zentorch, packed": ["plain", "tied"],
 }
+FUNCTIONS = {
+    "AMX": ["weight_packed_linear_cpu"],
+    "oneDNN": ["onednn_mm"],
+    "torch": ["linear"],
+    "zentorch": ["linear", "zentorch_linear_unary"],
+    "zentorch, packed": ["linear", "zentorch_linear_unary"],
+}
+"""What vLLM calls to multiply. The fake of zentorch calls `linear`."""
 UNFIT = {("oneDNN", "int8"): "8-bit integers", ("zentorch", "int4"): "4-bit integers"}
 CASES = [(kernel, kind) for kernel, kinds in KERNELS.items() for kind in kinds]
 FIT = [case for case in CASES if case not in UNFIT]
@@ -214,6 +236,13 @@ def test_a_kernel_that_keeps_the_weights_of_its_start_is_named_before_a_load(
 
     assert UNFIT[kernel, kind] in unfit
     assert " of up " in unfit
+
+
+@pytest.mark.parametrize(("kernel", "kind"), PLAIN)
+def test_the_kernel_is_the_one_that_was_forced(
+    found: dict[str, Any], kernel: str, kind: str
+) -> None:
+    assert made(found, kernel, kind)["functions"] == FUNCTIONS[kernel]
 
 
 @pytest.mark.parametrize(("kernel", "kind"), PLAIN)
