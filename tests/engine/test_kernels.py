@@ -199,7 +199,7 @@ FUNCTIONS = {
     "zentorch": ["linear", "zentorch_linear_unary"],
     "zentorch, packed": ["linear", "zentorch_linear_unary"],
 }
-"""What vLLM calls to multiply. The fake of zentorch calls `linear`."""
+"""Functions by which vLLM multiplies. The fake of zentorch calls `linear`."""
 UNFIT = {("oneDNN", "int8"): "8-bit integers", ("zentorch", "int4"): "4-bit integers"}
 CASES = [(kernel, kind) for kernel, kinds in KERNELS.items() for kind in kinds]
 FIT = [case for case in CASES if case not in UNFIT]
