@@ -27,8 +27,8 @@ from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.protocol import Epoch, Reason
 
 MAX_IN_FLIGHT = 1024
-"""Limit of reads, and of calls that end at once; one fleet has three quarters of it at most. Long calls do
-not count: staging takes minutes, and would keep the others waiting."""
+"""Limit of reads, and of calls that end at once. Long calls do not count: staging takes minutes, and would
+keep the others waiting."""
 SENT_AT_ONCE = 500
 """Requests that are sent before the event loop gets a turn: 10,000 would stop it for a second. Portions of
 200 prolonged barriers of 256 workers."""

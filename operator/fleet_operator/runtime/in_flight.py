@@ -13,17 +13,20 @@ from fleet_operator.runtime.pod_informer import FleetKey
 
 logger = logging.getLogger(__name__)
 
+PLACES_FOR_EACH_FREE_ONE = 3
+
 
 class ConcurrencyLimit:
-    """Sends at most `most` requests at once, and at most three quarters of them for one fleet.
+    """Sends at most `most` requests at once. A fleet gets a place only while it has fewer of them than
+    `PLACES_FOR_EACH_FREE_ONE` times the free places.
 
     The others wait: the requests of a fleet in order, and the fleets in turn. A fleet whose workers are
-    silent holds its places for long. The last quarter then serves the renewals of the other fleets.
+    silent holds its places for long. Alone it gets three quarters of them, and n such fleets get
+    `3 * most / (3 * n + 1)` each. A third of such a share remains for the renewals of other fleets.
     """
 
     def __init__(self, most: int) -> None:
         self._free = most
-        self._most_of_one = max(most * 3 // 4, 1)
         self._sent: Counter[FleetKey] = Counter()
         self._waiting: OrderedDict[FleetKey, deque[RequestInFlight]] = OrderedDict()
         """No queue is empty. The fleet whose turn it is comes first."""
@@ -42,16 +45,15 @@ class ConcurrencyLimit:
         self._send()
 
     def _send(self) -> None:
-        while self._free and (flight := self._next()) is not None:
+        while (flight := self._next()) is not None:
             if not flight.done():
                 self._free -= 1
                 self._sent[flight.fleet] += 1
                 flight.go()
 
     def _next(self) -> RequestInFlight | None:
-        # While a place is free, only one fleet can have its three quarters: this skips one at most.
-        having_turn = (fleet for fleet in self._waiting if self._sent[fleet] < self._most_of_one)
-        fleet = next(having_turn, None)
+        room = self._free * PLACES_FOR_EACH_FREE_ONE
+        fleet = next((f for f in self._waiting if self._sent[f] < room), None)
         if fleet is None:
             return None
         flight = self._waiting[fleet].popleft()

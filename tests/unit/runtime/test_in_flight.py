@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
+import pytest
 from tests.support import virtual_time
 from tests.support.virtual_time import now
 
@@ -44,9 +46,9 @@ def test_no_more_go_at_once_than_may_and_the_others_in_their_order():
         flights = Flights(3)
         for number in range(5):
             flights.flight(number)
-        assert flights.sent == [0, 1]
-        await flights.answer(1)
         assert flights.sent == [0, 1, 2]
+        await flights.answer(1)
+        assert flights.sent == [0, 1, 2, 3]
         for number in (0, 2, 3, 4):
             await flights.answer(number)
         assert flights.sent == [0, 1, 2, 3, 4]
@@ -56,17 +58,35 @@ def test_no_more_go_at_once_than_may_and_the_others_in_their_order():
     virtual_time.run(story())
 
 
-def test_a_fleet_whose_workers_are_silent_leaves_a_quarter_to_the_others():
+@pytest.mark.parametrize("silent", [1, 2, 5, 20, 100])
+def test_fleets_whose_workers_are_silent_leave_a_third_of_their_share_to_the_others(silent: int):
     async def story() -> None:
-        flights = Flights(8)
-        for number in range(20):
-            flights.flight(number, "silent")
-        assert flights.sent == [*range(6)]
-        for number in (20, 21, 22):
+        most = 1024
+        flights = Flights(most)
+        for number in range(silent * most):
+            flights.flight(number, f"silent-{number % silent}")
+        held = Counter(number % silent for number in flights.sent)
+        free = most - held.total()
+        assert max(held.values()) - min(held.values()) <= 1
+        assert free >= min(held.values()) // 3
+        for number in range(silent * most, silent * most + free):
             flights.flight(number, f"other-{number}")
-        assert flights.sent == [*range(6), 20, 21]
-        await flights.answer(20)
-        assert flights.sent == [*range(6), 20, 21, 22]
+        assert len(flights.sent) == most
+
+    virtual_time.run(story())
+
+
+def test_fleets_that_come_after_a_silent_one_are_served_at_once_and_before_it():
+    async def story() -> None:
+        flights = Flights(1024)
+        for number in range(4000):
+            flights.flight(number, f"silent-{number // 1000}")
+        flights.flight(4000, "other")
+        assert flights.sent[-1] == 4000
+        assert all(number in flights.sent for number in (1000, 2000, 3000))
+        for number in range(100):
+            await flights.answer(number)
+        assert len([n for n in flights.sent if n < 1000]) == 768  # it has more than its share
 
     virtual_time.run(story())
 
