@@ -33,7 +33,19 @@ _HEALTH = Contract({200: HealthDocument, 503: HealthDocument})
 _WORLD_SIZE = Contract({200: WorldSizeDocument})
 _PAUSE = {"mode": "abort, wait or keep.", "clear_cache": "Whether cached prefixes are dropped."}
 _FORMAT = {"config_format": "json for an object, else text."}
-
+_EXTERNAL_ONLY = {
+    "/init_weight_transfer_engine": "Every worker joins the trainer's group.",
+    "/shutdown_weight_transfer_engine": "Every worker leaves the trainer's group.",
+    "/start_weight_update": "Every worker begins to receive weights, and has no version meanwhile.",
+    "/finish_weight_update": "Every worker labels the weights that it has received.",
+    "/update_weight_version": "Every worker labels the weights that it has loaded and not served.",
+    "/init_broadcaster": "Every worker joins the trainer's group.",
+    "/abort_requests": "Every worker ends these requests, or all of them.",
+    "/sleep": "Every worker sleeps.",
+    "/wake_up": "Every worker wakes up.",
+}
+"""What the workers of External fleets do with calls that fleets of management Operator refuse."""
+_ONE_WORKER = "The worker in the path gets the call."
 
 LOAD_ADAPTER_PATHS = frozenset({"/load_lora_adapter", "/v1/load_lora_adapter"})
 
@@ -44,12 +56,14 @@ class Row:
 
     Fields:
         managed: its handler for a fleet of management Operator.
+        external: one sentence on what the workers of an External fleet do with the call.
         repeatable: whether it takes an idempotency key.
     """
 
     method: str
     path: str
     managed: Handler
+    external: str
     access: Access = Access.DRIVE
     body: Any = None
     query: Mapping[str, str] = field(default_factory=dict)
@@ -65,43 +79,86 @@ class Row:
 def control_routes(managed: Managed, external: External) -> tuple[Route, ...]:
     """The routes of the control root."""
     rows = (
-        Row("POST", "/pause", managed.pause, query=_PAUSE),
-        Row("POST", "/resume", managed.resume),
-        Row("GET", "/is_paused", managed.is_paused, Access.FLEET),
-        Row("POST", "/update_weights", managed.update_weights, body=UpdateWeights, repeatable=True),
-        Row("POST", "/collective_rpc", managed.collective_rpc, body=CollectiveRpc, repeatable=True),
-        Row("POST", "/reset_prefix_cache", managed.drop_prefixes),
-        Row("GET", "/weight_info", managed.weight_info, Access.FLEET),
-        Row("GET", "/server_info", managed.server_info, Access.FLEET, query=_FORMAT),
+        Row("POST", "/pause", managed.pause, "Every worker pauses, as mode says.", query=_PAUSE),
+        Row("POST", "/resume", managed.resume, "Every worker generates again."),
+        Row(
+            "GET",
+            "/is_paused",
+            managed.is_paused,
+            "Whether every worker has paused.",
+            Access.FLEET,
+        ),
+        Row(
+            "POST",
+            "/update_weights",
+            managed.update_weights,
+            "Every worker loads the directory, or receives the tensors over its group.",
+            body=UpdateWeights,
+            repeatable=True,
+        ),
+        Row(
+            "POST",
+            "/collective_rpc",
+            managed.collective_rpc,
+            "Every worker loads the directory.",
+            body=CollectiveRpc,
+            repeatable=True,
+        ),
+        Row(
+            "POST",
+            "/reset_prefix_cache",
+            managed.drop_prefixes,
+            "Every worker drops its cached prefixes.",
+        ),
+        Row(
+            "GET",
+            "/weight_info",
+            managed.weight_info,
+            "The version of all workers; null while they have several.",
+            Access.FLEET,
+        ),
+        Row(
+            "GET",
+            "/server_info",
+            managed.server_info,
+            "The engine's configuration of one worker.",
+            Access.FLEET,
+            query=_FORMAT,
+        ),
         # The handler requires the right, on the WeightVersion that the body names.
         *(
-            Row("POST", path, managed.load_adapter, Access.ADAPTER, LoadAdapter, repeatable=True)
+            Row(
+                "POST",
+                path,
+                managed.load_adapter,
+                "Every worker loads the adapter.",
+                Access.ADAPTER,
+                LoadAdapter,
+                repeatable=True,
+            )
             for path in sorted(LOAD_ADAPTER_PATHS)
         ),
         Row(
             "POST",
             "/v1/unload_lora_adapter",
             managed.unload_adapter,
+            "Every worker unloads the adapter.",
             Access.ADAPTER,
             UnloadAdapter,
         ),
-        Row("GET", "/is_sleeping", managed.is_sleeping, Access.FLEET),
-        *(
-            Row("POST", path, managed.refuse, body=AnyDocument)
-            for path in (
-                "/init_weight_transfer_engine",
-                "/shutdown_weight_transfer_engine",
-                "/start_weight_update",
-                "/finish_weight_update",
-                "/update_weight_version",
-                "/init_broadcaster",
-                "/abort_requests",
-                "/sleep",
-                "/wake_up",
-            )
+        Row(
+            "GET",
+            "/is_sleeping",
+            managed.is_sleeping,
+            "Whether every worker sleeps.",
+            Access.FLEET,
         ),
         *(
-            Row("POST", WORKER_PATH + path, managed.refuse, body=AnyDocument)
+            Row("POST", path, managed.refuse, meaning, body=AnyDocument)
+            for path, meaning in _EXTERNAL_ONLY.items()
+        ),
+        *(
+            Row("POST", WORKER_PATH + path, managed.refuse, _ONE_WORKER, body=AnyDocument)
             for path in (
                 "/collective_rpc",
                 "/v1/loras",
@@ -164,5 +221,6 @@ def _either(row: Row, external: External) -> Handler:
             check(key)
         return await external.pass_on(call)
 
-    handle.__doc__ = row.managed.__doc__
+    meaning = (row.managed.__doc__ or "").strip()
+    handle.__doc__ = f"{row.external} With management Operator: {meaning}"
     return handle

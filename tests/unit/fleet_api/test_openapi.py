@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from jsonschema import ValidationError
@@ -16,7 +17,10 @@ from tests.support.fake_cluster import READER, TRAINER
 from tests.support.openapi import check
 from tests.unit.fleet_api.conftest import Api
 
-from fleet_api.calls import PATH_KEY
+from fleet_api.calls import PATH_KEY, PREFIX
+from fleet_api.control import control_routes
+from fleet_api.external import External
+from fleet_api.managed import Managed
 
 SOURCES = Path(__file__).parents[3] / "operator/fleet_api"
 OF_THE_SERVER = {HTTPStatus.METHOD_NOT_ALLOWED}
@@ -101,6 +105,23 @@ async def test_every_operation_of_a_fleet_declares_problems_and_its_rights(api: 
             assert schema == {"$ref": "#/components/schemas/ProblemDocument"}
         assert ("requestBody" in operation) <= ({"400", "413", "422"} <= set(errors))
         assert "Needs get on the fleet" in operation["description"]
+
+
+async def test_each_call_of_the_control_root_says_what_it_does_in_both_kinds_of_fleets(
+    api: Api,
+) -> None:
+    passed_on = {
+        route.path: operations(api)[route.method, PREFIX + route.path]["summary"]
+        for route in control_routes(Mock(spec=Managed), Mock(spec=External))
+        if route.path not in {"/health", "/get_world_size"}
+    }
+
+    assert len(passed_on) > 30
+    for path, summary in passed_on.items():
+        external, _, managed = summary.partition(" With management Operator: ")
+        assert external and managed, path
+        assert not re.match("no effect|refused", external, re.IGNORECASE), path
+    assert passed_on["/pause"].startswith("Every worker pauses")
 
 
 async def test_every_reference_has_a_schema(api: Api) -> None:
