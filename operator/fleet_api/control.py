@@ -44,7 +44,7 @@ _EXTERNAL_ONLY = {
     "/sleep": "Every worker sleeps.",
     "/wake_up": "Every worker wakes up.",
 }
-"""What the workers of External fleets do with calls that fleets of management Operator refuse."""
+"""Calls that fleets of management Operator refuse, and the effect on the workers of External ones."""
 _ONE_WORKER = "The worker in the path gets the call."
 
 LOAD_ADAPTER_PATHS = frozenset({"/load_lora_adapter", "/v1/load_lora_adapter"})

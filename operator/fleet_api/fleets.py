@@ -83,10 +83,17 @@ class Fleets:
         found.sort(key=lambda w: (w.metadata.creation_timestamp, w.metadata.name))
         return found[0] if found else None
 
-    async def pods(self, fleet: Fleet) -> list[Json]:
-        """The fleet's pods. A pod that only carries the fleet's labels is not one of them."""
+    async def pods(self, fleet: Fleet) -> dict[int, Json]:
+        """The pods of the fleet's workers by ordinal, in its order.
+
+        A pod that only carries the fleet's labels is not one of them. Nor is one that has lost a label: the
+        operator does not count it either, and reports it.
+        """
         listed = await self._cluster.call("GET", *_pods_of(fleet))
-        return [pod for pod in listed["items"] if _owner_uid(pod["metadata"]) == fleet.uid]
+        owned = [pod for pod in listed["items"] if _owner_uid(pod["metadata"]) == fleet.uid]
+        workers = [(names.worker_of(pod["metadata"]), pod) for pod in owned]
+        found = {worker[1]: pod for worker, pod in workers if worker and worker[0] == fleet.name}
+        return dict(sorted(found.items()))
 
     async def pod_table(self, fleet: Fleet) -> Json:
         """The API server's table of all pods with the fleet's labels, without the pods themselves."""

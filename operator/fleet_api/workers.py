@@ -6,7 +6,7 @@ documentation of ai-dynamo 1.6; the clients in prime-rl, which need integers tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fleet_api.fleets import Fleet
@@ -19,19 +19,20 @@ WORKER_PATH = "/workers/{pod}"
 """Below the fleet's address: calls to one worker."""
 
 
-def workers_of(
-    fleet: Fleet, pods: Iterable[Mapping[str, Any]], address: str | None
-) -> dict[str, Any]:
-    """All workers of a fleet, by ordinal. That order is the order of ranks in a transfer.
+Pods = Mapping[int, Mapping[str, Any]]
+"""The pods of a fleet's workers by ordinal, in its order, which is the order of ranks in a transfer."""
+
+
+def workers_of(fleet: Fleet, pods: Pods, address: str | None) -> dict[str, Any]:
+    """All workers of a fleet, in order.
 
     `address`: of the fleet, if its workers are called there; None for the addresses of the pods.
     """
-    rows = [_row(fleet, pod, address) for pod in pods]
-    rows.sort(key=lambda row: (row["instance_id"], row["pod"]))
+    rows = [_row(fleet, ordinal, pod, address) for ordinal, pod in pods.items()]
     return {"protocol_version": PROTOCOL_VERSION, "namespace": fleet.namespace, "workers": rows}
 
 
-def _row(fleet: Fleet, pod: Mapping[str, Any], address: str | None) -> dict[str, Any]:
+def _row(fleet: Fleet, ordinal: int, pod: Mapping[str, Any], address: str | None) -> dict[str, Any]:
     metadata, status = pod["metadata"], pod.get("status") or {}
     name = metadata["name"]
     problem = problem_of(pod)
@@ -40,7 +41,7 @@ def _row(fleet: Fleet, pod: Mapping[str, Any], address: str | None) -> dict[str,
         "namespace": fleet.namespace,
         "component": fleet.name,
         "endpoint": "rl",
-        "instance_id": _ordinal(pod),
+        "instance_id": ordinal,
         "transport": "http",
         "request_plane_url": _address(status.get("podIP"), fleet.spec.serving.port),
         "model": fleet.spec.model.name,
@@ -89,10 +90,10 @@ def _weights(fleet: Fleet, pod: str, *, ready: bool) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def targets_of(fleet: Fleet, pods: Iterable[Mapping[str, Any]]) -> list[Target]:
-    """The workers that can be called, by ordinal."""
+def targets_of(fleet: Fleet, pods: Pods) -> list[Target]:
+    """The workers that can be called, in order."""
     found = []
-    for pod in sorted(pods, key=_ordinal):
+    for pod in pods.values():
         url = _address((pod.get("status") or {}).get("podIP"), fleet.spec.serving.admin_port)
         if url is not None and not problem_of(pod):
             metadata = pod["metadata"]
@@ -100,10 +101,10 @@ def targets_of(fleet: Fleet, pods: Iterable[Mapping[str, Any]]) -> list[Target]:
     return found
 
 
-def metrics_addresses(fleet: Fleet, pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Pages of metrics of the workers that have started, by pod and in the order of ordinals."""
+def metrics_addresses(fleet: Fleet, pods: Pods) -> dict[str, str]:
+    """Pages of metrics of the workers that have started, by pod and in order."""
     found = {}
-    for pod in sorted(pods, key=_ordinal):
+    for pod in pods.values():
         address = _address((pod.get("status") or {}).get("podIP"), fleet.spec.serving.metrics_port)
         if address is not None and not problem_of(pod):
             found[pod["metadata"]["name"]] = f"{address}/metrics"
@@ -122,10 +123,6 @@ def problem_of(pod: Mapping[str, Any]) -> str:
     if not any(container.get("started") for container in worker):
         return "the engine is starting"
     return ""
-
-
-def _ordinal(pod: Mapping[str, Any]) -> int:
-    return int(pod["metadata"]["labels"][names.LABEL_ORDINAL])
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:

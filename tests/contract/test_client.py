@@ -169,8 +169,8 @@ def test_names_are_those_of_the_operator() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "LABEL_FLEET", "LABEL_ORDINAL", "LABEL_REVISION", "LABEL_TRAFFIC", "ANNOTATION_QUARANTINE",
-        "ANNOTATION_DRAIN", "WORKER_CONTAINER",
+        "LABEL_FLEET", "LABEL_REVISION", "LABEL_TRAFFIC", "ANNOTATION_QUARANTINE", "ANNOTATION_DRAIN",
+        "WORKER_CONTAINER",
     ],
 )  # fmt: skip
 def test_the_command_line_reads_pods_by_the_names_of_the_operator(name: str) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from rlfleet.access import find_access
 from rlfleet.cli import rl_api
 from rlfleet.cli.api import Api
-from rlfleet.cli.pods import LABEL_FLEET, LABEL_ORDINAL, MANAGED
+from rlfleet.cli.pods import LABEL_FLEET, MANAGED, by_number
 from rlfleet.cli.words import plural
 from rlfleet.errors import NotConfigured, NotFound
 from rlfleet.follow import patiently
@@ -163,11 +163,11 @@ def get(api: Api, path: str, params: dict[str, str] | None = None) -> Json:
 
 
 def pods_of(api: Api, fleet: InferenceFleet) -> Sequence[Json]:
-    """The worker pods of a fleet, by ordinal."""
+    """The worker pods of a fleet, by number."""
     path = f"/api/v1/namespaces/{fleet.metadata.namespace}/pods"
     labels = f"{MANAGED},{LABEL_FLEET}={fleet.metadata.name}"
     found: list[Json] = get(api, path, {"labelSelector": labels})["items"]
-    return sorted(found, key=lambda p: int(p["metadata"]["labels"].get(LABEL_ORDINAL, 0)))
+    return sorted(found, key=by_number)
 
 
 def _read(objects: Place, call: Callable[[], Awaitable[T]]) -> T:

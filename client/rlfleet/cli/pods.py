@@ -11,7 +11,6 @@ from rlfleet.resources import InferenceFleet, Resource
 MANAGED = "app.kubernetes.io/managed-by=rlfleet"
 OPERATOR = "app.kubernetes.io/name=rlfleet-operator"
 LABEL_FLEET = "rlfleet.dev/fleet"
-LABEL_ORDINAL = "rlfleet.dev/ordinal"
 LABEL_REVISION = "rlfleet.dev/revision"
 LABEL_TRAFFIC = "rlfleet.dev/traffic"
 ANNOTATION_QUARANTINE = "rlfleet.dev/quarantine"
@@ -63,6 +62,13 @@ def pod_view(pod: Mapping[str, Any], fleet: InferenceFleet, now: datetime) -> Po
         revision=labels.get(LABEL_REVISION, ""),
         age_seconds=None if age is None else max(0.0, age),
     )
+
+
+def by_number(pod: Mapping[str, Any]) -> tuple[int, str]:
+    """The place of a pod in a list: by the number at the end of its name, which a user cannot change."""
+    name = str(pod["metadata"]["name"])
+    number = name.rpartition("-")[2]
+    return int(number) if number.isascii() and number.isdecimal() else 0, name
 
 
 def _worker(status: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,6 +6,9 @@ needs a record of where the others are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 GROUP = "rlfleet.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -68,6 +71,20 @@ children of two fleets could have the same name."""
 def pod_name(fleet: str, ordinal: int) -> str:
     """Stable name of one worker; trainers list these as admin URLs, in rank order."""
     return f"{fleet}-{ordinal}"
+
+
+def worker_of(metadata: Mapping[str, Any]) -> tuple[str, int] | None:
+    """The fleet and the ordinal of a worker, by the metadata of its pod; None for any other pod.
+
+    Labels prove nothing, since other users of the namespace can set and remove them. A worker also has the
+    name of its fleet and ordinal.
+    """
+    labels = metadata.get("labels") or {}
+    fleet, ordinal = labels.get(LABEL_FLEET, ""), labels.get(LABEL_ORDINAL, "")
+    if not (ordinal.isascii() and ordinal.isdecimal()):
+        return None
+    number = int(ordinal)
+    return (fleet, number) if metadata["name"] == pod_name(fleet, number) else None
 
 
 def headless_service_name(fleet: str) -> str:

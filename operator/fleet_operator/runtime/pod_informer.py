@@ -85,11 +85,11 @@ class PodStore:
     def put(self, pod: dict[str, Any]) -> None:
         """Take in a pod that was listed, added or modified. Pods that are not workers are ignored."""
         metadata = pod["metadata"]
-        fleet = _fleet_of(metadata)
-        if fleet is None:
+        worker = names.worker_of(metadata)
+        if worker is None:
             self.remove(metadata["uid"])
             return
-        key = (metadata["namespace"], fleet)
+        key = (metadata["namespace"], worker[0])
         view = pod_view(pod)
         pods = self._pods.setdefault(key, {})
         if pods.get(view.uid) != view:
@@ -117,14 +117,3 @@ class PodStore:
     def uids_in(self, namespace: str | None) -> set[str]:
         """Uids of the pods of one namespace, or of all."""
         return {u for u, key in self._keys.items() if namespace in {None, key[0]}}
-
-
-def _fleet_of(metadata: dict[str, Any]) -> str | None:
-    """The fleet of a worker pod; None for any other pod. Labels prove nothing, since other users of the
-    namespace can set them: a worker also has the name of its fleet and ordinal.
-    """
-    labels = metadata.get("labels", {})
-    fleet, ordinal = labels.get(names.LABEL_FLEET, ""), labels.get(names.LABEL_ORDINAL, "")
-    if not (ordinal.isascii() and ordinal.isdecimal()):
-        return None
-    return fleet if metadata["name"] == names.pod_name(fleet, int(ordinal)) else None

@@ -20,7 +20,7 @@ def pod(
     metadata: dict[str, Any] | None = None,
     **status: Any,
 ) -> dict[str, Any]:
-    labels = {names.LABEL_ORDINAL: "3", names.LABEL_REVISION: "abc"}
+    labels = {names.LABEL_FLEET: "policy", names.LABEL_ORDINAL: "3", names.LABEL_REVISION: "abc"}
     found: dict[str, Any] = {
         "metadata": {"uid": "u", "name": "policy-3", "labels": labels} | (metadata or {}),
         "spec": {"nodeName": "node-1"},
@@ -429,8 +429,12 @@ def test_a_pod_with_a_problem_has_no_other_cause():
         pytest.param("by hand", "by hand", id="invalid text"),
         pytest.param("[]", "[]", id="a list is taken as words"),
         pytest.param("{}", "{}", id="without a reason it counts all the same"),
-        pytest.param("x" * 300, "x" * 200, id="long words are cut"),
-        pytest.param("[" * 100_000, "[" * 200, id="whoever nests it does not end the operator"),
+        pytest.param("x" * 1300, "x" * 1000, id="long words are cut"),
+        pytest.param(
+            json.dumps({"reason": "x" * 1300}), "x" * 1000, id="a long reason is cut, too"
+        ),
+        pytest.param('{"reason": "\\ud800"}', "?", id="what UTF-8 cannot hold is replaced"),
+        pytest.param("[" * 100_000, "[" * 1000, id="whoever nests it does not end the operator"),
     ],
 )
 def test_a_quarantine_is_read_from_the_annotation(written, quarantine):

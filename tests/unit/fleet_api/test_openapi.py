@@ -119,7 +119,8 @@ async def test_each_call_of_the_control_root_says_what_it_does_in_both_kinds_of_
     assert len(passed_on) > 30
     for path, summary in passed_on.items():
         external, _, managed = summary.partition(" With management Operator: ")
-        assert external and managed, path
+        assert external, path
+        assert managed, path
         assert not re.match("no effect|refused", external, re.IGNORECASE), path
     assert passed_on["/pause"].startswith("Every worker pauses")
 

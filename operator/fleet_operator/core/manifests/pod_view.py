@@ -37,6 +37,7 @@ _STEPS = (
 _ENDED = frozenset({"Failed", "Succeeded"})
 
 _MAX_LAST_WORDS = 300
+_MAX_REASON = 1000
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -47,12 +48,13 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
     """
     metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
     labels = metadata.get("labels", {})
+    _, ordinal = names.worker_of(metadata) or ("", 0)
     container = _worker_container(status)
     conditions = {c["type"]: c for c in status.get("conditions", ())}
     return PodView(
         uid=metadata["uid"],
         name=metadata["name"],
-        ordinal=int(labels.get(names.LABEL_ORDINAL, 0)),
+        ordinal=ordinal,
         revision=labels.get(names.LABEL_REVISION, ""),
         ip=status.get("podIP"),
         node=spec.get("nodeName"),
@@ -211,6 +213,8 @@ def _quarantine(metadata: Mapping[str, Any]) -> str:
     if written is None:
         return ""
     try:
-        return str(json.loads(written)["reason"])
+        reason = str(json.loads(written)["reason"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return str(written)[:200]
+        reason = str(written)
+    # Escapes of JSON can hold what UTF-8 cannot, and the API server would refuse the status with it.
+    return reason.encode(errors="replace").decode()[:_MAX_REASON]

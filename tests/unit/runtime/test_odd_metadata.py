@@ -1,0 +1,87 @@
+"""No label and no annotation that a user can change raises in the operator."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import example, given, settings
+from tests.support.builders import FLEET_UID, NOW, make_fleet
+from tests.support.odd_metadata import LONE_SURROGATE, POD_ANNOTATIONS, TEXTS, marked
+
+from fleet_operator.api import names
+from fleet_operator.core.decision import decide
+from fleet_operator.core.facts import Workers
+from fleet_operator.core.observed import WeightsView
+from fleet_operator.core.pod_actions import CreatePod
+from fleet_operator.runtime.pod_informer import PodStore
+from fleet_operator.runtime.store import Store
+from fleet_operator.runtime.worker_cache import WorkerCache
+
+KEY = ("rl", "policy")
+WEIGHT_ANNOTATIONS = (names.ANNOTATION_RETRY, names.ANNOTATION_TRACEPARENT)
+WEIGHTS: dict[str, Any] = {
+    "metadata": {
+        "name": "policy",
+        "namespace": "rl",
+        "uid": "w",
+        "generation": 1,
+        "creationTimestamp": (NOW - timedelta(hours=1)).isoformat(),
+        "annotations": {},
+    },
+    "spec": {"fleetRef": {"name": "policy"}, "version": "7", "source": {"path": "/weights/7"}},
+}
+
+
+def pod(ordinal: int) -> dict[str, Any]:
+    labels = names.fleet_labels("policy") | {names.LABEL_ORDINAL: str(ordinal)}
+    metadata = {"name": f"policy-{ordinal}", "namespace": "rl", "uid": f"uid-{ordinal}"}
+    owners = [{"uid": FLEET_UID, "controller": True}]
+    return {
+        "metadata": metadata | {"labels": labels, "ownerReferences": owners},
+        "status": {"phase": "Running", "podIP": f"10.0.0.{ordinal}"},
+    }
+
+
+def quarantined(ordinal: int, text: str) -> dict[str, Any]:
+    found = pod(ordinal)
+    found["metadata"]["annotations"] = {names.ANNOTATION_QUARANTINE: text}
+    return found
+
+
+@settings(max_examples=300, print_blob=True)
+@example(first=quarantined(0, LONE_SURROGATE), second=pod(1), weights=WEIGHTS)
+@given(
+    first=marked(pod(0), POD_ANNOTATIONS),
+    second=marked(pod(1), POD_ANNOTATIONS),
+    weights=marked(WEIGHTS, WEIGHT_ANNOTATIONS),
+)
+def test_any_labels_and_annotations_lead_to_a_decision(first: Any, second: Any, weights: Any):
+    pods, cache, store = PodStore(lambda _: None), WorkerCache(), Store(lambda _: None)
+    for each in (pod(0), first, second):
+        pods.put(each)
+    store.put_weights(weights)
+    views = [cache.view(each, 0.0) for each in pods.pods_of(KEY)]
+    observed = replace(
+        make_fleet(replicas=2), workers=Workers(views), weights=store.weights_of(KEY)
+    )
+
+    made = decide(observed, default_image="rlfleet/worker:1", now=NOW)
+
+    assert made.defects == ()
+    for status in (made.fleet, *made.weights.values()):
+        json.dumps(status.to_json(), ensure_ascii=False).encode()
+    json.dumps([a.manifest for a in made.pod_actions if isinstance(a, CreatePod)])
+
+
+@settings(max_examples=100, print_blob=True)
+@given(traceparent=TEXTS, retry=TEXTS)
+def test_a_weight_version_is_read_whatever_its_annotations_are(traceparent: str, retry: str):
+    store = Store(lambda _: None)
+    annotations = {names.ANNOTATION_TRACEPARENT: traceparent, names.ANNOTATION_RETRY: retry}
+    store.put_weights(WEIGHTS | {"metadata": WEIGHTS["metadata"] | {"annotations": annotations}})
+
+    (read,) = store.weights_of(KEY)
+    assert isinstance(read, WeightsView)
