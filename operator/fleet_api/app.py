@@ -14,9 +14,9 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from fleet_api import request_log
-from fleet_api.calls import AUDITED, PATH_KEY, PREFIX, Admission, Audited
+from fleet_api.calls import AUDITED, PATH_KEY, PREFIX, Admission, Audited, address_of
 from fleet_api.contract import JSON
-from fleet_api.limits import MAX_BODY_BYTES, SLOT, Limits
+from fleet_api.limits import MAX_BODY_BYTES, RATE, SLOT, Limits
 from fleet_api.metrics import Metrics
 from fleet_api.openapi import document
 from fleet_api.problems import Problem, invalid, of_error, of_http
@@ -117,7 +117,7 @@ def _record(request: web.Request, request_id: str, status: int, metrics: Metrics
         request_log.write(
             request_id=request_id,
             caller=audited.caller,
-            address=request.remote or "",
+            address=address_of(request),
             method=request.method,
             route=route,
             fleet=fleet,
@@ -175,7 +175,9 @@ def _limited(limits: Limits, proxied: Limits) -> Middleware:
         if request.path in HEALTH_PATHS:
             return await handler(request)
         which = proxied if _is_proxied(request) else limits
-        which.rate.take(request.remote or "")
+        request[RATE] = which.rate
+        if request.match_info.get("namespace") is None:
+            which.rate.take(address_of(request))  # no route of a fleet, so that it has no caller
         with which.slots.slot() as request[SLOT]:
             return await handler(request)
 

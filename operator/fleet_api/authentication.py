@@ -30,8 +30,11 @@ REVIEWS_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCEPTED_SECONDS = 20.0
 """The API server itself keeps an accepted token for 10 s, so a revoked one works for 30 s at most."""
 REFUSED_SECONDS = 5.0
+REFUSED_AGAIN_SECONDS = 60.0
+"""For tokens that were refused before, and never accepted."""
 SEEN_SECONDS = 3600.0
-"""How long an accepted token counts as known, whatever other clients of its address send."""
+"""How long an accepted token counts as known, whatever other clients of its address send. A refused token
+counts once within this time, however often a client sends it."""
 MAX_REVIEWS = 4096
 MAX_REVIEWS_AT_ONCE = 32
 """Requests to the API server that any number of clients cause at the same time."""
@@ -50,9 +53,12 @@ class Caller:
     Fields:
         name: as in the audit.
         fleet: the only fleet of a static key, as namespace and name; None for an account.
+        credential: digest of the token or key. Limits of one credential never count another one, also
+            behind a proxy, whose clients have one address.
     """
 
     name: str
+    credential: str
     uid: str = ""
     groups: tuple[str, ...] = ()
     extra: dict[str, list[str]] = field(default_factory=dict)
@@ -69,7 +75,8 @@ class Authenticator:
 
     Args:
         audiences: Audiences of which a token must have one; empty for the API server's own.
-        unknown_per_second: Refused tokens of one address. Beyond it, its unknown tokens are not reviewed.
+        unknown_per_second: Different refused tokens of one address. Beyond it, no token is reviewed that comes
+            from there for the first time.
     """
 
     def __init__(
@@ -90,11 +97,13 @@ class Authenticator:
         self._accepted: TtlCache[bytes, Caller] = TtlCache(MAX_REVIEWS, monotonic)
         self._refused: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
         self._seen: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
+        self._counted: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
         self._shared_calls: SharedCalls[bytes, Caller | str] = SharedCalls()
         self._slots = asyncio.Semaphore(MAX_REVIEWS_AT_ONCE)
         self._unknown = Rate(
             unknown_per_second,
             monotonic,
+            who="address",
             what="unknown tokens",
             flag="--unknown-tokens-per-second",
         )
@@ -155,23 +164,29 @@ class Authenticator:
         if not self._keys.allow(key, namespace, fleet):
             return None
         # Two trainers with two keys are two drivers of the fleet, and share no idempotency key.
-        mark = hashlib.sha256(key.encode()).hexdigest()[:_MARK_DIGITS]
-        return Caller(name=f"key:{namespace}/{fleet}:{mark}", fleet=(namespace, fleet))
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        name = f"key:{namespace}/{fleet}:{digest[:_MARK_DIGITS]}"
+        return Caller(name=name, credential=digest, fleet=(namespace, fleet))
 
     async def _bounded_review(self, token: str, digest: bytes, address: str) -> Caller | str:
         async with self._slots:
-            if self._seen.get(digest) is None:
+            is_seen = self._seen.get(digest) is not None
+            is_counted = self._counted.get(digest) is not None
+            if not (is_seen or is_counted):
                 self._unknown.check(address)
-            known = await self._review(token)
+            known = await self._review(token, digest)
             if isinstance(known, Caller):
                 self._accepted.put(digest, known, ACCEPTED_SECONDS)
                 self._seen.put(digest, known.name, SEEN_SECONDS)
-            else:
-                self._refused.put(digest, known, REFUSED_SECONDS)
+                return known
+            is_again = is_counted and not is_seen
+            self._refused.put(digest, known, REFUSED_AGAIN_SECONDS if is_again else REFUSED_SECONDS)
+            if not is_counted:
                 self._unknown.count(address)
+                self._counted.put(digest, known, SEEN_SECONDS)
         return known
 
-    async def _review(self, token: str) -> Caller | str:
+    async def _review(self, token: str, digest: bytes) -> Caller | str:
         """The caller of a token, or why it is refused."""
         spec: dict[str, Any] = {"token": token}
         if self._audiences:
@@ -186,6 +201,7 @@ class Authenticator:
         user = status["user"]
         return Caller(
             name=user["username"],
+            credential=digest.hex(),
             uid=user.get("uid", ""),
             groups=tuple(user.get("groups") or ()),
             extra=user.get("extra") or {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from aiohttp import web
 from fleet_api.authentication import Authenticator, Caller
 from fleet_api.authorization import Authorizer, Right
 from fleet_api.fleets import Fleet, Fleets, check_name
+from fleet_api.limits import RATE, Rate
 from fleet_api.problems import Problem
 from fleet_api.ttl_cache import TtlCache
 from rlfleet.ports import Kind
@@ -104,12 +106,15 @@ class Admission:
         authenticator: Authenticator,
         authorizer: Authorizer,
         *,
+        refused: Rate,
         monotonic: Callable[[], float],
     ) -> None:
+        """`refused`: the rate of requests without a caller, by address and credential."""
         self._fleets = fleets
         self._seen: TtlCache[tuple[str, str], Fleet] = TtlCache(MAX_FLEETS, monotonic)
         self._authenticator = authenticator
         self._authorizer = authorizer
+        self._refused = refused
 
     def to(self, handler: Handler, access: Access) -> Callable[[web.Request], Awaitable[Any]]:
         """A handler of aiohttp that runs this one for callers with this access."""
@@ -121,18 +126,10 @@ class Admission:
 
     async def _call(self, request: web.Request, access: Access) -> Call:
         # Nothing about a fleet, not even its existence, is read for a caller without the right.
-        namespace = check_name(request.match_info["namespace"], "namespace")
-        name = check_name(request.match_info["name"], "fleet")
-        path_key = request.match_info.get("key")
-        if path_key is not None:
-            caller = self._authenticator.holder(path_key, namespace, name)
-        else:
-            authorization = request.headers.get("Authorization", "")
-            caller = await self._authenticator.caller(
-                authorization, namespace, name, request.remote or ""
-            )
+        key = namespace, name = request.match_info["namespace"], request.match_info["name"]
+        caller = await self._caller(request, namespace, name)
         request[AUDITED].caller = caller.name
-        key = (namespace, name)
+        request[RATE].take(caller.credential)
 
         async def require(right: Right) -> None:
             await self._authorizer.require(caller, right, key)
@@ -149,6 +146,23 @@ class Admission:
         request[AUDITED].authorized = True
         return Call(request=request, caller=caller, fleet=fleet, weights=weights, require=require)
 
+    async def _caller(self, request: web.Request, namespace: str, name: str) -> Caller:
+        """The caller. Errors: Problem 401, 404, 429; those of `Cluster`."""
+        path_key = request.match_info.get("key")
+        authorization = request.headers.get("Authorization", "")
+        try:
+            check_name(namespace, "namespace")
+            check_name(name, "fleet")
+            if path_key is not None:
+                return self._authenticator.holder(path_key, namespace, name)
+            address = address_of(request)
+            return await self._authenticator.caller(authorization, namespace, name, address)
+        except Problem:
+            # One client that repeats a refused request must not stop the others behind its proxy.
+            sent = hashlib.sha256((path_key or authorization).encode(errors="replace"))
+            self._refused.take(f"{address_of(request)} {sent.hexdigest()}")
+            raise
+
     async def _fleet(self, namespace: str, name: str, access: Access) -> Fleet:
         key = (namespace, name)
         fleet = self._seen.get(key) if access is Access.PROXY else None
@@ -156,6 +170,11 @@ class Admission:
             fleet = await self._fleets.fleet(namespace, name)
             self._seen.put(key, fleet, FLEET_SECONDS)
         return fleet
+
+
+def address_of(request: web.Request) -> str:
+    """The address of the client, or of the proxy in front of it; empty if it is gone."""
+    return request.remote or ""
 
 
 def externally_managed(fleet: Fleet) -> Problem:

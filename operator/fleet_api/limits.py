@@ -14,17 +14,18 @@ from fleet_api.problems import Problem, busy
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_CLIENTS = 10_000
-"""Largest number of addresses whose rate is known. The one that was silent longest is forgotten first."""
+"""Largest number of clients whose rate is known. The one that was silent longest is forgotten first."""
 BURST_SECONDS = 2.0
 """A client may send the requests of this time at once."""
 
 
 class Rate:
-    """A token bucket for each client address.
+    """A token bucket for each client.
 
     Args:
-        per_second: Events that each address may cause on average.
+        per_second: Events that each client may cause on average.
         monotonic: Seconds of a clock that only grows.
+        who: What distinguishes clients, in messages.
         what: Name of these events in messages.
         flag: The flag that sets `per_second`, for messages.
     """
@@ -34,35 +35,38 @@ class Rate:
         per_second: float,
         monotonic: Callable[[], float],
         *,
+        who: str = "credential",
         what: str = "requests",
         flag: str = "--requests-per-second",
     ) -> None:
         self._per_second = per_second
         self._most = max(1.0, per_second * BURST_SECONDS)
         self._monotonic = monotonic
-        self._message = f"this address sends more than {per_second:g} {what} a second; send fewer, or raise {flag}"
+        self._message = (
+            f"this {who} sends more than {per_second:g} {what} a second; send fewer, or raise {flag}"
+        )
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, address: str) -> None:
+    def take(self, client: str) -> None:
         """Count a request. Errors: Problem 429."""
-        self._require(self.count(address))
+        self._require(self.count(client))
 
-    def count(self, address: str) -> float:
-        """Count an event, even beyond the limit. Returns: how many the address had left before."""
-        left = self._left_of(address)
-        self._left.pop(address, None)
-        self._left[address] = (max(0.0, left - 1), self._monotonic())
+    def count(self, client: str) -> float:
+        """Count an event, even beyond the limit. Returns: how many the client had left before."""
+        left = self._left_of(client)
+        self._left.pop(client, None)
+        self._left[client] = (max(0.0, left - 1), self._monotonic())
         while len(self._left) > MAX_CLIENTS:
             self._left.popitem(last=False)
         return left
 
-    def check(self, address: str) -> None:
-        """Check that the address may cause one more event. Errors: Problem 429."""
-        self._require(self._left_of(address))
+    def check(self, client: str) -> None:
+        """Check that the client may cause one more event. Errors: Problem 429."""
+        self._require(self._left_of(client))
 
-    def _left_of(self, address: str) -> float:
+    def _left_of(self, client: str) -> float:
         now = self._monotonic()
-        left, at = self._left.get(address, (self._most, now))
+        left, at = self._left.get(client, (self._most, now))
         return min(self._most, left + (now - at) * self._per_second)
 
     def _require(self, left: float) -> None:
@@ -141,6 +145,8 @@ class Slot:
 
 SLOT = web.RequestKey("slot", Slot)
 """The slot of a running request."""
+RATE = web.RequestKey("rate", Rate)
+"""The rate of requests of the kind of a request, by credential."""
 
 
 class Waits:

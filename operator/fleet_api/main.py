@@ -72,6 +72,7 @@ def build(
         fleets,
         authenticator,
         Authorizer(cluster, monotonic=time.monotonic),
+        refused=Rate(settings.requests_per_second, time.monotonic),
         monotonic=time.monotonic,
     )
     proxy = Proxy(

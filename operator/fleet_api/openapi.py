@@ -34,7 +34,7 @@ def document(routes: Iterable[Route], release: str) -> dict[str, Any]:
         _adapters(table), ref_template="#/components/schemas/{model}"
     )
     named = {str(key): schema for (key, _), schema in schemas.items()}
-    paths: dict[str, dict[str, Any]] = {**_root()}
+    paths: dict[str, dict[str, Any]] = {**_root(named["problem"])}
     for route in table:
         operations = paths.setdefault(PREFIX + route.path, {"parameters": _in_path(route.path)})
         operations[route.method.lower()] = _operation(route, named)
@@ -134,13 +134,14 @@ def _in_path(path: str) -> list[dict[str, Any]]:
     ]
 
 
-def _root() -> dict[str, Any]:
+def _root(problem: dict[str, Any]) -> dict[str, Any]:
     """The paths that need no token."""
     text: dict[str, Any] = {"text/plain": {"type": "string"}}
+    shown, busy = {JSON: {"type": "object"}}, {MEDIA_TYPE: problem}
     rows = {
         "/livez": ("Whether the process runs.", {200: text}),
         "/readyz": ("Whether this replica takes requests.", {200: text, 503: text}),
-        "/openapi.json": ("This document.", {200: {JSON: {"type": "object"}}}),
+        "/openapi.json": ("This document.", {200: shown, 429: busy, 503: busy}),
     }
     return {
         path: {

@@ -55,20 +55,20 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
         "may call here (default: none)",
     )
     requests_per_second: float = Field(
-        50, ge=0.1, le=100_000, description="requests of one client address"
+        50, ge=0.1, le=100_000, description="requests with one credential"
     )
     unknown_tokens_per_second: float = Field(
         UNKNOWN_PER_SECOND,
         ge=0.1,
         le=100_000,
-        description="tokens of one client address that are not accepted",
+        description="different tokens of one client address that are not accepted",
     )
     concurrent_requests: int = Field(256, ge=1, le=100_000, description="requests that run at once")
     concurrent_waits: int = Field(
         256, ge=1, le=100_000, description="requests that wait for rollouts or workers at once"
     )
     proxied_requests_per_second: float = Field(
-        1000, ge=0.1, le=100_000, description="requests of one client address that are passed on"
+        1000, ge=0.1, le=100_000, description="requests with one credential that are passed on"
     )
     concurrent_proxied_requests: int = Field(
         4096, ge=1, le=100_000, description="requests that are passed on at once"

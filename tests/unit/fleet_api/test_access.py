@@ -23,11 +23,13 @@ from fleet_api.authentication import (
     ACCEPTED_SECONDS,
     MAX_REVIEWS,
     MAX_REVIEWS_AT_ONCE,
+    REFUSED_AGAIN_SECONDS,
+    REFUSED_SECONDS,
     Authenticator,
 )
 from fleet_api.authorization import Authorizer, Right
 from fleet_api.keys import StaticKeys
-from fleet_api.limits import MAX_BODY_BYTES, Rate, Slots
+from fleet_api.limits import MAX_BODY_BYTES, MAX_CLIENTS, Rate, Slots
 from fleet_api.problems import Problem
 from fleet_api.route import READING_METHODS
 from fleet_api.ttl_cache import TtlCache
@@ -408,20 +410,91 @@ async def test_an_unknown_path_and_an_unknown_method_are_problems(api: Api) -> N
     assert (status, problem["reason"]) == (405, "MethodNotAllowed")
 
 
-def test_an_address_that_sends_too_fast_is_refused_until_it_has_waited() -> None:
+def test_a_client_that_sends_too_fast_is_refused_until_it_has_waited() -> None:
     now = [0.0]
     rate = Rate(2, lambda: now[0])
     for _ in range(4):
-        rate.take("10.0.0.1")
+        rate.take("one")
     with pytest.raises(Problem) as refused:
-        rate.take("10.0.0.1")
+        rate.take("one")
     assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
-    rate.take("10.0.0.2")
+    rate.take("another")
 
     now[0] = 0.6
-    rate.take("10.0.0.1")
+    rate.take("one")
     with pytest.raises(Problem):
-        rate.take("10.0.0.1")
+        rate.take("one")
+
+
+def test_the_number_of_clients_whose_rate_is_known_is_bounded() -> None:
+    rate = Rate(2, lambda: 0.0)
+    for number in range(MAX_CLIENTS + 100):
+        rate.take(f"invented-{number}")
+
+    assert len(rate._left) == MAX_CLIENTS
+
+
+class TestBehindOneProxy:
+    """All clients have one address."""
+
+    @pytest.fixture
+    def flags(self) -> list[str]:
+        return ["--requests-per-second=5", "--proxied-requests-per-second=5"]
+
+    @pytest.mark.parametrize("refused", ["expired-token", None, "malformed token"])
+    @pytest.mark.parametrize("path", [STATE, "/v1/models"])
+    async def test_a_client_whose_credentials_are_refused_uses_up_its_own_requests_only(
+        self, api: Api, refused: str | None, path: str
+    ) -> None:
+        statuses = [(await api.get(path, refused))[0] for _ in range(40)]
+
+        assert set(statuses) == {401, 429}
+        assert api.cluster.count(TOKEN_REVIEWS) <= 1
+        assert (await api.get(STATE, READER))[0] == 200
+        assert (await api.get(STATE, "another-unknown-token"))[0] == 401
+        assert (await api.get(STATE, TRAINER))[0] == 200
+
+    async def test_a_caller_that_sends_too_fast_does_not_slow_the_others(self, api: Api) -> None:
+        (api.keys / "rl.policy").write_text(f"{STATIC_KEY}\nanother-key-of-policy\n")
+        for fast, slow in ((READER, TRAINER), (STATIC_KEY, "another-key-of-policy")):
+            statuses = [(await api.get(STATE, fast))[0] for _ in range(40)]
+            assert set(statuses) == {200, 429}
+            assert (await api.get(STATE, slow))[0] == 200
+
+    async def test_the_open_document_and_unknown_paths_use_up_no_requests_of_callers(
+        self, api: Api
+    ) -> None:
+        for path in ("//openapi.json", "//nothing"):
+            statuses = {(await api.get(path, READER))[0] for _ in range(40)}
+            assert 429 in statuses
+        assert (await api.get(STATE, READER))[0] == 200
+
+    async def test_many_clients_with_expired_tokens_do_not_stop_new_ones(self) -> None:
+        now, cluster = [0.0], FakeCluster()
+        known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: now[0])
+        for second in range(120):
+            now[0] = float(second)
+            for number in range(100):
+                with pytest.raises(Problem):
+                    await known.caller(f"Bearer expired-{number}", "rl", "policy", "proxy")
+        reviews = cluster.count(TOKEN_REVIEWS)
+
+        assert await known.caller(f"Bearer {TRAINER}", "rl", "policy", "proxy")
+        assert reviews < 100 * (2 + 120 / REFUSED_AGAIN_SECONDS)
+
+    async def test_a_token_that_worked_is_looked_at_again_soon_after_a_refusal(self) -> None:
+        now, cluster = [0.0], FakeCluster()
+        known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: now[0])
+        await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
+        user = cluster.users.pop(READER)
+        for _ in range(3):  # the API server's authenticator fails for a while
+            now[0] += ACCEPTED_SECONDS
+            with pytest.raises(Problem):
+                await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
+        cluster.users[READER] = user
+        now[0] += REFUSED_SECONDS
+
+        assert await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
 
 
 def test_no_more_requests_run_than_there_are_slots() -> None:
