@@ -11,8 +11,8 @@ from rlfleet.errors import NotFound, Unavailable
 from rlfleet.ports import Change, GoneError, Kind, Place
 from rlfleet.resources import WeightVersion
 
-WINDOW_SECONDS = 30.0
-"""Longest time of one watch. A connection that died unnoticed hides changes for no longer."""
+WINDOW_SECONDS = 28.0
+"""Longest time of one watch. A connection that died unnoticed hides changes for less than 30 seconds."""
 PATIENCE_SECONDS = 60.0
 """How long a server may fail before the failure is reported, unless the caller sets a deadline."""
 _FIRST_PAUSE_SECONDS = 0.2

@@ -32,8 +32,8 @@ from rlfleet.sending import (
     broken,
 )
 
-_GRACE_SECONDS = 5.0
-"""How much later than requested a watch may end."""
+_SPARE_SECONDS = 5.0
+"""How much earlier than the client the server ends a watch: one that is silent for longer is broken."""
 
 
 class _Kube(ABC):
@@ -121,9 +121,9 @@ class _Kube(ABC):
             "watch": "1",
             "resourceVersion": since,
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(max(1, math.ceil(seconds))),
+            "timeoutSeconds": str(max(1, math.ceil(seconds - _SPARE_SECONDS))),
         }
-        return self._request(token, "GET", kind, params, read_seconds=seconds + _GRACE_SECONDS)
+        return self._request(token, "GET", kind, params, read_seconds=seconds)
 
     def _broken(self, error: httpx.TransportError) -> RlfleetError:
         return broken(error, self._access.server, "check server and authority in the kubeconfig")

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 HEADER = "Last-Event-ID"
 MEANING = "Id of the last event that the client has; the stream continues after it."
-HEARTBEAT_SECONDS = 15.0
+HEARTBEAT_SECONDS = 10.0
 STREAM_SECONDS = 300.0
 """Longest time of one stream. The next one needs a valid token again, and clients reconnect by themselves."""
 WRITE_SECONDS = 30.0

@@ -42,9 +42,7 @@ class Rate:
         self._per_second = per_second
         self._most = max(1.0, per_second * BURST_SECONDS)
         self._monotonic = monotonic
-        self._message = (
-            f"this {who} sends more than {per_second:g} {what} a second; send fewer, or raise {flag}"
-        )
+        self._message = f"this {who} sends more than {per_second:g} {what} a second; send fewer, or raise {flag}"
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str) -> None:

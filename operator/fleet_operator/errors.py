@@ -2,7 +2,8 @@
 
     FleetError
     ├── Retryable     temporary: try again, after `after_seconds` if given (429, 5xx, timeouts)
-    │   └── Unknown   the request was sent and no answer came: observe before repeating
+    │   ├── Unknown   the request was sent and no answer came: observe before repeating
+    │   └── Silent    a watch delivered nothing for longer than one does that works
     ├── Conflict      the object has changed: observe again, without a log line (409, failed preconditions)
     ├── NotFound      the object does not exist (404)
     └── Terminal      the same request fails again until the spec or the cluster changes (400, 403, 422)
@@ -30,6 +31,10 @@ class Retryable(FleetError):
 
 class Unknown(Retryable):
     """The request was sent, and may have taken effect."""
+
+
+class Silent(Retryable):
+    """A watch delivered nothing, not even its end, for longer than one does that works."""
 
 
 class Conflict(FleetError):

@@ -12,6 +12,10 @@ from fleet_worker.protocol import Epoch, Reason, Word, WorkerState
 Json = dict[str, Any]
 
 
+WATCH_SILENCE_SECONDS = 28
+"""A watch that is silent for so long is broken: the server ends each one sooner."""
+
+
 class Kube(Protocol):
     """The Kubernetes API in raw JSON. Paths are absolute, as in the API reference.
 
@@ -37,7 +41,10 @@ class Kube(Protocol):
         """Delete an object if it has this uid. No error if it is gone."""
 
     def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[Json]:
-        """Stream watch events until the server ends the stream."""
+        """Stream watch events until the server ends the stream.
+
+        Errors: `Silent` after `WATCH_SILENCE_SECONDS` without an event.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from typing import Any
 from tests.support.crd_checks import PLURALS, checker
 
 from fleet_operator.api.names import FIELD_MANAGER
-from fleet_operator.errors import Conflict, FleetError, NotFound, Terminal, Unknown
-from fleet_operator.ports import Json
+from fleet_operator.errors import Conflict, FleetError, NotFound, Silent, Terminal, Unknown
+from fleet_operator.ports import WATCH_SILENCE_SECONDS, Json
 
 
 @dataclass
@@ -88,6 +88,7 @@ class FakeKube:
         page_size: pages are no larger than this, whatever the limit of the request.
         events_per_watch: a watch breaks after this many events.
         watch_delay_seconds: every event comes so late.
+        mutes: says of a watch whether it delivers nothing from now on.
     """
 
     cluster: FakeCluster
@@ -101,6 +102,7 @@ class FakeKube:
     watch_delay_seconds: float = 0
     watch_error: FleetError | None = None
     bookmark_first: bool = False
+    mutes: Callable[[str], bool] = field(default=lambda _path: False)
     requests: list[tuple[str, str]] = field(default_factory=list)
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
@@ -174,6 +176,9 @@ class FakeKube:
                         raise self.watch_error
                     return
                 await asyncio.sleep(self.watch_delay_seconds)
+                if self.mutes(path):
+                    await asyncio.sleep(WATCH_SILENCE_SECONDS)
+                    raise Silent(path)
                 since, sent = version, sent + 1
                 yield {"type": kind, "object": copy.deepcopy(body)}
             if self.cluster.version == looked_at:  # else something came while these were sent

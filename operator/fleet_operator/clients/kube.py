@@ -21,14 +21,12 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
 from fleet_operator.api.names import FIELD_MANAGER
-from fleet_operator.errors import Conflict, NotFound, Retryable, Terminal, Unknown
-from fleet_operator.ports import Json
+from fleet_operator.errors import Conflict, NotFound, Retryable, Silent, Terminal, Unknown
+from fleet_operator.ports import WATCH_SILENCE_SECONDS, Json
 
 REQUEST_TIMEOUT_SECONDS = 15.0
 REQUESTS_AT_ONCE = 64
 """Watches do not count: there is one per namespace and kind, and it would occupy a place forever."""
-WATCH_SILENCE_SECONDS = 70.0
-"""A watch with bookmarks sends an event at least once a minute. A silent one is broken."""
 
 
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
@@ -134,7 +132,7 @@ class KubeClient:
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[Json]:
         """Stream watch events until the server ends the stream.
 
-        Errors: `Conflict` if the resourceVersion is too old (410): list again.
+        Errors: `Conflict` if the resourceVersion is too old (410): list again. `Silent` if nothing comes.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_read=WATCH_SILENCE_SECONDS)
         response = await self._send("GET", path, {**params, "watch": "1"}, None, None, timeout)
@@ -145,7 +143,10 @@ class KubeClient:
                 if kind == "ERROR":
                     _raise(int(found.get("code") or 500), found, "GET", path)
                 yield {"type": kind, "object": found}
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        except TimeoutError as error:
+            seconds = WATCH_SILENCE_SECONDS
+            raise Silent(f"the watch of {path} delivered nothing for {seconds:g} s") from error
+        except (aiohttp.ClientError, ValueError) as error:
             raise Retryable(f"the watch of {path} broke: {_message_of(error)}") from error
         finally:
             response.close()

@@ -14,6 +14,7 @@ from typing import Any
 import kopf
 
 from fleet_operator.api import names
+from fleet_operator.ports import WATCH_SILENCE_SECONDS
 from fleet_operator.runtime.backoff import Backoff
 from fleet_operator.runtime.list_watch import (
     FIRST_RETRY_SECONDS,
@@ -82,13 +83,13 @@ def build_registry(store: Store, listed: Callable[[], None]) -> kopf.OperatorReg
 
 
 def build_settings() -> kopf.OperatorSettings:
-    """Settings that notice a patch within milliseconds, and a dead watch within about a minute."""
+    """Settings that notice a patch within milliseconds, and replace a silent watch as `ListWatch` does."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True  # no rights on CRDs and namespaces are needed
     settings.posting.enabled = False  # `event_recorder` posts Events
     settings.watching.server_timeout = random.randint(*SERVER_TIMEOUT_SECONDS)  # noqa: S311 - no secret
     settings.watching.connect_timeout = 5
-    settings.watching.inactivity_timeout = 70
+    settings.watching.inactivity_timeout = WATCH_SILENCE_SECONDS
     settings.networking.request_timeout = 15
     settings.networking.error_backoffs = RandomWaits()
     settings.queueing.idle_timeout = 1

@@ -3,6 +3,11 @@
 A list comes in pages. A watch uses bookmarks, so that a broken stream resumes at its resourceVersion. On
 410 the objects are listed again.
 
+The server ends each stream after less than half a minute. A quiet one may have had no bookmark until then: the
+server sends none without a change of the kind. So a stream that delivers nothing for longer, not even its
+end, is broken, for example because a proxy on the way has lost it, and is replaced. If the next one is silent,
+too, the objects are listed each time, and the read counts as failing.
+
 Streams that broke together return one by one. Each waits for a random time that doubles with every
 failure, and at least as long as the server asks for. Streams that began together end at different times.
 """
@@ -17,15 +22,16 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from fleet_operator.api import names
-from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Terminal
+from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Silent, Terminal
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
 CHUNK = 500
-SERVER_TIMEOUT_SECONDS = (300, 600)
-"""A stream ends by itself after a time between these. Source: client-go, `minWatchTimeout`."""
+SERVER_TIMEOUT_SECONDS = (15, 25)
+"""The server ends a stream after a time between these, less than the silence after which it counts as
+broken."""
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.4, 10.0
 TRY_SECONDS = 2.0
 
@@ -142,6 +148,7 @@ class ListWatch:
         self._kube = kube
         self._sink = sink
         self._version = ""
+        self._silent = False
         self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self.synced = asyncio.Event()
         self.tried = asyncio.Event()
@@ -160,6 +167,9 @@ class ListWatch:
                 if await self._watch():
                     continue
                 self._on_read(self._watch_read, None)
+            except Silent as error:
+                self._note_silence(error)
+                continue
             except (Conflict, NotFound) as error:
                 self._version = ""  # Too old to resume from: list again.
                 message = str(error)
@@ -172,8 +182,22 @@ class ListWatch:
             logger.warning("watch of %s: %s; next attempt in %.1f s", self._plural, message, delay)
             await asyncio.sleep(delay)
 
+    def _note_alive(self) -> None:
+        """Note that a stream works."""
+        self._on_read(self._watch_read, None)
+        self._backoff.reset()
+        self._silent = False
+
+    def _note_silence(self, error: Silent) -> None:
+        """Note that a stream was silent to its end. The first time, what it missed comes in the next one."""
+        if self._silent:
+            self._version = ""
+            self._on_read(self._watch_read, error)
+        self._silent = True
+        logger.info("%s, and is replaced", error)
+
     def _report(self, read: Read, error: FleetError) -> None:
-        # A broken watch resumes at once and may be quiet for a minute: only a refusal counts.
+        # A broken watch resumes at once and may be quiet for a while: only a refusal counts.
         passes = read is self._watch_read and not isinstance(error, Terminal)
         self._on_read(read, None if passes else error)
         if isinstance(error, Terminal):
@@ -195,7 +219,12 @@ class ListWatch:
         self.tried.set()
 
     async def _watch(self) -> bool:
-        """Follow one stream to its end. Returns: whether it delivered an event."""
+        """Follow one stream to its end. Returns: whether it delivered an event, or ended at its time.
+
+        Errors: those of the API.
+        """
+        clock = asyncio.get_running_loop().time
+        begun = clock()
         params = {
             "labelSelector": f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}",
             "allowWatchBookmarks": "true",
@@ -205,9 +234,8 @@ class ListWatch:
         alive = False
         async for event in self._kube.watch(self._path, params):
             if not alive:
-                self._on_read(self._watch_read, None)
+                self._note_alive()
             alive = True
-            self._backoff.reset()
             body = event["object"]
             self._version = body["metadata"]["resourceVersion"]
             match event["type"]:
@@ -217,4 +245,7 @@ class ListWatch:
                     self._sink.remove(body["metadata"]["uid"])
                 case _:
                     pass  # A bookmark carries only the version.
+        if not alive and clock() - begun >= SERVER_TIMEOUT_SECONDS[0]:
+            self._note_alive()
+            alive = True
         return alive

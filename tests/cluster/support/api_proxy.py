@@ -85,6 +85,7 @@ class ApiProxy:
         self.port = 0
         self._server = server
         self._streams: dict[int, web.Request] = {}
+        self._muted: set[int] = set()
         self._runner: web.AppRunner
         self._upstream: Client
 
@@ -153,6 +154,11 @@ class ApiProxy:
             _reset(stream)
         return len(streams)
 
+    def mute_watches(self) -> set[str]:
+        """Let nothing through any more in the streams that are open, not even their ends. Returns: the paths."""
+        self._muted |= self._streams.keys()
+        return {stream.path for stream in self._streams.values()}
+
     def cut_off(self) -> None:
         """From now on nothing gets through, and what was open is cut: the network is gone."""
         self._gone = True
@@ -219,13 +225,17 @@ class ApiProxy:
         try:
             async with asyncio.timeout(limit):
                 async for chunk in answer.content.iter_any():
-                    await response.write(chunk)
+                    if id(request) not in self._muted:
+                        await response.write(chunk)
+                if id(request) in self._muted:
+                    await asyncio.Event().wait()  # until the operator closes the connection
         except TimeoutError:
             return _reset(request)
         except ConnectionError:
             pass  # The operator has gone, or the test cut the watches.
         finally:
             self._streams.pop(id(request), None)
+            self._muted.discard(id(request))
         return response
 
     def _note(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import weakref
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Self
 
 import pytest
@@ -15,8 +17,9 @@ from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.virtual_time import now
 
 from fleet_operator.api import names
-from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Terminal
-from fleet_operator.runtime.list_watch import Read
+from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Silent, Terminal
+from fleet_operator.ports import WATCH_SILENCE_SECONDS
+from fleet_operator.runtime.list_watch import FIRST_RETRY_SECONDS, Read
 from fleet_operator.runtime.pod_informer import PodInformer
 
 KEY = ("rl", "policy")
@@ -392,10 +395,79 @@ class TestStreams:
             async with Watching(client, *(f"team-{n}" for n in range(50))):
                 await asyncio.sleep(1)
             assert len(asked) == 50
-            assert len(set(asked)) > 20
-            assert all(300 <= seconds <= 600 for seconds in asked)
+            assert len(set(asked)) > 5
+            # With a silence of 28 s, and the longest wait before the next one, nothing takes 30 s.
+            assert all(15 <= seconds <= WATCH_SILENCE_SECONDS - 3 for seconds in asked)
+            assert WATCH_SILENCE_SECONDS + FIRST_RETRY_SECONDS <= 30
 
         virtual_time.run(story())
+
+    def test_a_stream_that_delivers_nothing_any_more_hides_a_change_for_at_most_30_seconds(
+        self, caplog
+    ):
+        async def story() -> None:
+            cluster = FakeCluster()
+            client = cluster.client()
+            async with Watching(client) as watching:
+                put(cluster, pod(0))
+                await asyncio.sleep(1)
+                client.mutes = lambda _path: True
+                put(cluster, pod(1))
+                await asyncio.sleep(1)
+                client.mutes = lambda _path: False  # for the next one
+                await asyncio.sleep(29)
+                assert watching.ordinals() == [0, 1]
+            assert client.requests.count(("GET", "/api/v1/pods")) == 1
+
+        virtual_time.run(story())
+        assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
+
+    def test_while_all_streams_are_silent_the_objects_are_listed_and_the_read_counts_as_failing(
+        self,
+    ):
+        async def story() -> None:
+            cluster, outcomes = FakeCluster(), list[tuple[Read, FleetError | None]]()
+            client = cluster.client()
+            informer = PodInformer(
+                client, (None,), lambda _key: None, lambda *outcome: outcomes.append(outcome)
+            )
+            running = asyncio.create_task(informer.run())
+            await informer.tried()
+            client.mutes = lambda _path: True
+            for ordinal in range(5):
+                put(cluster, pod(ordinal))
+                await asyncio.sleep(60)
+                assert len(informer.pods_of(KEY)) == ordinal + 1
+            watch = Read("watch", "pods", None)
+            assert [e for r, e in outcomes if r == watch if isinstance(e, Silent)]
+            client.mutes = lambda _path: False
+            put(cluster, pod(9))
+            await asyncio.sleep(60)
+            assert outcomes[-1] == (watch, None)
+            running.cancel()
+            await asyncio.wait([running])
+
+        virtual_time.run(story())
+
+    def test_a_stream_that_ends_at_its_time_without_an_event_is_followed_by_the_next_one(
+        self, caplog
+    ):
+        async def story() -> None:
+            client = FakeCluster().client()
+
+            async def quiet(path: str, params: Mapping[str, str]) -> AsyncIterator[Any]:
+                client.requests.append(("WATCH", path))
+                await asyncio.sleep(int(params["timeoutSeconds"]))
+                for event in ():
+                    yield event
+
+            client.watch = quiet
+            async with Watching(client):
+                await asyncio.sleep(300)
+            assert 12 <= client.requests.count(("WATCH", "/api/v1/pods")) <= 20
+
+        virtual_time.run(story())
+        assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
 
     def test_a_stream_that_breaks_once_an_hour_is_taken_up_within_a_second(self):
         """Earlier breaks do not count once events have come again."""
