@@ -59,7 +59,7 @@ class Fleets:
                 uid=found["metadata"]["uid"],
                 generation=found["metadata"]["generation"],
                 spec=FleetSpec.model_validate(found["spec"]),
-                status=FleetStatus.model_validate(found.get("status") or {}),
+                status=FleetStatus.read(found.get("status") or {}),
             )
         except (ValidationError, RecursionError) as error:
             raise Problem(

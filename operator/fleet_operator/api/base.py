@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
 
 
@@ -41,6 +41,11 @@ def to_field_name(name: str) -> str:
     return _ACRONYMS.sub(lambda found: found[1].upper(), to_camel(name))
 
 
+def at_most(number: int) -> Any:
+    """The default of a list in a status, which is empty, with the most entries that the CRD allows."""
+    return Field(default=(), json_schema_extra={"maxItems": number})
+
+
 R = TypeVar("R", bound="Resource")
 
 
@@ -50,11 +55,18 @@ def renewed(before: R, **fields: Any) -> R:
     A status is computed at every reconcile and rarely changes. Comparing is cheaper than validating, and a
     later comparison with the stored status compares one object with itself.
     """
+    fields = {name: getattr(before, name) for name in before.INHERITED} | fields
     return before if before.__dict__ == fields else type(before)(**fields)
 
 
 class Resource(BaseModel):
     """Base of all parts of a Kubernetes object."""
+
+    READABLE_WITHOUT: ClassVar[frozenset[str]] = frozenset()
+    """Fields in JSON that may be left out of a stored object, if their values cannot be read. Its field
+    `unreadable` says so."""
+    INHERITED: ClassVar[tuple[str, ...]] = ()
+    """Fields that `renewed` takes over unless they are given."""
 
     model_config = ConfigDict(
         frozen=True, extra="ignore", alias_generator=to_field_name, populate_by_name=True

@@ -15,6 +15,7 @@ from typing import Literal
 from fleet_operator.api.base import Resource, Timestamp
 
 MAX_MESSAGE_CHARACTERS = 1024
+MAX_CONDITIONS = 8
 _LEFT_OUT = " [...] "
 
 
@@ -156,6 +157,9 @@ class ConditionReason(StrEnum):
     """The spec asks for an object of another project whose CRD is not installed."""
     WRITE_REFUSED = "WriteRefused"
     """The API server refuses a request of the operator, or has failed to answer it for a minute."""
+    STATUS_UNREADABLE = "StatusUnreadable"
+    """Another release of the operator has written parts of the status that this one cannot read. They stay as
+    they are. A version whose pin is among them is refused."""
     READ_REFUSED = "ReadRefused"
     """The API server refuses to list or watch objects that the operator follows, so its view may be
     outdated."""

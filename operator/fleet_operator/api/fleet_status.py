@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from fleet_operator.api.base import Resource, Timestamp
-from fleet_operator.api.conditions import Condition
+from typing import ClassVar
+
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
+from fleet_operator.api.base import Resource, Timestamp, at_most
+from fleet_operator.api.conditions import MAX_CONDITIONS, Condition
 from fleet_operator.api.router import RouterStatus
 from fleet_operator.api.source import ManifestDigest, WeightSource
+from fleet_operator.api.unread import Status
 
 MAX_LAGGARDS = 20
 MAX_RECYCLED = 20
@@ -59,13 +65,18 @@ class AppliedWeights(Resource):
     Fields:
         source: absent if they came over a collective: such weights cannot be loaded again.
         applied_at: when the operator first saw all of them hold the weights; absent before that.
+        unreadable: another release has written a source or a digest that this one cannot read.
     """
+
+    READABLE_WITHOUT: ClassVar[frozenset[str]] = frozenset({"source", "digest"})
+    """Weights from a kind of source that this release does not know cannot be loaded by it."""
 
     version: str
     source: WeightSource | None = None
     digest: ManifestDigest | None = None
     run_id: str | None = None
     applied_at: Timestamp | None = None
+    unreadable: SkipJsonSchema[bool] = Field(default=False, exclude=True)
 
 
 class ServedVersion(Resource):
@@ -106,12 +117,14 @@ class PinnedAdapter(PinnedWeights):
     adapter: str
 
 
-class FleetStatus(Resource):
+class FleetStatus(Status):
     """The observed state of a fleet.
 
     Fields:
         operator: namespace and name of the Lease whose holder drives the fleet, as `ns/name`.
     """
+
+    LABEL_RECORDS: ClassVar[frozenset[str]] = frozenset({"pinned", "pinnedAdapters"})
 
     observed_generation: int = 0
     operator: str = ""
@@ -123,13 +136,13 @@ class FleetStatus(Resource):
     desired_run_id: str | None = None
     applied_version: str | None = None
     applied: AppliedWeights | None = None
-    versions: tuple[ServedVersion, ...] = ()
-    sources_in_use: tuple[SourceInUse, ...] = ()
-    pinned: tuple[PinnedWeights, ...] = ()
-    pinned_adapters: tuple[PinnedAdapter, ...] = ()
+    versions: tuple[ServedVersion, ...] = at_most(MAX_VERSIONS)
+    sources_in_use: tuple[SourceInUse, ...] = at_most(MAX_SOURCES_IN_USE)
+    pinned: tuple[PinnedWeights, ...] = at_most(MAX_PINNED)
+    pinned_adapters: tuple[PinnedAdapter, ...] = at_most(MAX_PINNED_ADAPTERS)
     workers: WorkerCounts = WorkerCounts()
-    laggards: tuple[Laggard, ...] = ()
-    recycled: tuple[RecycledWorker, ...] = ()
+    laggards: tuple[Laggard, ...] = at_most(MAX_LAGGARDS)
+    recycled: tuple[RecycledWorker, ...] = at_most(MAX_RECYCLED)
     endpoint: str = ""
     router: RouterStatus | None = None
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[Condition, ...] = at_most(MAX_CONDITIONS)

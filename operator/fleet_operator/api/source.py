@@ -86,6 +86,16 @@ class Transferred(WeightSource):
 TRANSFERRED = Transferred()
 
 
+class Unreadable(Transferred):
+    """A source of a kind that this release does not know, so that no worker can be asked to load it."""
+
+    def __str__(self) -> str:
+        return "a source that this release of the operator does not know"
+
+
+UNREADABLE = Unreadable()
+
+
 @lru_cache(maxsize=1000)
 def _directory(path: str) -> WeightSource:
     """The source of a path, cached, because a rollout reads its sources at every reconcile."""

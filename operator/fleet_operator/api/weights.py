@@ -10,11 +10,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fleet_operator.api.base import Resource, Timestamp
-from fleet_operator.api.conditions import Condition
+from fleet_operator.api.base import Resource, Timestamp, at_most
+from fleet_operator.api.conditions import MAX_CONDITIONS, Condition
 from fleet_operator.api.fleet import MAX_CHECKPOINT_SECONDS, IntOrPercent, NoneOrPercent, Rollout
-from fleet_operator.api.fleet_status import AppliedWeights, Laggard
+from fleet_operator.api.fleet_status import MAX_LAGGARDS, AppliedWeights, Laggard
 from fleet_operator.api.source import ManifestDigest, VersionLabel, WeightSource
+from fleet_operator.api.unread import Status
 
 MAX_HISTORY = 10
 MAX_CANARY_PODS = 100
@@ -187,7 +188,7 @@ class CanaryVerdict(Resource):
     message: str = ""
 
 
-class WeightsStatus(Resource):
+class WeightsStatus(Status):
     """The observed state of the rollout.
 
     Fields:
@@ -213,14 +214,14 @@ class WeightsStatus(Resource):
     phase_started_at: Timestamp | None = None
     workers: RolloutWorkers = RolloutWorkers()
     workers_applied: str = ""
-    laggards: tuple[Laggard, ...] = ()
+    laggards: tuple[Laggard, ...] = at_most(MAX_LAGGARDS)
     timings: RolloutTimings = RolloutTimings()
     effect: RolloutEffect | None = None
     canary: CanaryVerdict | None = None
     superseded_versions: int = 0
     files_unread: bool = False
-    history: tuple[HistoryEntry, ...] = ()
-    conditions: tuple[Condition, ...] = ()
+    history: tuple[HistoryEntry, ...] = at_most(MAX_HISTORY)
+    conditions: tuple[Condition, ...] = at_most(MAX_CONDITIONS)
 
     def is_about(self, version: str, run_id: str | None) -> bool:
         """Whether this is about a rollout of this version of this run."""

@@ -8,8 +8,14 @@ from typing import Self
 
 from fleet_operator.api.base import renewed
 from fleet_operator.api.fleet_status import AppliedWeights
-from fleet_operator.api.source import TRANSFERRED, WeightSource
-from fleet_operator.core.identity import TRANSFERRED_DIGEST, WeightsId, file_digest, label
+from fleet_operator.api.source import TRANSFERRED, UNREADABLE, Transferred, WeightSource
+from fleet_operator.core.identity import (
+    TRANSFERRED_DIGEST,
+    WeightsId,
+    file_digest,
+    label,
+    same_weights,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +42,10 @@ class Checkpoint:
 
     @property
     def is_transferred(self) -> bool:
-        """Whether no worker can load the weights again: they came over a collective, or the workers that
-        serve them report a source which no resource could have.
+        """Whether no worker can load the weights again: they came over a collective, the workers that serve
+        them report a source which no resource could have, or another release has recorded the source.
         """
-        return self.digest == TRANSFERRED_DIGEST or self.source is TRANSFERRED
+        return self.digest == TRANSFERRED_DIGEST or isinstance(self.source, Transferred)
 
     @property
     def label(self) -> str:
@@ -50,6 +56,8 @@ class Checkpoint:
     def recorded(cls, applied: AppliedWeights) -> Self:
         """Returns the weights of a status."""
         weights = WeightsId(applied.version, applied.run_id, applied.digest)
+        if applied.unreadable and applied.source is None:
+            return cls.passing(weights, UNREADABLE)
         if applied.source is None:
             return cls.transferred(weights)
         return cls.passing(weights, applied.source)
@@ -78,4 +86,5 @@ class Checkpoint:
             digest=file_digest(self.digest),
             run_id=self.run_id,
             applied_at=applied_at,
+            unreadable=before.unreadable and same_weights(self, Checkpoint.recorded(before)),
         )

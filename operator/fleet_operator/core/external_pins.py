@@ -19,11 +19,12 @@ from fleet_operator.api.fleet_status import MAX_PINNED, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts, Workers
-from fleet_operator.core.identity import file_digest, short_digest
+from fleet_operator.core.identity import WeightsId, file_digest, short_digest
 from fleet_operator.core.messages import some
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pins import within_bounds
 from fleet_operator.core.strategies.base import RolloutProblem
+from fleet_operator.core.unread_pins import unread_pins_of
 from fleet_operator.core.worker_view import Standing
 from fleet_operator.counts import agree
 
@@ -40,7 +41,7 @@ def external_pins_of(observed: FleetObserved) -> tuple[PinnedWeights, ...]:
     Of several digests at first sight, the one counts that most workers serve.
     """
     before = observed.status.pinned
-    known = _digests(before)
+    known, unread = _digests(before), unread_pins_of(observed.status)
     votes: dict[_Key, Counter[str]] = {}
     for worker, number in observed.workers.kinds.items():
         named = _served_by(worker)
@@ -50,7 +51,9 @@ def external_pins_of(observed: FleetObserved) -> tuple[PinnedWeights, ...]:
     added = [
         pin
         for key, counted in votes.items()
-        if key not in known and (pin := _pin_of(key, counted.most_common(1)[0][0])) is not None
+        if key not in known
+        and not unread.may_name(WeightsId(key[0]))
+        and (pin := _pin_of(key, counted.most_common(1)[0][0])) is not None
     ]
     if not added:
         return before

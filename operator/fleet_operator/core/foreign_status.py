@@ -28,7 +28,8 @@ P = TypeVar("P", bound=PinnedWeights)
 
 
 def with_record_of(theirs: FleetStatus, *, ours: FleetStatus, base: FleetStatus) -> FleetStatus:
-    """Returns our status with the applied weights and the pins that another process has recorded.
+    """Returns our status with the applied weights and the pins that another process has recorded, and with
+    what cannot be read of theirs.
 
     Their applied weights count if ours are still those of `base`, and if they are newer by the order of
     their pins.
@@ -56,6 +57,7 @@ def with_record_of(theirs: FleetStatus, *, ours: FleetStatus, base: FleetStatus)
             "applied_version": applied.applied_version,
             "pinned": pinned,
             "pinned_adapters": adapters,
+            "unread": theirs.unread,
         }
     )
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pins import Pins
+from fleet_operator.core.unread_pins import unread_pins_of
 
 
 def with_pins_of_lora(observed: FleetObserved, name: str) -> FleetObserved:
@@ -29,7 +30,8 @@ def known_pins(observed: FleetObserved, name: str) -> Pins:
     pinned = _as_seen_by(stored, name).pinned
     digests = {(e.version, e.run_id): e.digest for e in reversed(pinned)}
     entries = _as_seen_by(observed.status, name).pinned
-    return Pins(entries=entries, stored=digests)
+    unread = unread_pins_of(observed.status, name)
+    return Pins(entries=entries, stored=digests, unread=unread)
 
 
 def _as_seen_by(status: FleetStatus, name: str) -> FleetStatus:

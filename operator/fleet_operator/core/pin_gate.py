@@ -1,4 +1,6 @@
-"""Keeps weights without a stored pin, or with another digest than their pin, from serving."""
+"""Keeps weights without a stored pin, with another digest than their pin, or with a pin that cannot be read,
+from serving.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,8 @@ from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.worker_view import WorkerView
 
 _GATED = (Load, Apply, Resume, Admit, PutLora)
+_BRINGS_BYTES = (Load, Apply, Admit, PutLora)
+"""A paused worker that resumes generates with bytes that it had before."""
 
 
 def require_pins(step: Step, pins: Pins, held: Collection[WorkerView] = ()) -> tuple[Step, bool]:
@@ -44,6 +48,8 @@ def require_pins(step: Step, pins: Pins, held: Collection[WorkerView] = ()) -> t
         elif isinstance(action, Pause) and action.pod_uid not in uids:
             named = step.goal
         pin = known.get((named.version, named.run_id)) if named is not None else None
+        if isinstance(action, _BRINGS_BYTES) and pins.is_unread(action):
+            continue
         if named is None or pin is None:
             kept.append(action)
         elif named.digest in {None, pin.digest}:

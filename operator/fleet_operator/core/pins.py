@@ -26,6 +26,7 @@ from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import SourceKey, Workers, source_of
 from fleet_operator.core.identity import Named, file_digest
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.unread_pins import NO_UNREAD_PINS, UnreadPins, unread_pins_of
 from fleet_operator.core.worker_view import Standing
 from fleet_worker import protocol
 
@@ -43,15 +44,21 @@ class Pins:
         entries: newest first, at most 100; pins in use stay. A version that the fleet serves again is newer
             than the one that it served until then.
         stored: digests by version and run that are known to be stored in the status.
+        unread: pins that cannot be read.
     """
 
     entries: tuple[PinnedWeights, ...] = ()
     stored: Mapping[_Key, str] = field(default_factory=dict)
+    unread: UnreadPins = NO_UNREAD_PINS
 
     def of(self, weights: protocol.Named) -> PinnedWeights | None:
         """The pin of a version of a run; None if it has none."""
         key = (weights.version, weights.run_id)
         return next((e for e in self.entries if (e.version, e.run_id) == key), None)
+
+    def is_unread(self, weights: protocol.Named) -> bool:
+        """Whether a version has no pin that can be read, and may have another one."""
+        return self.unread.may_name(weights) and self.of(weights) is None
 
     def resolved(self, target: Checkpoint) -> Checkpoint:
         """The target with the pinned digest, and with the commit of its revision."""
@@ -100,25 +107,26 @@ def served_by(observed: FleetObserved) -> tuple[Checkpoint, ...]:
     return tuple(found)
 
 
-def pins_of(observed: FleetObserved, used: Sequence[Checkpoint]) -> Pins:
+def pins_of(observed: FleetObserved, used: Sequence[Checkpoint], *, adapter: str = "") -> Pins:
     """The pins of a fleet, with new ones from the reports of its workers.
 
-    `used`: the weights in use and the desired ones.
+    `used`: the weights in use and the desired ones. `adapter`: whose pins these are; empty for base weights.
     """
+    unread = unread_pins_of(observed.status, adapter)
     stored = observed.status if observed.stored is None else observed.stored
     digests = {(e.version, e.run_id): e.digest for e in reversed(stored.pinned)}  # as `Pins.of`
     known = {(e.version, e.run_id) for e in observed.status.pinned}
     asked: dict[_Key, Checkpoint] = {}
     for target in used:
-        if (target.version, target.run_id) not in known:
+        if (target.version, target.run_id) not in known and not unread.may_name(target):
             asked.setdefault((target.version, target.run_id), target)
     added = _first_reports(observed.workers, asked) if asked else ()
     if not added:
-        return Pins(entries=observed.status.pinned, stored=digests)
+        return Pins(entries=observed.status.pinned, stored=digests, unread=unread)
     entries = (*added, *observed.status.pinned)
     kept = {(t.version, t.run_id) for t in used}
     bounded = within_bounds(entries, lambda e: (e.version, e.run_id) in kept, most=MAX_PINNED)
-    return Pins(entries=bounded, stored=digests)
+    return Pins(entries=bounded, stored=digests, unread=unread)
 
 
 def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[PinnedWeights, ...]:

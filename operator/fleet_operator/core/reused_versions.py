@@ -25,10 +25,12 @@ REMEDY = (
 def reuse_problem(
     wanted: Checkpoint, known: Iterable[Checkpoint], pins: Pins
 ) -> RolloutProblem | None:
-    """Why the fleet refuses the desired weights: their version names other files. None otherwise.
+    """Why the fleet refuses the desired weights: their version names other files, or may. None otherwise.
 
     `known`: the weights that the fleet serves or starts with, which count until they are pinned.
     """
+    if pins.is_unread(wanted):
+        return _unread(wanted)
     pin = pins.of(wanted)
     before = (pin.digest, pin.source, pin.commit) if pin is not None else _unpinned(wanted, known)
     if before is None:
@@ -56,6 +58,16 @@ def reuse_problem(
             f"spec.digest: {digest}."
         )
     return RolloutProblem(reason=ConditionReason.VERSION_REUSED, message=message, halt=False)
+
+
+def _unread(wanted: Checkpoint) -> RolloutProblem:
+    message = (
+        f"version {label(wanted.version, wanted.run_id)} may name other files: another release of the "
+        "operator has pinned it, and this one cannot read the pin. The fleet stays on the applied version. "
+        "Run the operator of that release or a later one, or publish the files under another version."
+    )
+    reason = ConditionReason.STATUS_UNREADABLE
+    return RolloutProblem(reason=reason, message=message, halt=False)
 
 
 def _unpinned(

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet_status import FleetStatus
+from fleet_operator.api.unread import Status
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.problems import (
@@ -20,6 +21,8 @@ from fleet_operator.core.problems import (
     kept_weights_status,
     with_problems,
 )
+
+_NAMED_AT_MOST = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ def report_undecided(
         "has read no earlier generation, so it does not touch the workers. Repair the spec"
     )
     invalid = [_invalid("spec", message, concerns_weights=True)] if unreadable else []
-    found = [*invalid, *problems]
+    found = [*invalid, *unread_parts(status), *problems]
     concerning = [t for t in found if t.concerns_weights]
     return Report(
         fleet=with_problems(
@@ -98,19 +101,41 @@ def problems_of(observed: FleetObserved) -> tuple[Problem, ...]:
         )
         found.append(_invalid("spec", message, concerns_weights=True))
     found += [_invalid(f"WeightVersion {u.name}", _unread_message(u)) for u in observed.unread]
-    return tuple(found)
+    return (*found, *unread_parts(observed.status))
 
 
 def problems_of_weights(weights: WeightsView) -> tuple[Problem, ...]:
-    """Returns what a WeightVersion reports about its own spec."""
+    """Returns what a WeightVersion reports about its own spec and status."""
+    parts = unread_parts(weights.status)
     if not weights.unreadable:
-        return ()
+        return parts
     message = (
         f"generation {weights.generation} of WeightVersion {weights.name} cannot be read: "
         f"{weights.unreadable}. The last readable spec stays in effect, and no new rollout begins. "
         "Repair the spec"
     )
-    return (_invalid("spec", message),)
+    return (_invalid("spec", message), *parts)
+
+
+def unread_parts(status: Status) -> tuple[Problem, ...]:
+    """Returns what an object reports about a status of which parts cannot be read."""
+    parts = status.unread_parts
+    if not parts:
+        return ()
+    shown = ", ".join(parts[:_NAMED_AT_MOST])
+    more = f" and {len(parts) - _NAMED_AT_MOST} more" if len(parts) > _NAMED_AT_MOST else ""
+    return (
+        Problem(
+            part="status",
+            reason=ConditionReason.STATUS_UNREADABLE,
+            message=(
+                f"this release of the operator cannot read a part of the status: {shown}{more}. Another "
+                "release has written it. It stays as it is, and a version whose pin cannot be read is "
+                "refused. Run the operator of that release, or a later one"
+            ),
+            leaves_ready=True,
+        ),
+    )
 
 
 def unread_status(weights: UnreadWeights, now: datetime) -> WeightsStatus:

@@ -16,7 +16,7 @@ from fleet_operator.api.fleet_status import (
     ServedVersion,
     SourceInUse,
 )
-from fleet_operator.api.source import TRANSFERRED, WeightSource
+from fleet_operator.api.source import Transferred, WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import SourceKey, source_of
 from fleet_operator.core.identity import Named, WeightsId, file_digest, fill_digests, same_weights
@@ -70,7 +70,7 @@ def sources_in_use(observed: FleetObserved, rollout: RolloutPlan) -> tuple[Sourc
     """
     found: dict[tuple[object, object], tuple[WeightSource, Named]] = {}
     for named, source in (*_needed(observed, rollout), *_held(observed)):
-        if len(found) < MAX_SOURCES_IN_USE and source is not TRANSFERRED:
+        if len(found) < MAX_SOURCES_IN_USE and not isinstance(source, Transferred):
             found.setdefault((source.path, source.hugging_face), (source, named))
     in_order = sorted(found.values(), key=lambda e: (e[1].run_id or "", e[1].version, str(e[0])))
     before = observed.status.sources_in_use

@@ -117,6 +117,7 @@ def _idle_status(
 ) -> WeightsStatus:
     before = weights.status
     return WeightsStatus(
+        unread=before.unread,
         observed_generation=weights.generation,
         desired_version=weights.spec.version if isinstance(weights, WeightsView) else None,
         desired_run_id=weights.spec.run_id if isinstance(weights, WeightsView) else None,

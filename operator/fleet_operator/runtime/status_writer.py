@@ -256,6 +256,8 @@ def _note_stored(known: _Written[S] | None, status: S, version: str) -> bool:
     if known is None or known.sending is not None or not is_later(version, known.version):
         return False
     known.written, known.version = status, version
+    if known.computed.unread != status.unread:
+        known.computed = known.computed.model_copy(update={"unread": status.unread})
     return True
 
 

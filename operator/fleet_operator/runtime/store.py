@@ -260,20 +260,8 @@ def is_edited(body: RawObject) -> bool:
 
 
 def status_in(body: RawObject, model: type[S]) -> S:
-    """Returns the readable fields of the stored status. Another release, for example before a rollback of the
-    operator, may have written values that this one does not know.
-    """
-    status = dict(body.get("status") or {})
-    try:
-        return model.model_validate(status)
-    except ValidationError as error:
-        unknown = {str(each["loc"][0]) for each in error.errors()}
-    logger.warning(
-        "status of %s/%s: %s cannot be read, and is ignored",
-        *_key(body),
-        ", ".join(sorted(unknown)),
-    )
-    return model.model_validate({k: v for k, v in status.items() if k not in unknown})
+    """Returns the stored status. Another release may have written parts of it that this one cannot read."""
+    return model.read(body.get("status") or {})
 
 
 def _is_going(body: RawObject) -> bool:

@@ -645,3 +645,34 @@ def test_a_status_is_not_written_again_for_an_event(kind, foreign, later):
         assert await overwritten.decide() == 1
 
     virtual_time.run(story())
+
+
+@pytest.mark.parametrize("kind", ["fleet", "weights"])
+def test_what_another_release_has_written_meanwhile_is_in_the_next_write(kind):
+    """For example a newer operator that led for a moment in an upgrade."""
+
+    async def story() -> None:
+        overwritten = Overwritten(kind)
+        await overwritten.decide()
+        harness = overwritten.harness
+        stored = harness.cluster.objects[f"{overwritten.path}/status"]["status"]
+        condition = READY.to_json() | {"type": "InventedLater"}
+        new = {"newField": 1, "conditions": [*stored["conditions"], condition]}
+        cluster = harness.cluster
+        for path in (FLEET_PATH, WEIGHTS_PATH):
+            cluster.put(path, cluster.objects[path])
+        version = cluster.objects[overwritten.path]["metadata"]["resourceVersion"]
+        await asyncio.sleep(PROGRESS_SECONDS)
+        if kind == "fleet":
+            theirs = FleetStatus.read(stored | new)
+            seen = harness.statuses.fleet(replace(record(harness, theirs), version=version))
+            await harness.write(seen.model_copy(update={"workers": WorkerCounts(serving=2)}))
+        else:
+            view = make_weights("2", status=WeightsStatus.read(stored | new))
+            seen_view = harness.statuses.weights(view, version)
+            changed = {"phase": RolloutPhase.LOADING}
+            await harness.write_weights(view, seen_view.status.model_copy(update=changed))
+        written = cluster.objects[f"{overwritten.path}/status"]["status"]
+        assert written.items() >= new.items()
+
+    virtual_time.run(story())
