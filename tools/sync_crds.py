@@ -1,20 +1,28 @@
-"""Copy `crds/` into the chart, each wrapped in the values that switch it.
+"""Copy `crds/` into the chart, each wrapped in the values that switch it, and their status schemas into the
+operator.
 
     python3 tools/sync_crds.py            write the copies
     python3 tools/sync_crds.py --check    exit 1 if they are out of date
 
 The CRDs are in `templates/`, because helm never upgrades those of a chart's `crds/`. On uninstall, helm
 would delete templates, so they have the policy `keep`.
+
+The operator compares the schemas that the API server serves with those of its own release.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOURCE = REPOSITORY / "crds"
 TARGET = REPOSITORY / "charts" / "rlfleet" / "templates" / "crds"
+SCHEMAS = REPOSITORY / "operator" / "fleet_operator" / "api" / "status_schemas.json"
 
 KEEP = """\
   {{- if .Values.crds.keep }}
@@ -37,12 +45,33 @@ def wrapped(crd: str) -> str:
     )
 
 
+def status_schemas() -> str:
+    """The schemas of the statuses by the plural of the kind, without descriptions."""
+    found = {}
+    for source in sorted(SOURCE.glob("*.yaml")):
+        crd = yaml.safe_load(source.read_text())
+        (version,) = crd["spec"]["versions"]
+        schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]
+        found[crd["spec"]["names"]["plural"]] = _without_descriptions(schema)
+    return json.dumps(found, indent=1, sort_keys=True) + "\n"
+
+
+def _without_descriptions(schema: dict[str, Any]) -> dict[str, Any]:
+    found = {k: v for k, v in schema.items() if k != "description"}
+    if "properties" in schema:
+        inner = schema["properties"].items()
+        found["properties"] = {name: _without_descriptions(each) for name, each in inner}
+    if "items" in schema:
+        found["items"] = _without_descriptions(schema["items"])
+    return found
+
+
 def main() -> None:
     """Write or check."""
     stale = []
-    for source in sorted(SOURCE.glob("*.yaml")):
-        target = TARGET / source.name
-        text = wrapped(source.read_text())
+    wanted = {TARGET / s.name: wrapped(s.read_text()) for s in sorted(SOURCE.glob("*.yaml"))}
+    wanted[SCHEMAS] = status_schemas()
+    for target, text in wanted.items():
         if not target.exists() or target.read_text() != text:
             stale.append(target)
             if "--check" not in sys.argv:

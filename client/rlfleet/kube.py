@@ -41,7 +41,8 @@ class _Kube(ABC):
 
     def __init__(self, access: Access, field_manager: str) -> None:
         self._access = access
-        self._writer = {"fieldManager": field_manager}
+        # Else CRDs of an older release drop a field that they do not know, and the patch succeeds.
+        self._writer = {"fieldManager": field_manager, "fieldValidation": "Strict"}
 
     @property
     def namespace(self) -> str:

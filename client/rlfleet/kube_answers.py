@@ -26,6 +26,9 @@ _GRANT = "give the account this right"
 _OF_TRAINERS = (
     "A trainer needs get, list, watch and patch on its WeightVersion, and get on its fleet"
 )
+_OTHER_CRDS = (
+    "the CRDs of the cluster are of another release than this client: install those of its release"
+)
 _KNOWN: dict[int, tuple[type[Exception], str]] = {
     401: (Unauthorized, "renew the token, or name another context"),
     403: (Forbidden, f"{_GRANT}. {_OF_TRAINERS}"),
@@ -120,6 +123,8 @@ def _error_of(code: int, status: Json, version: str = "?", *, elsewhere: bool = 
         return error(f"{message}; {remedy}")
     if reason == "AlreadyExists":
         return ExistsError(message)
+    if code == 400 and "unknown field" in message:
+        return Refused(version, reason, f"{message}; {_OTHER_CRDS}")
     if code == 422:
         return Refused(version, reason, message)
     if code >= 500 or code in {408, 409, 429}:

@@ -23,6 +23,7 @@ from rlfleet import AsyncWeights, Forbidden, NotFound, Refused, Superseded, Time
 from rlfleet.follow import follow
 from rlfleet.kube import AsyncKube
 from rlfleet.kubeconfig import load_access
+from rlfleet.ports import Kind
 from rlfleet.resources import WeightVersion
 
 ROOT = Path(__file__).parents[2]
@@ -187,6 +188,22 @@ async def test_the_api_server_refuses_what_a_version_may_not_do(
     assert refused.value.reason == "Invalid"
     with pytest.raises(Refused, match=r"spec\.source: may only change together"):
         await blocking(weights.publish, "5", path="/weights/other")
+
+
+async def test_a_field_that_the_crd_does_not_have_is_refused_and_not_dropped(
+    workspace: Workspace,
+) -> None:
+    """As a client finds it whose CRDs are of an older release."""
+    await workspace.make_fleet(replicas=1, version="5")
+    access = load_access(workspace.cluster.kubeconfig, namespace=workspace.namespace)
+    client = AsyncKube(access, "trainer")
+    try:
+        with pytest.raises(Refused, match="spec.newField"):
+            await client.patch(Kind.WEIGHTS, FLEET, {"spec": {"version": "6", "newField": 1}})
+    finally:
+        await client.close()
+
+    assert (await workspace.weights())["spec"]["version"] == "5"
 
 
 async def test_a_status_of_an_older_generation_is_not_an_outcome(workspace: Workspace) -> None:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jsonschema import Draft202012Validator
 from tests.support.crd_checks import PLURALS, checker
 
 from fleet_operator.api.names import FIELD_MANAGER
@@ -29,6 +30,8 @@ class FakeCluster:
     objects: dict[str, Json] = field(default_factory=dict)
     history: list[tuple[int, str, Json]] = field(default_factory=list)
     """resourceVersion, type and object of every event."""
+    served: dict[str, Json] = field(default_factory=dict)
+    """Status schemas by plural, of CRDs of another release."""
     version: int = 100
     compacted: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -209,7 +212,7 @@ class FakeKube:
                 raise NotFound(path)
             if owner["metadata"]["uid"] != uid:
                 raise Conflict(path)
-            _check_status(path, body["status"])
+            _check_status(path, body["status"], self.cluster.served)
             known_version = body["metadata"].get("resourceVersion")
             if known_version not in {None, owner["metadata"]["resourceVersion"]}:
                 raise Conflict(path)
@@ -243,11 +246,13 @@ class FakeKube:
         return answer
 
 
-def _check_status(path: str, status: Json) -> None:
+def _check_status(path: str, status: Json, served: Mapping[str, Json]) -> None:
     """Errors: Terminal if the CRD does not permit the status."""
     plural = path.split("/")[-3]
     if plural in PLURALS:
-        for error in checker(plural, "status").iter_errors(status):
+        other = served.get(plural)
+        checks = Draft202012Validator(other) if other else checker(plural, "status")
+        for error in checks.iter_errors(status):
             raise Terminal(f"422 {path}: {error.json_path}: {error.message}")
 
 

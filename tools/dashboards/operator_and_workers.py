@@ -51,13 +51,11 @@ def _operator() -> Section:
             ),
             number(
                 "Release",
-                "The release of the operators that run.",
-                Query("count by (version) (rlfleet_build_info)", "{{version}}"),
-            ),
-            number(
-                "Python",
-                "The Python that they run on.",
-                Query("count by (python) (rlfleet_build_info)", "{{python}}"),
+                "The release of the operators that run, and their Python.",
+                Query(
+                    "count by (version, python) (rlfleet_build_info)",
+                    "{{version}} on Python {{python}}",
+                ),
             ),
             number(
                 "Failed reconciles (1 h)",
@@ -76,6 +74,12 @@ def _operator() -> Section:
                 "Fleets of other releases",
                 "Fleets in the watched namespaces that another release drives.",
                 Query("max(rlfleet_fleets_of_other_operators)"),
+            ),
+            number(
+                "Missing fields of CRDs",
+                "Parts of statuses that the CRDs of the cluster do not permit.",
+                Query("sum(max by (resource) (rlfleet_operator_crd_missing_fields))"),
+                red_from=1,
             ),
             graph(
                 "Leader",

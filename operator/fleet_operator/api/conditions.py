@@ -160,6 +160,9 @@ class ConditionReason(StrEnum):
     STATUS_UNREADABLE = "StatusUnreadable"
     """Another release of the operator has written parts of the status that this one cannot read. They stay as
     they are. A version whose pin is among them is refused."""
+    CRD_OUTDATED = "CRDOutdated"
+    """The CRDs of the cluster are of another release, and do not permit all that the operator writes into
+    statuses. It writes the rest."""
     READ_REFUSED = "ReadRefused"
     """The API server refuses to list or watch objects that the operator follows, so its view may be
     outdated."""

@@ -1,7 +1,7 @@
 """The operator's own port: /metrics, /livez and /readyz.
 
 Live: the event loop runs, and a leader works on its queue. Ready: this process leads with filled
-caches, or is a standby, so that a Deployment with a standby is complete.
+caches, or is a standby, so that a Deployment with a standby is complete. A ready process may have a warning.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ Check = Callable[[], str]
 """Returns the problem; empty without one."""
 
 
-async def serve(port: int, metrics: Metrics, *, live: Check, ready: Check) -> web.AppRunner:
+async def serve(
+    port: int, metrics: Metrics, *, live: Check, ready: Check, warning: Check = str
+) -> web.AppRunner:
     """Start listening. The caller cleans up the runner.
+
+    `warning`: what `/readyz` says of a process that is ready.
 
     Errors: Terminal if the port is not available.
     """
@@ -31,7 +35,7 @@ async def serve(port: int, metrics: Metrics, *, live: Check, ready: Check) -> we
         return _answer(live())
 
     async def readyz(_: web.Request) -> web.Response:
-        return _answer(ready())
+        return _answer(ready(), warning())
 
     app = web.Application()
     app.router.add_get("/metrics", show_metrics)
@@ -49,5 +53,6 @@ async def serve(port: int, metrics: Metrics, *, live: Check, ready: Check) -> we
     return runner
 
 
-def _answer(problem: str) -> web.Response:
-    return web.Response(status=503 if problem else 200, text=(problem or "ok") + "\n")
+def _answer(problem: str, warning: str = "") -> web.Response:
+    well = f"ok\nwarning: {warning}" if warning else "ok"
+    return web.Response(status=503 if problem else 200, text=(problem or well) + "\n")

@@ -8,9 +8,10 @@ from typing import Any
 
 from fleet_operator.api import names
 from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.errors import NotFound
+from fleet_operator.errors import NotFound, Retryable, Terminal
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.served_schemas import ServedSchemas
 from fleet_operator.runtime.store import is_edited, status_in
 
 logger = logging.getLogger(__name__)
@@ -25,24 +26,39 @@ class StoredStatus:
     edited: bool
 
 
-class KubeStatuses:
-    """The statuses of both resources, as this process writes them."""
+@dataclass(frozen=True, slots=True)
+class WrittenStatus:
+    """A status as it was written. `version`: the new resourceVersion; empty if the object is gone."""
 
-    def __init__(self, kube: Kube, metrics: Metrics) -> None:
+    status: Json
+    version: str
+
+
+class KubeStatuses:
+    """The statuses of both resources, as this process writes them.
+
+    Args:
+        kube: The API.
+        metrics: Counts writes.
+        schemas: What the API server permits; None without checks.
+    """
+
+    def __init__(self, kube: Kube, metrics: Metrics, schemas: ServedSchemas | None = None) -> None:
         self._kube = kube
         self._writes = metrics.writes
+        self._schemas = schemas
 
     async def write(
         self, plural: str, *, namespace: str, name: str, uid: str, status: Json, version: str = ""
-    ) -> str:
+    ) -> WrittenStatus:
         """Replace the operator's fields of a status. Does nothing if the object is gone.
 
         `version`: the resourceVersion that the object must have; empty for any.
 
-        Returns: the new resourceVersion; empty if the object is gone.
-
         Errors: Conflict if the object was recreated or has another resourceVersion.
         """
+        if self._schemas is not None:
+            status = self._schemas.fitting(plural, status)
         self._writes.labels(plural).inc()
         kind = names.FLEET_KIND if plural == names.FLEET_PLURAL else names.WEIGHTS_KIND
         metadata = {"name": name, "namespace": namespace, "uid": uid}
@@ -58,8 +74,12 @@ class KubeStatuses:
             stored = await self._kube.apply(f"{_root(namespace, plural)}/{name}/status", body)
         except NotFound as error:
             logger.debug("status not written: %s", error)
-            return ""
-        return str(stored["metadata"]["resourceVersion"])
+            return WrittenStatus(status, "")
+        except (Terminal, Retryable):
+            if self._schemas is not None:
+                self._schemas.look_soon()
+            raise
+        return WrittenStatus(status, str(stored["metadata"]["resourceVersion"]))
 
     async def read(self, *, namespace: str, name: str, uid: str) -> StoredStatus | None:
         """Returns the stored status of a fleet; None if the fleet is gone."""

@@ -6,7 +6,7 @@ would grow without bound. `status_metrics` has the series of statuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from platform import python_version
 
@@ -110,6 +110,11 @@ class Metrics:
             "rlfleet_rollout_worker_pause_seconds", "Longest pause of a worker in a rollout.",
             (*_FLEET, "kind"), buckets=_SECONDS, registry=registry,
         )  # fmt: skip
+        self._missing = Gauge(
+            "rlfleet_operator_crd_missing_fields",
+            "What the CRD of the cluster does not permit of this operator's statuses.",
+            ("resource",), registry=registry,
+        )  # fmt: skip
         Gauge(
             "rlfleet_build_info", "1 for the operator's release and its Python.",
             ("version", "python"), registry=registry,
@@ -130,6 +135,12 @@ class Metrics:
     def show_silent(self, key: FleetKey, observed: FleetObserved) -> None:
         """Show how many workers of a fleet are silent."""
         self._silent.labels(*key).set(silent_workers(observed))
+
+    def show_missing(self, missing: Mapping[str, Sequence[str]]) -> None:
+        """Show how many parts of statuses the CRDs do not permit, by resource. Empty: not known."""
+        self._missing.clear()
+        for resource, parts in missing.items():
+            self._missing.labels(resource).set(len(parts))
 
     def count_request(self, verb: str, seconds: float) -> None:
         """Count a request to the Kubernetes API, and its time. `verb`: from a fixed list."""

@@ -37,6 +37,7 @@ from fleet_operator.runtime.pod_writer import PodWriter
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.reconcile import Reconciler
 from fleet_operator.runtime.router_objects import RouterObjects
+from fleet_operator.runtime.served_schemas import ServedSchemas
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
@@ -97,7 +98,10 @@ class Operator:
             self._kube, self.store, settings.namespaces, self._note_read
         )
         self.tokens = AdminTokens(KubeSecrets(kube, metrics))
-        statuses = StatusWriter(KubeStatuses(kube, metrics), self.recorder)
+        self.schemas = ServedSchemas(self._kube, self._note_schemas)
+        self.statuses = statuses = StatusWriter(
+            KubeStatuses(kube, metrics, self.schemas), self.recorder
+        )
         metrics.show_statuses(statuses.shown, self.store.replicas_of)
         self.calls = Dispatcher(
             LeaderWorkers(worker_client, lambda: self.lease.is_leader),
@@ -136,7 +140,11 @@ class Operator:
         """Run until `stop` is set. Returns: the exit code."""
         async with AsyncExitStack() as stack:
             runner = await health.serve(
-                self._settings.port, self.metrics, live=self._not_live, ready=self._not_ready
+                self._settings.port,
+                self.metrics,
+                live=self._not_live,
+                ready=self._not_ready,
+                warning=self.schemas.describe,
             )
             stack.push_async_callback(runner.cleanup)
             place = permissions.LeasePlace(
@@ -163,6 +171,7 @@ class Operator:
                 tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
                 tasks.append(asyncio.create_task(self._raise_terms(), name="terms"))
                 tasks.append(asyncio.create_task(self.child_watch.run(), name="children"))
+                tasks.append(asyncio.create_task(self.schemas.run(), name="schemas"))
                 gone = self.resources.keep_forgetting()
                 tasks.append(asyncio.create_task(gone, name="gone"))
                 watching = asyncio.Event()
@@ -213,6 +222,7 @@ class Operator:
         Pods that cannot be listed do not block it. Their fleets report it, and their workers are left
         alone until the list succeeds.
         """
+        await self.schemas.look()
         await self.resources.fill()
         await self.pods.tried()
         self.synced = True
@@ -242,6 +252,13 @@ class Operator:
             for key in self.store.fleet_keys():
                 if read.namespace in {None, key[0]}:
                     self.queue.add(key)
+
+    def _note_schemas(self) -> None:
+        self.metrics.show_missing(self.schemas.missing)
+        self.problems.of_all = self.schemas.problem
+        self.statuses.write_again()
+        for key in self.store.fleet_keys():
+            self.queue.add(key)
 
     def _denied(self, key: FleetKey) -> None:
         self.tokens.note_stale([key])

@@ -49,6 +49,8 @@ class Problems:
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._failing: dict[FleetKey, dict[str, _Failing]] = {}
         self._failing_reads: dict[Read, _Failing] = {}
+        self.of_all: Problem | None = None
+        """A problem of every fleet."""
 
     def note_gone(self, key: FleetKey, parts: Collection[str]) -> None:
         """Forget the failures of parts that the fleet does not have any more."""
@@ -98,6 +100,7 @@ class Problems:
         return (
             *(problem_of(part, f.error) for part, f in parts if self._counts(f)),
             *(read_problem(read, f.error) for read, f in reads if self._counts(f)),
+            *((self.of_all,) if self.of_all is not None else ()),
         )
 
     def _counts(self, failing: _Failing) -> bool:

@@ -47,6 +47,9 @@ class _Written(Generic[S]):
     subject: Subject
     computed: S
     written: S
+    """What is stored, as far as this process knows."""
+    intended: S
+    """What was to be stored with the last write. An older CRD does not permit all of it."""
     written_at: float
     adapter: str = ""
     sending: S | None = None
@@ -96,7 +99,7 @@ class StatusWriter:
         subject = Subject(
             kind=names.FLEET_KIND, namespace=namespace, name=name, uid=uid, fleet=name
         )
-        known = self._fleets.setdefault(uid, _Written(subject, before, before, -NEVER))
+        known = self._fleets.setdefault(uid, _Written(subject, before, before, before, -NEVER))
         if known.computed != before:  # another process has recorded something in the meantime
             status = with_record_of(known.computed, ours=status, base=before)
         self._recorder.post_refused(key)
@@ -117,7 +120,8 @@ class StatusWriter:
             uid=weights.uid,
             fleet=key[1],
         )
-        stored = _Written(subject, weights.status, weights.status, -NEVER)
+        before = weights.status
+        stored = _Written(subject, before, before, before, -NEVER)
         known = self._weights.setdefault(weights.uid, stored)
         known.adapter = _adapter_of(weights)
         for event in weights_events(known.computed, status):
@@ -133,6 +137,13 @@ class StatusWriter:
         """
         known = self._fleets.get(uid) or self._weights.get(uid)
         return known is not None and _is_due(known, asyncio.get_running_loop().time())
+
+    def write_again(self) -> None:
+        """Write all statuses again that are not stored as they were intended: other CRDs are installed."""
+        for fleet in self._fleets.values():
+            fleet.intended = fleet.written
+        for weights in self._weights.values():
+            weights.intended = weights.written
 
     async def write(self, uid: str) -> None:
         """Write the status that was taken over last for this uid, unless it is stored already.
@@ -184,18 +195,19 @@ class StatusWriter:
             del self._keys[key]
 
     async def _write(self, known: _Written[S], plural: str) -> None:
-        if known.computed == known.written:
+        if known.computed == known.intended:
             return
         now = asyncio.get_running_loop().time()
         status, subject = known.computed, known.subject
+        sent = status.to_json()
         known.sending, known.written_at = status, now
         try:
-            version = await self._objects.write(
+            made = await self._objects.write(
                 plural,
                 namespace=subject.namespace,
                 name=subject.name,
                 uid=subject.uid,
-                status=status.to_json(),
+                status=sent,
                 version=self._versions.of(subject.uid),
             )
         except Conflict:
@@ -209,11 +221,13 @@ class StatusWriter:
             raise
         finally:
             known.sending = None
-        known.written, known.lost = status, None
-        if is_later(version, known.version):
-            known.version = version
+        whole = made.status == sent
+        known.written = status if whole else type(status).read(made.status)
+        known.intended, known.lost = status, None
+        if is_later(made.version, known.version):
+            known.version = made.version
         if subject.kind == names.FLEET_KIND:
-            self._versions.note(subject.uid, version)
+            self._versions.note(subject.uid, made.version)
 
     async def _read_again(self, subject: Subject) -> None:
         """Read the status of a fleet that another process has written. A watch can be late or broken, and
@@ -231,7 +245,7 @@ class StatusWriter:
             return
         if is_later(refused, found.version):
             self._versions.note_lower(subject.uid)
-            known.written = found.status
+            known.written = known.intended = found.status
             return
         self._versions.note(subject.uid, found.version)
         _note_record(known, found)
@@ -255,7 +269,8 @@ def _note_stored(known: _Written[S] | None, status: S, version: str) -> bool:
     """
     if known is None or known.sending is not None or not is_later(version, known.version):
         return False
-    known.written, known.version = status, version
+    known.written = known.intended = status
+    known.version = version
     if known.computed.unread != status.unread:
         known.computed = known.computed.model_copy(update={"unread": status.unread})
     return True
@@ -266,7 +281,7 @@ def _adapter_of(weights: WeightsView | UnreadWeights) -> str:
 
 
 def _is_due(known: _Written[Any], now: float) -> bool:
-    stored = known.written if known.sending is None else known.sending
+    stored = known.intended if known.sending is None else known.sending
     differs = known.computed != stored
     recently = now - known.written_at < PROGRESS_SECONDS
     known.held_back = differs and recently and not is_urgent(stored, known.computed)

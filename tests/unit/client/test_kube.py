@@ -82,7 +82,7 @@ def test_a_patch_is_a_merge_patch_with_its_field_manager(run) -> None:
     assert run(patched, answer) == {"metadata": {}}
     (request,) = seen
     assert request.method == "PATCH"
-    assert str(request.url) == f"{ROOT}/weightversions/policy?fieldManager=trainer"
+    assert str(request.url) == f"{ROOT}/weightversions/policy?fieldManager=trainer&fieldValidation=Strict"
     assert request.headers["content-type"] == "application/merge-patch+json"
     assert request.headers["authorization"] == "Bearer first"
     assert json.loads(request.content) == {"spec": {"version": "43"}}
@@ -154,6 +154,11 @@ def test_a_list_selects_one_name_so_that_a_right_on_it_suffices(run) -> None:
         (partial(status, 500, "InternalError"), Unavailable, "500: in its words; try again"),
         (partial(httpx.Response, 502, text="<html>"), Unavailable, "HTTP 502"),
         (partial(status, 400, "BadRequest"), RlfleetError, "400 BadRequest: in its words"),
+        (
+            partial(status, 400, "BadRequest", 'strict decoding error: unknown field "spec.new"'),
+            Refused,
+            'unknown field "spec.new"; the CRDs of the cluster',
+        ),
         (
             partial(httpx.Response, 302),
             NotConfigured,

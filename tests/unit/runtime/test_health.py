@@ -44,6 +44,16 @@ async def test_probes(port, path, problem, status, text):
         await runner.cleanup()
 
 
+async def test_a_process_that_is_ready_may_have_a_warning(port):
+    checks = {"live": lambda: "", "ready": lambda: "", "warning": lambda: "the CRDs are older"}
+    runner = await health.serve(port, Metrics(), **checks)
+    try:
+        assert (await answer(port, "/readyz"))[:2] == (200, "ok\nwarning: the CRDs are older\n")
+        assert (await answer(port, "/livez"))[:2] == (200, "ok\n")
+    finally:
+        await runner.cleanup()
+
+
 async def test_metrics_come_in_the_prometheus_format(port):
     runner = await health.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
     try:

@@ -1,0 +1,240 @@
+"""The operator knows which of its status fields the cluster's CRDs permit, and writes the others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support import virtual_time
+from tests.support.builders import make_condition
+from tests.support.fake_kube import FakeCluster
+from tests.support.identities import D1, pin
+from tests.support.served import INDEX, schemas, serve
+
+from fleet_operator.api.conditions import ConditionReason, ConditionType
+from fleet_operator.api.fleet_status import FleetStatus
+from fleet_operator.errors import Retryable, Terminal
+from fleet_operator.runtime.event_recorder import EventRecorder
+from fleet_operator.runtime.kube_statuses import KubeStatuses
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.problems import Problems
+from fleet_operator.runtime.served_schemas import LOOK_SECONDS, ServedSchemas
+from fleet_operator.runtime.status_writer import PROGRESS_SECONDS, StatusWriter
+from fleet_operator.runtime.store import FleetRecord
+
+KEY = ("rl", "policy")
+PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
+READY = make_condition(ConditionType.READY)
+STATUS = FleetStatus(
+    observed_generation=1,
+    desired_version="1",
+    endpoint="http://policy.rl.svc:8000",
+    pinned=(pin("1", "/weights/1", D1),),
+    conditions=(READY,),
+)
+
+
+class Served:
+    """The schemas of a cluster, and how often a change was noted."""
+
+    def __init__(self, served: dict[str, Any] | None = None) -> None:
+        self.cluster = FakeCluster()
+        if served is not None:
+            serve(self.cluster, served)
+        self.kube = self.cluster.client()
+        self.changes = 0
+        self.schemas = ServedSchemas(self.kube, self._count)
+
+    def _count(self) -> None:
+        self.changes += 1
+
+    @property
+    def documents_read(self) -> int:
+        return sum(path.startswith(f"{INDEX}/") for _, path in self.kube.requests)
+
+
+def older() -> dict[str, Any]:
+    found = schemas()
+    del found["inferencefleets"]["properties"]["endpoint"]
+    del found["weightversions"]["properties"]["history"]
+    found["weightversions"]["properties"]["retried"]["maxLength"] = 3
+    return found
+
+
+def test_nothing_is_missing_from_the_crds_of_this_release():
+    async def story() -> None:
+        its = Served(schemas())
+        await its.schemas.look()
+        assert its.schemas.missing == {"inferencefleets": (), "weightversions": ()}
+        assert (its.schemas.problem, its.schemas.describe(), its.changes) == (None, "", 1)
+
+    virtual_time.run(story())
+
+
+def test_what_older_crds_lack_is_named_for_fleets_and_for_people():
+    async def story() -> None:
+        its = Served(older())
+        await its.schemas.look()
+        assert its.schemas.missing == {
+            "inferencefleets": ("status.endpoint",),
+            "weightversions": ("status.history", "status.retried (maxLength 3)"),
+        }
+        problem = its.schemas.problem
+        assert problem is not None
+        assert (problem.reason, problem.leaves_ready) == (ConditionReason.CRD_OUTDATED, True)
+        problems = Problems()
+        problems.of_all = problem
+        assert problems.of(("any", "fleet")) == (problem,)
+        for text in (problem.message, its.schemas.describe()):
+            assert "inferencefleets.rlfleet.dev status.endpoint" in text
+            assert "weightversions.rlfleet.dev status.history" in text
+
+    virtual_time.run(story())
+
+
+def test_only_a_new_document_is_read_and_a_change_is_noted_once():
+    async def story() -> None:
+        its = Served(older())
+        running = asyncio.create_task(its.schemas.run())
+        await asyncio.sleep(4 * LOOK_SECONDS)
+        assert (its.documents_read, its.changes) == (1, 1)
+        serve(its.cluster, schemas())
+        await asyncio.sleep(2 * LOOK_SECONDS)
+        assert (its.documents_read, its.changes, its.schemas.problem) == (2, 2, None)
+        running.cancel()
+        await asyncio.wait([running])
+
+    virtual_time.run(story())
+
+
+def test_a_refused_status_leads_to_a_look_and_many_to_few():
+    async def story() -> None:
+        its = Served(schemas())
+        running = asyncio.create_task(its.schemas.run())
+        await asyncio.sleep(LOOK_SECONDS + 5)
+        before = len(its.kube.requests)
+        for _ in range(100):
+            its.schemas.look_soon()
+            await asyncio.sleep(0.1)
+        assert 4 <= len(its.kube.requests) - before <= 6
+        running.cancel()
+        await asyncio.wait([running])
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize(
+    ("error", "document"),
+    [
+        pytest.param(Terminal("403 forbidden"), None, id="the right is missing"),
+        pytest.param(Retryable("503"), None, id="no answer"),
+        pytest.param(None, {"paths": {}}, id="no document of the group"),
+        pytest.param(None, {"paths": []}, id="another form"),
+        pytest.param(None, None, id="no index"),
+    ],
+)
+def test_a_server_that_does_not_say_is_reported_as_unknown_and_nothing_is_left_out(error, document):
+    async def story() -> None:
+        its = Served()
+        if document is not None:
+            its.cluster.objects[INDEX] = document
+        its.kube.error = error
+        await its.schemas.look()
+        assert its.schemas.problem is None
+        assert "not known" in its.schemas.describe()
+        assert its.schemas.missing == {}
+        assert its.schemas.fitting("inferencefleets", {"new": 1}) == {"new": 1}
+
+    virtual_time.run(story())
+
+
+def test_a_server_that_fails_for_a_while_serves_what_it_served():
+    async def story() -> None:
+        its = Served(older())
+        await its.schemas.look()
+        its.kube.error = Retryable("503")
+        await its.schemas.look()
+        assert its.schemas.problem is not None
+        assert its.changes == 1
+
+    virtual_time.run(story())
+
+
+class Writer:
+    """The status of a fleet under the CRDs of a cluster, which checks what is written."""
+
+    def __init__(self, served: dict[str, Any]) -> None:
+        self.its = Served(served)
+        self.cluster = self.its.cluster
+        version = self.cluster.put(PATH, {"metadata": {"uid": "fleet-1"}})["metadata"][
+            "resourceVersion"
+        ]
+        metrics = Metrics()
+        recorder = EventRecorder(self.its.kube, metrics, Problems(), instance="test")
+        objects = KubeStatuses(self.its.kube, metrics, self.its.schemas)
+        self.statuses = StatusWriter(objects, recorder)
+        self.record = FleetRecord(
+            uid="fleet-1",
+            version=version,
+            generation=1,
+            deleting=False,
+            spec=None,
+            status=FleetStatus(),
+        )
+
+    async def write(self, status: FleetStatus) -> bool:
+        """Write a status if it is due. Returns: whether it was."""
+        before = self.statuses.fleet(self.record)
+        uid = self.statuses.take_fleet(KEY, "fleet-1", before, status)
+        due = self.statuses.is_due(uid)
+        if due:
+            await self.statuses.write(uid)
+        return due
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.cluster.objects[f"{PATH}/status"]["status"]
+        return found
+
+
+def test_a_status_is_written_once_without_what_the_crd_lacks_and_whole_under_a_newer_one():
+    async def story() -> None:
+        writer = Writer(older())
+        await writer.its.schemas.look()
+        assert await writer.write(STATUS)
+        assert "endpoint" not in writer.stored
+        assert writer.stored["conditions"] == [READY.to_json()]
+        for _ in range(5):
+            await asyncio.sleep(PROGRESS_SECONDS)
+            assert not await writer.write(STATUS)
+
+        serve(writer.cluster, schemas())
+        await writer.its.schemas.look()
+        writer.statuses.write_again()
+        assert await writer.write(STATUS)
+        assert writer.stored == STATUS.to_json()
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize("field", ["pinned", "digest"])
+def test_a_pin_that_the_crd_does_not_permit_does_not_count_as_stored(field: str):
+    """Else the label would be free after a restart of the operator."""
+
+    async def story() -> None:
+        served = schemas()
+        fields = served["inferencefleets"]["properties"]
+        if field == "pinned":
+            del fields["pinned"]
+        else:
+            del fields["pinned"]["items"]["properties"]["digest"]
+            fields["pinned"]["items"]["required"] = ["version"]
+        writer = Writer(served)
+        await writer.its.schemas.look()
+        assert await writer.write(STATUS)
+
+        assert writer.statuses.stored(writer.record).pinned == ()
+        assert writer.statuses.fleet(writer.record).pinned == STATUS.pinned
+
+    virtual_time.run(story())
