@@ -123,10 +123,9 @@ def _error_of(code: int, status: Json, version: str = "?", *, elsewhere: bool = 
         return error(f"{message}; {remedy}")
     if reason == "AlreadyExists":
         return ExistsError(message)
-    if code == 400 and "unknown field" in message:
-        return Refused(version, reason, f"{message}; {_OTHER_CRDS}")
-    if code == 422:
-        return Refused(version, reason, message)
+    is_unknown = code == 400 and "unknown field" in message
+    if code == 422 or is_unknown:
+        return Refused(version, reason, f"{message}; {_OTHER_CRDS}" if is_unknown else message)
     if code >= 500 or code in {408, 409, 429}:
         if code != 409:
             message = f"the API server answers {code}: {message}; try again"

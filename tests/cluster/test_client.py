@@ -198,7 +198,7 @@ async def test_a_field_that_the_crd_does_not_have_is_refused_and_not_dropped(
     access = load_access(workspace.cluster.kubeconfig, namespace=workspace.namespace)
     client = AsyncKube(access, "trainer")
     try:
-        with pytest.raises(Refused, match="spec.newField"):
+        with pytest.raises(Refused, match=r"spec\.newField"):
             await client.patch(Kind.WEIGHTS, FLEET, {"spec": {"version": "6", "newField": 1}})
     finally:
         await client.close()

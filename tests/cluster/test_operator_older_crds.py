@@ -29,7 +29,9 @@ SEEN_SECONDS = LOOK_SECONDS + 20
 
 
 @pytest.fixture
-def older_cluster(devcluster_api_possible: None, tmp_path: Path) -> Iterator[tuple[Cluster, Release]]:
+def older_cluster(
+    devcluster_api_possible: None, tmp_path: Path
+) -> Iterator[tuple[Cluster, Release]]:
     """A control plane with the chart, and with CRDs of an older release."""
     with Cluster.start(profile="api") as cluster:
         put_crds(cluster, tmp_path, older=True)
@@ -44,7 +46,9 @@ def put_crds(cluster: Cluster, folder: Path, *, older: bool) -> None:
         crd = yaml.safe_load((ROOT / f"crds/{plural}.yaml").read_text())
         if older:
             (version,) = crd["spec"]["versions"]
-            status = without_kept_fields(version["schema"]["openAPIV3Schema"]["properties"]["status"])
+            status = without_kept_fields(
+                version["schema"]["openAPIV3Schema"]["properties"]["status"]
+            )
             for field in fields:
                 del status["properties"][field]
             version["schema"]["openAPIV3Schema"]["properties"]["status"] = status
@@ -88,10 +92,10 @@ async def test_statuses_are_true_under_older_crds_and_whole_after_an_update_of_t
         assert await operator.metric("rlfleet_operator_crd_missing_fields") == 4
         assert "CRDOutdated" in await doctor(workspace)
         assert refused(operator) == []
-        for plural in LACKING:
+        for plural, fields in LACKING.items():
             found = await workspace.admin.get(workspace.path(plural))
             assert found is not None
-            assert not found["status"].keys() & set(LACKING[plural])
+            assert not found["status"].keys() & set(fields)
 
         put_crds(cluster, tmp_path, older=False)
 
@@ -138,5 +142,7 @@ async def doctor(workspace: Workspace) -> str:
     program = "from rlfleet.cli import main; main()"
     where = ("-n", workspace.namespace, "--kubeconfig", str(workspace.cluster.kubeconfig))
     call = [sys.executable, "-c", program, "doctor", *where, "-o", "json"]
-    done = await asyncio.to_thread(subprocess.run, call, capture_output=True, text=True, check=False)
+    done = await asyncio.to_thread(
+        subprocess.run, call, capture_output=True, text=True, check=False
+    )
     return done.stdout + done.stderr

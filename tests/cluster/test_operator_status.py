@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
+from tests.cluster.support.admin import Json
 from tests.cluster.support.workspace import FLEET, Workspace
 from tests.model.fake_state import digest_of
 from tests.support.identities import pin
@@ -27,6 +28,9 @@ from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import FleetRecord
+
+NEWER = {"since": "2026-01-01T00:00:00Z", "sealed": [{"version": "8"}]}
+"""A field of a later release."""
 
 
 @pytest.mark.usefixtures("shared_operator")
@@ -215,3 +219,53 @@ async def _table(workspace: Workspace, kind: str) -> dict[str, str]:
     columns = list(re.finditer(r"\S+(?: \S+)*", heading))
     ends = [*(c.start() for c in columns[1:]), len(row)]
     return {c[0]: row[c.start() : end].strip() for c, end in zip(columns, ends, strict=True)}
+
+
+async def test_what_a_newer_release_has_written_stays_after_a_rollback_of_the_operator(
+    workspace: Workspace,
+) -> None:
+    operator = await workspace.start_operator()
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
+    await operator.stop()
+    fleet, weights = await workspace.fleet(), await workspace.weights()
+    pin = {"version": "8", "digest": f"blake3:{8:064x}", "source": {"s3": {"uri": "s3://b/8"}}}
+    entry = {"version": "0", "result": "Skipped", "startedAt": NEWER["since"], "skippedFor": "2"}
+    newer: dict[str, Json] = {
+        "inferencefleets": {"pinned": [pin, *fleet["status"]["pinned"]], "newer": NEWER},
+        "weightversions": {"history": [*weights["status"]["history"], entry], "newer": NEWER},
+    }
+    for plural, found in (("inferencefleets", fleet), ("weightversions", weights)):
+        body = {k: found[k] for k in ("apiVersion", "kind")} | {"metadata": {"name": FLEET}}
+        status = found["status"] | newer[plural]
+        path = f"{workspace.path(plural)}/status"
+        await workspace.admin.apply(
+            path, body | {"status": status}, manager=names.FIELD_MANAGER, force=True
+        )
+
+    await workspace.start_operator()
+    await workspace.publish("8")
+
+    async def is_refused() -> bool:
+        stalled = await workspace.condition("Stalled")
+        return stalled is not None and stalled["reason"] == "StatusUnreadable"
+
+    await workspace.until(is_refused, "the version of the unreadable pin is refused")
+    assert workspace.serving == ["1", "1"]
+    await workspace.publish("9")
+    await workspace.until(lambda: _serves(workspace, "9"), "both workers serve another version")
+
+    async def is_whole() -> bool:
+        fleet, weights = await workspace.fleet(), await workspace.weights()
+        return (
+            pin in fleet["status"]["pinned"]
+            and entry in weights["status"]["history"]
+            and fleet["status"]["newer"] == weights["status"]["newer"] == NEWER
+            and {p["version"] for p in fleet["status"]["pinned"]} >= {"8", "9", "1"}
+        )
+
+    await workspace.until(is_whole, "all of it is still there")
+
+
+async def _serves(workspace: Workspace, version: str) -> bool:
+    return workspace.serving == [version, version]

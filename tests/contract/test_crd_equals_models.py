@@ -240,3 +240,28 @@ def test_every_flag_that_the_worker_owns_is_refused_by_the_crd():
 
 def test_no_condition_word_is_longer_than_the_crd_allows():
     assert all(len(word) <= 64 for word in (*ConditionType, *ConditionReason))
+
+
+def objects_in(schema: dict[str, Any], path: str) -> dict[str, dict[str, Any]]:
+    """The objects of a schema by path."""
+    found = {path: schema} if schema.get("type") == "object" else {}
+    for name, child in schema.get("properties", {}).items():
+        found |= objects_in(child, f"{path}.{name}")
+    if "items" in schema:
+        found |= objects_in(schema["items"], f"{path}[]")
+    return found
+
+
+@pytest.mark.parametrize("plural", PLURALS)
+def test_a_status_keeps_what_a_newer_release_writes_into_it(plural):
+    """Else the API server would prune or refuse it after a rollback of CRDs and operator."""
+    status = crd_schema(plural)["properties"]["status"]
+    objects = objects_in(status, "status")
+    conditions = "status.conditions[]"
+
+    assert [
+        p for p, s in objects.items() if not s.get("x-kubernetes-preserve-unknown-fields")
+    ] == []
+    assert [p for p, s in objects.items() if "required" in s] == [conditions]
+    words = {path for path, bounds in leaves(status, "status").items() if "enum" in bounds}
+    assert words == {f"{conditions}.status"}

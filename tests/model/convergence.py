@@ -38,6 +38,7 @@ class Convergence:
     def mend(self) -> None:
         """End all faults: repair what is broken, and return what was lost."""
         self._end_faults()
+        self.update_operator()
         if self.room is not None:
             self.hold_new_pods(hold=False)
         for node in [n for n, lost_at in self.nodes.items() if lost_at is not None]:

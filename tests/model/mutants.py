@@ -936,4 +936,12 @@ MUTANTS = [
         "applied = ours",
         story="a_status_that_a_former_leader_writes_first",
     ),
+    Mutant(
+        9,
+        "a version whose pin cannot be read is free for other files",
+        "core/unread_pins.py",
+        "return self.nameless or (weights.version, weights.run_id) in self.keys",
+        "return False",
+        first_seed=9900001034,
+    ),
 ]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.model.leader import IMAGE, Leader
 
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.core.actions import Admit
+from fleet_operator.ports import Json
 from fleet_operator.runtime.templates import Templates
 
 SLEEPERS_LOOKS = 6
@@ -82,6 +85,34 @@ class Operators:
         self.lease_term = 0
         self.lease_deleted = True
         self.start_operator()
+
+    def roll_back_operator(self, chance: Random) -> None:
+        """An operator of a later release has led, and has written some pins in a form of its own. One of this
+        release leads again.
+        """
+        stored = self.fleet_stored.to_json()
+        for pins in (stored["pinned"], stored["pinnedAdapters"]):
+            for number, pin in enumerate(pins):
+                if "was" not in pin and chance.random() < 0.4:
+                    names = {n: pin[n] for n in ("adapter", "version", "runID") if n in pin}
+                    pins[number] = names | {"was": pin}
+        self.note("operator", "of a later release has led")
+        self._store_pins(stored)
+
+    def update_operator(self) -> None:
+        """The operator of the later release is back, and writes its pins as this release reads them."""
+        stored = self.fleet_stored.to_json()
+        for pins in (stored["pinned"], stored["pinnedAdapters"]):
+            pins[:] = [pin.get("was", pin) for pin in pins]
+        self._store_pins(stored)
+
+    def _store_pins(self, stored: Json) -> None:
+        found = FleetStatus.read(stored)
+        if found != self.fleet_stored:
+            self.fleet_stored = found
+            self.fleet_version += 1
+            self.stored_before.append((self.now, self.fleet_version, found))
+            self.start_operator()
 
     def read_lease(self, leader: Leader) -> None:
         """A leader whose call was refused as old reads the Lease; if it is not its own, it ends."""

@@ -91,6 +91,7 @@ class RandomActions:
         self.adapters = RandomAdapters(self.fleet)
         # Random generators of their own, so that these choices change no other part of a history.
         self.clients = Random(self.fleet.seed)  # noqa: S311 - repeatable on purpose
+        self.releases = Random(f"releases of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
         self.canaries = Random(f"canaries of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
         if self.fleet.desired.fleet_spec.update.is_held:
             self.actions += [(0.03, self.gate), (0.03, self.change_template)]
@@ -100,6 +101,8 @@ class RandomActions:
         for worker in self.fleet.workers.values():
             if self.clients.random() < 0.1 * scale:
                 worker.sessions = self.clients.choice([None, 0, 1, 2, 5])
+        if self.releases.random() < 0.01 * scale * self.trouble:
+            self.roll_back_operator()
         self.adapters.act_at_random(scale * self.trouble)
         for chance, action in self.actions:
             if self.chance.random() < chance * scale * self.trouble:
@@ -145,6 +148,23 @@ class RandomActions:
         if self.chance.random() < 0.2:
             fields["runID"] = self.chance.choice(["run", "another-run", None])
         self.fleet.ask("trainer", f"goes back to {older}, rollbackTo: {permitted}", fields)
+
+    def roll_back_operator(self) -> None:
+        """To the release before, which cannot read all pins. Some trainers start over at that time, and write
+        other files under an earlier version.
+        """
+        chance = self.releases
+        self.fleet.roll_back_operator(chance)
+        if self.is_deleted or self.newest < 2 or chance.random() < 0.5:
+            return
+        older = str(chance.randint(1, self.newest - 1))
+        if older in self.fleet.odd_versions:
+            return
+        path = f"/weights/step_{older}"
+        if not self.fleet.is_rewritten(path):
+            self.fleet.rewrite(path)
+        fields = {"rollbackTo": older, "version": older}
+        self.fleet.ask("trainer", f"starts over at {older}", fields)
 
     # --- digests of versions ------------------------------------------------------------------------
 

@@ -20,6 +20,20 @@ def schemas() -> dict[str, Any]:
     return copy.deepcopy({plural: dict(schema) for plural, schema in own_schemas().items()})
 
 
+def closed() -> dict[str, Any]:
+    """Status schemas with the fields of this release, of CRDs that keep no unknown field."""
+    return {plural: _closed(schema) for plural, schema in own_schemas().items()}
+
+
+def _closed(schema: Any) -> Any:
+    made = {k: v for k, v in schema.items() if k != "x-kubernetes-preserve-unknown-fields"}
+    if "properties" in made:
+        made["properties"] = {name: _closed(inner) for name, inner in made["properties"].items()}
+    if "items" in made:
+        made["items"] = _closed(made["items"])
+    return made
+
+
 def strict(schema: Any) -> Any:
     """A schema as the API server checks a server-side apply by it: without unknown fields."""
     made = dict(schema)

@@ -24,6 +24,8 @@ STATUSES = {"inferencefleets": FleetStatus, "weightversions": WeightsStatus}
 def damaged(schema: Any, chance: random.Random, share: float = 0.1) -> Any:
     """A schema of an older release: without some fields, values and entries of lists."""
     made = copy.deepcopy(schema)
+    if chance.random() < 0.5:
+        made.pop("x-kubernetes-preserve-unknown-fields", None)
     for name in list(made.get("properties", {})):
         if chance.random() < share:
             del made["properties"][name]

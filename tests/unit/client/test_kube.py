@@ -82,7 +82,10 @@ def test_a_patch_is_a_merge_patch_with_its_field_manager(run) -> None:
     assert run(patched, answer) == {"metadata": {}}
     (request,) = seen
     assert request.method == "PATCH"
-    assert str(request.url) == f"{ROOT}/weightversions/policy?fieldManager=trainer&fieldValidation=Strict"
+    assert (
+        str(request.url)
+        == f"{ROOT}/weightversions/policy?fieldManager=trainer&fieldValidation=Strict"
+    )
     assert request.headers["content-type"] == "application/merge-patch+json"
     assert request.headers["authorization"] == "Bearer first"
     assert json.loads(request.content) == {"spec": {"version": "43"}}

@@ -10,7 +10,7 @@ from tests.support import virtual_time
 from tests.support.builders import make_condition
 from tests.support.fake_kube import FakeCluster
 from tests.support.identities import D1, pin
-from tests.support.served import INDEX, schemas, serve
+from tests.support.served import INDEX, closed, schemas, serve
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType
 from fleet_operator.api.fleet_status import FleetStatus
@@ -55,7 +55,7 @@ class Served:
 
 
 def older() -> dict[str, Any]:
-    found = schemas()
+    found = closed()
     del found["inferencefleets"]["properties"]["endpoint"]
     del found["weightversions"]["properties"]["history"]
     found["weightversions"]["properties"]["retried"]["maxLength"] = 3
@@ -223,7 +223,7 @@ def test_a_pin_that_the_crd_does_not_permit_does_not_count_as_stored(field: str)
     """Else the label would be free after a restart of the operator."""
 
     async def story() -> None:
-        served = schemas()
+        served = closed()
         fields = served["inferencefleets"]["properties"]
         if field == "pinned":
             del fields["pinned"]
