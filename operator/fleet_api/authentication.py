@@ -103,7 +103,7 @@ class Authenticator:
         self._unknown = Rate(
             unknown_per_second,
             monotonic,
-            who="address",
+            subject="address",
             what="unknown tokens",
             flag="--unknown-tokens-per-second",
         )

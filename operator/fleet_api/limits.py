@@ -25,7 +25,7 @@ class Rate:
     Args:
         per_second: Events that each client may cause on average.
         monotonic: Seconds of a clock that only grows.
-        who: What distinguishes clients, in messages.
+        subject: The sender of these events, in messages.
         what: Name of these events in messages.
         flag: The flag that sets `per_second`, for messages.
     """
@@ -35,14 +35,14 @@ class Rate:
         per_second: float,
         monotonic: Callable[[], float],
         *,
-        who: str = "credential",
+        subject: str = "credential",
         what: str = "requests",
         flag: str = "--requests-per-second",
     ) -> None:
         self._per_second = per_second
         self._most = max(1.0, per_second * BURST_SECONDS)
         self._monotonic = monotonic
-        self._message = f"this {who} sends more than {per_second:g} {what} a second; send fewer, or raise {flag}"
+        self._message = f"this {subject} sends more than {per_second:g} {what} a second; send fewer, or raise {flag}"
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str) -> None:

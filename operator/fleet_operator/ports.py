@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 WATCH_SILENCE_SECONDS = 28
-"""A watch that is silent for so long is broken: the server ends each one sooner."""
+"""A watch is broken that is silent for this time: the server ends each one sooner."""
 
 
 class Kube(Protocol):

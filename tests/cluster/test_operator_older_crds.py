@@ -138,7 +138,7 @@ async def has_event(workspace: Workspace, reason: str) -> bool:
 
 
 async def doctor(workspace: Workspace) -> str:
-    """What `rlfleet doctor` says."""
+    """The lines of `rlfleet doctor`."""
     program = "from rlfleet.cli import main; main()"
     where = ("-n", workspace.namespace, "--kubeconfig", str(workspace.cluster.kubeconfig))
     call = [sys.executable, "-c", program, "doctor", *where, "-o", "json"]

@@ -11,7 +11,7 @@ from fleet_operator.api.base import Resource, Timestamp, at_most
 from fleet_operator.api.conditions import MAX_CONDITIONS, Condition
 from fleet_operator.api.router import RouterStatus
 from fleet_operator.api.source import ManifestDigest, WeightSource
-from fleet_operator.api.unread import Status
+from fleet_operator.api.status import Status
 
 MAX_LAGGARDS = 20
 MAX_RECYCLED = 20

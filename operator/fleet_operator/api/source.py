@@ -87,7 +87,7 @@ TRANSFERRED = Transferred()
 
 
 class Unreadable(Transferred):
-    """A source of a kind that this release does not know, so that no worker can be asked to load it."""
+    """A source of a kind that this release does not know, so that no worker can load it."""
 
     def __str__(self) -> str:
         return "a source that this release of the operator does not know"

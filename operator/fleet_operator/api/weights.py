@@ -15,7 +15,7 @@ from fleet_operator.api.conditions import MAX_CONDITIONS, Condition
 from fleet_operator.api.fleet import MAX_CHECKPOINT_SECONDS, IntOrPercent, NoneOrPercent, Rollout
 from fleet_operator.api.fleet_status import MAX_LAGGARDS, AppliedWeights, Laggard
 from fleet_operator.api.source import ManifestDigest, VersionLabel, WeightSource
-from fleet_operator.api.unread import Status
+from fleet_operator.api.status import Status
 
 MAX_HISTORY = 10
 MAX_CANARY_PODS = 100

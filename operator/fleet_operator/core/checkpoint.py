@@ -42,8 +42,8 @@ class Checkpoint:
 
     @property
     def is_transferred(self) -> bool:
-        """Whether no worker can load the weights again: they came over a collective, the workers that serve
-        them report a source which no resource could have, or another release has recorded the source.
+        """Whether no worker can load the weights again. They came over a collective, or the workers that
+        serve them report a source which no resource could have, or another release has recorded it.
         """
         return self.digest == TRANSFERRED_DIGEST or isinstance(self.source, Transferred)
 

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.unread import Status
+from fleet_operator.api.status import Status
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.problems import (

@@ -90,7 +90,7 @@ class ServedSchemas:
 
     @property
     def problem(self) -> Problem | None:
-        """What each fleet reports; None if nothing is missing, or if the schemas are not known."""
+        """The problem of each fleet; None if nothing is missing, or if the schemas are not known."""
         text = self.describe()
         if not text or self.unknown:
             return None
@@ -102,7 +102,7 @@ class ServedSchemas:
         )
 
     def describe(self) -> str:
-        """What is missing, or that it is not known; empty if nothing is missing."""
+        """The missing parts, or why they are not known; empty if nothing is missing."""
         if self.unknown:
             return f"it is not known whether the CRDs are those of this release: {self.unknown}"
         kinds = [

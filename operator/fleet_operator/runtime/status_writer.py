@@ -47,9 +47,9 @@ class _Written(Generic[S]):
     subject: Subject
     computed: S
     written: S
-    """What is stored, as far as this process knows."""
+    """The stored status, as far as this process knows."""
     intended: S
-    """What was to be stored with the last write. An older CRD does not permit all of it."""
+    """The whole status of the last write. An older CRD does not permit all of it."""
     written_at: float
     adapter: str = ""
     sending: S | None = None

@@ -1,4 +1,4 @@
-"""What another release has written into a status stays there, whatever this release writes.
+"""The parts of a status that another release has written stay there, whatever this release writes.
 
 The fields come from the models, so that a list which is added later is covered.
 """
@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from fleet_operator.api.base import Resource, renewed
 from fleet_operator.api.fleet_status import FleetStatus, PinnedWeights
 from fleet_operator.api.source import WeightSource
-from fleet_operator.api.unread import Status, bounds_of
+from fleet_operator.api.status import Status, bounds_of
 from fleet_operator.api.weights import WeightsStatus
 
 STATUSES = (FleetStatus, WeightsStatus)
@@ -198,7 +198,7 @@ def test_the_applied_weights_keep_their_name_and_what_cannot_be_read(
     assert not written.keys() & {name, "newField"}
 
 
-def test_a_condition_that_this_release_sets_is_not_kept_beside_its_own() -> None:
+def test_a_condition_that_this_release_sets_is_there_once() -> None:
     (known,) = FleetStatus.read({"conditions": [whole(FleetStatus)["conditions"][0]]}).conditions
     stored = known.to_json() | {"reason": "InventedLater"}
     read = FleetStatus.read({"conditions": [stored]})

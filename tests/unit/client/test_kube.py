@@ -246,7 +246,7 @@ def test_a_watch_requests_bookmarks_and_a_timeout(run) -> None:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": "8",
         }
-        # The server ends it before: a watch that is silent for so long is broken.
+        # The server ends it before: a watch that is silent for this time is broken.
         assert request.extensions["timeout"]["read"] == 12.5
         return httpx.Response(200, stream=FakeStream())
 

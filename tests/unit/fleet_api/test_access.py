@@ -482,7 +482,7 @@ class TestBehindOneProxy:
         assert await known.caller(f"Bearer {TRAINER}", "rl", "policy", "proxy")
         assert reviews < 100 * (2 + 120 / REFUSED_AGAIN_SECONDS)
 
-    async def test_a_token_that_worked_is_looked_at_again_soon_after_a_refusal(self) -> None:
+    async def test_a_token_that_worked_is_reviewed_again_soon_after_a_refusal(self) -> None:
         now, cluster = [0.0], FakeCluster()
         known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: now[0])
         await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")

@@ -72,7 +72,7 @@ def test_nothing_is_missing_from_the_crds_of_this_release():
     virtual_time.run(story())
 
 
-def test_what_older_crds_lack_is_named_for_fleets_and_for_people():
+def test_what_older_crds_lack_is_named_on_fleets_and_by_the_process():
     async def story() -> None:
         its = Served(older())
         await its.schemas.look()
