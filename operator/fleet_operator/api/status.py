@@ -80,14 +80,23 @@ class Status(Resource):
             for e in unread.entries
             if e.within != "conditions"
         )
-        lost = (f"{e.within}.{field}{_named(e.raw)}" for e in unread.extended for field in e.lost)
+        lost = (
+            f"{e.within}.{field}{_named(e.raw)}"
+            for e in unread.extended
+            for field in e.lost
+            if e.is_about(self._value(e.within))
+        )
         return (*self._unread_values(), *entries, *lost)
 
     def _unread_values(self) -> list[str]:
-        if not self.unread.values:
-            return []
-        by_name = {f.alias: getattr(self, n) for n, f in type(self).model_fields.items()}
-        return [n for n in self.unread.values if n in self.LABEL_RECORDS or by_name[n] is None]
+        """The values that this release does not replace."""
+        names = self.unread.values
+        return [n for n in names if n in self.LABEL_RECORDS or self._value(n) is None]
+
+    def _value(self, name: str) -> Any:
+        """The value of a field by its name in JSON."""
+        fields = type(self).model_fields.items()
+        return next((getattr(self, n) for n, field in fields if field.alias == name), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,11 @@ class Extended(Resource):
     raw: Json
     lost: tuple[str, ...] = ()
 
+    def is_about(self, value: Any) -> bool:
+        """Whether a value of the field is about the same weights, as this release writes it or as an object."""
+        found = value.to_json() if isinstance(value, Resource) else value
+        return isinstance(found, dict) and all(found.get(n) == self.read.get(n) for n in ABOUT)
+
 
 class Unread(Resource):
     """The parts of a status that cannot be read.
@@ -116,6 +121,6 @@ def _with_entries(made: Sequence[Any], unread: Sequence[UnreadEntry]) -> list[An
 def _with_unknown(value: Json, part: Extended) -> Json:
     if value == part.read:
         return part.raw
-    if any(value.get(name) != part.read.get(name) for name in ABOUT):
+    if not part.is_about(value):
         return value
     return {n: raw for n, raw in part.raw.items() if n not in part.read} | value

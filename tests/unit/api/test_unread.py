@@ -196,6 +196,7 @@ def test_the_applied_weights_keep_their_name_and_what_cannot_be_read(
     other = read.applied.model_copy(update={"version": "another"})
     written = renewed(read, **{**read.__dict__, "applied": other}).to_json()["applied"]
     assert not written.keys() & {name, "newField"}
+    assert read.model_copy(update={"applied": other}).unread_parts == ()
 
 
 def test_a_condition_that_this_release_sets_is_there_once() -> None:
