@@ -1,7 +1,8 @@
 """WeightVersions and fleets as the API server shows them, with the field names of the CRDs.
 
-`spec.runID` is `spec.run_id` here. Unknown fields are ignored and words are plain strings, so that
-a newer operator does not stop an older client. A test holds the fields equal to `crds/`.
+`spec.runID` is `spec.run_id` here. Unknown fields are ignored, words are plain strings, and entries of a
+status that cannot be read are left out, so that a newer operator does not stop an older client. A test holds
+the fields equal to `crds/`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, OnErrorOmit
 from pydantic.alias_generators import to_camel
 
 API_VERSION = "rlfleet.dev/v1alpha1"
@@ -168,13 +169,13 @@ class WeightsStatus(Resource):
     started_at: datetime | None = None
     workers: RolloutWorkers = RolloutWorkers()
     workers_applied: str = ""
-    laggards: tuple[Laggard, ...] = ()
+    laggards: tuple[OnErrorOmit[Laggard], ...] = ()
     timings: RolloutTimings = RolloutTimings()
     effect: RolloutEffect | None = None
     superseded_versions: int = 0
     files_unread: bool = False
-    history: tuple[HistoryEntry, ...] = ()
-    conditions: tuple[Condition, ...] = ()
+    history: tuple[OnErrorOmit[HistoryEntry], ...] = ()
+    conditions: tuple[OnErrorOmit[Condition], ...] = ()
 
 
 class ManagedFields(Resource):
@@ -262,14 +263,14 @@ class FleetStatus(Resource):
     ready_replicas: int = 0
     desired_version: str | None = None
     applied_version: str | None = None
-    versions: tuple[ServedVersion, ...] = ()
-    pinned: tuple[PinnedWeights, ...] = ()
-    pinned_adapters: tuple[PinnedAdapter, ...] = ()
+    versions: tuple[OnErrorOmit[ServedVersion], ...] = ()
+    pinned: tuple[OnErrorOmit[PinnedWeights], ...] = ()
+    pinned_adapters: tuple[OnErrorOmit[PinnedAdapter], ...] = ()
     workers: WorkerCounts = WorkerCounts()
-    laggards: tuple[Laggard, ...] = ()
+    laggards: tuple[OnErrorOmit[Laggard], ...] = ()
     endpoint: str = ""
     operator: str = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[OnErrorOmit[Condition], ...] = ()
 
 
 class FleetWeights(Resource):

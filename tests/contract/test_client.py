@@ -159,6 +159,29 @@ def test_the_client_knows_what_is_new_in_a_weight_version(model: Any) -> None:
     assert crd - left_out == {field.alias for field in model.model_fields.values()}
 
 
+@pytest.mark.parametrize(
+    ("status", "odd"),
+    [
+        pytest.param("versions", {"version": ["8"]}, id="a served version"),
+        pytest.param("pinned", {"version": "8", "digests": []}, id="a pin"),
+        pytest.param("pinnedAdapters", "8", id="a pin of an adapter"),
+        pytest.param("laggards", {"worker": "policy-0"}, id="a lagging worker"),
+        pytest.param("conditions", {"type": "Ready", "status": "Perhaps"}, id="a condition"),
+    ],
+)
+def test_an_entry_of_a_later_release_hides_no_other_one(status: str, odd: object) -> None:
+    known = {"version": "7", "workers": 1, "digest": "d", "source": {}, "adapter": "a"}
+    known |= {"pod": "policy-1", "state": "joining", "reason": "Joining", "type": "Ready"}
+    known |= {"status": "True", "message": "", "observedGeneration": 1}
+    known |= {"lastTransitionTime": "2026-01-01T00:00:00Z"}
+    if status != "conditions":
+        del known["status"]
+    read = resources.FleetStatus.model_validate({status: [odd, known]})
+    (field,) = (n for n, f in type(read).model_fields.items() if f.alias == status)
+
+    assert len(getattr(read, field)) == 1
+
+
 def test_names_are_those_of_the_operator() -> None:
     assert resources.API_VERSION == names.API_VERSION
     assert resources.RETRY == names.ANNOTATION_RETRY
