@@ -94,7 +94,7 @@ async def test_the_api_server_refuses_a_status_that_was_decided_on_an_older_flee
         statuses = KubeStatuses(client, Metrics())
 
         async def write(observed: int, version: str) -> str:
-            return await statuses.write(
+            written = await statuses.write(
                 names.FLEET_PLURAL,
                 namespace=workspace.namespace,
                 name=FLEET,
@@ -102,6 +102,7 @@ async def test_the_api_server_refuses_a_status_that_was_decided_on_an_older_flee
                 status={"observedGeneration": observed},
                 version=version,
             )
+            return written.version
 
         later = await write(1, metadata["resourceVersion"])
         with pytest.raises(Conflict):
