@@ -53,6 +53,7 @@ def exported() -> Series:
     metrics.count_rollouts(KEY, "", applied_status("1"), ended)
     metrics.count_call("load", "done", 0.1)
     metrics.show_silent(KEY, make_fleet())
+    metrics.show_missing({"inferencefleets": ("status.new",)})
     metrics.count_request("get", 0.1)
     for counter in (metrics.failures, metrics.writes):
         counter.labels("any").inc()
