@@ -72,7 +72,7 @@ def test_the_wheel_holds_its_packages_whole_and_nothing_else(wheel: Path) -> Non
     expected = {
         file.relative_to(root).as_posix()
         for package, root in PACKAGES.items()
-        for pattern in ("*.py", "py.typed")
+        for pattern in ("*.py", "py.typed", "*.json")
         for file in (root / package).rglob(pattern)
     }
     folder = f"{NAME}-{PROJECT['version']}.dist-info/"
