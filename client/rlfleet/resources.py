@@ -1,8 +1,8 @@
 """WeightVersions and fleets as the API server shows them, with the field names of the CRDs.
 
-`spec.runID` is `spec.run_id` here. Unknown fields are ignored, words are plain strings, and entries of a
-status that cannot be read are left out, so that a newer operator does not stop an older client. A test holds
-the fields equal to `crds/`.
+`spec.runID` is `spec.run_id` here. A newer operator does not stop an older client: unknown fields are ignored,
+words are plain strings, and entries of a status that cannot be read are left out. A test holds the fields
+equal to `crds/`.
 """
 
 from __future__ import annotations
