@@ -8,17 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from rlfleet import rollout as core
 from rlfleet.access import find_access
-from rlfleet.errors import NotFound, Unavailable
 from rlfleet.follow import Event, follow, patiently
 from rlfleet.kube import AsyncKube
 from rlfleet.metrics import metrics
-from rlfleet.ports import Json, Kind, Place
+from rlfleet.ports import Json, Kind, Place, Publication
 from rlfleet.resources import FleetStatus, HistoryEntry, InferenceFleet, WeightVersion
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_api import AsyncRlApi
-from rlfleet.rollout import Asked, Rollout, outcome, rollout_of, unfinished
+from rlfleet.rollout import Asked, Rollout, patience, rollout_of, trouble_of
+from rlfleet.waiting import ended, read, wait_for
 
 
 class AsyncWeights:
@@ -81,9 +80,11 @@ class AsyncWeights:
         path: str | None = None,
         digest: str | None = None,
         run_id: str | None = None,
+        same_files: bool = False,
         create_for: str | None = None,
         traceparent: str | None = None,
         wait: bool = True,
+        wait_for_files: bool = False,
         timeout_seconds: float = 600,
     ) -> Rollout:
         """As `Weights.publish`.
@@ -92,17 +93,36 @@ class AsyncWeights:
         0.4
         """
         deadline = self._place.monotonic() + timeout_seconds
-        spec = core.publish_patch(version, path=path, digest=digest, run_id=run_id)
-        written = _weights(await self._changes.publish(spec, create_for, traceparent, deadline))
-        return await self._result(Asked.by(written), written, deadline, timeout_seconds, wait=wait)
+        asked = Publication(
+            version=version,
+            path=path,
+            digest=digest,
+            run_id=run_id,
+            same_files=same_files,
+            create_for=create_for,
+            traceparent=traceparent,
+        )
+        written = await self._changes.publish(asked, deadline)
+        return await self._of_publisher(
+            written, deadline, timeout_seconds, wait=wait, wait_for_files=wait_for_files
+        )
 
-    async def wait(self, *, timeout_seconds: float = 600) -> Rollout:
+    async def wait(
+        self,
+        rollout: Rollout | None = None,
+        *,
+        wait_for_files: bool = False,
+        timeout_seconds: float = 600,
+    ) -> Rollout:
         """As `Weights.wait`.
 
         >>> (await weights.wait()).applied
         True
         """
-        return await wait_for(self._place, self.name, timeout_seconds=timeout_seconds)
+        asked = None
+        if rollout is not None:
+            asked = Asked.by(rollout.weights, patience=patience(wait_for_files=wait_for_files))
+        return await wait_for(self._place, self.name, timeout_seconds=timeout_seconds, asked=asked)
 
     async def rollback(
         self,
@@ -110,6 +130,7 @@ class AsyncWeights:
         *,
         path: str | None = None,
         wait: bool = True,
+        wait_for_files: bool = False,
         timeout_seconds: float = 600,
     ) -> Rollout:
         """As `Weights.rollback`.
@@ -118,8 +139,24 @@ class AsyncWeights:
         '41'
         """
         deadline = self._place.monotonic() + timeout_seconds
-        written = _weights(await self._changes.rollback(version, path, deadline))
-        return await self._result(Asked.by(written), written, deadline, timeout_seconds, wait=wait)
+        written = await self._changes.rollback(version, path, deadline)
+        return await self._of_publisher(
+            written, deadline, timeout_seconds, wait=wait, wait_for_files=wait_for_files
+        )
+
+    async def undo(
+        self, *, wait: bool = True, wait_for_files: bool = False, timeout_seconds: float = 600
+    ) -> Rollout:
+        """As `Weights.undo`.
+
+        >>> (await weights.undo()).version
+        '41'
+        """
+        deadline = self._place.monotonic() + timeout_seconds
+        written = await self._changes.undo(deadline)
+        return await self._of_publisher(
+            written, deadline, timeout_seconds, wait=wait, wait_for_files=wait_for_files
+        )
 
     async def retry(self, *, wait: bool = True, timeout_seconds: float = 600) -> Rollout:
         """As `Weights.retry`.
@@ -128,8 +165,8 @@ class AsyncWeights:
         True
         """
         deadline = self._place.monotonic() + timeout_seconds
-        known = core.trouble_of(await self._current(deadline))
-        written = _weights(await self._changes.retry(deadline))
+        known = trouble_of(await read(self._place, self.name, deadline))
+        written = WeightVersion.model_validate(await self._changes.retry(deadline))
         asked = Asked.by(written, known)
         return await self._result(asked, written, deadline, timeout_seconds, wait=wait)
 
@@ -139,7 +176,9 @@ class AsyncWeights:
         >>> (await weights.suspend()).spec.suspend
         True
         """
-        return _weights(await self._changes.suspend(suspended=True, deadline=None))
+        return WeightVersion.model_validate(
+            await self._changes.suspend(suspended=True, deadline=None)
+        )
 
     async def resume(self) -> WeightVersion:
         """As `Weights.resume`.
@@ -147,7 +186,9 @@ class AsyncWeights:
         >>> (await weights.resume()).spec.suspend
         False
         """
-        return _weights(await self._changes.suspend(suspended=False, deadline=None))
+        return WeightVersion.model_validate(
+            await self._changes.suspend(suspended=False, deadline=None)
+        )
 
     async def current(self) -> WeightVersion:
         """As `Weights.current`.
@@ -155,7 +196,7 @@ class AsyncWeights:
         >>> (await weights.current()).status.applied_version
         '42'
         """
-        return await self._current()
+        return await read(self._place, self.name, None)
 
     async def history(self) -> tuple[HistoryEntry, ...]:
         """As `Weights.history`.
@@ -195,6 +236,19 @@ class AsyncWeights:
         seen = await self.current()
         return metrics(seen, now=datetime.now(UTC), trained_version=trained_version)
 
+    async def _of_publisher(
+        self,
+        changed: Json,
+        deadline: float,
+        timeout_seconds: float,
+        *,
+        wait: bool,
+        wait_for_files: bool,
+    ) -> Rollout:
+        written = WeightVersion.model_validate(changed)
+        asked = Asked.by(written, patience=patience(wait_for_files=wait_for_files))
+        return await self._result(asked, written, deadline, timeout_seconds, wait=wait)
+
     async def _result(
         self,
         asked: Asked,
@@ -206,57 +260,7 @@ class AsyncWeights:
     ) -> Rollout:
         if not wait:
             return rollout_of(seen, asked.label, applied=False)
-        return await _ended(self._place, self.name, asked, seen, deadline, timeout_seconds)
-
-    async def _current(self, deadline: float | None = None) -> WeightVersion:
-        return await _read(self._place, self.name, deadline)
+        return await ended(self._place, self.name, asked, seen, deadline, timeout_seconds)
 
     async def _get(self, kind: Kind, name: str) -> Json:
         return await patiently(self._place, lambda: self._place.get(kind, name), None)
-
-
-async def wait_for(
-    place: Place, name: str, *, timeout_seconds: float, asked: Asked | None = None
-) -> Rollout:
-    """Wait until a requested version is applied. Returns and errors: as `Weights.publish`.
-
-    `asked`: the request, by default that of the present spec.
-    """
-    deadline = place.monotonic() + timeout_seconds
-    seen = await _read(place, name, deadline)
-    return await _ended(place, name, asked or Asked.by(seen), seen, deadline, timeout_seconds)
-
-
-async def _ended(
-    place: Place,
-    name: str,
-    asked: Asked,
-    seen: WeightVersion,
-    deadline: float,
-    timeout_seconds: float,
-) -> Rollout:
-    try:
-        if (done := outcome(asked, seen)) is not None:
-            return done
-        events = follow(place, name, seen=seen, deadline=deadline)
-        async with aclosing(events):
-            async for event in events:
-                seen = event.weights
-                if event.type == "DELETED":
-                    raise NotFound(
-                        f"WeightVersion {name!r} was deleted before version "
-                        f"{asked.version} was applied; create it, and publish again"
-                    )
-                if (done := outcome(asked, seen)) is not None:
-                    return done
-    except Unavailable as error:
-        raise unfinished(asked, seen, timeout_seconds) from error
-    raise unfinished(asked, seen, timeout_seconds)
-
-
-async def _read(place: Place, name: str, deadline: float | None) -> WeightVersion:
-    return _weights(await patiently(place, lambda: place.get(Kind.WEIGHTS, name), deadline))
-
-
-def _weights(found: Json) -> WeightVersion:
-    return WeightVersion.model_validate(found)

@@ -6,6 +6,7 @@ import re
 from datetime import datetime
 
 from rlfleet.resources import WeightVersion
+from rlfleet.rollout import unchanged_by
 
 PREFIX = "rlfleet/"
 _NUMBER = re.compile(r"(?:step[_-])?([0-9]{1,18})")
@@ -24,7 +25,7 @@ def metrics(
     Returns:
         `rlfleet/{stage,pause,load,resume,total}_seconds` and `max_worker_pause_seconds` of the last
         rollout. `workers`, `workers_applied`, `workers_failed`, `superseded_versions`,
-        `min_changed_share`. `applied_age_seconds`, since all workers held the applied weights.
+        `min_changed_share`. `unchanged`, 1 while `WeightsUnchanged` is true, else 0. `applied_age_seconds`, since all workers held the applied weights.
         `applied_version` and `lag_versions`, where versions are numbers (`43`, `step_43`). No lag between
         two runs, since each counts for itself.
     """
@@ -36,6 +37,7 @@ def metrics(
         "workers_failed": status.workers.failed,
         "superseded_versions": status.superseded_versions,
         "min_changed_share": status.effect.min_changed_share if status.effect else None,
+        "unchanged": bool(unchanged_by(seen)),
     }
     if status.applied is not None:
         if status.applied.applied_at is not None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
-from rlfleet import rollout as core
+from rlfleet import sources
 from rlfleet.errors import NotFound
 from rlfleet.follow import patiently
 from rlfleet.pins import pins_of
-from rlfleet.ports import ExistsError, Json, Kind, Objects
+from rlfleet.ports import ExistsError, Json, Kind, Objects, Publication
 from rlfleet.resources import (
     API_VERSION,
     RETRY,
     TRACEPARENT,
     InferenceFleet,
-    WeightSource,
+    PinnedWeights,
     WeightVersion,
 )
 
@@ -27,31 +27,30 @@ class Patches:
         self._objects = objects
         self._name = name
 
-    async def publish(
-        self, spec: Json, create_for: str | None, traceparent: str | None, deadline: float | None
-    ) -> Json:
-        """Patch spec and annotation, or create the object."""
-        body = _of_span(traceparent) | {"spec": spec}
+    async def publish(self, asked: Publication, deadline: float | None) -> Json:
+        """Patch spec and annotations, or create the object."""
         try:
-            return await self._patch(body, deadline)
+            return await self._publish(asked, deadline)
         except NotFound:
-            if create_for is None:
+            if asked.create_for is None:
                 raise
-        objects, made = self._objects, manifest(self._name, create_for, spec, traceparent)
+        objects, made = self._objects, manifest(self._name, asked.create_for, asked)
         try:
             return await patiently(objects, lambda: objects.create(Kind.WEIGHTS, made), deadline)
         except ExistsError:
-            return await self._patch(body, deadline)
+            return await self._publish(asked, deadline)
 
     async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
-        """Patch version, run and source. The source is what the fleet has recorded for the version."""
+        """Patch version, run and source."""
         now = await self._get(Kind.WEIGHTS, self._name, deadline)
         seen = WeightVersion.model_validate(now)
-        source = WeightSource(path=path) if path else await self._source_of(version, seen, deadline)
-        for spec in core.rollback_patches(seen, version, source):
-            more = _of_span(None) if "version" in spec else {}
-            now = await self._patch(more | {"spec": spec}, deadline)
-        return now
+        return await self._go_back(now, seen, (version, seen.spec.run_id), path, deadline)
+
+    async def undo(self, deadline: float | None) -> Json:
+        """Patch version, run and source."""
+        now = await self._get(Kind.WEIGHTS, self._name, deadline)
+        seen = WeightVersion.model_validate(now)
+        return await self._go_back(now, seen, sources.before(seen), None, deadline)
 
     async def retry(self, deadline: float | None) -> Json:
         """Patch the annotation."""
@@ -62,6 +61,28 @@ class Patches:
         """Patch the field."""
         return await self._patch({"spec": {"suspend": suspended}}, deadline)
 
+    async def _publish(self, asked: Publication, deadline: float | None) -> Json:
+        now = await self._get(Kind.WEIGHTS, self._name, deadline)
+        body = sources.publication(WeightVersion.model_validate(now), asked)
+        return await self._patch(body, deadline)
+
+    async def _go_back(
+        self,
+        now: Json,
+        seen: WeightVersion,
+        label: sources.Label,
+        path: str | None,
+        deadline: float | None,
+    ) -> Json:
+        """`now`, `seen`: the object. Returns: the object as it is afterwards."""
+        pins: Sequence[PinnedWeights] = ()
+        if path is None and label != sources.label_of(seen):
+            fleet = await self._get(Kind.FLEETS, seen.spec.fleet_ref.name, deadline)
+            pins = pins_of(InferenceFleet.model_validate(fleet).status, seen.spec.adapter)
+        for body in sources.rollback(seen, label, path, pins):
+            now = await self._patch(body, deadline)
+        return now
+
     async def _get(self, kind: Kind, name: str, deadline: float | None) -> Json:
         return await patiently(self._objects, lambda: self._objects.get(kind, name), deadline)
 
@@ -71,42 +92,13 @@ class Patches:
             objects, lambda: objects.patch(Kind.WEIGHTS, self._name, body), deadline
         )
 
-    async def _source_of(
-        self, version: str, seen: WeightVersion, deadline: float | None
-    ) -> WeightSource | None:
-        """The recorded source of an earlier version; None if the spec's source is a template."""
-        if seen.spec.source.is_template or seen.spec.version == version:
-            return None
-        found = await self._get(Kind.FLEETS, seen.spec.fleet_ref.name, deadline)
-        status = InferenceFleet.model_validate(found).status
-        for pin in pins_of(status, seen.spec.adapter):
-            if (pin.version, pin.run_id) == (version, seen.spec.run_id):
-                return pin.source
-        raise NotFound(
-            f"the fleet has no record of where version {version} is, and the source of "
-            f"{self._name!r} has no {{version}} in it; give its directory with path= or --path"
-        )
 
-
-def _of_span(traceparent: str | None) -> Json:
-    """The part of a merge patch that writes the annotation, or removes the one of an older version."""
-    return {"metadata": {"annotations": {TRACEPARENT: traceparent}}}
-
-
-def manifest(name: str, fleet: str, spec: Json, traceparent: str | None = None) -> Json:
-    """A WeightVersion to create. `spec`: a merge patch without `fleetRef`; its nulls are left out."""
-    annotations = {"annotations": {TRACEPARENT: traceparent}} if traceparent else {}
+def manifest(name: str, fleet: str, asked: Publication) -> Json:
+    """A WeightVersion to create."""
+    span = {TRACEPARENT: asked.traceparent} if asked.traceparent else {}
     return {
         "apiVersion": API_VERSION,
         "kind": "WeightVersion",
-        "metadata": {"name": name} | annotations,
-        "spec": {"fleetRef": {"name": fleet}} | _without_nulls(spec),
-    }
-
-
-def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: _without_nulls(value) if isinstance(value, dict) else value
-        for name, value in fields.items()
-        if value is not None
+        "metadata": {"name": name} | ({"annotations": span} if span else {}),
+        "spec": {"fleetRef": {"name": fleet}} | sources.first(asked),
     }

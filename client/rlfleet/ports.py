@@ -50,6 +50,19 @@ class ConflictError(Unavailable):
     """The object has changed since the resource version that the patch names."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """A version to ask for. The fields are arguments of `Weights.publish`."""
+
+    version: str
+    path: str | None = None
+    digest: str | None = None
+    run_id: str | None = None
+    same_files: bool = False
+    create_for: str | None = None
+    traceparent: str | None = None
+
+
 class Changes(Protocol):
     """Changes to one WeightVersion. Each returns the object as it was written.
 
@@ -60,21 +73,16 @@ class Changes(Protocol):
     Errors of every method: NotFound, Forbidden, Unavailable, Refused.
     """
 
-    async def publish(
-        self, spec: Json, create_for: str | None, traceparent: str | None, deadline: float | None
-    ) -> Json:
-        """Ask for a version.
-
-        Args:
-            spec: The spec of a merge patch.
-            create_for: The fleet of a new object.
-            traceparent: The trainer's span; None removes the span of an earlier version.
-            deadline: As for every method.
-        """
+    async def publish(self, asked: Publication, deadline: float | None) -> Json:
+        """Ask for a version."""
         ...
 
     async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
-        """Go back to an earlier version."""
+        """Go back to an earlier version of the run."""
+        ...
+
+    async def undo(self, deadline: float | None) -> Json:
+        """Go back to what was applied before the desired version."""
         ...
 
     async def retry(self, deadline: float | None) -> Json:

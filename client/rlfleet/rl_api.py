@@ -22,11 +22,12 @@ import httpx
 
 from rlfleet.errors import NotFound, RlfleetError, Superseded
 from rlfleet.follow import patiently
-from rlfleet.ports import Change, Changes, GoneError, Json, Kind
+from rlfleet.ports import Change, Changes, GoneError, Json, Kind, Publication
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_answers import document_of, state_of, weights_of
 from rlfleet.rl_events import MEDIA_TYPE, Events, NoStreamError
 from rlfleet.sending import ANSWER_SECONDS, CONNECT_SECONDS, broken
+from rlfleet.sources import first
 
 POLL_SECONDS = 0.5
 """Time between two polls of the state: the RL API permits 50 requests a second to each address."""
@@ -141,26 +142,22 @@ class _RlApi(ABC):
                 since = now
                 yield Change("MODIFIED", found)
 
-    async def publish(
-        self,
-        spec: Json,
-        create_for: str | None,  # noqa: ARG002 - see Changes
-        traceparent: str | None,
-        deadline: float | None,
-    ) -> Json:
+    async def publish(self, asked: Publication, deadline: float | None) -> Json:
         """PUT weights. It creates no object."""
-        given = spec | {"traceparent": traceparent}
-        body = {name: value for name, value in given.items() if value is not None}
-        if "source" in body:
-            body["source"] = {"path": body["source"]["path"]}
-        return await self._change("PUT", "weights", body | {"wait": False}, deadline)
+        body = first(asked) | {"wait": False}
+        body |= {"traceparent": asked.traceparent} if asked.traceparent is not None else {}
+        body |= {"sameFiles": True} if asked.same_files else {}
+        return await self._change("PUT", "weights", body, deadline)
 
     async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
         """POST rollback."""
-        body: Json = {"version": version, "wait": False}
-        if path:
-            body["source"] = {"path": path}
+        source = {"source": {"path": path}} if path else {}
+        body = {"version": version, "wait": False} | source
         return await self._change("POST", "rollback", body, deadline)
+
+    async def undo(self, deadline: float | None) -> Json:
+        """POST undo."""
+        return await self._change("POST", "undo", {"wait": False}, deadline)
 
     async def retry(self, deadline: float | None) -> Json:
         """POST retry."""

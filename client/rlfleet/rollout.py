@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
 
 from rlfleet.errors import Refused, Superseded, TimedOut
 from rlfleet.resources import (
@@ -13,13 +14,15 @@ from rlfleet.resources import (
     RolloutEffect,
     RolloutTimings,
     RolloutWorkers,
-    WeightSource,
-    WeightsSpec,
     WeightVersion,
 )
+from rlfleet.sources import Label, in_words, label_of
 
-Label = tuple[str, str | None]
-"""Version and run."""
+ABSENT = "WaitingForCheckpoint"
+"""The reason of `Ready` while no worker finds the directory of the version."""
+ABSENT_SECONDS = 10.0
+"""How long a publisher waits for a directory. Workers look for it every few seconds."""
+_AT_ONCE = {"NoWorkers": 0.0, "Suspended": 0.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,8 @@ class Rollout:
         timings: of this rollout; zeros until its phases end. Of a version that was replaced before
             this client saw it applied, only the total and the longest pause are known.
         effect: what the version changed; None if no worker has reported it.
+        unchanged: why the version seems to have changed nothing, the message of `WeightsUnchanged`; empty
+            without this condition.
         weights: the object that the other fields come from.
     """
 
@@ -40,6 +45,7 @@ class Rollout:
     timings: RolloutTimings
     workers: RolloutWorkers
     effect: RolloutEffect | None
+    unchanged: str
     weights: WeightVersion
 
 
@@ -52,6 +58,7 @@ class Asked:
         retry: the value of the retry annotation that the status must have observed, or the newest one.
         known: the condition `Stalled` from before a retry. It is ignored until it changes.
         ended: rollouts that had ended before the request.
+        patience: reasons of a false `Ready` that end the wait, and the seconds for which each is borne.
     """
 
     version: str
@@ -60,9 +67,15 @@ class Asked:
     retry: str
     known: Condition | None = None
     ended: frozenset[HistoryEntry] = frozenset()
+    patience: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def by(cls, written: WeightVersion, known: Condition | None = None) -> Self:
+    def by(
+        cls,
+        written: WeightVersion,
+        known: Condition | None = None,
+        patience: Mapping[str, float] | None = None,
+    ) -> Self:
         """The request in an object that the API server returned after a write."""
         return cls(
             version=written.spec.version,
@@ -71,6 +84,7 @@ class Asked:
             retry=written.metadata.annotations.get(RETRY, ""),
             known=known,
             ended=frozenset(written.status.history),
+            patience=patience or {},
         )
 
     @property
@@ -94,13 +108,32 @@ def outcome(asked: Asked, seen: WeightVersion) -> Rollout | None:
         stalled = trouble_of(seen)
         if stalled and stalled != asked.known and desired in {asked.label, (None, None)}:
             raise Refused(asked.version, stalled.reason, stalled.message)
-    if _label(seen.spec) == asked.label:
+    if label_of(seen) == asked.label:
         return None
     for entry in seen.status.history:
         was_it = (entry.version, entry.run_id) == asked.label and entry not in asked.ended
         if was_it and entry.result == "Applied":
             return _applied_before(seen, entry)
-    raise Superseded(asked.version, _described(seen.spec))
+    raise Superseded(asked.version, in_words(label_of(seen)))
+
+
+def obstacle(asked: Asked, seen: WeightVersion) -> Condition | None:
+    """The false `Ready` of a rollout that does not begin, if the request waits for its reason only so long."""
+    ready, status = seen.condition("Ready"), seen.status
+    if ready is None or ready.status != "False" or not is_about(asked, seen):
+        return None
+    desired = (status.desired_version, status.desired_run_id)
+    is_meant = desired in {asked.label, (None, None)} and label_of(seen) == asked.label
+    return ready if is_meant and ready.reason in asked.patience else None
+
+
+def refusal(asked: Asked, condition: Condition) -> Refused:
+    """The error for an obstacle. The version stays desired, so it names the ways to go on."""
+    message = (
+        f"{condition.message}. Version {asked.version} stays desired: undo takes it back, and wait "
+        "continues to wait"
+    )
+    return Refused(asked.version, condition.reason, message)
 
 
 def unfinished(asked: Asked, seen: WeightVersion, timeout_seconds: float) -> Refused | TimedOut:
@@ -108,6 +141,8 @@ def unfinished(asked: Asked, seen: WeightVersion, timeout_seconds: float) -> Ref
     stalled = trouble_of(seen)
     if stalled is not None and stalled == asked.known and is_about(asked, seen):
         return Refused(asked.version, stalled.reason, stalled.message)
+    if (obstructing := obstacle(asked, seen)) is not None:
+        return refusal(asked, obstructing)
     status = seen.status
     progressing = seen.condition("Progressing")
     if not is_about(asked, seen):
@@ -121,7 +156,7 @@ def unfinished(asked: Asked, seen: WeightVersion, timeout_seconds: float) -> Ref
     return TimedOut(
         asked.version,
         f"version {asked.version} of {name} is not applied after {timeout_seconds:g} s: {state}. "
-        "It stays desired: wait again, or roll back",
+        "It stays desired: wait again, or take it back with undo",
     )
 
 
@@ -135,6 +170,11 @@ def is_about(asked: Asked, seen: WeightVersion) -> bool:
     retries = {asked.retry, seen.metadata.annotations.get(RETRY, "")}
     after_retry = status.retried in retries or status.started_at is None
     return status.observed_generation >= asked.generation and after_retry
+
+
+def patience(*, wait_for_files: bool) -> Mapping[str, float]:
+    """How long the publisher of a version waits for what keeps its rollout from beginning. See `Asked`."""
+    return _AT_ONCE if wait_for_files else _AT_ONCE | {ABSENT: ABSENT_SECONDS}
 
 
 def rollout_of(seen: WeightVersion, label: Label, *, applied: bool) -> Rollout:
@@ -151,50 +191,21 @@ def rollout_of(seen: WeightVersion, label: Label, *, applied: bool) -> Rollout:
         effect=status.effect
         if about and status.effect and status.effect.version == version
         else None,
+        unchanged=unchanged_by(seen) if about else "",
         weights=seen,
     )
+
+
+def unchanged_by(seen: WeightVersion) -> str:
+    """The message of `WeightsUnchanged`, if it is true; else empty."""
+    found = seen.condition("WeightsUnchanged")
+    return found.message if found is not None and found.status == "True" else ""
 
 
 def trouble_of(seen: WeightVersion) -> Condition | None:
     """The condition `Stalled`, if it is true."""
     found = seen.condition("Stalled")
     return found if found is not None and found.status == "True" else None
-
-
-def publish_patch(
-    version: str, *, path: str | None = None, digest: str | None = None, run_id: str | None = None
-) -> dict[str, Any]:
-    """The spec of a merge patch that asks for a version.
-
-    It always replaces or removes the digest of the version before, which names other files.
-    """
-    spec: dict[str, Any] = {"version": version, "digest": digest}
-    if path is not None:
-        spec["source"] = {"path": path, "huggingFace": None}
-    if run_id is not None:
-        spec["runID"] = run_id
-    return spec
-
-
-def rollback_patches(
-    seen: WeightVersion, version: str, source: WeightSource | None
-) -> list[dict[str, Any]]:
-    """The specs of the merge patches that go back to a version, in order; none if it is desired.
-
-    A change of `rollbackTo` to the version permits one step back. So a `rollbackTo` that names the
-    version already is removed first. `source`: the version's source, if it differs from the spec's.
-    """
-    if seen.spec.version == version:
-        return []
-    # Run and source always go together. Another trainer may have started a run since the spec was read.
-    back = {
-        "version": version,
-        "runID": seen.spec.run_id,
-        "rollbackTo": version,
-        "digest": None,
-        "source": (source or seen.spec.source).model_dump(by_alias=True),
-    }
-    return [{"rollbackTo": None}, back] if seen.spec.rollback_to == version else [back]
 
 
 def _applied_before(seen: WeightVersion, entry: HistoryEntry) -> Rollout:
@@ -208,13 +219,6 @@ def _applied_before(seen: WeightVersion, entry: HistoryEntry) -> Rollout:
         timings=timings,
         workers=RolloutWorkers(),
         effect=None,
+        unchanged="",
         weights=seen,
     )
-
-
-def _label(spec: WeightsSpec) -> Label:
-    return spec.version, spec.run_id
-
-
-def _described(spec: WeightsSpec) -> str:
-    return spec.version if spec.run_id is None else f"{spec.version} of run {spec.run_id}"

@@ -22,23 +22,18 @@ class Weights:
 
     Args:
         name: Name of the WeightVersion. With a URL, name of the fleet.
-        namespace: Its namespace; by default that of the context or of the pod. With a URL, by default
-            `$RLFLEET_NAMESPACE` or that of the pod.
-        url: Address of the RL API, by default `$RLFLEET_API_URL`. Without one, the client uses the
-            Kubernetes API.
+        namespace: By default that of the context or of the pod; with a URL `$RLFLEET_NAMESPACE`, too.
+        url: Address of the RL API, by default `$RLFLEET_API_URL`; without one the Kubernetes API is used.
         token: Token for the RL API, by default `$RLFLEET_API_TOKEN`.
-        token_file: A file with the token, read before each request; by default
-            `$RLFLEET_API_TOKEN_FILE`.
-        ca: A file with the RL API's certificate authorities in PEM, by default
-            `$RLFLEET_API_CA_FILE`, then the system's.
-        kubeconfig: A file; by default `$KUBECONFIG`, then the pod's service account, then
-            `~/.kube/config`. With it or `context`, the client ignores `$RLFLEET_API_URL`.
-        context: Context of the kubeconfig; by default the current one.
+        token_file: A file with the token, read each time; by default `$RLFLEET_API_TOKEN_FILE`.
+        ca: A file with its authorities in PEM, by default `$RLFLEET_API_CA_FILE`, then the system's.
+        kubeconfig: A file; by default `$KUBECONFIG`, the pod's service account, or `~/.kube/config`.
+        context: Of the kubeconfig; by default the current one. Both go before `$RLFLEET_API_URL`.
         field_manager: The API server records this name as the writer of the fields.
         objects: A blocking `rlfleet.ports.Place` to use instead of either API.
 
-    Errors of every method besides its own: NotConfigured at the beginning, NotFound, Forbidden, and
-    Unavailable if the API server or the RL API does not answer for a minute.
+    Errors of every method: also NotConfigured at the beginning, NotFound, Forbidden, and Unavailable
+    if the API server or the RL API does not answer for a minute.
 
     >>> with Weights("policy", namespace="rl") as weights:
     ...     print(weights.current().spec.version)
@@ -96,9 +91,11 @@ class Weights:
         path: str | None = None,
         digest: str | None = None,
         run_id: str | None = None,
+        same_files: bool = False,
         create_for: str | None = None,
         traceparent: str | None = None,
         wait: bool = True,
+        wait_for_files: bool = False,
         timeout_seconds: float = 600,
     ) -> Rollout:
         """Ask the fleet for a version, and wait until all workers with traffic serve it.
@@ -106,22 +103,23 @@ class Weights:
         Args:
             version: Label of the weights, such as `43` or `step_43`.
             path: Their directory, as workers see it. By default the object keeps its source, in which
-                the version replaces `{version}`.
-            digest: `sha256:…` of their manifest. Without one, the digest of the object is removed.
+                the version replaces `{version}`. A path that this gives anyway leaves the source, too.
+            digest: `sha256:…` of their manifest; None removes the object's.
             run_id: Training run; by default the object keeps its run.
-            create_for: Name of the fleet. If the WeightVersion does not exist, it is created for this
-                fleet, and `path` is required.
-            traceparent: The span that becomes the parent of the rollout, as in W3C Trace Context.
-                Without one, that of an earlier version is removed.
+            same_files: Under a source without `{version}`, the version names the files of the one before.
+            create_for: The fleet of a WeightVersion that does not exist yet; then `path` is required.
+            traceparent: The parent of the rollout's span, as in W3C Trace Context; None removes it.
             wait: Whether to wait for the outcome.
-            timeout_seconds: How long to wait. The version stays desired afterwards. If the network is
-                down, it may take up to half a minute longer.
+            wait_for_files: Wait also for a directory that no worker finds, else refused after 10 seconds.
+            timeout_seconds: How long to wait; half a minute longer if the network is down. The version
+                stays desired afterwards.
 
         Returns:
             The rollout with its timings. Without `wait`, its state at the beginning.
 
         Errors:
-            Refused: the fleet refuses the version, raised as soon as the rollout stalls.
+            Refused: the fleet refuses the version, raised as soon as the rollout stalls, or cannot begin.
+                `SourceFixed`: nothing is changed, since the source has no `{version}` and no path is given.
             Superseded: another writer has asked for another version.
             TimedOut: the rollout continues.
 
@@ -135,22 +133,35 @@ class Weights:
                 path=path,
                 digest=digest,
                 run_id=run_id,
+                same_files=same_files,
                 create_for=create_for,
                 traceparent=traceparent,
                 wait=wait,
+                wait_for_files=wait_for_files,
                 timeout_seconds=timeout_seconds,
             )
         )
 
-    def wait(self, *, timeout_seconds: float = 600) -> Rollout:
-        """Wait until the desired version is applied. Returns and errors: as `publish`.
+    def wait(
+        self,
+        rollout: Rollout | None = None,
+        *,
+        wait_for_files: bool = False,
+        timeout_seconds: float = 600,
+    ) -> Rollout:
+        """Wait for a rollout that `publish(wait=False)` has returned. Returns and errors: as `publish`.
 
-        >>> weights.publish("43", wait=False).applied
-        False
-        >>> weights.wait().applied
+        Without one, wait for the desired version, also for files, workers and the end of a suspension.
+
+        >>> rollout = weights.publish("43", wait=False)
+        >>> weights.wait(rollout).applied
         True
         """
-        return run_blocking(self._weights.wait(timeout_seconds=timeout_seconds))
+        return run_blocking(
+            self._weights.wait(
+                rollout, wait_for_files=wait_for_files, timeout_seconds=timeout_seconds
+            )
+        )
 
     def rollback(
         self,
@@ -158,26 +169,48 @@ class Weights:
         *,
         path: str | None = None,
         wait: bool = True,
+        wait_for_files: bool = False,
         timeout_seconds: float = 600,
     ) -> Rollout:
         """Go back to an earlier version of the run. Returns and errors: as `publish`.
 
         Args:
             version: A version that was served before.
-            path: Its directory; by default the object's source with the version in it. If the source
-                has no `{version}`, the default is the directory that the fleet recorded
-                (`status.pinned`).
+            path: Its directory; by default the one that the fleet has recorded (`status.pinned`).
             wait: As for `publish`.
+            wait_for_files: As for `publish`.
             timeout_seconds: As for `publish`.
 
-        Errors:
-            NotFound: also if the fleet has no record of the version.
+        Errors: also NotFound, without a path, for a version that the fleet has no record of.
 
         >>> weights.rollback("41").version
         '41'
         """
         return run_blocking(
-            self._weights.rollback(version, path=path, wait=wait, timeout_seconds=timeout_seconds)
+            self._weights.rollback(
+                version,
+                path=path,
+                wait=wait,
+                wait_for_files=wait_for_files,
+                timeout_seconds=timeout_seconds,
+            )
+        )
+
+    def undo(
+        self, *, wait: bool = True, wait_for_files: bool = False, timeout_seconds: float = 600
+    ) -> Rollout:
+        """Take the last `publish` back. Returns and errors: as `publish`.
+
+        The fleet goes back to what it serves still, if the desired version was not applied, else to the
+        version of the run that was applied before. Errors: also NotFound, without such a version.
+
+        >>> weights.undo().version
+        '41'
+        """
+        return run_blocking(
+            self._weights.undo(
+                wait=wait, wait_for_files=wait_for_files, timeout_seconds=timeout_seconds
+            )
         )
 
     def retry(self, *, wait: bool = True, timeout_seconds: float = 600) -> Rollout:
@@ -235,8 +268,7 @@ class Weights:
     def watch(self) -> Generator[Event]:
         """The present state, then every change, until the caller stops.
 
-        It survives lost connections, restarts of the API server and expired histories. Of the changes
-        during such a gap it yields only the last state.
+        It survives lost connections and restarts; of changes in a gap it yields the last state.
 
         >>> for event in weights.watch():
         ...     print(event.type, event.weights.spec.version, event.weights.status.phase)
@@ -254,8 +286,7 @@ class Weights:
         """Timings, age and lag as flat figures; `wandb.log(weights.metrics())` takes them.
 
         Args:
-            trained_version: The newest weights that the trainer has, for the lag; by default the
-                desired version.
+            trained_version: The newest weights of the trainer, for the lag; by default the desired ones.
 
         >>> figures = weights.metrics(trained_version=44)
         >>> figures["rlfleet/total_seconds"], figures["rlfleet/lag_versions"]

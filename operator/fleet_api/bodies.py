@@ -47,24 +47,36 @@ class Directory(Body):
     path: AbsolutePath
 
 
-class Publication(Waiting):
+class Publishing(Waiting):
+    """Whether the wait also lasts for a directory that no worker finds."""
+
+    wait_for_files: StrictBool = False
+
+
+class Publication(Publishing):
     """A version to serve. Without a source the WeightVersion's own names the files.
 
+    `sameFiles`: under a source without `{version}`, the version names the files of the one before.
     `traceparent`: of the span that the rollout becomes a child of.
     """
 
     version: VersionLabel
     source: Directory | None = None
+    same_files: StrictBool = False
     digest: ManifestDigest | None = None
     run_id: Annotated[VersionLabel | None, Field(alias="runID")] = None
     traceparent: Annotated[str | None, Field(pattern=_TRACEPARENT)] = None
 
 
-class Rollback(Waiting):
+class Rollback(Publishing):
     """An earlier version to go back to. `source`: where it is, if the fleet has no record of it."""
 
     version: VersionLabel
     source: Directory | None = None
+
+
+class Undo(Publishing):
+    """To go back to what was applied before the desired version."""
 
 
 async def read(request: web.Request, model: type[B]) -> B:

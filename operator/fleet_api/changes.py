@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeVar
 
-from fleet_api.bodies import Body, Publication, Rollback, Waiting
+from fleet_api.bodies import Body, Publication, Publishing, Waiting
 from fleet_api.calls import AUDITED, Call, path_of
 from fleet_api.idempotency import HEADER, Key, KeyedObjects, RepeatedError
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.limits import Waits
 from fleet_api.ports import Cluster
 from fleet_api.problems import superseded
-from rlfleet.async_weights import AsyncWeights, wait_for
+from rlfleet.async_weights import AsyncWeights
 from rlfleet.ports import Place
 from rlfleet.resources import WeightsSpec, WeightVersion
-from rlfleet.rollout import Asked, Rollout, rollout_of, trouble_of
+from rlfleet.rollout import Asked, Rollout, patience, rollout_of, trouble_of
+from rlfleet.waiting import wait_for
 
 B = TypeVar("B", bound=Body)
 Act = Callable[[AsyncWeights, B], Awaitable[Rollout | WeightVersion]]
@@ -76,8 +77,10 @@ async def publish(weights: AsyncWeights, body: Publication) -> Rollout:
         path=body.source.path if body.source else None,
         digest=body.digest,
         run_id=body.run_id,
+        same_files=body.same_files,
         traceparent=body.traceparent,
         wait=body.wait,
+        wait_for_files=body.wait_for_files,
         timeout_seconds=body.timeout_seconds,
     )
 
@@ -103,14 +106,15 @@ async def _again(
     """The answer to a request that was carried out before: the outcome, without another change."""
     # A refusal from before a retry counts only when it changes.
     known = trouble_of(seen) if key.has_seen_trouble_of(seen) else None
-    if isinstance(body, Publication | Rollback):
+    borne: Mapping[str, float] = {}
+    if isinstance(body, Publishing):
         if not key.is_still_asked_for(seen):
-            raise superseded(body.version, _in_words(seen.spec))
-        known = None
+            raise superseded(_in_words(seen.spec))
+        known, borne = None, patience(wait_for_files=body.wait_for_files)
     if not isinstance(body, Waiting):
         return seen
     # Another version that comes from now on is not the one of the request.
-    asked = Asked.by(seen, known)
+    asked = Asked.by(seen, known, borne)
     if body.wait:
         name, seconds = seen.metadata.name, body.timeout_seconds
         return await wait_for(objects, name, timeout_seconds=seconds, asked=asked)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from fleet_api.bodies import Body, Nothing, Publication, Rollback, Waiting, read
+from fleet_api.bodies import Body, Nothing, Publication, Rollback, Undo, Waiting, read
 from fleet_api.calls import Call
 from fleet_api.changes import Act, Changes, publish
 from fleet_api.state import rollout_of, weights_of
@@ -31,6 +31,10 @@ class Mutations:
     async def rollback(self, call: Call) -> web.Response:
         """Go back to an earlier version."""
         return await self._change(call, Rollback, _roll_back)
+
+    async def undo(self, call: Call) -> web.Response:
+        """Go back to what was applied before the desired version."""
+        return await self._change(call, Undo, _undo)
 
     async def retry(self, call: Call) -> web.Response:
         """Try an abandoned version again."""
@@ -59,7 +63,14 @@ async def _roll_back(weights: AsyncWeights, body: Rollback) -> Rollout:
         body.version,
         path=body.source.path if body.source else None,
         wait=body.wait,
+        wait_for_files=body.wait_for_files,
         timeout_seconds=body.timeout_seconds,
+    )
+
+
+async def _undo(weights: AsyncWeights, body: Undo) -> Rollout:
+    return await weights.undo(
+        wait=body.wait, wait_for_files=body.wait_for_files, timeout_seconds=body.timeout_seconds
     )
 
 

@@ -94,9 +94,9 @@ def too_large(max_bytes: int) -> Problem:
     return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "RequestEntityTooLarge", message)
 
 
-def superseded(version: str, by: str) -> Problem:
+def superseded(by: str) -> Problem:
     """409: another request has replaced the version that an earlier one asked for."""
-    message = f"version {version} was replaced by {by} since the first request"
+    message = f"the version of the first request was replaced by {by} since then"
     return Problem(HTTPStatus.CONFLICT, "Superseded", message)
 
 

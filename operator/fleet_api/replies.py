@@ -69,6 +69,7 @@ class RolloutDocument(Resource):
     weights: WeightsDocument
     run_id: str | None = None
     effect: RolloutEffect | None = None
+    unchanged: str | None = None
 
 
 class StateDocument(Resource):

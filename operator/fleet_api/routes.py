@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_api import events as streams
-from fleet_api.bodies import Nothing, Publication, Rollback, Waiting
+from fleet_api.bodies import Nothing, Publication, Rollback, Undo, Waiting
 from fleet_api.calls import Access
 from fleet_api.contract import CHANGE_ERRORS, EVENT_STREAM, Contract
 from fleet_api.events import Events
@@ -36,6 +36,7 @@ def state_routes(reads: Reads, mutations: Mutations, events: Events) -> tuple[Ro
         Route("GET", "/v1/rl/events", events.stream, read, _EVENTS),
         Route("PUT", "/v1/rl/weights", mutations.publish, write, publish),
         Route("POST", "/v1/rl/rollback", mutations.rollback, write, rollback),
+        Route("POST", "/v1/rl/undo", mutations.undo, write, _rollout(Undo)),
         Route("POST", "/v1/rl/retry", mutations.retry, write, retry),
         Route("POST", "/v1/rl/suspend", mutations.suspend, write, spec),
         Route("POST", "/v1/rl/resume", mutations.resume, write, spec),

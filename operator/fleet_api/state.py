@@ -69,6 +69,8 @@ def rollout_of(rollout: Rollout) -> dict[str, Any]:
         document["runID"] = rollout.run_id
     if rollout.effect is not None:
         document["effect"] = _dump(rollout.effect)
+    if rollout.unchanged:
+        document["unchanged"] = rollout.unchanged
     return document
 
 

@@ -202,8 +202,7 @@ def test_the_command_line_reads_pods_by_the_names_of_the_operator(name: str) -> 
 
 def test_an_object_of_the_client_is_one_that_the_crd_takes() -> None:
     sample = yaml.safe_load((ROOT / "crds/samples/valid/weights-path-template.yaml").read_text())
-    spec = {"version": "43", "source": {"path": "/weights/43", "huggingFace": None}, "digest": None}
-    made = patches.manifest("policy", "policy", spec)
+    made = patches.manifest("policy", "policy", ports.Publication(version="43", path="/weights/43"))
 
     assert made.keys() == sample.keys()
     assert made["spec"]["source"] == {"path": "/weights/43"}

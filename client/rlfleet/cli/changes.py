@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from rlfleet.cli import cluster, outcome
-from rlfleet.cli.api import Api
 from rlfleet.cli.options import (
     Context,
     Format,
@@ -18,9 +17,8 @@ from rlfleet.cli.options import (
     Timeout,
     Version,
     Wait,
+    WaitForFiles,
 )
-from rlfleet.cli.view import version_before
-from rlfleet.errors import NotFound
 from rlfleet.weights import Weights
 
 
@@ -30,6 +28,13 @@ def publish(
     path: Annotated[
         str | None, typer.Option(help="Directory as workers see it; by default the present source.")
     ] = None,
+    same_files: Annotated[
+        bool,
+        typer.Option(
+            "--same-files",
+            help="Under a source without {version}, name the files of the version before.",
+        ),
+    ] = False,
     digest: Annotated[
         str | None, typer.Option(help="Digest (sha256:…) of the checkpoint's manifest.")
     ] = None,
@@ -42,6 +47,7 @@ def publish(
         typer.Option(help="W3C traceparent of the span that the rollout becomes a child of."),
     ] = None,
     wait: Wait = False,
+    wait_for_files: WaitForFiles = False,
     timeout: Timeout = 600,
     namespace: Namespace = None,
     context: Context = None,
@@ -60,9 +66,11 @@ def publish(
             path=path,
             digest=digest,
             run_id=run,
+            same_files=same_files,
             create_for=create_for,
             traceparent=traceparent,
             wait=wait,
+            wait_for_files=wait_for_files,
             timeout_seconds=timeout,
         ),
         output,
@@ -78,6 +86,7 @@ def rollback(
         typer.Option(help="Directory of the version; by default what the fleet recorded."),
     ] = None,
     wait: Wait = False,
+    wait_for_files: WaitForFiles = False,
     timeout: Timeout = 600,
     namespace: Namespace = None,
     context: Context = None,
@@ -87,28 +96,39 @@ def rollback(
     """Go back to an earlier version of the run."""
     objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
     target = cluster.find(objects, name).metadata.name
-    _go_back(objects, target, version, path, timeout, output, wait=wait)
+    weights = Weights(target, objects=objects)
+    outcome.report(
+        target,
+        objects.namespace,
+        lambda: weights.rollback(
+            version, path=path, wait=wait, wait_for_files=wait_for_files, timeout_seconds=timeout
+        ),
+        output,
+        wait=wait,
+    )
 
 
 def undo(
     name: Name = None,
     wait: Wait = False,
+    wait_for_files: WaitForFiles = False,
     timeout: Timeout = 600,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Go back to the last version of the run that was applied and is not the desired one."""
+    """Take the last version back: return to what is applied still, or was applied before in the run."""
     objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
-    seen = cluster.find(objects, name)
-    target, version = seen.metadata.name, version_before(seen)
-    if version is None:
-        raise NotFound(
-            f"the history of {target!r} has no version of this run that was applied before "
-            f"{seen.spec.version}; name one: rlfleet rollback VERSION {target} -n {objects.namespace}"
-        )
-    _go_back(objects, target, version, None, timeout, output, wait=wait)
+    target = cluster.find(objects, name).metadata.name
+    weights = Weights(target, objects=objects)
+    outcome.report(
+        target,
+        objects.namespace,
+        lambda: weights.undo(wait=wait, wait_for_files=wait_for_files, timeout_seconds=timeout),
+        output,
+        wait=wait,
+    )
 
 
 def retry(
@@ -128,26 +148,6 @@ def retry(
         target,
         objects.namespace,
         lambda: weights.retry(wait=wait, timeout_seconds=timeout),
-        output,
-        wait=wait,
-    )
-
-
-def _go_back(
-    objects: Api,
-    target: str,
-    version: str,
-    path: str | None,
-    timeout: float,
-    output: Output,
-    *,
-    wait: bool,
-) -> None:
-    weights = Weights(target, objects=objects)
-    outcome.report(
-        target,
-        objects.namespace,
-        lambda: weights.rollback(version, path=path, wait=wait, timeout_seconds=timeout),
         output,
         wait=wait,
     )

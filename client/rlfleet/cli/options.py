@@ -31,4 +31,11 @@ Kubeconfig = Annotated[
 ]
 Format = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the outcome.")]
+WaitForFiles = Annotated[
+    bool,
+    typer.Option(
+        "--wait-for-files",
+        help="With --wait, wait also for a directory that no worker finds (default: 10 seconds).",
+    ),
+]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait with --wait.")]

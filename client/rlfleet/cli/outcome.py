@@ -18,6 +18,8 @@ class Outcome(Resource):
     Fields:
         applied: every worker with traffic serves it; false without `--wait`.
         timings: of this rollout; zeros until its phases end.
+        unchanged: why the version seems to have changed nothing; empty if it has changed something, or
+            before that is known.
     """
 
     namespace: str
@@ -28,6 +30,7 @@ class Outcome(Resource):
     timings: RolloutTimings
     workers: RolloutWorkers
     effect: RolloutEffect | None
+    unchanged: str
 
 
 def report(
@@ -36,7 +39,7 @@ def report(
     """Make the change, and print its outcome. The errors of `change` are raised."""
     with show.errors().status(f"waiting for {name}" if wait else f"asking {name}"):
         done = change()
-    fields = ("version", "run_id", "applied", "timings", "workers", "effect")
+    fields = ("version", "run_id", "applied", "timings", "workers", "effect", "unchanged")
     found = Outcome(namespace=namespace, name=name, **{f: getattr(done, f) for f in fields})
     show.show(found, output, lambda: _render(found))
 
@@ -56,3 +59,5 @@ def _render(done: Outcome) -> None:
         f"{show.plural(done.workers.applied, 'worker')} after {show.seconds(timings.total_seconds)}, "
         f"longest pause {show.seconds(timings.max_worker_pause_seconds)}"
     )
+    if done.unchanged:
+        console.print(f"[yellow]WeightsUnchanged: {escape(done.unchanged)}[/]")

@@ -16,7 +16,8 @@ from rlfleet.cli.checks import Check, Result
 from rlfleet.cli.engine_flags import arguments_of, known, unknown_flags
 from rlfleet.pins import pins_of
 from rlfleet.ports import Json
-from rlfleet.resources import FleetStatus, WeightSource, WeightVersion
+from rlfleet.resources import FleetStatus, WeightVersion
+from rlfleet.sources import filled
 
 FLEET, WEIGHTS = "InferenceFleet", "WeightVersion"
 Key = tuple[str, str]
@@ -174,7 +175,7 @@ def _problems(key: Key, weights: WeightVersion, together: Together) -> Iterator[
 
 
 def _source_problems(weights: WeightVersion, fleet: Json) -> Iterator[Problem]:
-    source, spec = _filled(weights), fleet.get("spec") or {}
+    source, spec = filled(weights.spec.source, weights.spec.version), fleet.get("spec") or {}
     given = _at(spec, "weights", "roots")
     roots = [str(root) for root in given] if isinstance(given, list) else []
     model = _at(spec, "model", "source") or {}
@@ -220,17 +221,6 @@ def _steering_problems(
         )
         remedy = "raise spec.adapters.max, which recreates the workers, or delete an adapter"
         yield "NoRoomForAdapters", message, remedy
-
-
-def _filled(weights: WeightVersion) -> WeightSource:
-    """The source with the version in the place of `{version}`."""
-    source, version = weights.spec.source, weights.spec.version
-    if source.path is not None:
-        return WeightSource(path=source.path.replace("{version}", version))
-    if (repository := source.hugging_face) is None:
-        return source
-    revision = repository.revision.replace("{version}", version)
-    return WeightSource(hugging_face=repository.model_copy(update={"revision": revision}))
 
 
 def _at(body: Any, *path: str) -> Any:

@@ -111,19 +111,6 @@ def rollouts(weights: WeightVersion) -> list[PastRollout]:
     return made
 
 
-def version_before(weights: WeightVersion) -> str | None:
-    """The version of the run that was applied last and is not the desired one; None without one."""
-    spec = weights.spec
-    before = (
-        entry.version
-        for entry in weights.status.history
-        if entry.result == "Applied"
-        and entry.run_id == spec.run_id
-        and entry.version != spec.version
-    )
-    return next(before, None)
-
-
 def rollout_view(weights: WeightVersion, now: datetime) -> RolloutView:
     """A WeightVersion as the verbs show it."""
     spec, status = weights.spec, weights.status

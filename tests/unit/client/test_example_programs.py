@@ -117,6 +117,7 @@ def test_a_version_of_an_adapter_is_published(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     objects = FakeObjects(adapter="sql")
+    objects.weights["metadata"]["name"] = "policy-sql"
     connected = rlfleet.Weights
     monkeypatch.setattr(rlfleet, "Weights", lambda *a, **o: connected(*a, **o, objects=objects))
     monkeypatch.setattr(sys, "argv", ["publish.py", "43"])
@@ -124,4 +125,11 @@ def test_a_version_of_an_adapter_is_published(
     runpy.run_path(str(EXAMPLES / "lora/publish.py"))
 
     assert capsys.readouterr().out == "adapter sql has version 43\n"
-    assert [body["spec"] for body in patches(objects)] == [{"version": "43", "digest": None}]
+    assert [body["spec"] for body in patches(objects)] == [
+        {
+            "version": "43",
+            "runID": None,
+            "digest": None,
+            "source": {"path": "/weights/step_{version}", "huggingFace": None},
+        }
+    ]

@@ -36,6 +36,7 @@ def test_metrics_are_flat_numbers() -> None:
         "rlfleet/workers_applied": 4.0,
         "rlfleet/workers_failed": 0.0,
         "rlfleet/superseded_versions": 0.0,
+        "rlfleet/unchanged": 0.0,
         "rlfleet/applied_age_seconds": 30.0,
         "rlfleet/applied_version": 42.0,
         "rlfleet/lag_versions": 0.0,
@@ -126,7 +127,7 @@ def test_every_n_steps_the_model_is_saved_and_then_published(tmp_path: Path) -> 
         20,
         Weights("policy", objects=objects),
         tmp_path,
-        worker_directory="/weights/",
+        worker_directory="/shared/",
         run_id="r",
         report=reports.append,
     )
@@ -134,8 +135,8 @@ def test_every_n_steps_the_model_is_saved_and_then_published(tmp_path: Path) -> 
     assert isinstance(callback, FakeCallback)
     assert steps(callback, 19, 20, 21, 60) == [f"{tmp_path}/step_20", f"{tmp_path}/step_60"]
     assert [(s["version"], s["source"]["path"], s["runID"]) for s in published(objects)] == [
-        ("20", "/weights/step_20", "r"),
-        ("60", "/weights/step_60", "r"),
+        ("20", "/shared/step_20", "r"),
+        ("60", "/shared/step_60", "r"),
     ]
     assert [r["rlfleet/applied_version"] for r in reports] == [20, 60]
     assert {r["rlfleet/lag_versions"] for r in reports} == {0}

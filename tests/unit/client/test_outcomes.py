@@ -36,8 +36,9 @@ def test_an_applied_version_returns_its_timings(call: Call) -> None:
             "metadata": {"annotations": {TRACEPARENT: None}},
             "spec": {
                 "version": "43",
+                "runID": None,
                 "digest": None,
-                "source": {"path": "/weights/step_43", "huggingFace": None},
+                "source": {"path": "/weights/step_{version}", "huggingFace": None},
             },
         }
     ]
@@ -52,7 +53,7 @@ def test_a_rollout_is_part_of_the_trace_of_its_own_publication_only(call: Call) 
     call(objects, "publish", "44")
     assert annotation(objects) is None
     call(objects, "publish", "45", traceparent=span)
-    call(objects, "rollback", "44")
+    call(objects, "rollback", "44", path="/weights/step_44")
     assert annotation(objects) is None
 
 
@@ -86,7 +87,10 @@ def test_without_wait_the_version_is_only_requested(call: Call) -> None:
     rollout = call(objects, "publish", "43", wait=False)
 
     assert (rollout.version, rollout.applied, rollout.timings.total_seconds) == ("43", False, 0)
-    assert [request for request, _ in objects.requests] == ["patch weightversions"]
+    assert [request for request, _ in objects.requests] == [
+        "get weightversions",
+        "patch weightversions",
+    ]
 
 
 def test_a_version_that_is_already_applied_returns_at_once(call: Call) -> None:
@@ -95,7 +99,10 @@ def test_a_version_that_is_already_applied_returns_at_once(call: Call) -> None:
     rollout = call(objects, "publish", "42")
 
     assert (rollout.applied, rollout.timings.total_seconds) == (True, 1.7)
-    assert [request for request, _ in objects.requests] == ["patch weightversions"]
+    assert [request for request, _ in objects.requests] == [
+        "get weightversions",
+        "patch weightversions",
+    ]
 
 
 def test_a_stalled_rollout_is_refused_at_once_with_reason_and_message(call: Call) -> None:
@@ -249,7 +256,7 @@ def test_an_endless_rollout_times_out_with_the_next_step(call: Call) -> None:
 
     assert objects.now - before == pytest.approx(100)
     assert isinstance(late.value, TimeoutError)
-    assert "roll back" in str(late.value)
+    assert "undo" in str(late.value)
     assert objects.weights is not None
     assert objects.weights["spec"]["version"] == "43"
     objects.script.append(objects.apply)
@@ -286,6 +293,7 @@ def test_an_api_server_lost_during_a_rollout_is_a_timeout_that_names_it(call: Ca
 
     def away() -> None:
         objects.script.append(away)
+        objects.failures.append(Unavailable("gone for good"))
         raise Unavailable("gone for good")
 
     objects.script.append(away)
@@ -342,9 +350,10 @@ def test_an_object_that_was_created_meanwhile_is_patched(call: Call) -> None:
     objects.failures.append(NotFound("not yet"))
 
     assert call(objects, "publish", "43", path="/weights/43", create_for="policy").applied
-    assert [request for request, _ in objects.requests][:3] == [
-        "patch weightversions",
+    assert [request for request, _ in objects.requests][:4] == [
+        "get weightversions",
         "create weightversions",
+        "get weightversions",
         "patch weightversions",
     ]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from tests.support.fake_cluster import READER, TRAINER
-from tests.support.fake_objects import patches
+from tests.support.fake_objects import condition, patches
 from tests.support.pages import ROOT, blocks
 from tests.support.rl_api import RlApi as Api
 
@@ -28,6 +28,7 @@ from rlfleet import (
     TimedOut,
     Unavailable,
     Weights,
+    rollout,
 )
 from rlfleet.ports import Kind
 from rlfleet.resources import TRACEPARENT
@@ -69,8 +70,39 @@ async def test_a_version_is_applied_with_the_rollout_that_the_object_shows(
     assert rollout.weights.status == here.weights.status
     assert rollout.weights.spec == here.weights.spec
     spec = patches(api.objects)[0]["spec"]
-    assert spec["source"] == {"path": "/weights/step_43", "huggingFace": None}
+    assert spec["source"] == {"path": "/weights/step_{version}", "huggingFace": None}
     assert spec["digest"] is None
+
+
+async def test_the_files_of_a_label_are_decided_as_by_kubeconfig(api: Api, call: Use) -> None:
+    await call(api, "publish", "43", path="/other/43")
+    with pytest.raises(Refused, match="--path /weights/step_44") as refused:
+        await call(api, "publish", "44")
+    assert refused.value.reason == "SourceFixed"
+    assert (
+        await call(api, "publish", "44", same_files=True)
+    ).weights.spec.source.path == "/other/43"
+    with pytest.raises(NotFound, match="it has: 44, 42, 41"):
+        await call(api, "rollback", "99")
+
+    assert (await call(api, "undo")).version == "42"
+    assert (await call(api, "current")).spec.source.path == "/weights/step_{version}"
+
+
+async def test_files_that_no_worker_finds_are_refused(
+    api: Api, call: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout, "ABSENT_SECONDS", 0.2)
+    api.objects._obeys = False
+    absent = condition(
+        "Ready", "WaitingForCheckpoint", 2, status="False", message="see /weights: a"
+    )
+    api.objects.script.append(lambda: api.objects.look("Pending", absent))
+
+    with pytest.raises(Refused, match="see /weights: a"):
+        await call(api, "publish", "43")
+    with pytest.raises(TimedOut):
+        await call(api, "publish", "43", wait_for_files=True, timeout_seconds=0.5)
 
 
 async def test_a_rollout_is_part_of_the_trace_of_its_own_publication_only(

@@ -51,7 +51,7 @@ def test_a_rollback_takes_the_path_from_the_fleets_status(call: Call) -> None:
 
     rollout = call(objects, "rollback", "41")
 
-    assert rollout.weights.spec.source.path == "/weights/old/step_41"
+    assert rollout.weights.spec.source.path == "/weights/step_41"
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,8 @@ def test_a_rollback_keeps_run_and_files_together_when_another_run_starts_meanwhi
         "source": {"path": "/run-7/41"},
     }
     objects.fleet["status"]["pinned"] = [pin]
+    template = "{version}" in before
+    pin["source"]["path"] = "/run-7/step_41" if template else "/run-7/41"
     real = objects.patch
 
     async def patch(*arguments: Any) -> Any:

@@ -44,9 +44,15 @@ async def test_prime_rls_update_is_a_rollout_between_calls_without_effect(api: A
     assert reply["rollout"]["timings"] == TIMINGS
     assert patches(objects) == [
         {
-            "metadata": {"annotations": {"rlfleet.dev/traceparent": None}},
+            "metadata": {
+                "annotations": {
+                    "rlfleet.dev/traceparent": None,
+                    "rlfleet.dev/source-template": '{"path":"/weights/step_{version}"}',
+                }
+            },
             "spec": {
                 "version": "43",
+                "runID": None,
                 "digest": None,
                 "source": {"path": "/weights/run-7/broadcasts/step_43", "huggingFace": None},
             },

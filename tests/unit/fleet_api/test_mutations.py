@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.fake_cluster import READER, TRAINER
-from tests.support.fake_objects import TIMINGS
+from tests.support.fake_objects import TIMINGS, condition
 from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import Api
 
@@ -24,6 +24,7 @@ WEIGHTS = "/v1/rl/weights"
 CHANGES = [
     ("PUT", WEIGHTS, {"version": "43"}),
     ("POST", "/v1/rl/rollback", {"version": "41"}),
+    ("POST", "/v1/rl/undo", {}),
     ("POST", "/v1/rl/retry", {}),
     ("POST", "/v1/rl/suspend", {}),
     ("POST", "/v1/rl/resume", {}),
@@ -83,9 +84,9 @@ async def test_a_version_that_is_applied_is_200_with_its_timings(api: Api) -> No
             "metadata": {"annotations": {TRACEPARENT: None}},
             "spec": {
                 "version": "43",
-                "digest": None,
-                "source": {"path": "/weights/step_43", "huggingFace": None},
                 "runID": "run-7",
+                "digest": None,
+                "source": {"path": "/weights/step_{version}", "huggingFace": None},
             },
         }
     ]
@@ -165,6 +166,70 @@ async def test_a_rollback_permits_itself_and_finds_the_files(api: Api) -> None:
 
     assert (status, rollout["version"], rollout["applied"]) == (200, "41", True)
     assert patches(api)[-1]["spec"]["rollbackTo"] == "41"
+
+
+async def test_a_label_never_names_the_files_of_another_one_by_itself(api: Api) -> None:
+    api.cluster.objects.desire(source={"path": "/weights/step_42"})
+
+    status, problem = await publish(api)
+
+    assert (status, problem["reason"]) == (422, "SourceFixed")
+    assert patches(api) == []
+    assert (await publish(api, sameFiles=True))[0] == 200
+    assert (await publish(api, "44", source={"path": "/weights/step_44"}))[0] == 200
+
+
+async def test_a_version_that_the_fleet_never_had_is_404_with_those_that_it_had(api: Api) -> None:
+    status, problem = await api.send("POST", "/v1/rl/rollback", TRAINER, json={"version": "99"})
+
+    assert (status, problem["reason"]) == (404, "NotFound")
+    assert "it has: 42, 41" in problem["detail"]
+    assert patches(api) == []
+
+
+async def test_an_undo_takes_the_last_version_back_once(api: Api) -> None:
+    """With a key, also if it is sent again after another version has come."""
+    back = partial(
+        api.send, "POST", "/v1/rl/undo", TRAINER, json={}, headers={"Idempotency-Key": "back"}
+    )
+
+    assert [(await back())[1]["version"] for _ in range(2)] == ["41", "41"]
+    assert patches(api)[0]["spec"]["rollbackTo"] == "41"
+    await publish(api, "43")
+    status, problem = await back()
+    assert (status, problem["reason"]) == (409, "Superseded")
+
+
+@pytest.mark.parametrize("key", ["", "sent-twice"])
+@pytest.mark.parametrize("reason", ["WaitingForCheckpoint", "NoWorkers", "Suspended"])
+async def test_a_version_that_cannot_begin_is_409_and_stays_desired(
+    api: Api, reason: str, key: str
+) -> None:
+    objects = api.cluster.objects
+    objects._obeys = False
+
+    def report() -> None:
+        generation = objects.weights["metadata"]["generation"]
+        objects.look("Pending", condition("Ready", reason, generation, status="False"))
+
+    objects.script.append(report)
+
+    for _ in range(2 if key else 1):
+        status, problem = await publish(api, key=key)
+        assert (status, problem["reason"]) == (409, reason)
+        assert "stays desired" in problem["detail"]
+    assert objects.weights["spec"]["version"] == "43"
+    if reason == "WaitingForCheckpoint":
+        assert (await publish(api, waitForFiles=True))[0] == 504
+
+
+async def test_a_version_that_changed_nothing_says_so(api: Api) -> None:
+    same = condition("WeightsUnchanged", "SameFiles", 2, message="42 has the same digest")
+    objects = api.cluster.objects
+    objects._obeys = False
+    objects.script.append(lambda: objects.apply(conditions=[same]))
+
+    assert (await publish(api))[1]["unchanged"] == "42 has the same digest"
 
 
 async def test_suspend_and_resume_show_the_weights(api: Api) -> None:
@@ -426,6 +491,9 @@ async def test_a_rollback_with_a_key_keeps_run_and_files_together_after_a_confli
     api: Api,
 ) -> None:
     api.cluster.objects.desire(runID="run-7", source={"path": "/run-7/step_{version}"})
+    pin = {"version": "41", "runID": "run-7", "digest": f"sha256:{'4' * 64}"}
+    pinned = [pin | {"source": {"path": "/run-7/step_41"}}]
+    api.cluster.objects.fleet["status"]["pinned"] = pinned
     real = api.cluster.objects.patch
 
     async def patch(*arguments: Any) -> Any:

@@ -137,9 +137,10 @@ async def test_every_reference_has_a_schema(api: Api) -> None:
 async def test_a_body_has_the_field_names_of_the_resources(api: Api) -> None:
     named = api.document["components"]["schemas"]["Publication"]
 
-    assert {"version", "source", "digest", "runID", "traceparent", "wait", "timeoutSeconds"} == set(
-        named["properties"]
-    )
+    assert set(named["properties"]) == {
+        *("version", "source", "sameFiles", "digest", "runID", "traceparent"),
+        *("wait", "waitForFiles", "timeoutSeconds"),
+    }
     assert (named["required"], named["additionalProperties"]) == (["version"], False)
 
 

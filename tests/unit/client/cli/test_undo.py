@@ -38,6 +38,16 @@ def test_undo_leaves_a_version_that_is_not_applied(monkeypatch: pytest.MonkeyPat
     assert spec["version"] == "42"
 
 
+def test_undo_takes_back_the_first_version_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects(obeys=False, runID="a")
+    objects.desire(version="1", runID="b", source={"path": "/weights/none"})
+
+    code, _, _ = run(monkeypatch, objects, "undo")
+
+    assert code == 0
+    assert (objects.weights["spec"]["version"], objects.weights["spec"]["runID"]) == ("42", "a")
+
+
 def test_undo_stays_in_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     history = entry("42", run_id="b"), entry("41", run_id="a"), entry("40", run_id="b")
 

@@ -23,14 +23,15 @@ from tests.support.cli import (
     golden,
     run,
 )
-from tests.support.fake_objects import FakeObjects
+from tests.support.fake_objects import FakeObjects, condition
 from typer.testing import CliRunner
 
+from rlfleet.cli import show
 from rlfleet.cli.app import EXIT_CODES, app
 from rlfleet.cli.checks import CHECKS_FAILED
 from rlfleet.cli.screen import FleetScreen, grid
 from rlfleet.cli.view import fleet_view
-from rlfleet.errors import Forbidden, NotConfigured, RlfleetError
+from rlfleet.errors import Forbidden, NotConfigured, NotFound, Refused, RlfleetError, TimedOut
 from rlfleet.resources import InferenceFleet, WeightVersion, WorkerCounts
 
 GOLDEN = CLI / "golden"
@@ -116,6 +117,59 @@ def test_publish_returns_at_once_by_default(monkeypatch: pytest.MonkeyPatch) -> 
     assert run(monkeypatch, objects, "publish", "43", "policy")[0] == 0
     assert objects.weights is not None
     assert objects.weights["spec"]["version"] == "43"
+
+
+def test_publish_names_the_files_of_another_version_only_if_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = FakeObjects(source={"path": "/weights/step_42"})
+
+    code, _, err = run(monkeypatch, objects, "publish", "43")
+
+    assert code == EXIT_CODES[Refused]
+    assert "SourceFixed" in err
+    assert objects.weights["spec"]["version"] == "42"
+    assert run(monkeypatch, objects, "publish", "43", "--same-files")[0] == 0
+
+
+def test_publish_says_in_yellow_that_nothing_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects(obeys=False)
+    same = condition("WeightsUnchanged", "SameFiles", 2, message="42 has the same digest")
+    objects.script.append(lambda: objects.apply(conditions=[same]))
+    monkeypatch.setattr(show, "console", lambda: Console(force_terminal=True, highlight=False))
+
+    code, out, _ = run(monkeypatch, objects, "publish", "43", "--wait")
+
+    assert code == 0
+    assert "\x1b[33mWeightsUnchanged: 42 has the same digest" in out
+
+
+@pytest.mark.parametrize("verb", ["publish 43", "rollback 41", "undo"])
+def test_files_that_no_worker_finds_end_the_wait(
+    monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    def fleet() -> FakeObjects:
+        objects = FakeObjects(obeys=False)
+        absent = condition("Ready", "WaitingForCheckpoint", 2, status="False")
+        objects.script.append(lambda: objects.look("Pending", absent))
+        return objects
+
+    code, _, err = run(monkeypatch, fleet(), *verb.split(), "--wait")
+    assert (code, "stays desired" in err) == (EXIT_CODES[Refused], True)
+    waits = "--wait", "--wait-for-files"
+    assert run(monkeypatch, fleet(), *verb.split(), *waits)[0] == EXIT_CODES[TimedOut]
+
+
+def test_rollback_to_a_version_that_never_was_is_not_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = FakeObjects()
+
+    code, _, err = run(monkeypatch, objects, "rollback", "99")
+
+    assert code == EXIT_CODES[NotFound]
+    assert "it has: 41, 42" in err
+    assert objects.weights["spec"]["version"] == "42"
 
 
 def test_publish_begins_in_the_trace_of_its_option(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,210 @@
+"""Which files a requested version names, and the patches that ask for it: pure.
+
+A patch always names version, run and source together, as they were decided from one look at the object.
+So another writer that changes one of them at the same moment cannot put a label on other files.
+
+A path that is no template replaces the object's template, `…/step_{version}`. The annotation
+`rlfleet.dev/source-template` keeps it, so that a later request can restore it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+from rlfleet.errors import NotFound, Refused
+from rlfleet.ports import Json, Publication
+from rlfleet.resources import (
+    TRACEPARENT,
+    AppliedWeights,
+    HuggingFaceSource,
+    PinnedWeights,
+    WeightSource,
+    WeightVersion,
+)
+
+Label = tuple[str, str | None]
+"""Version and run."""
+TEMPLATE = "rlfleet.dev/source-template"
+"""Annotation of a WeightVersion: the source with `{version}` that a source without it has replaced."""
+_PLACEHOLDER = "{version}"
+_MOST_NAMED = 10
+
+
+def publication(seen: WeightVersion, asked: Publication) -> Json:
+    """The merge patch that asks for a version.
+
+    It always replaces or removes the digest of the version before, which names other files.
+
+    Errors: Refused with `SourceFixed`, if the version would name the files of another one.
+    """
+    spec = seen.spec
+    run_id = spec.run_id if asked.run_id is None else asked.run_id
+    label = (asked.version, run_id)
+    if asked.path is not None:
+        source = _given(seen, asked.version, asked.path)
+    elif spec.source.is_template or asked.same_files or label == label_of(seen):
+        source = spec.source
+    else:
+        raise _fixed(seen, label)
+    return _patch(
+        seen,
+        {"version": asked.version, "runID": run_id, "digest": asked.digest},
+        source,
+        asked.traceparent,
+    )
+
+
+def rollback(
+    seen: WeightVersion, label: Label, path: str | None, pins: Iterable[PinnedWeights]
+) -> list[Json]:
+    """The merge patches that go back to a version, in order; none if it is desired.
+
+    A change of `rollbackTo` to the version permits one step back. So a `rollbackTo` that names the
+    version already is removed first.
+
+    Args:
+        seen: The object.
+        label: The version and its run.
+        path: Where the version is; None for the place that the fleet has recorded.
+        pins: The files that versions name, by the status of the fleet, newest first.
+
+    Errors: NotFound, without a path, for a version that the fleet has never had.
+    """
+    if label == label_of(seen):
+        return []
+    version, run_id = label
+    source = _recorded(seen, label, tuple(pins)) if path is None else _given(seen, version, path)
+    spec = {"version": version, "runID": run_id, "rollbackTo": version, "digest": None}
+    back = _patch(seen, spec, source, None)
+    first = {"spec": {"rollbackTo": None}}
+    return [first, back] if seen.spec.rollback_to == version else [back]
+
+
+def before(seen: WeightVersion) -> Label:
+    """What was applied before the desired version: what is applied still, else the last of the run.
+
+    Errors: NotFound.
+    """
+    desired, applied = label_of(seen), seen.status.applied
+    if applied is not None and (applied.version, applied.run_id) != desired:
+        return applied.version, applied.run_id
+    for entry in seen.status.history:
+        if entry.result == "Applied" and entry.run_id == desired[1] and entry.version != desired[0]:
+            return entry.version, entry.run_id
+    name, namespace = seen.metadata.name, seen.metadata.namespace
+    raise NotFound(
+        f"the history of {name!r} has no version of this run that was applied before "
+        f"{seen.spec.version}; name one: rlfleet rollback VERSION {name} -n {namespace}"
+    )
+
+
+def first(asked: Publication) -> Json:
+    """The spec of a new object."""
+    fields = {"version": asked.version, "runID": asked.run_id, "digest": asked.digest}
+    source = {"source": {"path": _without_slash(asked.path)}} if asked.path is not None else {}
+    return {name: value for name, value in fields.items() if value is not None} | source
+
+
+def filled(source: WeightSource, version: str) -> WeightSource:
+    """The source with the version in the place of `{version}`."""
+    if source.path is not None:
+        return WeightSource(path=source.path.replace(_PLACEHOLDER, version))
+    repository = source.hugging_face
+    if repository is None:
+        return source
+    revision = repository.revision.replace(_PLACEHOLDER, version)
+    return WeightSource(hugging_face=HuggingFaceSource(repo=repository.repo, revision=revision))
+
+
+def label_of(seen: WeightVersion) -> Label:
+    """The desired version and its run."""
+    return seen.spec.version, seen.spec.run_id
+
+
+def in_words(label: Label) -> str:
+    """`43`, `43 of run r`."""
+    version, run_id = label
+    return version if run_id is None else f"{version} of run {run_id}"
+
+
+def _patch(
+    seen: WeightVersion, spec: dict[str, Any], source: WeightSource, traceparent: str | None
+) -> Json:
+    """A merge patch. The traceparent of an older version is removed."""
+    annotations: dict[str, str | None] = {TRACEPARENT: traceparent}
+    kept = None if source.is_template else _template_of(seen)
+    template = None if kept is None else kept.model_dump_json(by_alias=True, exclude_none=True)
+    if template != seen.metadata.annotations.get(TEMPLATE):
+        annotations[TEMPLATE] = template
+    named = source.model_dump(by_alias=True)
+    return {"metadata": {"annotations": annotations}, "spec": spec | {"source": named}}
+
+
+def _given(seen: WeightVersion, version: str, path: str) -> WeightSource:
+    """The source for a path: the template, if it names the same directory."""
+    return _templated(seen, version, WeightSource(path=_without_slash(path)))
+
+
+def _templated(seen: WeightVersion, version: str, source: WeightSource) -> WeightSource:
+    template = _template_of(seen)
+    return template if template is not None and filled(template, version) == source else source
+
+
+def _template_of(seen: WeightVersion) -> WeightSource | None:
+    """The object's template, also if a source without one has replaced it."""
+    if seen.spec.source.is_template:
+        return seen.spec.source
+    try:
+        kept = WeightSource.model_validate_json(seen.metadata.annotations.get(TEMPLATE, ""))
+    except ValidationError:
+        return None
+    return kept if kept.is_template else None
+
+
+def _recorded(seen: WeightVersion, label: Label, pins: tuple[PinnedWeights, ...]) -> WeightSource:
+    """Where a version of the past is. Errors: NotFound."""
+    version, _ = label
+    applied = seen.status.applied
+    known: list[PinnedWeights | AppliedWeights] = [*pins, *([applied] if applied else [])]
+    for one in known:
+        if (one.version, one.run_id) == label and one.source is not None:
+            return _templated(seen, version, one.source)
+    had = [
+        *((one.version, one.run_id) for one in known),
+        *((one.version, one.run_id) for one in seen.status.history if one.result == "Applied"),
+    ]
+    template = _template_of(seen)
+    if label in had and template is not None:
+        return template
+    raise _never_had(seen, label, [version for version, run_id in had if run_id == label[1]])
+
+
+def _fixed(seen: WeightVersion, label: Label) -> Refused:
+    source, template = seen.spec.source, _template_of(seen)
+    where = source.path or (source.hugging_face.repo if source.hugging_face else "")
+    hint = filled(template, label[0]).path if template is not None else None
+    return Refused(
+        label[0],
+        "SourceFixed",
+        f"the source of {seen.metadata.name!r} is {where}, without {{version}}, so {in_words(label)} "
+        f"would name the files of {in_words(label_of(seen))}; give its directory with path= or --path"
+        f"{f' {hint}' if hint else ''}, or say with same_files=True or --same-files that they are meant",
+    )
+
+
+def _never_had(seen: WeightVersion, label: Label, had: list[str]) -> NotFound:
+    versions = list(dict.fromkeys(had))
+    more = len(versions) - _MOST_NAMED
+    named = ", ".join(versions[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return NotFound(
+        f"fleet {seen.spec.fleet_ref.name!r} has no record of version {in_words(label)}; "
+        f"it has: {named or 'none of this run'}. For an older one give its directory with path= or --path"
+    )
+
+
+def _without_slash(path: str) -> str:
+    """The path without a slash at its end, which shells add to names of directories."""
+    return path.rstrip("/") or path

@@ -1,0 +1,300 @@
+"""Which files a requested version names, over a fake API server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.fake_objects import Call, FakeObjects, condition, patches
+
+from rlfleet import NotFound, Refused
+from rlfleet.ports import Publication
+from rlfleet.resources import PinnedWeights, WeightVersion
+from rlfleet.sources import TEMPLATE, before, filled, label_of, publication, rollback
+
+FIXED = {"path": "/weights/step_42"}
+STEPS = {"path": "/weights/step_{version}"}
+
+
+def source(objects: FakeObjects) -> dict[str, Any]:
+    assert objects.weights is not None
+    found: dict[str, Any] = objects.weights["spec"]["source"]
+    return found
+
+
+def kept(objects: FakeObjects) -> str | None:
+    assert objects.weights is not None
+    found: str | None = objects.weights["metadata"].get("annotations", {}).get(TEMPLATE)
+    return found
+
+
+def pin(version: str, path: str, run_id: str | None = None) -> dict[str, Any]:
+    found = {"version": version, "digest": f"sha256:{version}", "source": {"path": path}}
+    return found | ({"runID": run_id} if run_id else {})
+
+
+# --- publish --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "more"),
+    [("43", {}), ("42", {"run_id": "run-8"}), ("43", {"digest": f"sha256:{'1' * 64}"})],
+)
+def test_a_label_never_names_the_files_of_another_one_by_itself(
+    call: Call, version: str, more: dict[str, Any]
+) -> None:
+    objects = FakeObjects(source=FIXED)
+
+    with pytest.raises(Refused) as refused:
+        call(objects, "publish", version, **more)
+
+    assert refused.value.reason == "SourceFixed"
+    for named in ("/weights/step_42", "--path", "--same-files"):
+        assert named in refused.value.message
+    assert patches(objects) == []
+
+
+def test_a_branch_of_a_repository_is_not_the_files_of_every_version(call: Call) -> None:
+    repository = {"huggingFace": {"repo": "org/model", "revision": "main"}}
+    objects = FakeObjects(source=repository)
+
+    with pytest.raises(Refused, match="SourceFixed"):
+        call(objects, "publish", "43")
+    by_version = {"huggingFace": {"repo": "org/model", "revision": "step-{version}"}}
+    assert call(FakeObjects(source=by_version), "publish", "43").applied
+
+
+def test_the_same_files_may_be_meant(call: Call) -> None:
+    objects = FakeObjects(source=FIXED)
+
+    assert call(objects, "publish", "43", same_files=True).applied
+    assert source(objects) == FIXED
+
+
+def test_a_version_may_be_published_again_without_its_path(call: Call) -> None:
+    assert call(FakeObjects(source=FIXED), "publish", "42").applied
+
+
+def test_a_path_that_is_the_template_filled_in_leaves_the_template(call: Call) -> None:
+    objects = FakeObjects()
+
+    for path in ("/weights/step_43", "/weights/step_43/"):
+        assert call(objects, "publish", "43", path=path).applied
+        assert source(objects) == STEPS
+    assert call(objects, "publish", "44").applied
+    assert (source(objects), kept(objects)) == (STEPS, None)
+
+
+def test_a_template_that_another_path_replaced_is_offered_and_comes_back(call: Call) -> None:
+    objects = FakeObjects()
+    call(objects, "publish", "43", path="/other/43")
+    assert source(objects) == {"path": "/other/43"}
+    call(objects, "publish", "44", path="/other/44")
+
+    with pytest.raises(Refused, match="--path /weights/step_45"):
+        call(objects, "publish", "45")
+    assert call(objects, "publish", "45", path="/weights/step_45").applied
+
+    assert (source(objects), kept(objects)) == (STEPS, None)
+    assert call(objects, "publish", "46").applied
+
+
+def test_a_path_may_be_a_template_itself(call: Call) -> None:
+    objects = FakeObjects(source=FIXED)
+
+    call(objects, "publish", "43", path="/run-8/step_{version}")
+
+    assert source(objects) == {"path": "/run-8/step_{version}"}
+    assert call(objects, "publish", "44").applied
+
+
+def test_version_run_and_source_are_written_together_although_another_writer_comes_between(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = FakeObjects(obeys=False, runID="run-7")
+    real = objects.patch
+
+    async def patch(*arguments: Any) -> Any:
+        objects.desire(version="1", runID="run-8", source={"path": "/run-8/step_1"})
+        return await real(*arguments)
+
+    monkeypatch.setattr(objects, "patch", patch)
+    spec = call(objects, "publish", "43", wait=False).weights.spec
+
+    assert (spec.version, spec.run_id, spec.source.path) == ("43", "run-7", STEPS["path"])
+
+
+@pytest.mark.parametrize("broken", ["", "no JSON", "[]", '{"path": "/fixed"}'])
+def test_a_kept_template_that_cannot_be_read_is_none(call: Call, broken: str) -> None:
+    objects = FakeObjects(source=FIXED)
+    assert objects.weights is not None
+    objects.weights["metadata"]["annotations"] = {TEMPLATE: broken}
+
+    with pytest.raises(Refused, match="SourceFixed"):
+        call(objects, "publish", "43")
+    assert call(objects, "publish", "43", path="/weights/step_43").applied
+    assert (source(objects), kept(objects)) == ({"path": "/weights/step_43"}, None)
+
+
+# --- going back -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "arguments"), [("rollback", ["42"]), ("undo", [])])
+def test_going_back_from_a_path_restores_the_template_and_the_version(
+    call: Call, method: str, arguments: list[str]
+) -> None:
+    objects = FakeObjects(obeys=False)
+    objects.fleet["status"]["pinned"] = [pin("42", "/weights/step_42")]
+    call(objects, "publish", "43", path="/weights/none", wait=False)
+    objects.stall("SourceNotFound")
+
+    back = call(objects, method, *arguments, wait=False)
+
+    assert back.version == "42"
+    assert (source(objects), kept(objects)) == (STEPS, None)
+
+
+def test_a_version_with_a_path_of_its_own_keeps_it_and_the_template_is_kept(call: Call) -> None:
+    objects = FakeObjects()
+    objects.fleet["status"]["pinned"] = [pin("41", "/old/41")]
+
+    call(objects, "rollback", "41")
+
+    assert source(objects) == {"path": "/old/41"}
+    assert call(objects, "publish", "43", path="/weights/step_43").applied
+    assert source(objects) == STEPS
+
+
+@pytest.mark.parametrize("where", [STEPS, FIXED])
+def test_a_version_that_the_fleet_never_had_is_not_found_and_those_that_it_had_are_named(
+    call: Call, where: dict[str, str]
+) -> None:
+    objects = FakeObjects(source=where)
+    pins = [pin("40", "/weights/step_40"), pin("99", "/weights/step_99", "run-8")]
+    objects.fleet["status"]["pinned"] = pins
+
+    with pytest.raises(NotFound, match="version 99; it has: 40, 42, 41") as missing:
+        call(objects, "rollback", "99")
+
+    assert "--path" in str(missing.value)
+    assert patches(objects) == []
+    assert call(objects, "rollback", "99", path="/copy/99", wait=False).version == "99"
+
+
+def test_a_long_past_is_named_in_part(call: Call) -> None:
+    objects = FakeObjects()
+    objects.fleet["status"]["pinned"] = [pin(str(n), f"/w/{n}") for n in range(130, 100, -1)]
+
+    with pytest.raises(NotFound, match=r"130, .* 121 and 22 more"):
+        call(objects, "rollback", "99")
+
+
+def test_a_version_of_the_history_without_a_pin_is_where_the_template_says(call: Call) -> None:
+    objects = FakeObjects()
+    objects.fleet["status"]["pinned"] = []
+
+    assert call(objects, "rollback", "41").applied
+    assert source(objects) == STEPS
+
+
+def test_undo_returns_to_what_is_applied_also_to_another_run(call: Call) -> None:
+    """As after the first version of a new run that is refused."""
+    objects = FakeObjects(obeys=False)
+    call(objects, "publish", "1", run_id="run-8", path="/weights/none", wait=False)
+    objects.look("Staging", condition("Stalled", "SourceNotFound", 2))
+
+    spec = call(objects, "undo", wait=False).weights.spec
+
+    assert (spec.version, spec.run_id, spec.source.path) == ("42", None, STEPS["path"])
+
+
+def test_undo_without_a_version_before_says_how_to_name_one(call: Call) -> None:
+    objects = FakeObjects()
+    objects.write(history=[])
+
+    with pytest.raises(NotFound, match="rlfleet rollback VERSION policy -n rl"):
+        call(objects, "undo")
+    assert patches(objects) == []
+
+
+# --- whatever comes -------------------------------------------------------------------------------
+
+PATHS = ["/a/step_{version}", "/b/{version}", "/a/step_1", "/a/step_2", "/b/1", "/c", "/b/2/"]
+LABELS = st.tuples(st.sampled_from(["1", "2", "3"]), st.sampled_from([None, "r"]))
+REQUESTS = st.one_of(
+    st.builds(
+        lambda label, path, same: Publication(
+            version=label[0], run_id=label[1], path=path, same_files=same
+        ),
+        LABELS,
+        st.sampled_from([None, *PATHS]),
+        st.just(False),  # noqa: FBT003 - a value
+    ),
+    st.tuples(LABELS, st.sampled_from([None, *PATHS])),
+    st.just("undo"),
+)
+
+
+@given(st.sampled_from(PATHS[:6]), st.lists(REQUESTS, max_size=12))
+def test_whatever_is_asked_two_labels_name_one_directory_only_if_their_writer_named_it(
+    first: str, requests: list[Any]
+) -> None:
+    """Every version is applied at once, and a template is never lost."""
+    seen = look(first)
+    was_template, files, named = seen.spec.source.is_template, {}, set[Any]()
+    files[label_of(seen)] = filled(seen.spec.source, "1")
+    for request in requests:
+        pins = [
+            PinnedWeights(version=v, run_id=r, digest="sha256:", source=s)
+            for (v, r), s in reversed(files.items())
+        ]
+        try:
+            if isinstance(request, Publication):
+                bodies, path = [publication(seen, request)], request.path
+            elif request == "undo":
+                path, bodies = None, rollback(seen, before(seen), None, pins)
+            else:
+                label, path = request
+                bodies = rollback(seen, label, path, pins)
+        except (Refused, NotFound):
+            continue
+        for body in bodies:
+            seen = patched(seen, body)
+        label, where = label_of(seen), filled(seen.spec.source, seen.spec.version)
+        was_template |= seen.spec.source.is_template
+        assert (
+            seen.spec.source.is_template
+            or TEMPLATE in seen.metadata.annotations
+            or (not was_template)
+        )
+        if path is not None:
+            named.add(label)
+        elif label not in named:
+            others = [one for one, at in files.items() if at == where and one[0] != label[0]]
+            assert not others or named & set(others), (request, label, where, files)
+        files.pop(label, None)
+        files[label] = where
+
+
+def look(path: str) -> WeightVersion:
+    spec = {"fleetRef": {"name": "f"}, "version": "1", "source": {"path": path}}
+    return WeightVersion.model_validate({"metadata": {"name": "policy"}, "spec": spec})
+
+
+def patched(seen: WeightVersion, body: dict[str, Any]) -> WeightVersion:
+    """The object after a merge patch, with its version applied."""
+    spec = seen.spec.model_dump(by_alias=True) | body["spec"]
+    annotations = seen.metadata.annotations | body.get("metadata", {}).get("annotations", {})
+    kept = {name: value for name, value in annotations.items() if value is not None}
+    label = {"version": spec["version"], "runID": spec["runID"]}
+    past = [entry.model_dump(by_alias=True) for entry in seen.status.history]
+    entry = label | {"result": "Applied", "startedAt": "2026-11-22T10:00:00Z", "totalSeconds": 1}
+    return WeightVersion.model_validate(
+        {
+            "metadata": {"name": "policy", "annotations": kept},
+            "spec": spec,
+            "status": {"applied": label, "history": [entry, *past]},
+        }
+    )
