@@ -29,6 +29,8 @@ class DemandTransport(httpx.BaseTransport):
             so an unmet demand is 409 in the end.
         verify: As for `httpx.HTTPTransport`.
 
+    It reaches workers directly, whatever proxy the environment names.
+
     >>> http = httpx.Client(transport=DemandTransport(attempts=4))
     >>> demand = Sampling(minimum="43").headers()
     >>> http.post(f"{endpoint}/v1/completions", json={}, headers=demand).status_code

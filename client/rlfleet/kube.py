@@ -27,8 +27,8 @@ from rlfleet.resources import API_VERSION
 from rlfleet.sending import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
-    acknowledge,
-    acknowledge_async,
+    async_http,
+    blocking_http,
     broken,
 )
 
@@ -127,7 +127,8 @@ class _Kube(ABC):
         return self._request(token, "GET", kind, params, read_seconds=seconds)
 
     def _broken(self, error: httpx.TransportError) -> RlfleetError:
-        return broken(error, self._access.server, "check server and authority in the kubeconfig")
+        access, remedy = self._access, "check server and authority in the kubeconfig"
+        return broken(error, access.server, remedy, access.proxy)
 
 
 class BlockingKube(_Kube):
@@ -135,8 +136,7 @@ class BlockingKube(_Kube):
 
     def __init__(self, access: Access, field_manager: str) -> None:
         super().__init__(access, field_manager)
-        hooks = {"response": [acknowledge]}
-        self._http = httpx.Client(verify=access.tls, proxy=access.proxy, event_hooks=hooks)
+        self._http = blocking_http(access.tls, access.proxy)
 
     def changes(self, name: str) -> Changes:
         """Changes, made by patches of the object."""
@@ -217,12 +217,7 @@ class AsyncKube(_Kube):
 
     def __init__(self, access: Access, field_manager: str) -> None:
         super().__init__(access, field_manager)
-        hooks = {"response": [acknowledge_async]}
-        # Each watch keeps a connection, and a process such as the RL API has hundreds of them.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-        self._http = httpx.AsyncClient(
-            verify=access.tls, proxy=access.proxy, event_hooks=hooks, limits=limits
-        )
+        self._http = async_http(access.tls, access.proxy)
 
     def of(self, namespace: str) -> AsyncKube:
         """The API for another namespace, over the same connections: close only one of both."""

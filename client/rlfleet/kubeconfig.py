@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from rlfleet.errors import NotConfigured
+from rlfleet.proxies import proxy_of
 
 Config = dict[str, Any]
 
@@ -44,6 +45,7 @@ class Access:
         token: returns the current bearer token; empty without one. Called before each request, since
             tokens are rotated.
         server_name: the name that the certificate must have; empty for the host of `server`.
+        proxy: URL of the proxy that leads to `server`; None without one.
     """
 
     server: str
@@ -80,18 +82,20 @@ def load_access(
             f"({', '.join(map(str, files))}); set KUBECONFIG, or name a kubeconfig file"
         )
     try:
-        return _of_config(_merged(there), context, namespace)
+        return _of_config(_merged(there), context, namespace, environment)
     except (KeyError, TypeError, ValueError, OSError, yaml.YAMLError) as error:
         raise NotConfigured(f"{', '.join(map(str, there))} cannot be used: {error!r}") from error
 
 
 def _of_pod(environment: Mapping[str, str], account: Path, namespace: str | None) -> Access:
     host, port = (environment[f"KUBERNETES_SERVICE_{x}"] for x in ("HOST", "PORT"))
+    server = f"https://{f'[{host}]' if ':' in host else host}:{port}"
     return Access(
-        server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+        server=server,
         namespace=namespace or (account / "namespace").read_text().strip(),
         tls=ssl.create_default_context(cafile=str(account / "ca.crt")),
         token=_in_file(account / "token"),
+        proxy=proxy_of(server, environment),
     )
 
 
@@ -109,7 +113,9 @@ def _merged(files: list[Path]) -> Config:
     return whole
 
 
-def _of_config(config: Config, context: str | None, namespace: str | None) -> Access:
+def _of_config(
+    config: Config, context: str | None, namespace: str | None, environment: Mapping[str, str]
+) -> Access:
     name = context or config["current-context"]
     if name not in config["contexts"]:
         raise NotConfigured(
@@ -128,13 +134,14 @@ def _of_config(config: Config, context: str | None, namespace: str | None) -> Ac
     identity = identity or _bytes(user, "client-certificate") + b"\n" + _bytes(user, "client-key")
     if identity.strip():
         _identify(tls, identity)
+    server = cluster["server"].rstrip("/")
     return Access(
-        server=cluster["server"].rstrip("/"),
+        server=server,
         namespace=namespace or chosen.get("namespace") or "default",
         tls=tls,
         token=plugin.token if plugin else _token(user),
         server_name=cluster.get("tls-server-name", ""),
-        proxy=cluster.get("proxy-url"),
+        proxy=cluster.get("proxy-url") or proxy_of(server, environment),
         headers={"Impersonate-User": user["as"]} if user.get("as") else {},
     )
 

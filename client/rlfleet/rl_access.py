@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from rlfleet.errors import NotConfigured
 from rlfleet.kubeconfig import SERVICE_ACCOUNT
+from rlfleet.proxies import proxy_of
 
 URL = "RLFLEET_API_URL"
 TOKEN = "RLFLEET_API_TOKEN"  # noqa: S105 - the name of a variable
@@ -32,12 +33,14 @@ class RlAccess:
         url: the address, without a slash at its end.
         namespace: the namespace of the fleet.
         token: returns the current token. Called before each request, since tokens in files are rotated.
+        proxy: URL of the proxy that leads to `url`; None without one.
     """
 
     url: str
     namespace: str
     tls: ssl.SSLContext
     token: Callable[[], str]
+    proxy: str | None = None
 
 
 def rl_access(
@@ -70,11 +73,13 @@ def rl_access(
             f"the RL API at {url} needs a token; give token=, token_file= or --token-file, or set {TOKEN} or "
             f"{TOKEN_FILE}"
         )
+    address = _address(url)
     return RlAccess(
-        url=_address(url),
+        url=address,
         namespace=_namespace(namespace, environment, account),
         tls=_trust(ca or environment.get(CA_FILE) or None),
         token=read,
+        proxy=proxy_of(address, environment),
     )
 
 

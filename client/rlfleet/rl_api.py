@@ -26,7 +26,7 @@ from rlfleet.ports import Change, Changes, GoneError, Json, Kind, Publication
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_answers import document_of, state_of, weights_of
 from rlfleet.rl_events import MEDIA_TYPE, Events, NoStreamError
-from rlfleet.sending import ANSWER_SECONDS, CONNECT_SECONDS, broken
+from rlfleet.sending import CONNECT_SECONDS, async_http, blocking_http, broken
 from rlfleet.sources import first
 
 POLL_SECONDS = 0.5
@@ -35,7 +35,6 @@ _MIN_STREAM_SECONDS = 1.0
 """For a shorter time the client polls instead of opening a stream."""
 _ABSENT = "absent"
 """The version of a state without a WeightVersion."""
-_TIMEOUT = httpx.Timeout(CONNECT_SECONDS, read=ANSWER_SECONDS)
 
 
 class _RlApi(ABC):
@@ -197,7 +196,7 @@ class _RlApi(ABC):
 
     def _broken(self, error: httpx.TransportError) -> RlfleetError:
         remedy = "check the address of the RL API, and its authority"
-        return broken(error, self._access.url, remedy)
+        return broken(error, self._access.url, remedy, self._access.proxy)
 
     async def _state(self) -> tuple[Json, Json | None]:
         return state_of(await self._send("GET", "state"), self.namespace, self._fleet)
@@ -238,7 +237,7 @@ class BlockingRlApi(_RlApi):
 
     def __init__(self, access: RlAccess, fleet: str) -> None:
         super().__init__(access, fleet)
-        self._http = httpx.Client(verify=access.tls, timeout=_TIMEOUT)
+        self._http = blocking_http(access.tls, access.proxy)
 
     async def sleep(self, seconds: float) -> None:
         """Wait, and block the thread."""
@@ -263,7 +262,7 @@ class AsyncRlApi(_RlApi):
 
     def __init__(self, access: RlAccess, fleet: str) -> None:
         super().__init__(access, fleet)
-        self._http = httpx.AsyncClient(verify=access.tls, timeout=_TIMEOUT)
+        self._http = async_http(access.tls, access.proxy)
 
     async def sleep(self, seconds: float) -> None:
         """Wait, and let other tasks run."""

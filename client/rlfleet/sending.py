@@ -1,9 +1,11 @@
-"""Common parts of all requests: timeouts, errors of the transport, and acknowledgements of answers."""
+"""Common parts of all requests: connections, errors of the transport, and what proxies answer."""
 
 from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
+from typing import TypeVar
 
 import httpx
 
@@ -11,17 +13,84 @@ from rlfleet.errors import NotConfigured, RlfleetError, Unavailable
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
+_TIMEOUT = httpx.Timeout(CONNECT_SECONDS, read=ANSWER_SECONDS)
+_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+"""Each watch keeps a connection, and a process such as the RL API has hundreds of them."""
+_AROUND = "or name the server in NO_PROXY, if it is reached without the proxy"
+H = TypeVar("H", httpx.Client, httpx.AsyncClient)
 
 
-def broken(error: httpx.TransportError, server: str, remedy: str) -> RlfleetError:
+def blocking_http(tls: ssl.SSLContext, proxy: str | None) -> httpx.Client:
+    """Connections to one server. `proxy`: as `Access.proxy`; httpx reads no variable. Errors: NotConfigured."""
+
+    def check(answer: httpx.Response) -> None:
+        check_proxy(answer, proxy)
+
+    hooks = {"response": [acknowledge, check]}
+    return _made(
+        lambda: httpx.Client(
+            verify=tls, proxy=proxy, trust_env=False, timeout=_TIMEOUT, event_hooks=hooks
+        ),
+        proxy,
+    )
+
+
+def async_http(tls: ssl.SSLContext, proxy: str | None) -> httpx.AsyncClient:
+    """`blocking_http` for asyncio."""
+
+    async def check(answer: httpx.Response) -> None:
+        check_proxy(answer, proxy)
+
+    hooks = {"response": [acknowledge_async, check]}
+    return _made(
+        lambda: httpx.AsyncClient(
+            verify=tls,
+            proxy=proxy,
+            trust_env=False,
+            timeout=_TIMEOUT,
+            limits=_LIMITS,
+            event_hooks=hooks,
+        ),
+        proxy,
+    )
+
+
+def check_proxy(answer: httpx.Response, proxy: str | None) -> None:
+    """Check that an error is one of the server. Errors: NotConfigured, or Unavailable for 5xx.
+
+    A proxy answers in the place of a server without TLS, and never in JSON. With TLS it refuses the
+    connection instead (`broken`).
+    """
+    is_json = "json" in answer.headers.get("content-type", "")
+    url = answer.request.url
+    if proxy is None or answer.is_success or is_json or url.scheme != "http":
+        return
+    kind = Unavailable if answer.is_server_error else NotConfigured
+    raise kind(
+        f"the proxy {_shown(proxy)} answers HTTP {answer.status_code} for {url.scheme}://"
+        f"{url.netloc.decode()}; repair the proxy, {_AROUND}"
+    )
+
+
+def broken(
+    error: httpx.TransportError, server: str, remedy: str, proxy: str | None
+) -> RlfleetError:
     """The error for a failure to send or to receive. `remedy`: for failures that no retry can repair."""
-    message = f"{server} does not answer: {type(error).__name__} {error}".rstrip()
+    if proxy is not None and isinstance(error, httpx.ProxyError):
+        kind = Unavailable if str(error).startswith("5") else NotConfigured
+        return kind(
+            f"the proxy {_shown(proxy)} refuses the connection to {server}: {error}; "
+            f"repair the proxy, {_AROUND}"
+        )
+    through = "" if proxy is None else f" through the proxy {_shown(proxy)}"
+    message = f"{server} does not answer{through}: {type(error).__name__} {error}".rstrip()
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, (ssl.SSLCertVerificationError, httpx.UnsupportedProtocol)):
             return NotConfigured(f"{message}; {remedy}")
         cause = cause.__cause__ or cause.__context__
-    return Unavailable(f"{message}; check that it runs, and that this machine can reach it")
+    around = "" if proxy is None else f", {_AROUND}"
+    return Unavailable(f"{message}; check that it runs, and that this machine can reach it{around}")
 
 
 def acknowledge(answer: httpx.Response) -> None:
@@ -46,3 +115,18 @@ def acknowledge(answer: httpx.Response) -> None:
 async def acknowledge_async(answer: httpx.Response) -> None:
     """`acknowledge` as a hook of an asynchronous client."""
     acknowledge(answer)
+
+
+def _made(make: Callable[[], H], proxy: str | None) -> H:
+    try:
+        return make()
+    except (ValueError, ImportError, httpx.InvalidURL) as error:
+        raise NotConfigured(
+            f"the proxy {_shown(proxy or '')} cannot be used: {error}; name it as http://HOST:PORT"
+        ) from error
+
+
+def _shown(proxy: str) -> str:
+    """The proxy's URL without its password."""
+    scheme, _, rest = proxy.rpartition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
