@@ -10,6 +10,7 @@ docs/how-to/publish-from-python.md has the rest.
 
 from rlfleet.async_weights import AsyncWeights
 from rlfleet.callback import publish_every
+from rlfleet.checkpoints import make_readable, run_of
 from rlfleet.demands import AsyncDemandTransport, DemandTransport
 from rlfleet.errors import (
     Forbidden,
@@ -59,7 +60,9 @@ __all__ = [
     "WeightVersion",
     "Weights",
     "labels_of",
+    "make_readable",
     "publish_every",
     "record",
+    "run_of",
     "weight_versions",
 ]

@@ -103,9 +103,7 @@ class AsyncWeights:
             traceparent=traceparent,
         )
         written = await self._changes.publish(asked, deadline)
-        return await self._of_publisher(
-            written, deadline, timeout_seconds, wait=wait, wait_for_files=wait_for_files
-        )
+        return await self._of_publisher(written, deadline, wait=wait, wait_for_files=wait_for_files)
 
     async def wait(
         self,
@@ -140,9 +138,7 @@ class AsyncWeights:
         """
         deadline = self._place.monotonic() + timeout_seconds
         written = await self._changes.rollback(version, path, deadline)
-        return await self._of_publisher(
-            written, deadline, timeout_seconds, wait=wait, wait_for_files=wait_for_files
-        )
+        return await self._of_publisher(written, deadline, wait=wait, wait_for_files=wait_for_files)
 
     async def undo(
         self, *, wait: bool = True, wait_for_files: bool = False, timeout_seconds: float = 600
@@ -154,9 +150,7 @@ class AsyncWeights:
         """
         deadline = self._place.monotonic() + timeout_seconds
         written = await self._changes.undo(deadline)
-        return await self._of_publisher(
-            written, deadline, timeout_seconds, wait=wait, wait_for_files=wait_for_files
-        )
+        return await self._of_publisher(written, deadline, wait=wait, wait_for_files=wait_for_files)
 
     async def retry(self, *, wait: bool = True, timeout_seconds: float = 600) -> Rollout:
         """As `Weights.retry`.
@@ -168,7 +162,7 @@ class AsyncWeights:
         known = trouble_of(await read(self._place, self.name, deadline))
         written = WeightVersion.model_validate(await self._changes.retry(deadline))
         asked = Asked.by(written, known)
-        return await self._result(asked, written, deadline, timeout_seconds, wait=wait)
+        return await self._result(asked, written, deadline, wait=wait)
 
     async def suspend(self) -> WeightVersion:
         """As `Weights.suspend`.
@@ -240,27 +234,25 @@ class AsyncWeights:
         self,
         changed: Json,
         deadline: float,
-        timeout_seconds: float,
         *,
         wait: bool,
         wait_for_files: bool,
     ) -> Rollout:
         written = WeightVersion.model_validate(changed)
         asked = Asked.by(written, patience=patience(wait_for_files=wait_for_files))
-        return await self._result(asked, written, deadline, timeout_seconds, wait=wait)
+        return await self._result(asked, written, deadline, wait=wait)
 
     async def _result(
         self,
         asked: Asked,
         seen: WeightVersion,
         deadline: float,
-        timeout_seconds: float,
         *,
         wait: bool,
     ) -> Rollout:
         if not wait:
             return rollout_of(seen, asked.label, applied=False)
-        return await ended(self._place, self.name, asked, seen, deadline, timeout_seconds)
+        return await ended(self._place, self.name, asked, seen, deadline)
 
     async def _get(self, kind: Kind, name: str) -> Json:
         return await patiently(self._place, lambda: self._place.get(kind, name), None)

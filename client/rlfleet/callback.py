@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlfleet.checkpoints import READABLE
+from rlfleet.training import Training
 from rlfleet.weights import Weights
 
 if TYPE_CHECKING:
@@ -22,16 +24,19 @@ def publish_every(
     *,
     worker_directory: str | None = None,
     save: Callable[[str], None] | None = None,
+    mode: int | None = READABLE,
     run_id: str | None = None,
-    wait: bool = True,
+    wait: bool = False,
     timeout_seconds: float = 600,
     report: Callable[[dict[str, float]], object] | None = None,
 ) -> TrainerCallback:
     """A callback that writes the model after every `steps` steps, and publishes it to the fleet.
 
-    Step 20 is version `20` in `<directory>/step_20`. An error of `publish` ends the training. So does a
-    directory that has files: workers may serve them, and the files of a version never change. A training
-    that goes back to a checkpoint needs another directory.
+    Step 20 is version `20` in `<directory>/step_20`. By default training does not wait for the fleet: the
+    callback looks at the outcome of a version before it writes the next one, and waits for the last one when
+    training ends. An error of `publish` ends the training, in all of its processes. So does a directory that
+    has files: workers may serve them, and the files of a version never change. A training that starts over
+    or goes back to a checkpoint needs another directory.
 
     Args:
         steps: Number of steps between two versions, at least 1.
@@ -40,9 +45,11 @@ def publish_every(
         worker_directory: The path of this directory at the workers, if they mount it elsewhere.
         save: Writes the model into a directory, called in every process: `trainer.save_model` where
             the model is sharded (FSDP, ZeRO-3). By default `model.save_pretrained` in process 0.
-        run_id: Training run.
+        mode: Rights that are added to what was written, so that workers can read it (`make_readable`); None
+            leaves the rights as they are.
+        run_id: Training run; by default that of the directory (`run_of`).
         wait: Whether training waits until the fleet serves the version.
-        timeout_seconds: Timeout of `publish`.
+        timeout_seconds: How long to wait for a version, here or at the end of the training.
         report: Takes the figures of `Weights.metrics` after each version, such as `wandb.log`.
 
     Errors: ImportError without transformers; ValueError if `steps` is below 1. Of the callback also
@@ -57,43 +64,28 @@ def publish_every(
 
     if steps < 1:
         raise ValueError(f"steps is {steps}; it must be at least 1")
+    training = Training(
+        weights=weights,
+        directory=Path(directory),
+        at_workers=str(worker_directory or directory).rstrip("/"),
+        save=save,
+        mode=mode,
+        run_id=run_id,
+        wait=wait,
+        timeout_seconds=timeout_seconds,
+        report=report,
+    )
 
     class PublishCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
         """Saves and publishes."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - see TrainerCallback
             """After each optimizer step."""
-            if state.global_step % steps:
-                return
-            step = state.global_step
-            name = f"step_{step}"
-            target = str(Path(directory) / name)
-            if state.is_world_process_zero:
-                _require_no_files(target)
-            if save is not None:
-                save(target)
-            elif state.is_world_process_zero:
-                kwargs["model"].save_pretrained(target)
-            if not state.is_world_process_zero:
-                return
-            weights.publish(
-                str(step),
-                path=f"{str(worker_directory or directory).rstrip('/')}/{name}",
-                run_id=run_id,
-                wait=wait,
-                timeout_seconds=timeout_seconds,
-            )
-            if report is not None:
-                report(weights.metrics(trained_version=step))
+            if state.global_step % steps == 0:
+                training.publish(state.global_step, kwargs["model"], state.is_world_process_zero)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - see TrainerCallback
+            """After the last step."""
+            training.end(state.is_world_process_zero)
 
     return PublishCallback()
-
-
-def _require_no_files(directory: str) -> None:
-    """Errors: FileExistsError."""
-    found = next(Path(directory).glob("[!.]*"), None)  # not what a file system leaves there
-    if found is not None:
-        raise FileExistsError(
-            f"{directory} has files of an earlier version already, such as {found.name}, which workers "
-            "may serve; give another directory, or delete this one if its version was never published"
-        )

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class RlfleetError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package. They can be sent to other processes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How pickle makes the error again. It would call the class with the words alone."""
+        return _restored, (type(self), self.args, dict(self.__dict__))
 
 
 class Refused(RlfleetError):
@@ -83,3 +89,10 @@ class NotConfigured(RlfleetError):
 
 class IncompleteReply(RlfleetError, ValueError):
     """A reply lacks what an audit needs; the message names the field of the request that asks for it."""
+
+
+def _restored(kind: type[RlfleetError], words: tuple[Any, ...], fields: dict[str, Any]) -> Any:
+    error = kind.__new__(kind)
+    error.args = words
+    error.__dict__.update(fields)
+    return error

@@ -22,7 +22,8 @@ ABSENT = "WaitingForCheckpoint"
 """The reason of `Ready` while no worker finds the directory of the version."""
 ABSENT_SECONDS = 10.0
 """How long a publisher waits for a directory. Workers look for it every few seconds."""
-_AT_ONCE = {"NoWorkers": 0.0, "Suspended": 0.0}
+AT_ONCE = {"NoWorkers": 0.0, "Suspended": 0.0}
+"""Reasons of a false `Ready` that are known at once, and last until an object is changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +137,7 @@ def refusal(asked: Asked, condition: Condition) -> Refused:
     return Refused(asked.version, condition.reason, message)
 
 
-def unfinished(asked: Asked, seen: WeightVersion, timeout_seconds: float) -> Refused | TimedOut:
+def unfinished(asked: Asked, seen: WeightVersion) -> Refused | TimedOut:
     """The error when the time is over. `seen`: the newest state of the object."""
     stalled = trouble_of(seen)
     if stalled is not None and stalled == asked.known and is_about(asked, seen):
@@ -155,7 +156,7 @@ def unfinished(asked: Asked, seen: WeightVersion, timeout_seconds: float) -> Ref
     name = seen.metadata.name
     return TimedOut(
         asked.version,
-        f"version {asked.version} of {name} is not applied after {timeout_seconds:g} s: {state}. "
+        f"version {asked.version} of {name} is not applied yet: {state}. "
         "It stays desired: wait again, or take it back with undo",
     )
 
@@ -174,7 +175,7 @@ def is_about(asked: Asked, seen: WeightVersion) -> bool:
 
 def patience(*, wait_for_files: bool) -> Mapping[str, float]:
     """How long the publisher of a version waits for what keeps its rollout from beginning. See `Asked`."""
-    return _AT_ONCE if wait_for_files else _AT_ONCE | {ABSENT: ABSENT_SECONDS}
+    return AT_ONCE if wait_for_files else AT_ONCE | {ABSENT: ABSENT_SECONDS}
 
 
 def rollout_of(seen: WeightVersion, label: Label, *, applied: bool) -> Rollout:

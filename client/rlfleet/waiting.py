@@ -21,7 +21,7 @@ async def wait_for(
     """
     deadline = place.monotonic() + timeout_seconds
     seen = await read(place, name, deadline)
-    return await ended(place, name, asked or Asked.by(seen), seen, deadline, timeout_seconds)
+    return await ended(place, name, asked or Asked.by(seen), seen, deadline)
 
 
 async def ended(
@@ -30,9 +30,8 @@ async def ended(
     asked: Asked,
     seen: WeightVersion,
     deadline: float,
-    timeout_seconds: float,
 ) -> Rollout:
-    """As `wait_for`, from a state that was seen. `timeout_seconds`: for the message."""
+    """As `wait_for`, from a state that was seen."""
     reason, until = "", deadline
     try:
         while (done := outcome(asked, seen)) is None:
@@ -40,12 +39,12 @@ async def ended(
             if reason != before:
                 until = min(deadline, now + asked.patience.get(reason, math.inf))
             if now >= until:
-                raise unfinished(asked, seen, timeout_seconds)
+                raise unfinished(asked, seen)
             seen = await _news(place, name, asked, seen, until)
             if place.monotonic() >= until:
                 seen = await read(place, name, deadline)
     except Unavailable as error:
-        raise unfinished(asked, seen, timeout_seconds) from error
+        raise unfinished(asked, seen) from error
     return done
 
 

@@ -1,4 +1,4 @@
-"""The callback with real PyTorch and transformers, against the RL API over a fake API server."""
+"""The callback in a real `transformers.Trainer`, against the RL API over a fake API server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.environments import worker_python
+from tests.support.environments import trainers_packages, worker_python
 from tests.support.fake_cluster import TRAINER
 from tests.support.pages import ROOT
 from tests.support.rl_api import RlApi, rl_api
@@ -30,7 +30,7 @@ async def run(api: RlApi, program: Path, *arguments: str) -> str:
         *(worker_python(), program, *arguments),
         env={
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(ROOT / "client"),
+            "PYTHONPATH": f"{ROOT / 'client'}:{trainers_packages()}",
             "RLFLEET_API_URL": api.url,
             "RLFLEET_API_TOKEN": TRAINER,
         },
@@ -42,19 +42,23 @@ async def run(api: RlApi, program: Path, *arguments: str) -> str:
     return output.decode()
 
 
-def names(folder: Path) -> set[str]:
-    return {each.name for each in folder.iterdir()}
-
-
 @pytest.mark.long  # transformers alone takes ten seconds to import
-async def test_the_callback_saves_and_publishes_when_transformers_calls_it(
+async def test_a_trainer_saves_and_publishes_what_workers_of_another_user_can_read(
     api: RlApi, tmp_path: Path
 ) -> None:
+    """safetensors writes files for their own user, and a trainer often runs as root."""
     program = Path(__file__).parent / "trainers/callback_steps.py"
+    run_folder = tmp_path / "run"
 
-    printed = await run(api, program, str(tmp_path))
+    printed = json.loads((await run(api, program, str(tmp_path))).splitlines()[-1])
 
-    assert json.loads(printed.splitlines()[-1]) == [2.0, 4.0]
-    assert names(tmp_path) == {"step_2", "step_4"}
-    assert {"config.json", "model.safetensors"} <= names(tmp_path / "step_4")
-    assert api.objects.weights["spec"]["source"]["path"] == str(tmp_path / "step_4")
+    assert printed == {"user": os.geteuid(), "reports": 2, "applied": 4.0}
+    assert {each.name for each in run_folder.iterdir()} == {".rlfleet-run", "step_2", "step_4"}
+    written = {each.name: each.stat().st_mode for each in (run_folder / "step_4").iterdir()}
+    assert {"config.json", "model.safetensors"} <= written.keys()
+    assert {name for name, mode in written.items() if mode & 0o444 != 0o444} == set()
+    for folder in (run_folder, run_folder / "step_4"):
+        assert folder.stat().st_mode & 0o555 == 0o555
+    spec = api.objects.weights["spec"]
+    assert spec["source"]["path"] == str(run_folder / "step_4")
+    assert spec["runID"] == (run_folder / ".rlfleet-run").read_text()

@@ -31,6 +31,13 @@ def client_python(environment: str) -> str:
 
 
 @functools.cache
+def trainers_packages() -> str:
+    """Folder with the packages of trainers, for the path of the worker's interpreter."""
+    (found,) = (Path(client_python("trainers")).parents[1] / "lib").glob("python3*/site-packages")
+    return str(found)
+
+
+@functools.cache
 def app_folder() -> str:
     """Folder with our unpacked wheel: modules and metadata, by which vLLM finds the plugin."""
     if named := os.environ.get("RLFLEET_APP"):

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from tests.support.environments import (
     REPOSITORY,
-    client_python,
     engine_environment,
+    trainers_packages,
     worker_python,
 )
 
@@ -30,9 +30,7 @@ class ReleasedClients:
     def __init__(
         self, address: str, weights: Path, placed: Callable[[list[str]], list[str]] = list
     ) -> None:
-        site = Path(client_python("trainers")).parents[1] / "lib"
-        (packages,) = site.glob("python3*/site-packages")
-        environment = {"PYTHONPATH": str(packages), "TRL_EXPERIMENTAL_SILENCE": "1"}
+        environment = {"PYTHONPATH": trainers_packages(), "TRL_EXPERIMENTAL_SILENCE": "1"}
         self._process = subprocess.Popen(
             placed([worker_python(), str(PROGRAM), address, str(weights)]),
             env={**engine_environment(), **environment},

@@ -1,12 +1,14 @@
-"""The callback `publish_every`, as the handler of transformers calls it during four steps."""
+"""`transformers.Trainer` with the callback `publish_every`: four steps of a tiny model."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from rlfleet import Weights, publish_every
 
@@ -18,12 +20,27 @@ SMALL = LlamaConfig(
     num_key_value_heads=1,
     vocab_size=16,
 )
+os.umask(0o077)
+directory = Path(sys.argv[1])
+tokens = torch.arange(8)
 figures: list[dict[str, float]] = []
+arguments = TrainingArguments(
+    output_dir=str(directory / "trainer"),
+    max_steps=4,
+    per_device_train_batch_size=1,
+    report_to=[],
+    save_strategy="no",
+    use_cpu=True,
+    disable_tqdm=True,
+)
 with Weights("policy", namespace="rl") as weights:
-    callback = publish_every(2, weights, sys.argv[1], report=figures.append)
-    handler = CallbackHandler([callback], LlamaForCausalLM(SMALL), None, None, None)
-    state, control = TrainerState(is_world_process_zero=True), TrainerControl()
-    for step in range(1, 5):
-        state.global_step = step
-        handler.on_step_end(None, state, control)
-print(json.dumps([figure["rlfleet/applied_version"] for figure in figures]))  # noqa: T201 - the test reads it
+    trainer = Trainer(
+        LlamaForCausalLM(SMALL),
+        arguments,
+        train_dataset=[{"input_ids": tokens, "labels": tokens}] * 4,
+        callbacks=[publish_every(2, weights, directory / "run", report=figures.append)],
+    )
+    trainer.train()
+    applied = weights.metrics()["rlfleet/applied_version"]
+found = {"user": os.geteuid(), "reports": len(figures), "applied": applied}
+print(json.dumps(found))  # noqa: T201 - the test reads it

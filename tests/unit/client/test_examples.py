@@ -94,7 +94,7 @@ class FakeTrainer:
         self._callbacks = callbacks
 
     def train(self) -> None:
-        model = SimpleNamespace(save_pretrained=lambda folder: None)
+        model = SimpleNamespace(save_pretrained=lambda folder: Path(folder).mkdir())
         for step in range(1, 21):
             state = SimpleNamespace(global_step=step, is_world_process_zero=True)
             for callback in self._callbacks:

@@ -1,0 +1,138 @@
+"""Saves and publishes the versions of a training, in all of its processes.
+
+Process 0 asks the fleet. The others learn of each outcome before they enter a collective of the training, and
+never wait for process 0 as long as their watchdogs do.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlfleet.checkpoints import make_folder, make_readable, require_no_files, run_of
+from rlfleet.errors import Refused, TimedOut, Unavailable
+from rlfleet.processes import together
+from rlfleet.rollout import ABSENT, ABSENT_SECONDS, AT_ONCE, Rollout
+from rlfleet.weights import Weights
+
+LONGEST_SECONDS = 60.0
+"""For so long process 0 lets the others wait, at most: torch's watchdogs have 10 minutes by default."""
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True)
+class Training:
+    """The fields are arguments of `publish_every`. `at_workers`: `directory` as workers see it."""
+
+    weights: Weights
+    directory: Path
+    at_workers: str
+    save: Callable[[str], None] | None
+    mode: int | None
+    run_id: str | None
+    wait: bool
+    timeout_seconds: float
+    report: Callable[[dict[str, float]], object] | None
+    _last: Rollout | None = field(default=None, init=False)
+
+    def publish(self, step: int, model: Any, is_main: bool) -> None:  # noqa: FBT001 - as transformers has it
+        """Write the version of a step, and ask the fleet for it. Every process calls it.
+
+        Errors: those of `Weights.publish`, FileExistsError, and whatever `save` and `report` raise.
+        """
+        target = self.directory / f"step_{step}"
+
+        def write() -> None:
+            if self.save is not None:
+                self.save(str(target))
+            elif is_main:
+                model.save_pretrained(str(target))
+
+        def show() -> None:
+            if self.report is not None:
+                self.report(self.weights.metrics(trained_version=step))
+
+        _of_main(is_main, lambda: self._begin(target))
+        together(write)
+        _of_main(is_main, lambda: self._ask(step, target))
+        if self.wait:
+            self._wait(is_main, at_end=False)
+        _of_main(is_main, show)
+
+    def end(self, is_main: bool) -> None:  # noqa: FBT001 - as transformers has it
+        """Wait for the last version. Every process calls it. Errors: as for `publish`."""
+        if not self.wait:
+            self._wait(is_main, at_end=True)
+
+    def _begin(self, target: Path) -> None:
+        self._look()
+        require_no_files(target)
+        make_folder(self.directory, mode=self.mode)
+
+    def _ask(self, step: int, target: Path) -> None:
+        if self.mode is not None:
+            make_readable(target, mode=self.mode)
+        self._last = self.weights.publish(
+            str(step),
+            path=f"{self.at_workers}/{target.name}",
+            run_id=self.run_id or run_of(self.directory, mode=self.mode),
+            wait=False,
+            timeout_seconds=min(self.timeout_seconds, LONGEST_SECONDS),
+        )
+
+    def _look(self) -> None:
+        """Look at the last version. One whose rollout continues is replaced by the next.
+
+        Errors: Refused, Superseded.
+        """
+        if self._last is None:
+            return
+        with suppress(TimedOut, Unavailable):
+            try:
+                self.weights.wait(self._last, timeout_seconds=0)
+            except Refused as refused:
+                if refused.reason == ABSENT:  # workers may not have looked again yet
+                    self.weights.wait(self._last, timeout_seconds=ABSENT_SECONDS)
+                elif refused.reason not in AT_ONCE:
+                    raise
+
+    def _wait(self, is_main: bool, *, at_end: bool) -> None:  # noqa: FBT001 - as transformers has it
+        """Wait for the last version, in parts. Every process calls it. Errors: those of `Weights.wait`."""
+        end = time.monotonic() + self.timeout_seconds
+        while not _of_main(is_main, lambda: self._is_over(end - time.monotonic(), at_end=at_end)):
+            pass
+
+    def _is_over(self, left_seconds: float, *, at_end: bool) -> bool:
+        """Wait for a part of the time that is left. Returns: whether the wait is over.
+
+        At the end of a training, a version that may still be applied is no error.
+        """
+        if self._last is None:
+            return True
+        try:
+            self.weights.wait(self._last, timeout_seconds=min(left_seconds, LONGEST_SECONDS))
+        except TimedOut as late:
+            if left_seconds > LONGEST_SECONDS:
+                return False
+            if not at_end:
+                raise
+            _LOG.warning("%s", late)
+        except Refused as refused:
+            if not at_end or refused.reason not in AT_ONCE:
+                raise
+            _LOG.warning("%s", refused)
+        return True
+
+
+def _of_main(is_main: bool, work: Callable[[], Any]) -> Any:  # noqa: FBT001 - as transformers has it
+    """What process 0 alone does, and its result, in every process. Errors: those of process 0, in every one."""
+    return together(work if is_main else _nothing)
+
+
+def _nothing() -> None:
+    """The part of a process that only waits for process 0."""
