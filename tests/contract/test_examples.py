@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,13 @@ import jsonschema
 import pytest
 import yaml
 from tests.contract.test_documents import strict_schema
+from tests.support.documents import samples
 
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.weights import WeightsSpec
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 MODELS = {"InferenceFleet": FleetSpec, "WeightVersion": WeightsSpec}
 MANIFESTS = sorted(EXAMPLES.glob("*/fleet.yaml"))
 
@@ -35,3 +39,37 @@ def test_a_manifest_fits_the_crds_and_the_models(manifest: Path) -> None:
     for document in documents:
         jsonschema.validate(document["spec"], strict_schema(document["kind"]))
         MODELS[document["kind"]].model_validate(document["spec"])
+
+
+def followed() -> Iterator[tuple[str, dict[str, Any]]]:
+    """WeightVersions whose source follows the version, in every manifest and page for users."""
+    shown = list(samples())
+    for folder in ("examples", "crds/samples/valid"):
+        for file in sorted((ROOT / folder).rglob("*.yaml")):
+            documents = yaml.safe_load_all(file.read_text())
+            shown += [(f"{file.relative_to(ROOT)}", document) for document in documents]
+    for name, document in shown:
+        if document.get("kind") == "WeightVersion" and "{version}" in str(document["spec"]):
+            yield name, document
+
+
+def test_a_manifest_whose_version_a_patch_changes_names_its_run() -> None:
+    """Weights without a run are guarded, too, but no other training can follow them."""
+    found = list(followed())
+
+    assert len(found) >= 15
+    assert [name for name, document in found if "runID" not in document["spec"]] == []
+
+
+@pytest.mark.parametrize(
+    "program", sorted(EXAMPLES.rglob("*.py")), ids=lambda p: p.relative_to(EXAMPLES).as_posix()
+)
+def test_a_program_that_names_a_directory_names_its_run(program: Path) -> None:
+    calls = [
+        {keyword.arg for keyword in node.keywords}
+        for node in ast.walk(ast.parse(program.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "publish"
+    ]
+
+    assert calls
+    assert all("run_id" in given for given in calls if "path" in given)

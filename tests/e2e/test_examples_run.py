@@ -39,8 +39,8 @@ NAME = "examples"
 """Name of the trainer's pod."""
 ADAPTED = "policy-sql"
 """The adapter's WeightVersion and, instead of `policy`, the fleet with adapters."""
-RUN = "run-1"
-"""The directory that the programs name."""
+ROOT_USER = 0
+"""As in most containers of trainers. Workers run as another user."""
 STARTS_SECONDS = 240
 
 
@@ -60,8 +60,11 @@ class Trainer:
 
     def run(self, program: str, *arguments: str) -> list[str]:
         """The lines that a program prints."""
-        words = ("env", f"POLICY_MODEL={MODEL_NAME}", "python3", f"{CODE}/{in_pod(program)}")
-        done = self.fleet.kubectl("exec", NAME, "--", *words, *arguments, check=False)
+        run = run_of(program)
+        variables = (f"RUN_ID={run}", f"RUN_DIRECTORY={WEIGHTS_ROOT}/{run}")
+        words = ("env", f"POLICY_MODEL={MODEL_NAME}", *variables, "python3")
+        command = (*words, f"{CODE}/{in_pod(program)}", *arguments)
+        done = self.fleet.kubectl("exec", NAME, "--", *command, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
         return str(done.stdout).splitlines()
 
@@ -69,16 +72,20 @@ class Trainer:
         """Put the example in place of the fleet. The weights come first: a canary compares with them."""
         fleet, weights = manifests(program)
         assert fleet["metadata"] == weights["metadata"] == {"name": FLEET, "namespace": NAMESPACE}
-        wanted = weights["spec"]
-        run = Path(program).parent.name
+        wanted, run = weights["spec"], f"base-of-{run_of(program)}"
         self.fleet.publish(wanted["version"], source=wanted["source"], runID=run)
         self.fleet.wait_whole()
         self.fleet.patch_fleet({"spec": fleet["spec"]})
         self.fleet.wait_whole()
 
-    def write(self, version: int, like: Path) -> None:
-        """A checkpoint where the programs look for it."""
-        shutil.copytree(like, self.fleet.weights / RUN / f"step_{version}", dirs_exist_ok=True)
+    def write(self, program: str, version: int, like: Path) -> None:
+        """A checkpoint where a program looks for it."""
+        shutil.copytree(like, self.fleet.weights / run_of(program) / f"step_{version}")
+
+
+def run_of(program: str) -> str:
+    """The run of a program, and the directory below the volume that it names."""
+    return Path(program).parent.name
 
 
 def in_pod(program: str) -> str:
@@ -101,14 +108,16 @@ def adapted(shared_fleet: Fleet) -> Iterator[Fleet]:
 
 @pytest.fixture(scope="module")
 def pod(shared_fleet: Fleet, adapted: Fleet) -> Iterator[None]:
-    """The trainer's pod. It may write below one directory of the volume."""
-    run = shared_fleet.weights / RUN
-    run.mkdir()
-    run.chmod(0o777)
+    """The trainer's pod. It may write below one directory of the volume, for each program."""
+    for program in (CANARY, LOOP, STAGES):
+        folder = shared_fleet.weights / run_of(program)
+        folder.mkdir()
+        folder.chmod(0o777)
     files = {in_pod(p): (EXAMPLES / p).read_text() for p in (CANARY, LORA, LOOP, STAGES)}
     volume = {"hostPath": {"path": str(shared_fleet.weights)}}
     account = trainer_account(NAME, [FLEET, ADAPTED], FLEET)
-    shared_fleet.apply(*account, *trainer_pod(NAME, stack.WORKER_IMAGE, volume, files))
+    made = trainer_pod(NAME, stack.WORKER_IMAGE, volume, files, ROOT_USER)
+    shared_fleet.apply(*account, *made)
     shared_fleet.wait_ready(f"pod/{NAME}")
     yield
     shared_fleet.kubectl("delete", "pod", NAME)
@@ -136,7 +145,7 @@ def test_a_training_loop_publishes_what_it_has_trained(trainer: Trainer) -> None
         "step 2 serves", "0.0", "step 4 serves", "0.0",
     ]  # fmt: skip
     trainer.fleet.wait_whole()
-    assert applied(trainer.fleet) == ("4", f"{WEIGHTS_ROOT}/{RUN}/step_4")
+    assert applied(trainer.fleet) == ("4", f"{WEIGHTS_ROOT}/{run_of(LOOP)}/step_4")
     assert trainer.fleet.get(f"wv/{FLEET}")["status"]["effect"]["unchanged"] is False
 
 
@@ -144,7 +153,7 @@ def test_two_stages_never_train_on_tokens_that_are_too_old(trainer: Trainer) -> 
     trainer.apply(STAGES)
     steps = range(1, 5)
     for step in steps:
-        trainer.write(step, trainer.fleet.folder(trainer.fleet.next_step()))
+        trainer.write(STAGES, step, trainer.fleet.folder(trainer.fleet.next_step()))
 
     printed = trainer.run(STAGES, str(len(steps)))
 
@@ -155,14 +164,16 @@ def test_two_stages_never_train_on_tokens_that_are_too_old(trainer: Trainer) -> 
     oldest = [min(map(int, versions.split(", "))) for versions in made_by]
     assert all(version >= step - 2 for step, version in zip(steps, oldest, strict=True)), printed
     trainer.fleet.wait_whole()
-    assert applied(trainer.fleet) == ("4", f"{WEIGHTS_ROOT}/{RUN}/step_4")
+    assert applied(trainer.fleet) == ("4", f"{WEIGHTS_ROOT}/{run_of(STAGES)}/step_4")
 
 
 def test_a_canary_is_published_or_taken_back(trainer: Trainer) -> None:
     trainer.apply(CANARY)
     fleet = trainer.fleet
-    trainer.write(43, fleet.weights / "base")
-    trainer.write(44, fleet.folder(fleet.next_step()))  # random weights agree with no others
+    trainer.write(CANARY, 43, fleet.weights / "base")
+    trainer.write(
+        CANARY, 44, fleet.folder(fleet.next_step())
+    )  # random weights agree with no others
 
     (served,) = trainer.run(CANARY, "43")
     refused, back = trainer.run(CANARY, "44")
@@ -171,7 +182,7 @@ def test_a_canary_is_published_or_taken_back(trainer: Trainer) -> None:
     assert refused.startswith("step 44 is refused, CanaryRefused: ")
     assert back == "version 43 is desired again"
     fleet.wait_whole()
-    assert applied(fleet) == ("43", f"{WEIGHTS_ROOT}/{RUN}/step_43")
+    assert applied(fleet) == ("43", f"{WEIGHTS_ROOT}/{run_of(CANARY)}/step_43")
 
 
 def test_an_adapter_is_published(trainer: Trainer, adapted: Fleet) -> None:

@@ -46,7 +46,7 @@ def trainer_account(name: str, weights: Sequence[str], fleet: str) -> list[dict[
 
 
 def trainer_pod(
-    name: str, image: str, volume: Mapping[str, Any], files: Mapping[str, str]
+    name: str, image: str, volume: Mapping[str, Any], files: Mapping[str, str], user: int = 1000
 ) -> list[dict[str, Any]]:
     """A pod that waits for `kubectl exec`, with the account of its name, and a ConfigMap.
 
@@ -55,6 +55,7 @@ def trainer_pod(
         image: The worker's.
         volume: Where checkpoints are written, as a volume of a pod without its name.
         files: In `CODE`, besides the client.
+        user: Of its processes. Workers run as 1000.
     """
     metadata = {"name": name}
     container = {
@@ -82,8 +83,8 @@ def trainer_pod(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 1,
         "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 1000,
+            "runAsNonRoot": user != 0,
+            "runAsUser": user,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],

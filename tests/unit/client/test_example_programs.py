@@ -83,7 +83,9 @@ class FakeWorkers:
             self.connections.append(request.transport)
         version = self.version if self.connections.index(request.transport) else 0
         self.version += 1
-        if version < int(request.headers["x-weight-version-min"]):
+        demanded = request.headers.get("x-weight-version-min", "0")
+        assert request.headers.get("x-weight-run", "run-1") == "run-1"
+        if version < int(demanded):
             self.refused += 1
             return web.Response(status=409, headers={"Retry-After": "1"})
         span = {"version": str(version), "start": 0, "end": 8}

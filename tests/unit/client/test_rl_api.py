@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from tests.support.fake_cluster import READER, TRAINER
-from tests.support.fake_objects import condition, patches
+from tests.support.fake_objects import TIME, condition, patches
 from tests.support.pages import ROOT, blocks
 from tests.support.rl_api import RlApi as Api
 
@@ -363,7 +363,10 @@ async def test_the_programs_of_the_page_run_by_url_without_a_change(
     api: Api, tmp_path: Path
 ) -> None:
     pin = {"version": "41", "digest": f"sha256:{'1' * 64}", "source": {"path": "/weights/41"}}
-    api.cluster.fleet["status"]["pinned"] = [pin]
+    api.cluster.fleet["status"]["pinned"] = [pin | {"runID": "run-7"}]
+    past = {"result": "Applied", "startedAt": TIME, "totalSeconds": 1, "runID": "run-7"}
+    api.objects.desire(runID="run-7")
+    api.objects.apply(history=[past | {"version": "42"}, past | {"version": "40"}])
     token = tmp_path / "token"
     token.write_text(TRAINER)
     named = [text for text in blocks(PAGE, "python") if text.startswith("# By the URL")]

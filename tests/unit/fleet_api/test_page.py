@@ -7,6 +7,7 @@ import json
 import os
 
 from tests.support.fake_cluster import TRAINER
+from tests.support.fake_objects import TIME
 from tests.support.pages import starting_with
 from tests.unit.fleet_api.conftest import Api
 
@@ -28,9 +29,12 @@ async def run(api: Api, command: str) -> str:
 
 async def test_the_page_publishes_follows_and_goes_back(api: Api) -> None:
     source = {"path": "/weights/run-7/step_42"}
-    pinned = {"version": "42", "digest": "sha256:" + "4" * 64, "source": source}
+    pinned = {"version": "42", "runID": "run-7", "digest": "sha256:" + "4" * 64, "source": source}
     api.cluster.fleet["status"]["pinned"] = [pinned]
-    publish, state, events, rollback, openapi = [
+    api.cluster.objects.desire(runID="run-7")
+    past = {"result": "Applied", "startedAt": TIME, "totalSeconds": 1, "runID": "run-7"}
+    api.cluster.objects.apply(history=[past | {"version": "42"}])
+    publish, state, events, undo, rollback, openapi = [
         block for _, block in starting_with("curl ", pages=PAGE)
     ]
 
@@ -41,5 +45,6 @@ async def test_the_page_publishes_follows_and_goes_back(api: Api) -> None:
     stream = await run(api, events)
     assert stream.startswith("retry: 1000\n\nid: ")
     assert '"appliedVersion":"43"' in stream
+    assert json.loads(await run(api, undo))["version"] == "42"
     assert json.loads(await run(api, rollback))["version"] == "42"
     assert json.loads(await run(api, openapi)) == api.document
