@@ -12,11 +12,12 @@ from rlfleet.access import find_access
 from rlfleet.follow import Event, follow, patiently
 from rlfleet.kube import AsyncKube
 from rlfleet.metrics import metrics
-from rlfleet.ports import Json, Kind, Place, Publication
+from rlfleet.ports import Json, Kind, Place
 from rlfleet.resources import FleetStatus, HistoryEntry, InferenceFleet, WeightVersion
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_api import AsyncRlApi
 from rlfleet.rollout import Asked, Rollout, patience, rollout_of, trouble_of
+from rlfleet.sources import Publication
 from rlfleet.waiting import ended, read, wait_for
 
 

@@ -32,9 +32,9 @@ def publish_every(
 ) -> TrainerCallback:
     """A callback that writes the model after every `steps` steps, and publishes it to the fleet.
 
-    Step 20 is version `20` in `<directory>/step_20`. By default training does not wait for the fleet: the
-    callback looks at the outcome of a version before it writes the next one, and waits for the last one when
-    training ends. An error of `publish` ends the training, in all of its processes. So does a directory that
+    Step 20 is version `20` in `<directory>/step_20`. By default training does not wait for the fleet.
+    The callback looks at the outcome of a version before it writes the next one, and waits for the last one
+    when training ends. An error of `publish` ends the training, in all of its processes. So does a directory that
     has files: workers may serve them, and the files of a version never change. A training that starts over
     or goes back to a checkpoint needs another directory.
 

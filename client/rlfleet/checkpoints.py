@@ -22,8 +22,8 @@ def run_of(directory: str | Path, *, mode: int | None = READABLE) -> str:
     """The training run whose versions are written below a directory.
 
     The first call names the run after the directory and the time, and keeps the name there, in
-    `.rlfleet-run`. So a job that resumes in the directory continues its run. A job that starts over writes
-    to another directory, or to one that was deleted: that is another run.
+    `.rlfleet-run`. So a job which resumes in the directory continues its run. A job that starts over writes
+    to another directory, or deletes this one first, and gets another run.
 
     Args:
         directory: A directory of one run. It is created if it does not exist.
@@ -61,8 +61,7 @@ def make_readable(directory: str | Path, *, mode: int = READABLE) -> None:
 
     Args:
         directory: A directory of one version.
-        mode: Rights that are added to those of each file. Directories also get the right to be entered by
-            all who may read them.
+        mode: Rights that are added to those of each file. Users that may read a directory may also enter it.
 
     Errors: OSError, such as PermissionError for files of another user.
 

@@ -9,7 +9,7 @@ from rlfleet import sources
 from rlfleet.errors import NotFound
 from rlfleet.follow import patiently
 from rlfleet.pins import pins_of
-from rlfleet.ports import ExistsError, Json, Kind, Objects, Publication
+from rlfleet.ports import ExistsError, Json, Kind, Objects
 from rlfleet.resources import (
     API_VERSION,
     RETRY,
@@ -18,6 +18,7 @@ from rlfleet.resources import (
     PinnedWeights,
     WeightVersion,
 )
+from rlfleet.sources import Publication
 
 
 class Patches:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from rlfleet.errors import Unavailable
+from rlfleet.sources import Publication
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -48,19 +49,6 @@ class ExistsError(Exception):
 
 class ConflictError(Unavailable):
     """The object has changed since the resource version that the patch names."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
-    """A version to ask for. The fields are arguments of `Weights.publish`."""
-
-    version: str
-    path: str | None = None
-    digest: str | None = None
-    run_id: str | None = None
-    same_files: bool = False
-    create_for: str | None = None
-    traceparent: str | None = None
 
 
 class Changes(Protocol):

@@ -22,12 +22,12 @@ import httpx
 
 from rlfleet.errors import NotFound, RlfleetError, Superseded
 from rlfleet.follow import patiently
-from rlfleet.ports import Change, Changes, GoneError, Json, Kind, Publication
+from rlfleet.ports import Change, Changes, GoneError, Json, Kind
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_answers import document_of, state_of, weights_of
 from rlfleet.rl_events import MEDIA_TYPE, Events, NoStreamError
 from rlfleet.sending import CONNECT_SECONDS, async_http, blocking_http, broken
-from rlfleet.sources import first
+from rlfleet.sources import Publication, first
 
 POLL_SECONDS = 0.5
 """Time between two polls of the state: the RL API permits 50 requests a second to each address."""

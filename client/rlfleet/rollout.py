@@ -119,7 +119,7 @@ def outcome(asked: Asked, seen: WeightVersion) -> Rollout | None:
 
 
 def obstacle(asked: Asked, seen: WeightVersion) -> Condition | None:
-    """The false `Ready` of a rollout that does not begin, if the request waits for its reason only so long."""
+    """The false `Ready` of a rollout that does not begin, if the request bears its reason for a limited time."""
     ready, status = seen.condition("Ready"), seen.status
     if ready is None or ready.status != "False" or not is_about(asked, seen):
         return None

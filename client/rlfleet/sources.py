@@ -3,19 +3,19 @@
 A patch always names version, run and source together, as they were decided from one look at the object.
 So another writer that changes one of them at the same moment cannot put a label on other files.
 
-A path that is no template replaces the object's template, `…/step_{version}`. The annotation
+A path without `{version}` replaces the object's template, `…/step_{version}`. The annotation
 `rlfleet.dev/source-template` keeps it, so that a later request can restore it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from rlfleet.errors import NotFound, Refused
-from rlfleet.ports import Json, Publication
 from rlfleet.resources import (
     TRACEPARENT,
     AppliedWeights,
@@ -33,7 +33,20 @@ _PLACEHOLDER = "{version}"
 _MOST_NAMED = 10
 
 
-def publication(seen: WeightVersion, asked: Publication) -> Json:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """A version to ask for. The fields are arguments of `Weights.publish`."""
+
+    version: str
+    path: str | None = None
+    digest: str | None = None
+    run_id: str | None = None
+    same_files: bool = False
+    create_for: str | None = None
+    traceparent: str | None = None
+
+
+def publication(seen: WeightVersion, asked: Publication) -> dict[str, Any]:
     """The merge patch that asks for a version.
 
     It always replaces or removes the digest of the version before, which names other files.
@@ -59,7 +72,7 @@ def publication(seen: WeightVersion, asked: Publication) -> Json:
 
 def rollback(
     seen: WeightVersion, label: Label, path: str | None, pins: Iterable[PinnedWeights]
-) -> list[Json]:
+) -> list[dict[str, Any]]:
     """The merge patches that go back to a version, in order; none if it is desired.
 
     A change of `rollbackTo` to the version permits one step back. So a `rollbackTo` that names the
@@ -84,7 +97,7 @@ def rollback(
 
 
 def before(seen: WeightVersion) -> Label:
-    """What was applied before the desired version: what is applied still, else the last of the run.
+    """The label before the desired one: that which is applied still, else the last one of the run.
 
     Errors: NotFound.
     """
@@ -101,7 +114,7 @@ def before(seen: WeightVersion) -> Label:
     )
 
 
-def first(asked: Publication) -> Json:
+def first(asked: Publication) -> dict[str, Any]:
     """The spec of a new object."""
     fields = {"version": asked.version, "runID": asked.run_id, "digest": asked.digest}
     source = {"source": {"path": _without_slash(asked.path)}} if asked.path is not None else {}
@@ -132,7 +145,7 @@ def in_words(label: Label) -> str:
 
 def _patch(
     seen: WeightVersion, spec: dict[str, Any], source: WeightSource, traceparent: str | None
-) -> Json:
+) -> dict[str, Any]:
     """A merge patch. The traceparent of an older version is removed."""
     annotations: dict[str, str | None] = {TRACEPARENT: traceparent}
     kept = None if source.is_template else _template_of(seen)

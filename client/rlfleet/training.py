@@ -21,7 +21,7 @@ from rlfleet.rollout import ABSENT, ABSENT_SECONDS, AT_ONCE, Rollout
 from rlfleet.weights import Weights
 
 LONGEST_SECONDS = 60.0
-"""For so long process 0 lets the others wait, at most: torch's watchdogs have 10 minutes by default."""
+"""Longest time for which process 0 lets the others wait. torch's watchdogs have 10 minutes by default."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -110,7 +110,7 @@ class Training:
     def _is_over(self, left_seconds: float, *, at_end: bool) -> bool:
         """Wait for a part of the time that is left. Returns: whether the wait is over.
 
-        At the end of a training, a version that may still be applied is no error.
+        At the end of a training, a version may still be applied later, so its wait ends with a warning.
         """
         if self._last is None:
             return True
@@ -130,7 +130,7 @@ class Training:
 
 
 def _of_main(is_main: bool, work: Callable[[], Any]) -> Any:  # noqa: FBT001 - as transformers has it
-    """What process 0 alone does, and its result, in every process. Errors: those of process 0, in every one."""
+    """Let process 0 alone work. Returns: its result, in every process. Errors: its error, in every process."""
     return together(work if is_main else _nothing)
 
 

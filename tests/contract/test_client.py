@@ -19,7 +19,7 @@ from tests.support.programs import written_by
 import envs
 import rlfleet
 from fleet_operator.api import names
-from rlfleet import patches, ports, resources
+from rlfleet import patches, ports, resources, sources
 from rlfleet.cli import pods
 
 ROOT = Path(__file__).parents[2]
@@ -202,7 +202,9 @@ def test_the_command_line_reads_pods_by_the_names_of_the_operator(name: str) -> 
 
 def test_an_object_of_the_client_is_one_that_the_crd_takes() -> None:
     sample = yaml.safe_load((ROOT / "crds/samples/valid/weights-path-template.yaml").read_text())
-    made = patches.manifest("policy", "policy", ports.Publication(version="43", path="/weights/43"))
+    made = patches.manifest(
+        "policy", "policy", sources.Publication(version="43", path="/weights/43")
+    )
 
     assert made.keys() == sample.keys()
     assert made["spec"]["source"] == {"path": "/weights/43"}

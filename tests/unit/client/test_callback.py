@@ -156,7 +156,7 @@ def test_with_wait_a_refusal_ends_the_training(tmp_path: Path) -> None:
         steps(publish_every(1, weights(objects), tmp_path, wait=True), 50)
 
 
-def test_without_wait_training_goes_on_and_a_refusal_ends_it_before_the_next_version(
+def test_without_wait_training_continues_and_a_refusal_ends_it_before_the_next_version(
     tmp_path: Path,
 ) -> None:
     objects = FakeObjects(obeys=False)
@@ -246,7 +246,7 @@ def test_the_last_version_is_waited_for_when_training_ends(tmp_path: Path) -> No
         end(callback)
 
 
-def test_a_slow_rollout_is_no_error_of_a_training_that_has_ended(
+def test_a_slow_rollout_is_a_warning_at_the_end_of_a_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     objects = FakeObjects(obeys=False)

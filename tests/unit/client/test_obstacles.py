@@ -1,4 +1,4 @@
-"""What keeps a rollout from beginning ends the wait of its publisher, over a fake API server."""
+"""Obstacles to a rollout end the wait of its publisher, over a fake API server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fleet(reason: str) -> FakeObjects:
 
 
 def write_on(objects: FakeObjects, count: int, reason: str = "WaitingForCheckpoint") -> None:
-    """The operator writes its status again and again, three seconds apart."""
+    """The operator writes its status repeatedly, three seconds apart."""
     for number in range(count):
 
         def again(number: int = number) -> None:
@@ -106,7 +106,9 @@ def test_a_last_look_decides_after_the_time_without_files(
     assert call(objects, "publish", "43").applied
 
 
-def test_an_api_server_that_is_away_at_that_moment_is_asked_until_the_timeout(call: Call) -> None:
+def test_the_client_asks_an_api_server_that_is_away_at_that_moment_until_the_timeout(
+    call: Call,
+) -> None:
     objects = fleet("WaitingForCheckpoint")
     before = objects.now
 
@@ -185,7 +187,7 @@ def test_a_version_that_changed_nothing_says_so(call: Call) -> None:
     assert call(objects, "publish", "44", wait=False).unchanged == ""
 
 
-def test_a_condition_that_is_not_true_is_no_such_report(call: Call) -> None:
+def test_a_condition_that_is_not_true_reports_nothing(call: Call) -> None:
     objects = FakeObjects(obeys=False)
     denied = condition("WeightsUnchanged", "Changed", 2, status="False")
     objects.script.append(lambda: objects.apply(conditions=[denied]))

@@ -1,4 +1,4 @@
-"""The client beside a proxy: which requests go through it, and whose answers it names."""
+"""The client next to a proxy: which requests go through it, and whose answers it names."""
 
 from __future__ import annotations
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from tests.support.fake_objects import Call, FakeObjects, condition, patches
 
 from rlfleet import NotFound, Refused
-from rlfleet.ports import Publication
 from rlfleet.resources import PinnedWeights, WeightVersion
-from rlfleet.sources import TEMPLATE, before, filled, label_of, publication, rollback
+from rlfleet.sources import TEMPLATE, Publication, before, filled, label_of, publication, rollback
 
 FIXED = {"path": "/weights/step_42"}
 STEPS = {"path": "/weights/step_{version}"}
@@ -127,7 +126,7 @@ def test_version_run_and_source_are_written_together_although_another_writer_com
 
 
 @pytest.mark.parametrize("broken", ["", "no JSON", "[]", '{"path": "/fixed"}'])
-def test_a_kept_template_that_cannot_be_read_is_none(call: Call, broken: str) -> None:
+def test_a_kept_template_that_cannot_be_read_is_ignored(call: Call, broken: str) -> None:
     objects = FakeObjects(source=FIXED)
     assert objects.weights is not None
     objects.weights["metadata"]["annotations"] = {TEMPLATE: broken}
@@ -238,7 +237,7 @@ REQUESTS = st.one_of(
 
 
 @given(st.sampled_from(PATHS[:6]), st.lists(REQUESTS, max_size=12))
-def test_whatever_is_asked_two_labels_name_one_directory_only_if_their_writer_named_it(
+def test_after_any_requests_two_labels_name_one_directory_only_if_their_writer_named_it(
     first: str, requests: list[Any]
 ) -> None:
     """Every version is applied at once, and a template is never lost."""
