@@ -36,7 +36,7 @@ def publish_every(
     The callback looks at the outcome of a version before it writes the next one, and waits for the last one
     when training ends. An error of `publish` ends the training, in all of its processes. So does a directory that
     has files: workers may serve them, and the files of a version never change. A training that starts over
-    or goes back to a checkpoint needs another directory.
+    or goes back to a checkpoint needs another directory. Add the callback in every process.
 
     Args:
         steps: Number of steps between two versions, at least 1.

@@ -123,13 +123,15 @@ async def test_a_second_writer_is_seen(workspace: Workspace, weights: Weights) -
     await workspace.make_fleet(replicas=2, version="1")
     await workspace.applied("1", replicas=2)
     await blocking(weights.suspend)
-    first = asyncio.create_task(blocking(weights.publish, "2", timeout_seconds=60))
-    await workspace.until(lambda: _desires(workspace, "2"), "the first writer has published")
+    with pytest.raises(Refused, match="Version 2 stays desired") as refused:
+        await blocking(weights.publish, "2", timeout_seconds=600)
+    assert refused.value.reason == "Suspended"
+    rollout = await blocking(weights.publish, "2", wait=False)
 
     await workspace.publish("3")
 
     with pytest.raises(Superseded) as raised:
-        await first
+        await blocking(weights.wait, rollout, timeout_seconds=60)
     assert raised.value.by == "3"
     await blocking(weights.resume)
     assert (await blocking(weights.wait, timeout_seconds=60)).version == "3"
@@ -172,6 +174,45 @@ async def test_a_rollback_finds_the_directory_that_a_literal_path_has_left(
     applied = rollout.weights.status.applied
     assert applied is not None
     assert applied.source.path == "/weights/run/2"
+
+
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_path_that_is_refused_leaves_the_template_and_a_way_back(
+    workspace: Workspace, weights: Weights
+) -> None:
+    workspace.kubelet.bad_sources.add("/weights/run/2")
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
+    with pytest.raises(Refused):
+        await blocking(weights.publish, "2", path="/weights/run/2", run_id="r", timeout_seconds=60)
+    with pytest.raises(Refused, match="--path /weights/step_3") as refused:
+        await blocking(weights.publish, "3")
+    assert refused.value.reason == "SourceFixed"
+    with pytest.raises(NotFound, match="no record of version 9 of run r"):
+        await blocking(weights.rollback, "9")
+
+    back = await blocking(weights.undo, timeout_seconds=60)
+
+    assert (back.version, back.run_id) == ("1", None)
+    spec = (await workspace.weights())["spec"]
+    assert (spec["version"], spec["source"]) == ("1", {"path": "/weights/step_{version}"})
+    assert "runID" not in spec
+    assert (await blocking(weights.publish, "3", timeout_seconds=60)).applied
+
+
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_fleet_without_workers_is_refused_at_once(
+    workspace: Workspace, weights: Weights
+) -> None:
+    await workspace.make_fleet(replicas=0, version="1")
+    began = time.monotonic()
+
+    with pytest.raises(Refused) as refused:
+        await blocking(weights.publish, "2", timeout_seconds=600)
+
+    assert refused.value.reason == "NoWorkers"
+    assert time.monotonic() - began < 60
+    assert await _desires(workspace, "2")
 
 
 # --- with statuses that the test writes -----------------------------------------------------------
@@ -311,6 +352,7 @@ async def test_the_documented_role_is_enough_and_gives_nothing_more(
     workspace: Workspace, account: Path
 ) -> None:
     await workspace.make_fleet(replicas=1, version="1")
+    await workspace.applied("1", replicas=1)
     with Weights(FLEET, namespace=workspace.namespace, kubeconfig=account) as weights:
         assert (await blocking(weights.publish, "2", timeout_seconds=60)).applied
         assert (await blocking(weights.rollback, "1", timeout_seconds=60)).applied
@@ -320,7 +362,7 @@ async def test_the_documented_role_is_enough_and_gives_nothing_more(
             break
     with (
         Weights("other", namespace=workspace.namespace, kubeconfig=account) as weights,
-        pytest.raises(Forbidden, match='cannot patch resource "weightversions"'),
+        pytest.raises(Forbidden, match='cannot get resource "weightversions"'),
     ):
         await blocking(weights.publish, "2")
     with (
@@ -362,10 +404,11 @@ def programs() -> list[tuple[str, str]]:
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_the_programs_of_the_pages_run(workspace: Workspace) -> None:
+async def test_the_programs_of_the_pages_run(workspace: Workspace, weights: Weights) -> None:
     assert [page for page, _ in programs()] == [PAGE, PAGE, PAGE, "README.md"]
     await workspace.make_fleet(replicas=2, version="41")
-    await workspace.applied("41", replicas=2)
+    await workspace.publish("41", runID="run-7")
+    assert (await blocking(weights.wait, timeout_seconds=60)).run_id == "run-7"
     for page, text in programs():
         script = text.replace('namespace="rl"', f'namespace="{workspace.namespace}"')
         done = await asyncio.create_subprocess_exec(

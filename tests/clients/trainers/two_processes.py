@@ -22,7 +22,7 @@ RANK, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
 SECONDS = 20
 """The watchdog's limit: processes that miss each other fail after it."""
 FAKE = ModuleType("transformers")
-FAKE.TrainerCallback = object  # type: ignore[attr-defined]
+FAKE.TrainerCallback = object
 sys.modules["transformers"] = FAKE
 
 
