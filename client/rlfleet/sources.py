@@ -49,7 +49,7 @@ class Publication:
 def publication(seen: WeightVersion, asked: Publication) -> dict[str, Any]:
     """The merge patch that asks for a version.
 
-    It always replaces or removes the digest of the version before, which names other files.
+    It replaces or removes the digest of the version before, which names other files.
 
     Errors: Refused with `SourceFixed`, if the version would name the files of another one.
     """
@@ -57,17 +57,14 @@ def publication(seen: WeightVersion, asked: Publication) -> dict[str, Any]:
     run_id = spec.run_id if asked.run_id is None else asked.run_id
     label = (asked.version, run_id)
     if asked.path is not None:
-        source = _given(seen, asked.version, asked.path)
+        source = _given(seen, label, asked.path)
     elif spec.source.is_template or asked.same_files or label == label_of(seen):
         source = spec.source
     else:
         raise _fixed(seen, label)
-    return _patch(
-        seen,
-        {"version": asked.version, "runID": run_id, "digest": asked.digest},
-        source,
-        asked.traceparent,
-    )
+    kept = spec.digest if label == label_of(seen) else None
+    named = {"version": asked.version, "runID": run_id, "digest": asked.digest or kept}
+    return _patch(seen, named, source, asked.traceparent)
 
 
 def rollback(
@@ -89,7 +86,7 @@ def rollback(
     if label == label_of(seen):
         return []
     version, run_id = label
-    source = _recorded(seen, label, tuple(pins)) if path is None else _given(seen, version, path)
+    source = _recorded(seen, label, tuple(pins)) if path is None else _given(seen, label, path)
     spec = {"version": version, "runID": run_id, "rollbackTo": version, "digest": None}
     back = _patch(seen, spec, source, None)
     first = {"spec": {"rollbackTo": None}}
@@ -156,9 +153,12 @@ def _patch(
     return {"metadata": {"annotations": annotations}, "spec": spec | {"source": named}}
 
 
-def _given(seen: WeightVersion, version: str, path: str) -> WeightSource:
-    """The source for a path: the template, if it names the same directory."""
-    return _templated(seen, version, WeightSource(path=_without_slash(path)))
+def _given(seen: WeightVersion, label: Label, path: str) -> WeightSource:
+    """The source for a path: the present one or the template, if it names the same directory."""
+    source, present = WeightSource(path=_without_slash(path)), seen.spec.source
+    if label == label_of(seen) and filled(present, label[0]) == source:
+        return present  # the API server permits no other one for this label
+    return _templated(seen, label[0], source)
 
 
 def _templated(seen: WeightVersion, version: str, source: WeightSource) -> WeightSource:

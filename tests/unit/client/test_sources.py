@@ -100,6 +100,16 @@ def test_a_template_that_another_path_replaced_is_offered_and_comes_back(call: C
     assert call(objects, "publish", "46").applied
 
 
+def test_a_version_that_is_sent_again_keeps_its_source_and_its_digest(call: Call) -> None:
+    """The API server refuses others for a label."""
+    digest = f"sha256:{'4' * 64}"
+    objects = FakeObjects(source=FIXED, digest=digest)
+    objects.weights["metadata"]["annotations"] = {TEMPLATE: '{"path": "/weights/step_{version}"}'}
+
+    assert call(objects, "publish", "42", path="/weights/step_42").applied
+    assert (source(objects), objects.weights["spec"]["digest"]) == (FIXED, digest)
+
+
 def test_a_path_may_be_a_template_itself(call: Call) -> None:
     objects = FakeObjects(source=FIXED)
 
