@@ -1,7 +1,7 @@
 """Saves and publishes the versions of a training, in all of its processes.
 
-Process 0 asks the fleet. The others learn of each outcome before they enter a collective of the training, and
-never wait for process 0 as long as their watchdogs do.
+Process 0 asks the fleet. The others learn of each outcome before they enter a collective of the training.
+Process 0 waits for the fleet in parts, and meets the others in between, before a watchdog ends the training.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlfleet.rollout import ABSENT, ABSENT_SECONDS, AT_ONCE, Rollout
 from rlfleet.weights import Weights
 
 LONGEST_SECONDS = 60.0
-"""Longest time for which process 0 lets the others wait. torch's watchdogs have 10 minutes by default."""
+"""Longest time for which process 0 waits for the fleet at once. torch's watchdogs have 10 minutes."""
 _LOG = logging.getLogger(__name__)
 
 
