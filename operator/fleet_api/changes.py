@@ -12,8 +12,10 @@ from fleet_api.idempotency import HEADER, Key, KeyedObjects, RepeatedError
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.limits import Waits
 from fleet_api.ports import Cluster
-from fleet_api.problems import superseded
+from fleet_api.problems import Problem, rewound, superseded
+from fleet_worker.protocol import number_of
 from rlfleet.async_weights import AsyncWeights
+from rlfleet.errors import Refused
 from rlfleet.ports import Place
 from rlfleet.resources import WeightsSpec, WeightVersion
 from rlfleet.rollout import Asked, Rollout, patience, rollout_of, trouble_of
@@ -60,12 +62,12 @@ class Changes:
         # They are never closed: the connections belong to the process.
         plain = AsyncWeights(name, objects=objects)
         if key is None:
-            return Changed(await act(plain, body), replayed=False)
+            return Changed(await _acted(act, plain, seen, body), replayed=False)
         if key.has_been_used(seen):
             return Changed(await _again(objects, seen, body, key), replayed=True)
         marked = AsyncWeights(name, objects=KeyedObjects(objects, key, seen))
         try:
-            return Changed(await act(marked, body), replayed=False)
+            return Changed(await _acted(act, marked, seen, body), replayed=False)
         except RepeatedError as repeated:
             return Changed(await _again(objects, repeated.seen, body, key), replayed=True)
 
@@ -83,6 +85,26 @@ async def publish(weights: AsyncWeights, body: Publication) -> Rollout:
         wait_for_files=body.wait_for_files,
         timeout_seconds=body.timeout_seconds,
     )
+
+
+async def _acted(
+    act: Act[B], weights: AsyncWeights, seen: WeightVersion, body: B
+) -> Rollout | WeightVersion:
+    try:
+        return await act(weights, body)
+    except Refused as refused:
+        if isinstance(body, Publication) and (problem := _rewind(seen.spec, body)):
+            raise problem from refused
+        raise
+
+
+def _rewind(seen: WeightsSpec, body: Publication) -> Problem | None:
+    """Why the API server refuses a lower version of the run, in words of this API; None if it is none."""
+    asked, reached = number_of(body.version), number_of(seen.version)
+    another_run = body.run_id is not None and body.run_id != seen.run_id
+    if another_run or asked is None or reached is None or asked >= reached:
+        return None
+    return rewound(body.version, seen.version, seen.run_id)
 
 
 def _key(call: Call, body: Body) -> Key | None:

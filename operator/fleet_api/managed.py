@@ -18,7 +18,13 @@ from fleet_api.changes import Changes, publish
 from fleet_api.fleets import Fleet, Fleets
 from fleet_api.problems import Problem
 from fleet_api.state import rollout_of
-from fleet_api.trainer_bodies import CollectiveRpc, LoadAdapter, UnloadAdapter, UpdateWeights
+from fleet_api.trainer_bodies import (
+    CollectiveRpc,
+    LoadAdapter,
+    Named,
+    UnloadAdapter,
+    UpdateWeights,
+)
 from fleet_worker.protocol import step_of
 from rlfleet.resources import WeightVersion
 from rlfleet.rollout import Rollout
@@ -85,7 +91,7 @@ class Managed:
         body = await read(call.request, UpdateWeights)
         if body.update_info is not None:
             raise _not_for_trainers(call.fleet, "weights over a collective")
-        rollout = await self._publish(call, call.present_weights, body.weight_dir, body.version)
+        rollout = await self._publish(call, call.present_weights, body.weight_dir, body)
         return web.json_response({"status": "ok", "weight_version": rollout.version} | _of(rollout))
 
     async def collective_rpc(self, call: Call) -> web.Response:
@@ -99,7 +105,7 @@ class Managed:
             )
         named = body.named
         seconds = min(body.timeout or _WAIT_SECONDS, _LONGEST_WAIT_SECONDS)
-        await self._publish(call, call.present_weights, named.weights_path, named.version, seconds)
+        await self._publish(call, call.present_weights, named.weights_path, named, seconds)
         # Clients compare the results: one of each process, and nothing else.
         processes = call.fleet.world_size * call.fleet.spec.replicas
         return web.json_response({"results": [None] * processes})
@@ -117,7 +123,7 @@ class Managed:
                 f"{body.lora_name!r} of fleet {call.fleet.name!r}; create one",
             )
         await call.require(right_on(found, "patch", call.fleet))
-        rollout = await self._publish(call, found, body.lora_path, body.version)
+        rollout = await self._publish(call, found, body.lora_path, body)
         return web.json_response({"status": "ok", "weight_version": rollout.version} | _of(rollout))
 
     async def unload_adapter(self, call: Call) -> web.Response:
@@ -147,7 +153,7 @@ class Managed:
         call: Call,
         seen: WeightVersion,
         path: str | None,
-        version: str | None,
+        named: Named,
         seconds: float = _WAIT_SECONDS,
     ) -> Rollout:
         """Ask for a version. Errors: Problem 400 without a directory, 422 without a version."""
@@ -157,7 +163,7 @@ class Managed:
                 "BadRequest",
                 "the body names no directory of weights; send its absolute path",
             )
-        version = version or step_of(path)
+        version = named.version or step_of(path)
         if version is None:
             raise Problem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -167,6 +173,7 @@ class Managed:
             )
         body = Publication.model_validate(
             {"version": version, "source": {"path": path}, "timeoutSeconds": seconds}
+            | ({"runID": named.run_id} if named.run_id else {})
         )
         result, _ = await self._changes.carry_out(call, seen, body, publish)
         return cast("Rollout", result)  # as `publish` does, and its repetition, which waits too

@@ -100,6 +100,18 @@ def superseded(by: str) -> Problem:
     return Problem(HTTPStatus.CONFLICT, "Superseded", message)
 
 
+def rewound(version: str, reached: str, run_id: str | None) -> Problem:
+    """409: a version is lower than the desired one of the same run. No run is a run of its own."""
+    run, another = ("no run", "a") if run_id is None else (f"run {run_id}", "another")
+    message = (
+        f"version {version} is lower than {reached} of {run}, which is desired; within a run, and "
+        f"without one, versions only grow. To go back, use POST v1/rl/rollback or `rlfleet rollback "
+        f"{version}`. For a new run, send {another} run with its first version: runID to "
+        "v1/rl/weights, run_id to the trainers' own routes, or `rlfleet publish --run`"
+    )
+    return Problem(HTTPStatus.CONFLICT, "RewindRefused", message)
+
+
 def of_error(error: RlfleetError) -> Problem:  # noqa: PLR0911 - one for each kind
     """The problem for an error of the client library."""
     match error:

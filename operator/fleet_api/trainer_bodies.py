@@ -26,19 +26,29 @@ class Lenient(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class UpdateWeights(Lenient):
-    """`/update_weights`. `version`: needed if the name of the directory has no number."""
+class Named(Lenient):
+    """A directory's own names of its weights.
+
+    Fields:
+        version: needed if the name of the directory has no number.
+        run_id: needed with the first version of another run.
+    """
+
+    version: VersionLabel | None = None
+    run_id: VersionLabel | None = None
+
+
+class UpdateWeights(Named):
+    """`/update_weights`."""
 
     weight_dir: Folder | None = None
-    version: VersionLabel | None = None
     update_info: dict[str, Any] | list[Any] | None = None
 
 
-class Reload(Lenient):
+class Reload(Named):
     """Arguments of `reload_weights`."""
 
     weights_path: Folder | None = None
-    version: VersionLabel | None = None
 
 
 class CollectiveRpc(Lenient):
@@ -49,12 +59,11 @@ class CollectiveRpc(Lenient):
     named: Annotated[Reload, Field(alias="kwargs")] = Reload()
 
 
-class LoadAdapter(Lenient):
+class LoadAdapter(Named):
     """`/v1/load_lora_adapter`."""
 
     lora_name: Annotated[StrictStr, Field(min_length=1, max_length=253)]
     lora_path: Folder
-    version: VersionLabel | None = None
 
 
 class UnloadAdapter(Lenient):

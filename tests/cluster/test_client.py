@@ -222,7 +222,6 @@ async def test_the_api_server_refuses_what_a_version_may_not_do(
     workspace: Workspace, weights: Weights
 ) -> None:
     await workspace.make_fleet(replicas=1, version="5")
-    await workspace.publish("5", runID="r")
 
     with pytest.raises(Refused, match="only grow") as refused:
         await blocking(weights.publish, "4")

@@ -156,7 +156,7 @@ async def test_a_swap_back_continues_when_its_weight_version_is_deleted(
     await workspace.until(one_serves_the_new_version, "one worker serves 2")
     hold([first])
     before = _kinds(workspace)
-    await workspace.publish("1")
+    await workspace.publish("1", rollbackTo="1")
 
     async def it_swaps_back() -> bool:
         let_stages_go([first])

@@ -101,7 +101,7 @@ def test_a_bad_adapter_is_reported_and_the_earlier_version_serves_on(adapted: Ad
     stalled = adapted.eventually(lambda: adapted.condition("Stalled"), "Stalled")
     assert stalled["reason"] == "CheckpointTruncated"
     assert adapted.served() == before
-    adapted.publish("10")
+    adapted.publish("10", rollbackTo="10")
     adapted.wait_ready()
 
 

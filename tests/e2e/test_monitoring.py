@@ -191,7 +191,8 @@ def test_a_trainer_that_runs_ahead_fires_its_alert(fleet: Fleet, prometheus: Pro
     fleet.publish(str(int(before) + 11), suspend=True)
     fires(fleet, prometheus, alert)
 
-    fleet.publish(str(fleet.next_step()), suspend=False)
+    back = str(fleet.next_step())
+    fleet.publish(back, rollbackTo=back, suspend=False)
     fleet.wait_whole()
     resolves(fleet, prometheus, alert)
 

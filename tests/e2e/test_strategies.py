@@ -161,9 +161,9 @@ def test_a_suspended_version_waits_and_continues_when_it_may(fleet):
 
 
 @pytest.mark.long
-def test_within_a_run_only_a_rollback_goes_back(fleet):
+def test_only_a_rollback_goes_back_also_without_a_run(fleet):
     older, newer = fleet.next_step(), fleet.next_step()
-    fleet.publish(str(newer), runID="run-1")
+    fleet.publish(str(newer))
     fleet.wait_whole()
 
     refused = fleet.kubectl(
@@ -180,7 +180,7 @@ def test_within_a_run_only_a_rollback_goes_back(fleet):
     fleet.publish(str(older), rollbackTo=str(older))
     fleet.wait_whole()
     assert fleet.applied() == str(older)
-    fleet.publish(str(fleet.next_step()), runID=None)
+    fleet.publish(str(fleet.next_step()), rollbackTo=None)
     fleet.wait_whole()
 
 

@@ -83,7 +83,7 @@ def a_hung_worker_with_a_version_that_is_served_no_more() -> Chronicle:
     hung = its.fleet.pod(2)
     its.fleet.hang(hung)
     its.fleet.delete_weights()  # and the history with it
-    its.fleet.create_weights({"version": "1"})
+    its.fleet.create_weights({"version": "1", "rollbackTo": "1"})
     its.until(lambda: its.fleet.fleet.applied.version == "1", seconds=1.0)
     its.fleet.change_fleet("changes to Synchronized", rollout={"strategy": "Synchronized"})
     for ordinal in (0, 1):

@@ -226,6 +226,22 @@ MUTANTS = [
     ),
     Mutant(
         5,
+        "weights without a run may go back to any step",
+        "core/rollback_guard.py",
+        "if spec.run_id != applied.run_id or may_go_back(weights):",
+        "if spec.run_id is None or spec.run_id != applied.run_id or may_go_back(weights):",
+        first_seed=7,
+    ),
+    Mutant(
+        5,
+        "an adapter may go back to any step",
+        "core/lora.py",
+        "refused = refused or rollback_problem(weights, recorded)",
+        "refused = refused or None",
+        first_seed=26,
+    ),
+    Mutant(
+        5,
         "what was served before is not remembered",
         "core/applied.py",
         "known.insert(0, recorded)",

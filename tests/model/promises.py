@@ -135,7 +135,9 @@ class Promises:
         confirmed: WeightVersions that were Ready at a version of a run, by their uid.
         asked_at: when each of these was requested first.
         incomparable: versions that were requested while none could be compared with the applied one.
-        back_to: `rollbackTo`, if it permits the last spec.
+        asked: the last spec of each WeightVersion, by uid.
+        back_to: `rollbackTo`, if it permits the last spec, by uid.
+        permitted: the versions of adapters that the trainer has permitted to go back to, by uid.
         watching: the recorded phase for which the leader decides, and since when it does.
         readers: promise 14.
         availability: promises 4 and 12.
@@ -158,8 +160,9 @@ class Promises:
         self.readers = Readers(simulation)
         self.availability = Availability(simulation)
         self.modes = {self.rollout.pause.mode}
-        self.asked = simulation.desired.base_spec
-        self.back_to: str | None = None
+        self.asked = self._specs()
+        self.back_to: dict[str, str] = {}
+        self.permitted: dict[str, set[Name]] = {}
         self._note_source()
 
     # --- what is promised ------------------------------------------------------------------------
@@ -414,21 +417,20 @@ class Promises:
 
     def note_request(self) -> None:
         """A trainer or a user has changed a resource."""
-        spec, before = self.sim.desired.base_spec, self.asked
         self.modes.add(self.rollout.pause.mode)
-        self.asked = spec
-        for uid, asked in self.sim.desired.weights:
-            wanted = asked.view(uid).spec
-            if wanted.adapter:
-                self.asked_at.setdefault((uid, wanted.version, wanted.run_id), self.sim.now)
-        permitted = spec is not None and self._is_permitted(spec, before)
-        self.back_to = spec.rollback_to if spec is not None and permitted else None
-        if spec is None:
-            return
-        self._note_source()
-        name = (spec.version, spec.run_id)
-        self.asked_at.setdefault((self.sim.desired.base_uid, *name), self.sim.now)
-        self._note_version()
+        before, self.asked = self.asked, self._specs()
+        known, self.back_to = self.back_to, {}
+        for uid, spec in self.asked.items():
+            self.asked_at.setdefault((uid, spec.version, spec.run_id), self.sim.now)
+            if self._is_permitted(spec, before.get(uid), known.get(uid)):
+                self.back_to[uid] = str(spec.rollback_to)
+                self.permitted.setdefault(uid, set()).add((spec.version, spec.run_id))
+        if self.sim.desired.base_spec is not None:
+            self._note_source()
+            self._note_version()
+
+    def _specs(self) -> dict[str, WeightsSpec]:
+        return {uid: asked.view(uid).spec for uid, asked in self.sim.desired.weights}
 
     def _note_version(self) -> None:
         """Note the requested version, unless it is a refused step back from what is served now."""
@@ -439,9 +441,13 @@ class Promises:
         if name != self.requested[-1] and not self._is_a_rewind(spec):
             self.requested.append(name)
 
-    def _is_permitted(self, spec: WeightsSpec, before: WeightsSpec | None) -> bool:
+    def _is_permitted(
+        self, spec: WeightsSpec, before: WeightsSpec | None, back_to: str | None
+    ) -> bool:
         """Whether `rollbackTo` permits a spec. It permits its own version, and later ones on the
         way to it while the WeightVersion is the same.
+
+        `back_to`: what permitted the spec before.
         """
         if spec.rollback_to is None or spec.rollback_to == spec.version:
             return spec.rollback_to is not None
@@ -449,7 +455,7 @@ class Promises:
         if before is None or before.run_id != spec.run_id or desired is None or first is None:
             return False
         left = number_of(before.version)
-        on_its_way = self.back_to == spec.rollback_to or (left is not None and left > desired)
+        on_its_way = back_to == spec.rollback_to or (left is not None and left > desired)
         return desired >= first and on_its_way
 
     def _note_source(self) -> None:
@@ -459,14 +465,14 @@ class Promises:
             sources.add(spec.source.resolve(spec.version))
 
     def _is_a_rewind(self, spec: WeightsSpec) -> bool:
-        """Whether a spec requests a lower number of the run than was served, without permission.
-        Numbers of different runs are not compared.
+        """Whether a spec requests a lower number of the run than was served, without permission. No run is
+        a run of its own. Numbers of different runs are not compared.
         """
         version, run = self.requested[self.served]
         desired, reached = number_of(spec.version), number_of(version)
-        if spec.run_id is None or desired is None or spec.run_id != run:
+        if desired is None or spec.run_id != run:
             return False
-        if self.back_to is not None:
+        if self.sim.desired.base_uid in self.back_to:
             return False
         return reached is not None and desired < reached
 
@@ -523,6 +529,7 @@ class Promises:
         before, after = _base_status(leader, known), _base_status(leader, leader.weights)
         self._ready_is_true(leader)
         self._ready_adapters_are_true(leader)
+        self._adapters_do_not_go_back(known)
         self.availability.note_status(leader)
         stalled = condition_of(after.conditions, ConditionType.STALLED)
         halts = after.phase is RolloutPhase.HALTED and before.phase is not after.phase
@@ -545,6 +552,20 @@ class Promises:
             text = f"{after.desired_version} is abandoned after {waited:.1f} s in {before.phase}"
             self.sim.fail(6, f"{text}, before any timeout has passed")
         self._watch(after)
+
+    def _adapters_do_not_go_back(self, known: Mapping[str, WeightsStatus]) -> None:
+        """What the leader records as applied of an adapter is not older than before. `known`: the statuses
+        before.
+        """
+        for uid, status in self.sim.leader.weights.items():
+            before, after = known.get(uid, NO_STATUS).applied, status.applied
+            if uid.startswith(BASE_UID) or before is None or after is None:
+                continue
+            was, now = number_of(before.version), number_of(after.version)
+            lower = was is not None and now is not None and now < was
+            name: Name = (after.version, after.run_id)
+            if lower and before.run_id == after.run_id and name not in self.permitted.get(uid, ()):
+                self.sim.fail(5, f"{uid} went back from {before.version} to {after.version}")
 
     def _applied_is_recorded(self, leader: Leader, decision: Decision) -> None:
         """A rollback goes to the version of the last rollout that has ended on most replicas. A suspended

@@ -41,12 +41,15 @@ class RandomAdapters:
                 action()
 
     def publish(self) -> None:
-        """Any version of any adapter, from any folder: a step back, too."""
-        name, fields = self.chance.choice(NAMES), {}
+        """Any version of any adapter, from any folder: a step back, too, which is permitted or not."""
+        name, version = self.chance.choice(NAMES), str(self.chance.randint(1, 9))
+        fields: dict[str, Any] = {}
+        if self.chance.random() < 0.5:
+            fields["rollbackTo"] = version
         if self.chance.random() < 0.2:
             folder = self.chance.choice([name, f"other-{name}"])
             fields["source"] = {"path": f"/weights/{folder}/step_{{version}}"}
-        self.fleet.publish_adapter(name, str(self.chance.randint(1, 9)), **fields)
+        self.fleet.publish_adapter(name, version, **fields)
 
     def publish_unseen(self) -> None:
         """Each adapter gets a version that no worker has seen, so that no pin is in its way."""

@@ -97,7 +97,7 @@ class ConditionReason(StrEnum):
     """The fleet serves fewer adapters, `spec.adapters.max`, than WeightVersions ask for."""
     REWIND_REFUSED = "RewindRefused"
     """The version is older than the applied one of the same run, and `spec.rollbackTo` does not
-    name it."""
+    name it. Weights without a run are a run of their own."""
     VERSION_REUSED = "VersionReused"
     """The version already names other files of its run. Its source, its digest or the files under its
     path have changed since the fleet first saw it."""

@@ -1,9 +1,11 @@
 """Refuses a version lower than the applied one of the same run, unless `spec.rollbackTo` permits it.
 
 A trainer that restarts and publishes step 0 again would roll the fleet back unnoticed. So numeric
-versions only grow within one `runID`. For a rollback, `spec.rollbackTo` names the version. Until the
-fleet has reached it, `rollbackTo` also permits later versions, because the trainer may publish the
-next one meanwhile. After that it permits nothing, so that it need not be removed.
+versions only grow within one `runID`. Weights without a run are a run of their own.
+
+For a rollback, `spec.rollbackTo` names the version. Until the fleet has reached it, `rollbackTo` also
+permits later versions, because the trainer may publish the next one meanwhile. After that it permits
+nothing, so that it need not be removed.
 
 The API server compares the old spec with the new one, and requires a new `rollbackTo`. It cannot see
 that a WeightVersion was deleted and recreated. This module refuses that: the permission must be in
@@ -22,15 +24,17 @@ from fleet_worker.protocol import number_of
 def rollback_problem(weights: WeightsView, applied: Checkpoint) -> RolloutProblem | None:
     """Why the fleet refuses a lower version of the run; None if it does not."""
     spec = weights.spec
-    if spec.run_id is None or spec.run_id != applied.run_id or may_go_back(weights):
+    if spec.run_id != applied.run_id or may_go_back(weights):
         return None
     wanted, reached = number_of(spec.version), number_of(applied.version)
     if wanted is None or reached is None or wanted >= reached:
         return None
+    run = "without spec.runID, the fleet" if spec.run_id is None else f"run {spec.run_id}"
+    another = "a spec.runID" if spec.run_id is None else "another spec.runID"
     message = (
-        f"run {spec.run_id} has applied version {applied.version} already, and spec.version "
-        f"is {spec.version}. The fleet stays on the applied version. To go back, set spec.rollbackTo: "
-        f'"{spec.version}". For another run, set another spec.runID.'
+        f"{run} has applied version {applied.version} already, and spec.version is {spec.version}. "
+        f'The fleet stays on the applied version. To go back, set spec.rollbackTo: "{spec.version}". '
+        f"For a new run, set {another}."
     )
     return RolloutProblem(reason=ConditionReason.REWIND_REFUSED, message=message, halt=False)
 

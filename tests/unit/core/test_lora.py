@@ -221,13 +221,11 @@ class TestCalls:
             "stage-adapter sql 40 of run-8 on policy-1"
         ]
 
-    def test_a_run_does_not_go_back(self):
-        weights = _weights("5", applied="6", spec={"run_id": "r"})
-        applied = weights.status.applied.model_copy(update={"run_id": "r"})
-        status = weights.status.model_copy(update={"applied": applied})
-        weights = type(weights)(
-            **{f: getattr(weights, f) for f in weights.__dataclass_fields__} | {"status": status}
-        )
+    @pytest.mark.parametrize("run", ["r", None])
+    def test_a_run_does_not_go_back(self, run):
+        weights = _weights("5", applied="6", spec={"run_id": run})
+        applied = weights.status.applied.model_copy(update={"run_id": run})
+        weights = replace(weights, status=weights.status.model_copy(update={"applied": applied}))
         fleet = _fleet(_with(make_worker(0).serving("base"), sql="6"), wants=weights)
 
         assert _calls(fleet) == []

@@ -60,6 +60,7 @@ def test_a_numbered_version_has_its_number(version, number):
         pytest.param(asks("9"), reached("10"), id="numbers are compared as numbers"),
         pytest.param(asks("step_5"), reached("9"), id="however the number is written"),
         pytest.param(asks("0"), reached("1"), id="a trainer that began again"),
+        pytest.param(asks("5", run=None), reached("9", None), id="without a run"),
         pytest.param(asks("4", back_to="5"), reached("9"), id="another version is permitted"),
         pytest.param(
             asks("5", back_to="step_5"), reached("9"), id="the same number, written otherwise"
@@ -74,6 +75,7 @@ def test_an_older_version_of_a_run_is_refused(wanted, applied):
     assert not problem.halt
     assert f"spec.version is {wanted.spec.version}" in problem.message
     assert f'spec.rollbackTo: "{wanted.spec.version}"' in problem.message
+    assert "spec.runID" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,9 @@ def test_an_older_version_of_a_run_is_refused(wanted, applied):
         ),
         pytest.param(asks("5", run="run-8"), reached("9"), id="another run"),
         pytest.param(asks("5", run=None), reached("9"), id="a version of no run"),
-        pytest.param(asks("5", run=None), reached("9", None), id="without runs"),
+        pytest.param(
+            asks("5", run=None, back_to="5"), reached("9", None), id="back without a run, permitted"
+        ),
         pytest.param(asks("5"), reached("9", None), id="after weights of no run"),
         pytest.param(asks("good"), reached("9"), id="a label without a number"),
         pytest.param(asks("5"), reached("best"), id="after a label without a number"),

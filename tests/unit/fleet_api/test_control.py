@@ -10,6 +10,8 @@ from tests.support.fake_cluster import READER, TRAINER
 from tests.support.fake_objects import TIMINGS, patches
 from tests.unit.fleet_api.conftest import Api
 
+from rlfleet.errors import Refused
+
 UPDATE = "/update_weights"
 STEP = {"weight_dir": "/weights/run-7/broadcasts/step_43"}
 DRIVING = [
@@ -124,6 +126,42 @@ async def test_a_directory_without_a_number_has_the_version_that_is_sent_with_it
     body = {"weight_dir": "/weights/latest", "version": "refit-9"}
 
     assert (await api.send("POST", UPDATE, TRAINER, json=body))[1]["weight_version"] == "refit-9"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (UPDATE, {"weight_dir": "/weights/run-8/step_1", "run_id": "run-8"}),
+        (
+            "/collective_rpc",
+            {
+                "method": "reload_weights",
+                "kwargs": {"weights_path": "/weights/run-8/step_1", "run_id": "run-8"},
+            },
+        ),
+    ],
+)
+async def test_a_trainer_names_its_run_with_its_first_version(
+    api: Api, path: str, body: dict[str, Any]
+) -> None:
+    assert (await api.send("POST", path, TRAINER, json=body))[0] == 200
+
+    spec = patches(api.cluster.objects)[-1]["spec"]
+    assert (spec["version"], spec["runID"]) == ("1", "run-8")
+
+
+async def test_a_trainer_that_starts_over_gets_a_final_refusal_with_both_ways_out(api: Api) -> None:
+    async def refuse(*_: Any) -> Any:
+        raise Refused("1", "Invalid", "spec.version: within one spec.runID, or without one, …")
+
+    api.cluster.objects.patch = refuse
+    step = {"weight_dir": "/weights/run-7/broadcasts/step_1"}
+
+    status, problem = await api.send("POST", UPDATE, TRAINER, json=step)
+
+    assert (status, problem["reason"]) == (409, "RewindRefused")
+    assert "rlfleet rollback 1" in problem["detail"]
+    assert "run_id" in problem["detail"]
 
 
 @pytest.mark.parametrize(

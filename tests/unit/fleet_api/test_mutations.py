@@ -142,6 +142,44 @@ async def test_a_spec_that_the_api_server_refuses_is_422(api: Api) -> None:
     assert (status, problem["reason"]) == (422, "Invalid")
 
 
+def only_growing(api: Api) -> None:
+    """The API server refuses every patch, as it does a version that is lower within its run."""
+
+    async def refuse(*_: Any) -> Any:
+        raise Refused("1", "Invalid", "spec.version: within one spec.runID, or without one, …")
+
+    api.cluster.objects.patch = refuse
+
+
+@pytest.mark.parametrize(
+    ("version", "run", "desired_run"),
+    [("41", None, None), ("step_1", None, "run-7"), ("1", "run-7", "run-7")],
+)
+@pytest.mark.parametrize("key", ["", "a-key"])
+async def test_a_version_that_goes_back_within_its_run_is_409_with_both_ways_out(
+    api: Api, version: str, run: str | None, desired_run: str | None, key: str
+) -> None:
+    api.cluster.objects.desire(version="42", runID=desired_run)
+    only_growing(api)
+
+    status, problem = await publish(api, version, key, **({"runID": run} if run else {}))
+
+    assert (status, problem["reason"]) == (409, "RewindRefused")
+    assert f"rlfleet rollback {version}" in problem["detail"]
+    assert "runID" in problem["detail"]
+
+
+@pytest.mark.parametrize(("version", "run"), [("1", "run-8"), ("43", None), ("latest", None)])
+async def test_another_refusal_of_the_api_server_is_no_step_back(
+    api: Api, version: str, run: str | None
+) -> None:
+    only_growing(api)
+
+    status, problem = await publish(api, version, **({"runID": run} if run else {}))
+
+    assert (status, problem["reason"]) == (422, "Invalid")
+
+
 async def test_a_version_that_another_writer_replaces_is_409(api: Api) -> None:
     api.cluster.objects._obeys = False
     api.cluster.objects.script.append(lambda: api.cluster.objects.desire(version="44"))
