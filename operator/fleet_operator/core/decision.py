@@ -50,6 +50,8 @@ class Decision:
         lora_plans: the plans for LoRA adapters, by uid of their WeightVersion.
         worker_calls: at most one for each worker, and none for a worker whose pod is deleted now.
         weights: the status of every WeightVersion of the fleet, by uid.
+        is_planned: whether there is a plan for the base weights. Otherwise its applied weights are only
+            those of the last status.
         defects: parts that raised. Their replacements change nothing.
     """
 
@@ -60,6 +62,7 @@ class Decision:
     pod_actions: tuple[PodAction, ...]
     fleet: FleetStatus
     weights: Mapping[str, WeightsStatus]
+    is_planned: bool
     defects: tuple[Defect, ...] = ()
 
     @property
@@ -75,19 +78,9 @@ class Decision:
         return any(p.waits_for_pin for p in (self.rollout, *self.lora_plans.values()))
 
     @property
-    def is_planned(self) -> bool:
-        """Whether there is a plan for the base weights. Otherwise its applied weights are only those of
-        the last status.
-        """
-        return not any(d.part == ROLLOUT for d in self.defects)
-
-    @property
     def admits(self) -> bool:
         """Whether a call admits a worker."""
         return any(isinstance(call, Admit) for call in self.worker_calls)
-
-
-ROLLOUT = "the rollout's plan"
 
 
 def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Decision:
@@ -102,9 +95,8 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
     observed = parts.run(
         "suspending unreadable specs", lambda: suspend_unreadable(observed), lambda: observed
     )
-    rollout = parts.run(
-        ROLLOUT, lambda: plan_rollout(observed, now=now), lambda: fallback_plan(observed)
-    )
+    planned = parts.run("the rollout's plan", lambda: plan_rollout(observed, now=now), lambda: None)
+    rollout = planned or fallback_plan(observed)
     holds_requests = rollout.step.holds_requests
     pods = parts.run(
         "the pods' plan",
@@ -142,13 +134,13 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
                 pinned_adapters=lora.pinned_adapters(observed, plans),
                 now=now,
             )
-            if _is_planned(parts)
+            if planned
             else kept_fleet_status(observed.status)
         ),
         lambda: kept_fleet_status(observed.status),
     )
     weights = {
-        w.uid: _weights_status(parts, observed, w, plans, rollout, seen, now)
+        w.uid: _weights_status(parts, observed, w, plans, planned, seen, now)
         for w in observed.weights
     }
     problems = (*(d.problem() for d in parts.defects), *problems_of(observed), *observed.problems)
@@ -172,6 +164,7 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
             for w in observed.weights
         }
         | {u.uid: unread_status(u, now) for u in observed.unread},
+        is_planned=planned is not None,
         defects=tuple(parts.defects),
     )
 
@@ -183,10 +176,6 @@ def _without_drains_of(expelled: Sequence[Quarantine], pods: FleetPlan) -> list[
     uids = {a.pod_uid for a in expelled}
     drains = (BeginDrain, EndDrain)
     return [a for a in pods.actions if not (isinstance(a, drains) and a.pod_uid in uids)]
-
-
-def _is_planned(parts: Parts) -> bool:
-    return not any(d.part == ROLLOUT for d in parts.defects)
 
 
 class _LoraViews:
@@ -223,10 +212,12 @@ def _weights_status(
     observed: FleetObserved,
     weights: WeightsView,
     plans: Mapping[str, RolloutPlan],
-    rollout: RolloutPlan,
+    rollout: RolloutPlan | None,
     seen: _LoraViews,
     now: datetime,
 ) -> WeightsStatus:
+    """`rollout`: the plan for the base weights; None without one."""
+
     def kept() -> WeightsStatus:
         return kept_weights_status(weights.status, generation=weights.generation)
 
@@ -235,11 +226,10 @@ def _weights_status(
         if refusal is not None:
             return refused_status(weights, *refusal, now=now)
         if not weights.spec.adapter:
-            return weights_status(observed, weights, rollout, now=now) if planned else kept()
+            return weights_status(observed, weights, rollout, now=now) if rollout else kept()
         if weights.uid not in plans:
             return kept()
         fleet = seen.by(weights.spec.adapter)
         return weights_status(fleet, weights, plans[weights.uid], now=now)
 
-    planned = _is_planned(parts)
     return parts.run(f"the status of WeightVersion {weights.name}", computed, kept)

@@ -38,7 +38,7 @@ from fleet_operator.core.lora_goals import applied_lora
 from fleet_operator.core.lora_leftovers import drops, removals
 from fleet_operator.core.lora_pins import with_pins_of_lora
 from fleet_operator.core.lora_problems import problem_of_lora, remembers_all
-from fleet_operator.core.messages import names, some, unready
+from fleet_operator.core.messages import pod_names, some, unready
 from fleet_operator.core.missing_checkpoint import wait_for_source
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pin_gate import expel_others, require_pins
@@ -107,7 +107,7 @@ def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -
         actions=within_places(actions, observed.workers, most),
         note=f"{note}; next: {some(behind)}{unready(behind, goal)}" if behind else note,
         problem=problem,
-        failed=names(failed),
+        failed=pod_names(failed),
     )
     unread = needs_comparison(weights, desired)
     made, unread = compare_files(made, view, unread=unread, adapter=weights.spec.adapter)

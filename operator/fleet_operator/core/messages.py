@@ -176,7 +176,7 @@ def some(workers: Sequence[WorkerView]) -> str:
     return f"{names} and {more} more" if more > 0 else names
 
 
-def names(workers: Sequence[WorkerView]) -> tuple[str, ...]:
+def pod_names(workers: Sequence[WorkerView]) -> tuple[str, ...]:
     """The names of all workers, in the same order."""
     return tuple(w.pod.name for w in workers)
 

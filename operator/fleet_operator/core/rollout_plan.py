@@ -53,8 +53,8 @@ class RolloutPlan:
     Fields:
         desired: the weights of the spec; the applied weights without a WeightVersion.
         applied: the weights that all workers served last; joining workers load these.
-        serving: the version that every admitted worker serves now; None while they differ, or
-            without an admitted worker.
+        serving: the version that every member has loaded, also one that holds its requests or does not
+            answer; None while they differ, or without a member.
         halted: the desired version was abandoned in this generation.
         suspended: `spec.suspend` holds the rollout back.
         pinned: the pins of versions, for the status.
@@ -232,8 +232,8 @@ def is_halted(weights: WeightsView) -> bool:
 
 
 def _serving(members: Workers, applied: Checkpoint) -> str | None:
-    forbids_mixing = bool(members) and members.all(lambda f: f.has_loaded(applied))
-    return applied.version if forbids_mixing else None
+    all_have_it = bool(members) and members.all(lambda f: f.has_loaded(applied))
+    return applied.version if all_have_it else None
 
 
 def recorded_phase(weights: WeightsView | None, wanted: Checkpoint | None) -> RolloutPhase:

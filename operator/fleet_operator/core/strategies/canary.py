@@ -35,7 +35,7 @@ from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.joining import Admission
-from fleet_operator.core.messages import names, problem_of, some, unready
+from fleet_operator.core.messages import pod_names, problem_of, some, unready
 from fleet_operator.core.missing_checkpoint import is_missing
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step, Strategy
 from fleet_operator.core.strategies.baselines import (
@@ -136,7 +136,7 @@ def _judge(view: RolloutView) -> Step:
         actions=(*requested, *ended_pauses(view)),
         note=f"{note}{unready(chosen, goal)}",
         problem=problem,
-        failed=names(failed),
+        failed=pod_names(failed),
         verdict=verdict,
         holds_requests=any(w.has_loaded(goal) for w in chosen)
         or any(isinstance(a, Fence) for a in requested),
@@ -271,7 +271,7 @@ def _verdict(
         run_id=goal.run_id,
         digest=goal.digest,
         passed=not bad,
-        pods=names(canaries)[:MAX_CANARY_PODS],
+        pods=pod_names(canaries)[:MAX_CANARY_PODS],
         finite=bool(worst["finite"]),
         repetition=round(float(worst["repetition"]), 4),
         logprob_drift=round(float(worst["logprob_drift"]), 4),

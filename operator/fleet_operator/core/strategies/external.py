@@ -23,7 +23,7 @@ from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts, Workers, reported_source
 from fleet_operator.core.identity import WeightsId, fill_digests, same_weights, short_digest
 from fleet_operator.core.joining import Admission
-from fleet_operator.core.messages import names, some
+from fleet_operator.core.messages import pod_names, some
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.strategies.shared import with_joiners
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
@@ -60,7 +60,7 @@ def step(view: RolloutView) -> Step:
         phase=RolloutPhase.APPLIED,
         actions=tuple(worker_calls.take_out_of_service(m, reason=reason) for m in differing),
         note=f"{counted(alike, 'worker')} {agree(alike, 'serves', 'serve')} {version}",
-        failed=names(differing),
+        failed=pod_names(differing),
     )
     return with_joiners(view, taken, _open_at(common))
 

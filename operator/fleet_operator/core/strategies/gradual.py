@@ -40,7 +40,7 @@ from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.messages import (
-    names,
+    pod_names,
     problem_of_late,
     problem_of_missing,
     problem_of_stragglers,
@@ -113,7 +113,7 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
         actions=actions,
         note=_note(view, goal, behind, waiting),
         problem=problem,
-        failed=names(failed),
+        failed=pod_names(failed),
         holds_requests=behind.any(lambda f: _is_away(f) or bool(f.operation))
         or any(isinstance(a, Apply) for a in actions),
     )

@@ -49,7 +49,7 @@ from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.joining import Admission
-from fleet_operator.core.messages import names, some, unready, why
+from fleet_operator.core.messages import pod_names, some, unready, why
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
@@ -139,7 +139,7 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
         actions=actions + renew(view) + resumed_on_applied(view) + _fenced(fenced, goal),
         note=f"{share} staged {goal.label}{readers(view, waiting)}{unready(waiting, goal)}",
         problem=problem,
-        failed=names(counted),
+        failed=pod_names(counted),
         holds_requests=bool(view.held),
     )
 
@@ -185,7 +185,7 @@ def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
         actions=actions + renew(view) + _fenced(fenced, goal),
         note=f"waiting for {some(unpaused)} to pause",
         problem=problem,
-        failed=names(overdue),
+        failed=pod_names(overdue),
         holds_requests=True,
     )
 
@@ -216,7 +216,7 @@ def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
         actions=actions,
         note=f"waiting for {some(behind)} to load {goal.label}",
         problem=problem,
-        failed=names(failed),
+        failed=pod_names(failed),
         holds_requests=True,
     )
 
@@ -267,7 +267,7 @@ def _open(view: RolloutView, goal: Checkpoint) -> Step:
         actions=actions,
         note=note,
         problem=problem,
-        failed=names(broke),
+        failed=pod_names(broke),
         holds_requests=bool(held),
     )
 
