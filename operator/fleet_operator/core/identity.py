@@ -69,10 +69,8 @@ def label(version: str, run_id: str | None) -> str:
     return version if run_id is None else f"{version} of {run_id}"
 
 
-def short_digest(digest: str | None) -> str:
-    """Returns the first characters of a digest, for messages; `unknown` without a digest."""
-    if digest is None:
-        return "unknown"
+def short_digest(digest: str) -> str:
+    """Returns the first characters of a digest, for messages."""
     return digest.removeprefix("sha256:")[:SHORT_DIGEST_CHARACTERS]
 
 

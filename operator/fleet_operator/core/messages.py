@@ -131,9 +131,10 @@ def _problem_of_some(failed: Sequence[WorkerView], goal: Checkpoint, what: str) 
 
 
 def _rewritten(failed: Sequence[WorkerView], goal: Checkpoint) -> str:
+    before = f"files with digest {short_digest(goal.digest)}" if goal.digest else "files already"
     return (
-        f"version {goal} names files with digest {short_digest(goal.digest)}, and {some(failed)} found "
-        f"other files: {_causes(failed, goal)}. The fleet stays on the applied version. Restore the files, "
+        f"version {goal} names {before}, and {some(failed)} found other files: "
+        f"{_causes(failed, goal)}. The fleet stays on the applied version. Restore the files, "
         "publish the new ones under another version, or set another spec.runID if another run has "
         "made them. Delete a pod whose process has seen the other files already."
     )

@@ -45,10 +45,8 @@ def reuse_problem(
             f"{short_digest(wanted.digest)}"
         )
     elif not _is_from(wanted.source, source, commit):
-        conflict = (
-            f"version {name} names {source} with digest {short_digest(digest)}, and spec.source is "
-            f"{wanted.source}"
-        )
+        with_digest = f" with digest {short_digest(digest)}" if digest is not None else ""
+        conflict = f"version {name} names {source}{with_digest}, and spec.source is {wanted.source}"
     else:
         return None
     message = f"{conflict}. The fleet stays on the applied version. {REMEDY}."

@@ -37,6 +37,7 @@ from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_operator.api.fleet_status import MAX_PINNED, FleetStatus
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import RolloutPhase, WeightsSpec, WeightsStatus
+from fleet_operator.core.decision import Decision
 from fleet_operator.core.identity import WeightsId, fill_digests, same_weights
 from fleet_operator.core.manifests import children
 from fleet_operator.core.observed import FleetObserved, WeightsView
@@ -46,6 +47,13 @@ COMMIT = "a" * 40
 
 SERVING_RUN_7 = [has(make_worker(n).serving("40"), RUN_7, D1, "run-7") for n in range(3)]
 AFTER_RUN_7 = served("40", RUN_7, D1, "run-7")
+
+
+def message_of(decision: Decision) -> str:
+    """Of `Stalled` of the fleet."""
+    stalled = condition_of(decision.fleet.conditions, ConditionType.STALLED)
+    assert stalled is not None
+    return stalled.message
 
 
 class TestAnotherRunWithTheSameNumber:
@@ -150,6 +158,21 @@ class TestReusedVersion:
         decision = decided(fleet_of(*workers, wants=asks("0", "/weights/sft"), model=model))
 
         assert verdicts(decision) == ("VersionReused", "VersionReused")
+        assert "digest" not in message_of(decision)
+
+    def test_without_a_pin_the_report_names_no_digest(self):
+        """Only the memory of a worker knows the files of before."""
+        workers = [
+            has(make_worker(n).serving("2"), "/weights/2", D1).refused("3", Reason.VERSION_REUSED)
+            for n in range(2)
+        ]
+        began = WeightsStatus(desired_version="3", started_at=NOW - timedelta(seconds=9))
+        wants = replace(asks("3", "/weights/3"), status=began)
+        status = served("2", "/weights/2", D1)
+        decision = decided(fleet_of(*workers, wants=wants, status=status))
+
+        assert verdicts(decision)[1] == "VersionReused"
+        assert "digest" not in message_of(decision)
 
     def test_with_its_own_run_it_is_loaded(self):
         workers = [has(make_worker(n).serving("base"), "/models/base", D1) for n in range(2)]
