@@ -7,6 +7,7 @@ equal to `crds/`.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from datetime import datetime
 from typing import Any, Literal
@@ -18,6 +19,7 @@ API_VERSION = "rlfleet.dev/v1alpha1"
 GROUP = API_VERSION.partition("/")[0]
 RETRY = "rlfleet.dev/retry"
 """Annotation of a WeightVersion: a new value makes the operator try an abandoned version again."""
+_MAX_RETRY_CHARACTERS = 100
 TRACEPARENT = "rlfleet.dev/traceparent"
 """Annotation of a WeightVersion: the rollout that begins next is a child of this span."""
 
@@ -211,6 +213,14 @@ class WeightVersion(Resource):
     def condition(self, kind: str) -> Condition | None:
         """The condition of a type, if it is there; it may be about an older generation."""
         return next((c for c in self.status.conditions if c.type == kind), None)
+
+    @property
+    def retry(self) -> str:
+        """The value of the retry annotation as the status repeats it: a long one by its digest."""
+        value = self.metadata.annotations.get(RETRY, "")
+        if len(value) <= _MAX_RETRY_CHARACTERS:
+            return value
+        return f"sha256:{hashlib.sha256(value.encode()).hexdigest()}"
 
     @property
     def is_observed(self) -> bool:

@@ -8,7 +8,6 @@ from typing import Self
 
 from rlfleet.errors import Refused, Superseded, TimedOut
 from rlfleet.resources import (
-    RETRY,
     Condition,
     HistoryEntry,
     RolloutEffect,
@@ -82,7 +81,7 @@ class Asked:
             version=written.spec.version,
             run_id=written.spec.run_id,
             generation=written.metadata.generation,
-            retry=written.metadata.annotations.get(RETRY, ""),
+            retry=written.retry,
             known=known,
             ended=frozenset(written.status.history),
             patience=patience or {},
@@ -168,7 +167,7 @@ def is_about(asked: Asked, seen: WeightVersion) -> bool:
     """
     status = seen.status
     # The newest retry may be a later one, of another writer.
-    retries = {asked.retry, seen.metadata.annotations.get(RETRY, "")}
+    retries = {asked.retry, seen.retry}
     after_retry = status.retried in retries or status.started_at is None
     return status.observed_generation >= asked.generation and after_retry
 

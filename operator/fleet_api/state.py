@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_api.fleets import Fleet
-from rlfleet.resources import RETRY, Resource, WeightVersion
+from rlfleet.resources import Resource, WeightVersion
 from rlfleet.rollout import Rollout
 
 _SHOWN = (
@@ -83,7 +83,7 @@ def weights_of(weights: WeightVersion) -> dict[str, Any]:
         "uid": weights.metadata.uid,
         "generation": weights.metadata.generation,
         "resourceVersion": weights.metadata.resource_version,
-        "retry": weights.metadata.annotations.get(RETRY, ""),
+        "retry": weights.retry,
         "desired": {
             key: spec[key]
             for key in ("version", "runID", "source", "digest", "rollbackTo")

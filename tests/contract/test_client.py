@@ -189,6 +189,16 @@ def test_names_are_those_of_the_operator() -> None:
     assert {str(kind) for kind in ports.Kind} == {names.WEIGHTS_PLURAL, names.FLEET_PLURAL}
 
 
+@pytest.mark.parametrize("length", [0, 100, 101, 200_000])
+def test_a_retry_is_known_to_the_client_as_the_status_repeats_it(length: int) -> None:
+    value = "é" * length
+    metadata = {"name": "policy", "annotations": {names.ANNOTATION_RETRY: value}}
+    spec = {"fleetRef": {"name": "policy"}, "version": "1", "source": {"path": "/weights/1"}}
+    seen = resources.WeightVersion.model_validate({"metadata": metadata, "spec": spec})
+
+    assert seen.retry == names.retry_mark(value)
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -6,6 +6,7 @@ needs a record of where the others are.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +45,8 @@ ANNOTATION_RESTARTED_AT = f"{GROUP}/restarted-at"
 """On a worker: `spec.update.restartedAt` of its fleet when the worker was created."""
 
 ANNOTATION_RETRY = f"{GROUP}/retry"
+MAX_RETRY_CHARACTERS = 100
+"""A longer value of that annotation is known by its digest."""
 """On a WeightVersion: with a new value the operator tries an abandoned version once more."""
 
 ANNOTATION_TRACEPARENT = f"{GROUP}/traceparent"
@@ -100,6 +103,13 @@ def admin_token_secret_name(fleet: str) -> str:
 def applied_config_map_name(fleet: str) -> str:
     """ConfigMap that tells a (re)starting worker which version the fleet serves."""
     return f"{fleet}-applied"
+
+
+def retry_mark(value: str) -> str:
+    """The value of the retry annotation as statuses repeat it: a user may write a quarter of a megabyte."""
+    if len(value) <= MAX_RETRY_CHARACTERS:
+        return value
+    return f"sha256:{hashlib.sha256(value.encode()).hexdigest()}"
 
 
 def router_name(fleet: str) -> str:

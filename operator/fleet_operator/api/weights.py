@@ -195,7 +195,7 @@ class WeightsStatus(Status):
         applied_version: what every admitted worker serves; absent while they differ.
         applied: the last weights that all workers agreed on; new workers load these.
         workers_applied: `applied/desired`, for a printer column.
-        retried: the retry annotation that this status is about.
+        retried: the retry annotation that this status is about (`names.retry_mark`).
         rollback_to: `spec.rollbackTo`, from when it permits the desired version until one is applied.
         effect: change by the last loads of the desired version; kept over operator restarts.
         started_at / phase_started_at: for users and timings. Timeouts count only the time for which

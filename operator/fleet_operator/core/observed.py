@@ -53,7 +53,7 @@ class WeightsView:
     """One WeightVersion object.
 
     Fields:
-        retry: value of its retry annotation.
+        retry: value of its retry annotation (`names.retry_mark`).
         traceparent: value of its annotation for tracing.
         unreadable: why this generation's spec cannot be read; `spec` is the last one that could.
     """

@@ -200,7 +200,7 @@ def _weights_view(body: RawObject) -> WeightsView:
         generation=metadata["generation"],
         created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
         spec=WeightsSpec.model_validate(body["spec"]),
-        retry=annotations.get(names.ANNOTATION_RETRY, ""),
+        retry=names.retry_mark(annotations.get(names.ANNOTATION_RETRY, "")),
         traceparent=annotations.get(names.ANNOTATION_TRACEPARENT, ""),
         status=status_in(body, WeightsStatus),
     )

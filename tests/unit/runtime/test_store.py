@@ -52,6 +52,20 @@ def weights(
 GOING = {"deletionTimestamp": "2026-01-02T00:00:00Z"}
 
 
+def retry_of(seen: Seen, value: str) -> str:
+    seen.store.put_weights(weights(annotations={"rlfleet.dev/retry": value}))
+    (view,) = seen.store.weights_of(KEY)
+    return view.retry
+
+
+def test_a_retry_annotation_of_any_length_is_kept_short_and_stays_distinct(seen):
+    large = "x" * 200_000
+
+    assert retry_of(seen, "2026-11-27T10:00:00.000000+00:00") == "2026-11-27T10:00:00.000000+00:00"
+    assert len(retry_of(seen, large)) <= 100
+    assert retry_of(seen, large) != retry_of(seen, large + "y")
+
+
 def test_a_fleet_is_kept_as_it_was_seen_last(seen):
     seen.store.put_fleet(fleet(replicas=1))
     seen.store.put_fleet(fleet(replicas=2))
