@@ -1,4 +1,4 @@
-"""Posts Kubernetes Events, deduplicated and rate-limited.
+"""Posts Kubernetes Events, deduplicated and rate-limited, until the API server has them.
 
 kopf's events are not used: they need a handler's context, and are neither deduplicated nor limited.
 
@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from fleet_operator.api import names
 from fleet_operator.api.conditions import shortened
 from fleet_operator.core.events import NewEvent
-from fleet_operator.errors import FleetError, Terminal
-from fleet_operator.ports import Kube
+from fleet_operator.errors import Conflict, FleetError
+from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pod_informer import FleetKey
@@ -27,8 +28,15 @@ logger = logging.getLogger(__name__)
 REPEAT_AFTER_SECONDS = 120.0
 BURST = 25
 REFILL_PER_SECOND = 0.5
-REFUSED_SECONDS = 10.0
-"""The first reconcile after this time posts a refused Event again."""
+AGAIN_AFTER_SECONDS = 10.0
+"""The first reconcile after this time posts again what could not be posted."""
+MAX_WAITING = 100
+"""Of the Events of a fleet that could not be posted, the newest are kept."""
+KEPT_SECONDS = 3600.0
+"""For so long, as the API server keeps an Event by default."""
+
+_Said = tuple[str, str, str]
+"""Uid of the object, reason and message: what makes two Events the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,43 +61,53 @@ class _Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refused:
-    """An Event that the API server refused, or that failed while the fleet's Events are refused.
+class _Waiting:
+    body: Json
+    since: float
 
-    `at`: seconds of the event loop's clock.
+
+@dataclass(slots=True)
+class _Queue:
+    """The Events of one fleet that the API server does not have yet, in the order in which they are sent.
+
+    Fields:
+        failed_at: when the last attempt failed, in seconds of the event loop's clock.
+        task: sends them now.
     """
 
-    subject: Subject
-    event: NewEvent
-    at: float
+    waiting: dict[_Said, _Waiting] = field(default_factory=dict)
+    failed_at: float = float("-inf")
+    task: asyncio.Task[None] | None = None
 
 
 class EventRecorder:
-    """Posts Events in the background. A lost Event is never an error.
+    """Posts Events in the background. A failure is never an error of the caller.
 
-    An Event that the API server refuses is a problem of its fleet until an Event is posted. A later
-    reconcile of the fleet posts the refused one again.
+    Each fleet has a queue. An Event leaves it when the API server has it. After a failure the next reconcile of
+    the fleet or the next sweep continues, and the Event that failed comes last, so that it does not hold up the
+    others. A name that is made once keeps an Event from being posted twice after a lost answer. Failures that
+    last are a problem of the fleet.
     """
 
     def __init__(self, kube: Kube, metrics: Metrics, problems: Problems, *, instance: str) -> None:
-        self._problems = problems
-        self._refused: dict[FleetKey, _Refused] = {}
         self._kube = kube
         self._metrics = metrics
+        self._problems = problems
         self._instance = instance
-        self._posted_at: dict[tuple[str, str, str], float] = {}
+        self._queues: dict[FleetKey, _Queue] = {}
+        self._posted_at: dict[_Said, float] = {}
         # By object, as in client-go: many Events of one object must not suppress those of others.
         self._budgets: dict[str, _Budget] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def record(self, subject: Subject, event: NewEvent) -> None:
         """Post an Event, unless the same one or too many of the object were posted recently."""
         now = asyncio.get_running_loop().time()
         level = logging.WARNING if event.type == "Warning" else logging.INFO
         subject_and_reason = (subject.kind, subject.namespace, subject.name, event.reason)
+        key = (subject.namespace, subject.fleet)
         about = fleet_fields(
             "posted",
-            (subject.namespace, subject.fleet),
+            key,
             weightversion=subject.name if subject.kind == names.WEIGHTS_KIND else None,
             reason=event.reason,
         )
@@ -97,32 +115,61 @@ class EventRecorder:
         self._posted_at = {
             k: t for k, t in self._posted_at.items() if now - t < REPEAT_AFTER_SECONDS
         }
-        key = (subject.uid, event.reason, event.message)
-        if key in self._posted_at or not self._may_post(subject.uid, now):
-            return
-        self._posted_at[key] = now
-        self._send(subject, event)
+        queue = self._queues.setdefault(key, _Queue())
+        said = (subject.uid, event.reason, event.message)
+        known = said in self._posted_at or said in queue.waiting
+        if not known and self._may_post(subject.uid, now):
+            queue.waiting[said] = _Waiting(self._body(subject, event), now)
+        self._begin(key, queue)
 
-    def post_refused(self, key: FleetKey) -> None:
-        """Post the last refused Event of a fleet again, if the refusal is long enough ago."""
-        refused = self._refused.get(key)
+    def post_waiting(self, key: FleetKey) -> None:
+        """Post again what could not be posted, if that is long enough ago."""
+        queue = self._queues.get(key)
         now = asyncio.get_running_loop().time()
-        if refused is not None and now - refused.at >= REFUSED_SECONDS:
-            del self._refused[key]
-            self._send(refused.subject, refused.event)
+        if queue is not None and now - queue.failed_at >= AGAIN_AFTER_SECONDS:
+            self._begin(key, queue)
 
-    def forget_all_but(self, fleets: set[FleetKey]) -> None:
-        """Forget the refused Events of fleets that are gone."""
-        self._refused = {key: each for key, each in self._refused.items() if key in fleets}
+    def sweep(self) -> None:
+        """Do so for all fleets, also for those that only WeightVersions name."""
+        self._queues = {k: q for k, q in self._queues.items() if q.waiting or q.task}
+        for key in self._queues:
+            self.post_waiting(key)
 
     async def flush(self) -> None:
         """Wait for Events in flight."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        running = [queue.task for queue in self._queues.values() if queue.task is not None]
+        await asyncio.gather(*running, return_exceptions=True)
 
-    def _send(self, subject: Subject, event: NewEvent) -> None:
-        task = asyncio.create_task(self._post(subject, event))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _begin(self, key: FleetKey, queue: _Queue) -> None:
+        if queue.task is None and queue.waiting:
+            queue.task = asyncio.create_task(self._send(key, queue))
+
+    async def _send(self, key: FleetKey, queue: _Queue) -> None:
+        try:
+            while queue.waiting:
+                said, event = next(iter(queue.waiting.items()))
+                try:
+                    await self._post(event.body)
+                except FleetError as error:
+                    logger.warning("an Event could not be posted: %s", error)
+                    now = queue.failed_at = asyncio.get_running_loop().time()
+                    queue.waiting[said] = queue.waiting.pop(said)
+                    newest = list(queue.waiting.items())[-MAX_WAITING:]
+                    queue.waiting = {s: e for s, e in newest if now - e.since < KEPT_SECONDS}
+                    self._problems.note(key, EVENTS, error if queue.waiting else None)
+                    return
+                del queue.waiting[said]
+                self._posted_at[said] = asyncio.get_running_loop().time()
+                self._problems.note(key, EVENTS, None)
+        finally:
+            queue.task = None
+
+    async def _post(self, body: Json) -> None:
+        self._metrics.writes.labels("event").inc()
+        try:
+            await self._kube.create(f"/api/v1/namespaces/{body['metadata']['namespace']}/events", body)
+        except Conflict:
+            pass  # an attempt without an answer has posted it
 
     def _may_post(self, uid: str, now: float) -> bool:
         self._budgets = {u: b for u, b in self._budgets.items() if b.left(now) < BURST}
@@ -133,13 +180,13 @@ class EventRecorder:
         budget.tokens, budget.counted_at = left - 1, now
         return True
 
-    async def _post(self, subject: Subject, event: NewEvent) -> None:
+    def _body(self, subject: Subject, event: NewEvent) -> Json:
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        body = {
+        return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {
-                "generateName": f"{subject.name}.",
+                "name": f"{subject.name}.{secrets.token_hex(8)}",
                 "namespace": subject.namespace,
             },
             "involvedObject": {
@@ -159,16 +206,3 @@ class EventRecorder:
             "reportingComponent": names.FIELD_MANAGER,
             "reportingInstance": self._instance,
         }
-        self._metrics.writes.labels("event").inc()
-        key = (subject.namespace, subject.fleet)
-        try:
-            await self._kube.create(f"/api/v1/namespaces/{subject.namespace}/events", body)
-        except FleetError as error:
-            logger.warning("an Event could not be posted: %s", error)
-            if isinstance(error, Terminal):
-                self._problems.note(key, EVENTS, error)
-            if self._problems.has(key, EVENTS):  # only a posted Event ends it
-                now_seconds = asyncio.get_running_loop().time()
-                self._refused[key] = _Refused(subject, event, now_seconds)
-        else:
-            self._problems.note(key, EVENTS, None)

@@ -239,7 +239,7 @@ class Operator:
             await asyncio.sleep(SWEEP_SECONDS)
             self.children.forget_written()
             self.tokens.note_stale(self.store.fleet_keys())
-            self.recorder.forget_all_but(set(self.store.fleet_keys()))
+            self.recorder.sweep()
             self.worker_cache.forget_all_but(set(self.pods.uids()))
             for key in self.store.fleet_keys():
                 self.queue.add(key)

@@ -102,7 +102,7 @@ class StatusWriter:
         known = self._fleets.setdefault(uid, _Written(subject, before, before, before, -NEVER))
         if known.computed != before:  # another process has recorded something in the meantime
             status = with_record_of(known.computed, ours=status, base=before)
-        self._recorder.post_refused(key)
+        self._recorder.post_waiting(key)
         for event in fleet_events(known.computed, status):
             self._recorder.record(subject, event)
         known.computed = status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import logging
 
@@ -16,8 +17,9 @@ from fleet_operator.core.events import NewEvent
 from fleet_operator.errors import Retryable, Terminal, Unknown
 from fleet_operator.runtime import event_recorder as recorder_module
 from fleet_operator.runtime.event_recorder import (
+    AGAIN_AFTER_SECONDS,
     BURST,
-    REFUSED_SECONDS,
+    MAX_WAITING,
     REPEAT_AFTER_SECONDS,
     EventRecorder,
     Subject,
@@ -58,7 +60,7 @@ def test_an_event_names_its_object_and_its_reporter():
             "uid": "u1",
         }
         assert event["metadata"]["namespace"] == "rl"
-        assert event["metadata"]["generateName"] == "policy."
+        assert event["metadata"]["name"].startswith("policy.")
         assert (event["type"], event["reason"]) == ("Normal", "WeightsApplied")
         assert event["message"] == "version 2 on 4/4 workers"
         assert (event["reportingComponent"], event["reportingInstance"]) == (
@@ -155,6 +157,7 @@ def test_memory_of_many_objects_is_freed_again():
             setup.recorder.record(subject, APPLIED)
         await asyncio.sleep(3600)
         setup.recorder.record(POLICY, APPLIED)
+        assert len(await setup.events()) == 501
         assert len(setup.recorder._posted_at) == 1
         assert len(setup.recorder._budgets) == 1
 
@@ -193,11 +196,117 @@ def test_a_refused_event_is_posted_again_after_a_try_that_failed_for_a_moment(er
         for outcome in (error, None):
             assert await setup.events() == []
             assert setup.problems.has(fleet, EVENTS)
-            await asyncio.sleep(REFUSED_SECONDS)
+            await asyncio.sleep(AGAIN_AFTER_SECONDS)
             setup.kube.error = outcome
-            setup.recorder.post_refused(fleet)
+            setup.recorder.post_waiting(fleet)
         assert [e["reason"] for e in await setup.events()] == ["WeightsApplied"]
         assert not setup.problems.has(fleet, EVENTS)
+
+    virtual_time.run(story())
+
+
+async def posted_after_a_failure(setup: Setup, *events: NewEvent) -> list[str]:
+    """The reasons that the API server has once it works again."""
+    for event in events:
+        setup.recorder.record(POLICY, event)
+        await setup.recorder.flush()
+    setup.kube.error, setup.kube.answers_lost = None, False
+    for _ in events:
+        await asyncio.sleep(AGAIN_AFTER_SECONDS)
+        setup.recorder.post_waiting(("rl", "policy"))
+        await setup.recorder.flush()
+    return [e["reason"] for e in await setup.events()]
+
+
+@pytest.mark.parametrize("error", [Retryable("503"), Unknown("no answer")], ids=str)
+def test_every_event_that_could_not_be_posted_is_posted_once_it_can(error):
+    async def story() -> None:
+        setup = Setup()
+        setup.kube.error = error
+        warnings = [NewEvent(type="Warning", reason=r, message="words") for r in ("A", "B", "C")]
+        assert sorted(await posted_after_a_failure(setup, *warnings)) == ["A", "B", "C"]
+        assert not setup.problems.has(("rl", "policy"), EVENTS)
+
+    virtual_time.run(story())
+
+
+def test_an_event_whose_answer_was_lost_is_not_posted_twice():
+    async def story() -> None:
+        setup = Setup()
+        setup.kube.answers_lost = True
+        assert await posted_after_a_failure(setup, APPLIED) == ["WeightsApplied"]
+
+    virtual_time.run(story())
+
+
+def test_an_event_counts_as_posted_only_from_when_it_was():
+    async def story() -> None:
+        setup = Setup()
+        setup.kube.error = Retryable("503")
+        setup.recorder.record(POLICY, APPLIED)
+        await setup.recorder.flush()
+        setup.kube.error = None
+        for _ in range(2):
+            setup.recorder.record(POLICY, APPLIED)
+            assert len(await setup.events()) == 1
+
+    virtual_time.run(story())
+
+
+def test_one_event_that_is_always_refused_does_not_hold_up_the_others():
+    async def story() -> None:
+        setup = Setup()
+        create = setup.kube.create
+
+        async def refusing(path: str, body: dict) -> dict:
+            if body["reason"] == "Bad":
+                raise Terminal("422")
+            return await create(path, body)
+
+        setup.kube.create = refusing
+        bad = NewEvent(type="Warning", reason="Bad", message="words")
+        assert await posted_after_a_failure(setup, bad, APPLIED) == ["WeightsApplied"]
+
+    virtual_time.run(story())
+
+
+def test_while_the_api_server_refuses_events_one_request_is_sent_at_a_time_and_few_wait():
+    async def story() -> None:
+        setup, fleet = Setup(), ("rl", "policy")
+        setup.kube.error = Terminal("403")
+        for n in range(2 * MAX_WAITING):
+            setup.recorder.record(dataclasses.replace(POLICY, uid=str(n)), APPLIED)
+        await setup.recorder.flush()
+        before = len(setup.kube.requests)
+        await asyncio.sleep(AGAIN_AFTER_SECONDS)
+        setup.recorder.post_waiting(fleet)
+        await setup.recorder.flush()
+        assert len(setup.kube.requests) - before == 1
+        setup.kube.error = None
+        await asyncio.sleep(AGAIN_AFTER_SECONDS)
+        setup.recorder.post_waiting(fleet)
+        assert len(await setup.events()) == MAX_WAITING
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize(("hours", "posted"), [(0.5, 1), (1.5, 0)])
+def test_a_sweep_posts_what_waits_of_a_fleet_without_reconciles_for_an_hour(hours, posted):
+    async def story() -> None:
+        setup = Setup()
+        setup.kube.error = Retryable("503")
+        setup.recorder.record(POLICY, APPLIED)
+        await setup.recorder.flush()
+        await asyncio.sleep(3600 * hours)
+        for error in (Retryable("503"), None):
+            setup.kube.error = error
+            setup.recorder.sweep()
+            await setup.recorder.flush()
+            await asyncio.sleep(AGAIN_AFTER_SECONDS)
+        assert len(await setup.events()) == posted
+        assert not setup.problems.has(("rl", "policy"), EVENTS)
+        setup.recorder.sweep()
+        assert setup.recorder._queues == {}
 
     virtual_time.run(story())
 
