@@ -12,6 +12,7 @@ from tests.support.crd_checks import CRDS, PLURALS, crd_schema
 from fleet_operator.api.conditions import ConditionReason, ConditionType
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import (
+    MAX_DROPPED_RUNS,
     MAX_LAGGARDS,
     MAX_PINNED,
     MAX_PINNED_ADAPTERS,
@@ -163,6 +164,7 @@ BOUNDED_LISTS = {
         ".sourcesInUse": MAX_SOURCES_IN_USE,
         ".pinned": MAX_PINNED,
         ".pinnedAdapters": MAX_PINNED_ADAPTERS,
+        ".droppedPins.runs": MAX_DROPPED_RUNS,
         ".laggards": MAX_LAGGARDS,
         ".recycled": MAX_RECYCLED,
     },

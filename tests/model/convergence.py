@@ -23,6 +23,7 @@ _ABOUT_IDENTITY = {
     ConditionReason.VERSION_REUSED,
     ConditionReason.DIGEST_MISMATCH,
     ConditionReason.REWIND_REFUSED,
+    ConditionReason.DIGEST_REQUIRED,
 }
 LONG_TICK_SECONDS = 20.0
 """The longest time between two looks at which the operator still renews pauses in time."""

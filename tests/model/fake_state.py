@@ -95,16 +95,18 @@ class FakeAdapter:
 
 
 MODEL_SOURCE = "/models/base"
-_VARIANT = "~"
+_VARIANT, _COPY = "~", "="
 
 
 @dataclass
 class Files:
-    """Contents of every path of the shared store. `rewritten`: path → contents that replaced the
-    first ones. `absent`: paths that do not exist now. `unfinished`: paths without their last file.
-    `changed_at`: path → when that changed last.
+    """Contents of every path of the shared store. `copied`: path → first contents that are those of an
+    earlier step, too. `rewritten`: path → contents that replaced the first ones. `absent`: paths that do
+    not exist now. `unfinished`: paths without their last file. `changed_at`: path → when that changed
+    last.
     """
 
+    copied: dict[str, str] = field(default_factory=dict)
     rewritten: dict[str, str] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
     unfinished: set[str] = field(default_factory=set)
@@ -112,7 +114,15 @@ class Files:
 
     def at(self, source: str) -> str:
         """Which weights lie there."""
-        return self.rewritten.get(source, content_of(source))
+        return self.rewritten.get(source, self.first_at(source))
+
+    def first_at(self, source: str) -> str:
+        """Which weights lay there at first."""
+        return self.copied.get(source, content_of(source))
+
+    def copy(self, source: str, path: str) -> None:
+        """The trainer writes the files of one step under the path of another one."""
+        self.copied[path] = f"{version_in(content_of(path))}{_COPY}{self.at(source)}"
 
 
 def content_of(source: str) -> str:
@@ -124,13 +134,13 @@ def content_of(source: str) -> str:
 
 def version_in(weights: str | None) -> str:
     """The label that weights were made for."""
-    return str(weights).partition(_VARIANT)[0]
+    return str(weights).partition(_VARIANT)[0].partition(_COPY)[0]
 
 
 @cache
 def digest_of(weights: str) -> str:
-    """The digest of weights."""
-    return f"sha256:{sha256(weights.encode()).hexdigest()}"
+    """The digest of weights: that of the step from which they were copied, if they were."""
+    return f"sha256:{sha256(weights.rpartition(_COPY)[2].encode()).hexdigest()}"
 
 
 def state_of(worker: FakeWorker) -> WorkerState:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.model.fake_pods import FakePod
 from tests.model.fake_revisions import FakeRevisions
-from tests.model.fake_state import Files, content_of
+from tests.model.fake_state import Files
 
 
 class FaultInjection:
@@ -98,7 +98,7 @@ class FaultInjection:
     def rewrite(self, path: str) -> None:
         """Other files take the place of those under a path."""
         self.note("fault", f"the files of {path} are rewritten")
-        self.files.rewritten[path] = f"{content_of(path)}~rewritten"
+        self.files.rewritten[path] = f"{self.files.first_at(path)}~rewritten"
         self.files.changed_at[path] = self.now
 
     def is_rewritten(self, path: str) -> bool:

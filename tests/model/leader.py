@@ -7,7 +7,8 @@ decides with the real `decide`; the simulator carries its actions out, one at a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.model.fake_state import Ticket
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core import dropped_pins
 from fleet_operator.core.actions import Admit, WorkerCall
 from fleet_operator.core.admissions import may_open_late
 from fleet_operator.core.checkpoint import Checkpoint
@@ -54,6 +56,20 @@ def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
         return known[key][1]
 
     return remembered
+
+
+@contextmanager
+def _room_for(pins: int | None) -> Iterator[None]:
+    """A status holds this number of pins meanwhile, and half of it for adapters: a short history would never
+    drop one of more.
+    """
+    real = dropped_pins.MAX_PINNED, dropped_pins.MAX_PINNED_ADAPTERS
+    if pins is not None:
+        dropped_pins.MAX_PINNED, dropped_pins.MAX_PINNED_ADAPTERS = pins, pins // 2
+    try:
+        yield
+    finally:
+        dropped_pins.MAX_PINNED, dropped_pins.MAX_PINNED_ADAPTERS = real
 
 
 revisions.revision_of = _remembered(revisions.revision_of)
@@ -132,6 +148,7 @@ class Leader:
     looks_left: how often it will look around yet, if it was suspended and another one leads.
     fleet_version: of the fleet's object, as it was read at the start.
     epochs, watch, templates: the real ones.
+    pins: how many pins a status holds; None: as many as a real one.
     """
 
     term: int
@@ -163,6 +180,7 @@ class Leader:
     decision: Decision | None = None
     observed: FleetObserved | None = None
     todo: deque[Doing] = field(default_factory=deque)
+    pins: int | None = None
 
     def __post_init__(self, fleet_version: int) -> None:
         term = self.term
@@ -184,7 +202,8 @@ class Leader:
         if not is_later(str(fleet_version), self.versions.of(KEY[1])):
             return
         self.versions.note(KEY[1], str(fleet_version))
-        self.fleet = with_record_of(stored, ours=self.fleet, base=self.stored)
+        with _room_for(self.pins):
+            self.fleet = with_record_of(stored, ours=self.fleet, base=self.stored)
         self.written["fleet"] = stored
 
     @property
@@ -196,7 +215,8 @@ class Leader:
         self.looked_at = (self.looked_at[1], now)
         self.observed = self._observe(self.own(now))
         wall = at(now + self.clock_ahead_seconds)
-        decision = decide(self.observed, default_image=IMAGE, now=wall)
+        with _room_for(self.pins):
+            decision = decide(self.observed, default_image=IMAGE, now=wall)
         self.epochs.for_step(KEY, decision.rollout.step.goal, admits=decision.admits)
         for uid, status in decision.weights.items():
             self.watch.decided(KEY, uid, status, self.own(now))

@@ -41,6 +41,7 @@ class Operators:
             clock_ahead_seconds=self.clock_ahead_seconds,
             fleet_version=self.fleet_version,
             templates=Templates(self.revisions, IMAGE),  # what it uses
+            pins=self.pins,
         )
         self.pods_before.append((self.now, self._pod_views()))
         self.note("operator", f"starts, term {self.leader.term}")

@@ -24,7 +24,8 @@
     ones may be fenced.
  9. A version of a run always means one digest. No two tokens with the same run and version come
     from different files, also if files are rewritten, processes restart or records are lost in
-    between. `Ready` is not True while a serving worker, as far as the leader can know, has another
+    between. Where the fleet has no room for its digest any more, the trainer says which files it
+    means. `Ready` is not True while a serving worker, as far as the leader can know, has another
     run, version or digest than the WeightVersion requests. Nor is it True while the WeightVersion
     names other files than its version means, also if these were written before it was created and all
     workers serve the version already. The same holds for the versions of each adapter.
@@ -35,8 +36,8 @@
     calls it for that, or while it reports that it reads, for at most the timeout of the call.
 15. Where a bounded number of workers swap at once, those with the fewest sessions go first.
 
-`Simulation.endure`, `settle` and `run_quietly` check 6 and 7 at the end of a history. `refusals`
-checks 10, `effects` checks 13, and `external_fleets` checks 16.
+`Simulation.endure`, `settle` and `run_quietly` check 6 and 7 at the end of a history. `same_files`
+checks 17, `refusals` 10, `effects` 13, and `external_fleets` 16.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from tests.model.fake_state import digest_of, version_in
 from tests.model.order import check_order
 from tests.model.readers import Readers
 from tests.model.retry_waits import check_retry_waits
+from tests.model.same_files import SameFiles
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import Rollout
@@ -140,6 +142,8 @@ class Promises:
         permitted: the versions of adapters that the trainer has permitted to go back to, by uid.
         watching: the recorded phase for which the leader decides, and since when it does.
         readers: promise 14.
+        same_files: promise 17.
+        named_again: digests that the trainer has named for versions whose pin was dropped.
         availability: promises 4 and 12.
     """
 
@@ -158,6 +162,8 @@ class Promises:
         self.incomparable: set[str] = set()
         self.watching: tuple[tuple[object, ...], float] = ((), 0.0)
         self.readers = Readers(simulation)
+        self.same_files = SameFiles(simulation)
+        self.named_again: set[tuple[str, str, str | None, str]] = set()
         self.availability = Availability(simulation)
         self.modes = {self.rollout.pause.mode}
         self.asked = self._specs()
@@ -260,14 +266,18 @@ class Promises:
         external = self.sim.desired.fleet_spec.weights.management == "External"
         if external or not worker.generates or worker.digest is None or pod.grace:
             return
-        first = self.meant.setdefault(_name_of(worker), worker.digest)
-        if first != worker.digest:
+        name = _name_of(worker)
+        if ("", *name, worker.digest) in self.named_again:
+            self.meant[name] = worker.digest
+        if self.meant.setdefault(name, worker.digest) != worker.digest:
             message = f"{pod.name} makes tokens of {worker.label} from other files than before"
             self.sim.fail(9, message)
-        for name, adapter in worker.adapters.items():
-            key = (name, adapter.version, adapter.run_id)
+        for adapter_name, adapter in worker.adapters.items():
+            key = (adapter_name, adapter.version, adapter.run_id)
+            if (*key, adapter.digest) in self.named_again:
+                self.adapters_meant[key] = adapter.digest
             if self.adapters_meant.setdefault(key, adapter.digest) != adapter.digest:
-                what = f"tokens of adapter {name} {adapter.version}"
+                what = f"tokens of adapter {adapter_name} {adapter.version}"
                 self.sim.fail(9, f"{pod.name} makes {what} from other files than before")
 
     def _ready_is_true(self, leader: Leader) -> None:
@@ -421,6 +431,7 @@ class Promises:
         before, self.asked = self.asked, self._specs()
         known, self.back_to = self.back_to, {}
         for uid, spec in self.asked.items():
+            self._note_digest(spec)
             self.asked_at.setdefault((uid, spec.version, spec.run_id), self.sim.now)
             if self._is_permitted(spec, before.get(uid), known.get(uid)):
                 self.back_to[uid] = str(spec.rollback_to)
@@ -428,6 +439,21 @@ class Promises:
         if self.sim.desired.base_spec is not None:
             self._note_source()
             self._note_version()
+
+    def _note_digest(self, spec: WeightsSpec) -> None:
+        """The trainer says which files a version means. That counts if no leader knows it otherwise."""
+        if spec.digest is None:
+            return
+        named, leaders = (spec.version, spec.run_id), (self.sim.leader, *self.sim.former_leaders)
+        statuses = (self.sim.fleet_stored, *(leader.fleet for leader in leaders))
+        if spec.adapter:
+            was_served = (spec.adapter, *named) in self.adapters_meant
+            pins = [p for s in statuses for p in s.pinned_adapters if p.adapter == spec.adapter]
+        else:
+            was_served = named in self.meant
+            pins = [p for s in statuses for p in s.pinned]
+        if was_served and named not in {(p.version, p.run_id) for p in pins}:
+            self.named_again.add((spec.adapter, *named, spec.digest))
 
     def _specs(self) -> dict[str, WeightsSpec]:
         return {uid: asked.view(uid).spec for uid, asked in self.sim.desired.weights}
@@ -608,11 +634,12 @@ class Promises:
             self.watching = (phase, self.sim.now)
 
     def note_decision(self, leader: Leader, decision: Decision) -> None:
-        """Promises 7 and 15. Where versions mix, the applied version in the status must not go back, unless a
+        """Promises 7, 15 and 17. Where versions mix, the applied version in the status must not go back, unless a
         worker has reported a false one.
         """
         check_order(self.sim, leader, decision)
         check_retry_waits(self.sim, leader, decision)
+        self.same_files.check(leader)
         self._applied_is_recorded(leader, decision)
         if any(pod.grace for pod in self.sim.pods.values()):
             return

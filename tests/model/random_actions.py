@@ -93,6 +93,8 @@ class RandomActions:
         self.clients = Random(self.fleet.seed)  # noqa: S311 - repeatable on purpose
         self.releases = Random(f"releases of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
         self.canaries = Random(f"canaries of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
+        self.returns = Random(f"returns of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
+        self.copies = Random(f"copies of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
         if self.fleet.desired.fleet_spec.update.is_held:
             self.actions += [(0.03, self.gate), (0.03, self.change_template)]
 
@@ -103,6 +105,8 @@ class RandomActions:
                 worker.sessions = self.clients.choice([None, 0, 1, 2, 5])
         if self.releases.random() < 0.01 * scale * self.trouble:
             self.roll_back_operator()
+        if self.returns.random() < 0.02 * scale * self.trouble:
+            self.return_to_other_files()
         self.adapters.act_at_random(scale * self.trouble)
         for chance, action in self.actions:
             if self.chance.random() < chance * scale * self.trouble:
@@ -126,7 +130,23 @@ class RandomActions:
         canary = self.fleet.promises.rollout.strategy == "Canary"
         if canary and first and self.chance.random() < 0.3:
             self.fleet.odd_versions.add(str(self.newest))
+        if first and self.copies.random() < 0.15:
+            self._copy()
         self._ask_for(str(self.newest))
+
+    def _copy(self) -> None:
+        """The new version gets the files of an earlier one, since its path is a fixed one, say, or those of
+        the model.
+        """
+        spec = self.fleet.desired.base_spec
+        earlier = self.copies.randint(0, self.newest - 1)
+        if spec is None or not {str(earlier), str(self.newest)}.isdisjoint(self.fleet.odd_versions):
+            return
+        source, path = (str(spec.source.resolve(str(n))) for n in (earlier, self.newest))
+        source = source if earlier else MODEL_SOURCE
+        if path not in self.fleet.files.copied and source != path:
+            self.fleet.note("trainer", f"writes the files of version {earlier} to {path}")
+            self.fleet.files.copy(source, path)
 
     def _ask_for(self, version: str, **fields: Any) -> None:
         spec = self.fleet.desired.base_spec
@@ -165,6 +185,24 @@ class RandomActions:
             self.fleet.rewrite(path)
         fields = {"rollbackTo": older, "version": older}
         self.fleet.ask("trainer", f"starts over at {older}", fields)
+
+    def return_to_other_files(self) -> None:
+        """An earlier version is wanted again, after its files were written over. Most processes have
+        restarted, so only the status knows which files it named.
+        """
+        if self.is_deleted or self.newest < 2:
+            return
+        older = str(self.returns.randint(1, self.newest - 1))
+        spec = self.fleet.desired.base_spec
+        if spec is None or older in self.fleet.odd_versions:
+            return
+        path = str(spec.source.resolve(older))
+        if not self.fleet.is_rewritten(path):
+            self.fleet.rewrite(path)
+        for pod in list(self.fleet.pods.values()):
+            if pod.deleted_at is None and self.returns.random() < 0.8:
+                self.fleet.kill(pod)
+        self._ask_for(older, rollbackTo=older)
 
     # --- digests of versions ------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from tests.model.fake_state import digest_of
 from tests.model.simulator import Simulation
 
 NAMES = ("lora", "math")
+QUIET = NAMES[1]
 UNSEEN = "10"
 """No version before it is as high."""
 
@@ -21,8 +22,9 @@ class RandomAdapters:
     def __init__(self, fleet: Simulation) -> None:
         self.fleet = fleet
         self.chance = Random(f"adapters of {fleet.seed}")  # noqa: S311 - repeatable on purpose
-        # Most histories have enough to do with one adapter.
-        self.busy = self.chance.random() < 0.4
+        self.copies = Random(f"copies of adapters of {fleet.seed}")  # noqa: S311 - repeatable on purpose
+        self.known: set[str] = set()
+        self.waits_until = 0.0
         self.actions: list[tuple[float, Callable[[], None]]] = [
             (0.05, self.publish),
             (0.02, self.name_digest),
@@ -33,10 +35,14 @@ class RandomAdapters:
             (0.03, self.fail_in_engine),
             (0.02, self.crowd),
         ]
+        # Most histories have enough to do with one adapter, and some have a second one that is quiet.
+        if self.chance.random() >= 0.4:
+            quiet = [(0.1, self.publish_next), (0.05, self.return_to_other_files)]
+            self.actions = quiet if self.copies.random() < 0.4 else []
 
     def act_at_random(self, scale: float) -> None:
         """Let happen what may."""
-        for chance, action in self.actions if self.busy else ():
+        for chance, action in self.actions if self.fleet.now >= self.waits_until else ():
             if self.chance.random() < chance * scale:
                 action()
 
@@ -50,6 +56,39 @@ class RandomAdapters:
             folder = self.chance.choice([name, f"other-{name}"])
             fields["source"] = {"path": f"/weights/{folder}/step_{{version}}"}
         self.fleet.publish_adapter(name, version, **fields)
+        self._write(self._path(name))
+
+    def _write(self, path: str) -> None:
+        """The first time that a version is published it may get the files of the one before it."""
+        folder, _, number = path.rpartition("step_")
+        if path not in self.known and number != "1" and self.copies.random() < 0.2:
+            self.fleet.note("trainer", f"writes the files of the version before to {path}")
+            self.fleet.files.copy(f"{folder}step_{int(number) - 1}", path)
+        self.known.add(path)
+
+    def publish_next(self) -> None:
+        """A quiet trainer publishes one version after the other, and waits for the outcome."""
+        uid = self.fleet.adapter_uid(QUIET)
+        version = 1 + int(self.fleet.adapter_spec(QUIET).version) if uid else 1
+        if version < int(UNSEEN):
+            self.fleet.publish_adapter(QUIET, str(version))
+            self._write(self._path(QUIET))
+            self.waits_until = self.fleet.now + 60.0
+
+    def return_to_other_files(self) -> None:
+        """It wants the first version again, after the files were written over and most processes have
+        restarted.
+        """
+        if self.fleet.adapter_uid(QUIET) is None or self.fleet.adapter_spec(QUIET).version == "1":
+            return
+        path = self._path(QUIET).rpartition("_")[0] + "_1"
+        if not self.fleet.is_rewritten(path):
+            self.fleet.rewrite(path)
+        for pod in list(self.fleet.pods.values()):
+            if pod.deleted_at is None and self.chance.random() < 0.8:
+                self.fleet.kill(pod)
+        self.fleet.publish_adapter(QUIET, "1", rollbackTo="1")
+        self.waits_until = self.fleet.now + 60.0
 
     def publish_unseen(self) -> None:
         """Each adapter gets a version that no worker has seen, so that no pin is in its way."""

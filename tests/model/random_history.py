@@ -6,6 +6,7 @@ history(7)              one history; every failure prints its seed
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 from tests.model.faults import Faults
 from tests.model.random_actions import RandomActions, Settings
@@ -49,6 +50,8 @@ PACES = (0.0, 0.0, 2.5, LONGER_THAN_A_LEASE)
 """Seconds that stages and loads take."""
 BOUNDS: tuple[int | str | None, ...] = (None, 1, 2, "50%")
 """Of `maxStaging`."""
+PINS = (None, 4, 6)
+"""How many pins the status of the fleet holds; None: as many as a real one."""
 ENDURES = 0.25
 """How many histories must end with a reported reason while the faults last."""
 
@@ -66,6 +69,7 @@ def new_fleet(seed: int, *, rollout: Settings | None = None) -> Simulation:
         rollout=settings,
         slow_seconds=PACES[rest % len(PACES)],
         update=UPDATES[rest % len(UPDATES)],
+        pins=Random(f"pins of {seed}").choice(PINS),  # noqa: S311 - repeatable on purpose
     )
     fleet.settle()
     return fleet

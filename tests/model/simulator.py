@@ -85,9 +85,11 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
         rollout: dict[str, Any] | None = None,
         slow_seconds: float = 0,
         management: str = "Operator",
+        pins: int | None = None,
         **spec: Any,
     ) -> None:
         self.seed = seed
+        self.pins = pins
         self.random = random.Random(seed)  # noqa: S311 - repeatable on purpose
         self.shuffles = True
         self.slow_seconds = slow_seconds

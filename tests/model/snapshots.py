@@ -18,6 +18,7 @@ from tests.model.faults import Faults
 from tests.model.leader import KEY, Doing, Flight, Leader
 from tests.model.promises import Promises
 from tests.model.readers import Readers
+from tests.model.same_files import SameFiles
 from tests.model.simulator import Simulation
 from tests.model.wire import Wire
 
@@ -36,6 +37,7 @@ _MUTABLE = frozenset(
             Promises,
             Availability,
             Readers,
+            SameFiles,
             Faults,
             Simulation,
             Wire,

@@ -34,8 +34,8 @@ class ConditionType(StrEnum):
     """Fleet: the operator would create its workers differently now, and leaves them as they are.
     Present only while true."""
     WEIGHTS_UNCHANGED = "WeightsUnchanged"
-    """WeightVersion: a warning. The version serves, but its load has changed no parameter of the
-    model. Present only while true."""
+    """WeightVersion: a warning. The version has the files of an earlier one, or its load has changed
+    no parameter of the model. It serves all the same. Present only while true."""
     ROUTER_AVAILABLE = "RouterAvailable"
     """Fleet: the router takes requests. Present only with `spec.router`."""
 
@@ -101,6 +101,9 @@ class ConditionReason(StrEnum):
     VERSION_REUSED = "VersionReused"
     """The version already names other files of its run. Its source, its digest or the files under its
     path have changed since the fleet first saw it."""
+    DIGEST_REQUIRED = "DigestRequired"
+    """The version may have named other files of its run before, and the fleet has no room for their
+    digest any more. So `spec.digest` must say which files the version means."""
     EXTERNALLY_MANAGED = "ExternallyManaged"
     """The fleet's trainer drives the workers itself. A WeightVersion has no effect on the fleet."""
     VERSIONS_DIFFER = "VersionsDiffer"
@@ -143,6 +146,8 @@ class ConditionReason(StrEnum):
     operator."""
     PROTOCOL_MISMATCH = "ProtocolMismatch"
     """Workers are of a release whose protocol version differs from the operator's."""
+    SAME_FILES = "SameFiles"
+    """The version names the same files as an earlier version of its run, by their digest."""
     NO_PARAMETER_CHANGED = "NoParameterChanged"
     """Every worker that could compare holds the same parameters as before the load, bit for bit."""
     INVALID_SPEC = "InvalidSpec"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -18,6 +18,8 @@ MAX_RECYCLED = 20
 MAX_PINNED = 100
 MAX_PINNED_ADAPTERS = 200
 """More than three versions of each of 64 adapters: those in use stay."""
+MAX_DROPPED_RUNS = 100
+NAMES_BITS = 32_768
 MAX_VERSIONS = 20
 MAX_SOURCES_IN_USE = 100
 
@@ -102,6 +104,7 @@ class PinnedWeights(Resource):
     Fields:
         source: as the spec named it.
         commit: the commit of a revision that can move, at that time; empty if it cannot move.
+        same_as: the version of the run that named these files already; absent if none did.
     """
 
     version: str
@@ -109,12 +112,33 @@ class PinnedWeights(Resource):
     digest: ManifestDigest
     source: WeightSource
     commit: str = ""
+    same_as: str | None = None
 
 
 class PinnedAdapter(PinnedWeights):
     """The files that a version of an adapter names, from when the fleet first saw it."""
 
     adapter: str
+
+
+class DroppedRun(Resource):
+    """A run with dropped pins. `up_to`: the highest number among their versions."""
+
+    adapter: str = ""
+    run_id: str | None = None
+    up_to: Annotated[int, Field(ge=0, lt=10**18)]
+
+
+class DroppedPins(Resource):
+    """The marks of pins that were dropped, since the status has room for the newest ones only.
+
+    Fields:
+        runs: those whose pins were dropped last come last.
+        names: hexadecimal; bits of versions without a number, and of runs that have no place in `runs`.
+    """
+
+    runs: tuple[DroppedRun, ...] = at_most(MAX_DROPPED_RUNS)
+    names: Annotated[str, Field(max_length=NAMES_BITS // 4, pattern="^[0-9a-f]*$")] = ""
 
 
 class FleetStatus(Status):
@@ -124,7 +148,7 @@ class FleetStatus(Status):
         operator: namespace and name of the Lease whose holder drives the fleet, as `ns/name`.
     """
 
-    LABEL_RECORDS: ClassVar[frozenset[str]] = frozenset({"pinned", "pinnedAdapters"})
+    LABEL_RECORDS: ClassVar[frozenset[str]] = frozenset({"pinned", "pinnedAdapters", "droppedPins"})
 
     observed_generation: int = 0
     operator: str = ""
@@ -140,6 +164,7 @@ class FleetStatus(Status):
     sources_in_use: tuple[SourceInUse, ...] = at_most(MAX_SOURCES_IN_USE)
     pinned: tuple[PinnedWeights, ...] = at_most(MAX_PINNED)
     pinned_adapters: tuple[PinnedAdapter, ...] = at_most(MAX_PINNED_ADAPTERS)
+    dropped_pins: DroppedPins | None = None
     workers: WorkerCounts = WorkerCounts()
     laggards: tuple[Laggard, ...] = at_most(MAX_LAGGARDS)
     recycled: tuple[RecycledWorker, ...] = at_most(MAX_RECYCLED)

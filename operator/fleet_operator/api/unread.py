@@ -79,6 +79,10 @@ class Unread(Resource):
     entries: tuple[UnreadEntry, ...] = ()
     extended: tuple[Extended, ...] = ()
 
+    def count_in(self, name: str) -> int:
+        """The number of entries of a list that cannot be read."""
+        return sum(entry.within == name for entry in self.entries)
+
     def over(self, made: Json, bounds: Mapping[str, int], kept: Iterable[str]) -> Json:
         """A status as this release writes it, with the unread parts.
 

@@ -1,12 +1,19 @@
-"""Summarizes how much a version changed the model, from the reports of the workers that loaded it."""
+"""Summarizes how much a version changed the model, from the reports of the workers that loaded it, and warns
+about one that changes nothing.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.fleet_status import PinnedWeights
 from fleet_operator.api.weights import RolloutEffect
 from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.condition_rows import Row
+from fleet_operator.core.identity import short_digest
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.counts import counted
 from fleet_worker.protocol import LoadEffect, WorkerState
 
@@ -51,9 +58,44 @@ def effect_of(
     )
 
 
-def warning_of(effect: RolloutEffect | None) -> str:
-    """Returns the warning about a version that changed nothing; empty if it did, or if that is unknown."""
+def warnings_of(rollout: RolloutPlan, effect: RolloutEffect | None) -> tuple[Row, ...]:
+    """Returns the rows of `WeightsUnchanged`. Files that are the same are known by their digest, on every
+    device and before any load. What workers measured counts for other files.
+    """
+    same, unchanged = _same_files(rollout), _no_effect(rollout, effect)
+    return (
+        (same, True, ConditionReason.SAME_FILES, same),
+        (unchanged, True, ConditionReason.NO_PARAMETER_CHANGED, unchanged),
+    )
+
+
+def _same_files(rollout: RolloutPlan) -> str:
+    """Returns the warning about a version with the files of another one; empty if its files are its own."""
+    desired, pin = rollout.desired, _pin_of(rollout, rollout.desired.version)
+    if pin is None or pin.same_as is None or desired.reused:
+        return ""
+    return (
+        f"version {desired.label} has the same files as version {pin.same_as} (digest "
+        f"{short_digest(pin.digest)}), so it is the same model under another name. Check whether "
+        f"spec.source follows the version: it is {pin.source}. Or the trainer wrote the weights of the "
+        "step before"
+    )
+
+
+def _pin_of(rollout: RolloutPlan, version: str) -> PinnedWeights | None:
+    """The pin of a version of the desired run."""
+    key = (version, rollout.desired.run_id)
+    return next((p for p in rollout.pinned if (p.version, p.run_id) == key), None)
+
+
+def _no_effect(rollout: RolloutPlan, effect: RolloutEffect | None) -> str:
+    """Returns the warning about a version of other files that changed nothing; empty if it did, or if that
+    is unknown.
+    """
     if effect is None or not effect.unchanged:
+        return ""
+    own, other = (_pin_of(rollout, v) for v in (effect.version, effect.compared_with))
+    if own is not None and other is not None and own is not other and own.digest == other.digest:
         return ""
     workers = counted(effect.compared_workers, "worker")
     return (

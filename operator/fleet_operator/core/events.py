@@ -45,7 +45,8 @@ def weights_events(before: WeightsStatus, after: WeightsStatus) -> list[NewEvent
     unchanged = condition_of(after.conditions, ConditionType.WEIGHTS_UNCHANGED)
     was = condition_of(before.conditions, ConditionType.WEIGHTS_UNCHANGED)
     # One warning per version, also when the condition stays True.
-    if unchanged is not None and (was is None or before.desired_version != after.desired_version):
+    another = not before.is_about(str(after.desired_version), after.desired_run_id)
+    if unchanged is not None and (was is None or another):
         found.append(
             NewEvent(
                 type="Warning",

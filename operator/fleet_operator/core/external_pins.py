@@ -18,11 +18,11 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet_status import MAX_PINNED, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.dropped_pins import Bounded, within_bounds
 from fleet_operator.core.facts import Facts, Workers
 from fleet_operator.core.identity import WeightsId, file_digest, short_digest
 from fleet_operator.core.messages import some
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.core.pins import within_bounds
 from fleet_operator.core.strategies.base import RolloutProblem
 from fleet_operator.core.unread_pins import unread_pins_of
 from fleet_operator.core.worker_view import Standing
@@ -35,7 +35,7 @@ _STAYS = "Workers keep their weights, and no worker joins."
 _LEAVES = "Such workers leave the Service, and join again with the weights of the others."
 
 
-def external_pins_of(observed: FleetObserved) -> tuple[PinnedWeights, ...]:
+def external_pins_of(observed: FleetObserved) -> Bounded[PinnedWeights]:
     """Returns the pins, newest first, with new ones for what workers serve; those in use stay.
 
     Of several digests at first sight, the one counts that most workers serve.
@@ -56,9 +56,11 @@ def external_pins_of(observed: FleetObserved) -> tuple[PinnedWeights, ...]:
         and (pin := _pin_of(key, counted.most_common(1)[0][0])) is not None
     ]
     if not added:
-        return before
-    entries = within_bounds((*added, *before), lambda pin: _key_of(pin) in votes, most=MAX_PINNED)
-    return entries[:MAX_PINNED]  # workers may report more than a status can hold
+        return Bounded(before)
+    unread = observed.status.unread.count_in("pinned")
+    found = within_bounds((*added, *before), lambda pin: _key_of(pin) in votes, unread=unread)
+    # Workers may report more than a status can hold.
+    return Bounded(found.kept[:MAX_PINNED], (*found.kept[MAX_PINNED:], *found.dropped))
 
 
 def reused_by_trainer(

@@ -13,6 +13,7 @@ from fleet_operator.api.router import RouterStatus
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.condition_rows import Made, conditions_of, first_of
+from fleet_operator.core.dropped_pins import Bounded, with_marks
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.fleet_plan import FleetPlan
 from fleet_operator.core.identity import WeightsId
@@ -26,13 +27,15 @@ from fleet_operator.core.worker_view import Standing
 from fleet_operator.counts import agree, counted, counted_of
 from fleet_worker.protocol import Phase
 
+_NO_PINS: Bounded[PinnedAdapter] = Bounded(())
+
 
 def fleet_status(
     observed: FleetObserved,
     rollout: RolloutPlan,
     pods: FleetPlan,
     *,
-    pinned_adapters: tuple[PinnedAdapter, ...] = (),
+    pinned_adapters: Bounded[PinnedAdapter] = _NO_PINS,
     now: datetime,
 ) -> FleetStatus:
     """Returns the status of the fleet. `pinned_adapters`: the pins of its adapters."""
@@ -52,7 +55,10 @@ def fleet_status(
         versions=versions_of(observed),
         sources_in_use=sources_in_use(observed, rollout),
         pinned=rollout.pinned,
-        pinned_adapters=pinned_adapters,
+        pinned_adapters=pinned_adapters.kept,
+        dropped_pins=with_marks(
+            observed.status.dropped_pins, (*rollout.dropped, *pinned_adapters.dropped)
+        ),
         workers=_counts(live, observed.status.workers),
         laggards=lagging_workers(observed, rollout.desired, observed.status.laggards),
         recycled=pods.recycled,

@@ -14,14 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from fleet_operator.api.fleet_status import (
-    MAX_PINNED,
-    MAX_PINNED_ADAPTERS,
     AppliedWeights,
     FleetStatus,
     PinnedAdapter,
     PinnedWeights,
 )
-from fleet_operator.core.pins import Pins, within_bounds
+from fleet_operator.core.dropped_pins import Bounded, joined, with_marks, within_bounds
+from fleet_operator.core.pins import Pins
 
 _Key = tuple[str, str | None]
 P = TypeVar("P", bound=PinnedWeights)
@@ -39,9 +38,14 @@ def with_record_of(theirs: FleetStatus, *, ours: FleetStatus, base: FleetStatus)
     changed = _named(ours.applied) != _named(base.applied)
     applied = theirs if not changed and _is_newer(theirs, base) else ours
     used = _named(applied.applied)
-    pinned = _joined(
-        theirs.pinned, ours.pinned, key=_key, is_used=lambda e: _key(e) == used, most=MAX_PINNED
+    weights = _joined(
+        theirs.pinned,
+        ours.pinned,
+        key=_key,
+        is_used=lambda e: _key(e) == used,
+        unread=theirs.unread.count_in("pinned"),
     )
+    pinned = weights.kept
     if changed and ours.applied is not None:
         pinned = Pins(entries=pinned).in_order_of_use(ours.applied, base.applied)
     adapters = _joined(
@@ -49,14 +53,18 @@ def with_record_of(theirs: FleetStatus, *, ours: FleetStatus, base: FleetStatus)
         ours.pinned_adapters,
         key=_adapter_key,
         is_used=lambda _: False,
-        most=MAX_PINNED_ADAPTERS,
+        unread=theirs.unread.count_in("pinnedAdapters"),
     )
     return ours.model_copy(
         update={
             "applied": applied.applied,
             "applied_version": applied.applied_version,
             "pinned": pinned,
-            "pinned_adapters": adapters,
+            "pinned_adapters": adapters.kept,
+            "dropped_pins": with_marks(
+                joined(theirs.dropped_pins, ours.dropped_pins),
+                (*weights.dropped, *adapters.dropped),
+            ),
             "unread": theirs.unread,
         }
     )
@@ -79,8 +87,8 @@ def _joined(
     *,
     key: Callable[[P], tuple[str | None, ...]],
     is_used: Callable[[P], bool],
-    most: int,
-) -> tuple[P, ...]:
+    unread: int,
+) -> Bounded[P]:
     """The pins of both, newest first. Theirs are stored, so they come first for a version that both name.
 
     The pins that only we have are newer if they come before all common ones. Others are the oldest. In
@@ -91,7 +99,8 @@ def _joined(
     newer = ours[:common]
     files = {(key(e), e.source) for e in theirs}
     oldest = [e for e in ours[common:] if (key(e), e.source) not in files]
-    return within_bounds((*newer, *theirs, *oldest), lambda e: e in newer or is_used(e), most=most)
+    kept = (*newer, *theirs, *oldest)
+    return within_bounds(kept, lambda e: e in newer or is_used(e), unread=unread)
 
 
 def _named(applied: AppliedWeights | None) -> _Key | None:

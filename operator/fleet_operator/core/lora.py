@@ -26,12 +26,13 @@ from dataclasses import replace
 from datetime import datetime
 
 from fleet_operator.api.fleet import Rollout
-from fleet_operator.api.fleet_status import MAX_PINNED_ADAPTERS, PinnedAdapter
+from fleet_operator.api.fleet_status import PinnedAdapter
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls, worker_failures
 from fleet_operator.core.actions import StageLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.comparison import compare_files, needs_comparison
+from fleet_operator.core.dropped_pins import Bounded, within_bounds
 from fleet_operator.core.facts import NO_WORKERS, Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lora_goals import applied_lora
@@ -42,7 +43,7 @@ from fleet_operator.core.messages import pod_names, some, unready
 from fleet_operator.core.missing_checkpoint import wait_for_source
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pin_gate import expel_others, require_pins
-from fleet_operator.core.pins import Pins, pins_of, within_bounds
+from fleet_operator.core.pins import Pins, pins_of
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.reused_versions import reuse_problem
 from fleet_operator.core.rollback_guard import rollback_problem
@@ -148,7 +149,7 @@ def calls(
 
 def pinned_adapters(
     observed: FleetObserved, plans: Mapping[str, RolloutPlan]
-) -> tuple[PinnedAdapter, ...]:
+) -> Bounded[PinnedAdapter]:
     """Returns the pins of all adapters for the status, newest first; pins in use stay.
 
     `plans`: by uid of their WeightVersion. Pins of other adapters stay, too: they may be published again.
@@ -163,7 +164,7 @@ def pinned_adapters(
         if (w.spec.adapter, e.version, e.run_id) not in known
     )
     if not added:
-        return before
+        return Bounded(before)
     used = {
         (w.spec.adapter, weights.version, weights.run_id)
         for w, plan in planned
@@ -173,7 +174,7 @@ def pinned_adapters(
     return within_bounds(
         (*added, *before),
         lambda e: (e.adapter, e.version, e.run_id) in used,
-        most=MAX_PINNED_ADAPTERS,
+        unread=observed.status.unread.count_in("pinnedAdapters"),
     )
 
 

@@ -31,7 +31,8 @@ def known_pins(observed: FleetObserved, name: str) -> Pins:
     digests = {(e.version, e.run_id): e.digest for e in reversed(pinned)}
     entries = _as_seen_by(observed.status, name).pinned
     unread = unread_pins_of(observed.status, name)
-    return Pins(entries=entries, stored=digests, unread=unread)
+    memory = observed.status.dropped_pins
+    return Pins(entries=entries, stored=digests, unread=unread, memory=memory, adapter=name)
 
 
 def _as_seen_by(status: FleetStatus, name: str) -> FleetStatus:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
-from fleet_operator.api.fleet_status import MAX_PINNED, PinnedWeights
+from fleet_operator.api.fleet_status import DroppedPins, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.dropped_pins import may_be_dropped, within_bounds
 from fleet_operator.core.facts import SourceKey, Workers, source_of
 from fleet_operator.core.identity import Named, file_digest
 from fleet_operator.core.observed import FleetObserved
@@ -31,7 +31,6 @@ from fleet_operator.core.worker_view import Standing
 from fleet_worker import protocol
 
 _Key = tuple[str, str | None]
-P = TypeVar("P", bound=PinnedWeights)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 """A revision that cannot move."""
 
@@ -45,11 +44,17 @@ class Pins:
             than the one that it served until then.
         stored: digests by version and run that are known to be stored in the status.
         unread: pins that cannot be read.
+        dropped: pins that `entries` has no room for any more.
+        memory: the marks of those that were dropped before.
+        adapter: whose pins these are; empty for the base weights.
     """
 
     entries: tuple[PinnedWeights, ...] = ()
     stored: Mapping[_Key, str] = field(default_factory=dict)
     unread: UnreadPins = NO_UNREAD_PINS
+    dropped: tuple[PinnedWeights, ...] = ()
+    memory: DroppedPins | None = None
+    adapter: str = ""
 
     def of(self, weights: protocol.Named) -> PinnedWeights | None:
         """The pin of a version of a run; None if it has none."""
@@ -67,6 +72,10 @@ class Pins:
             return target
         found = replace(target, source=_committed(target.source, pin))
         return found if target.digest else replace(found, digest=pin.digest, pinned=True)
+
+    def may_be_dropped(self, weights: protocol.Named) -> bool:
+        """Whether a version without a pin may have had one, so that it may have named other files."""
+        return may_be_dropped(self.memory, weights, adapter=self.adapter)
 
     def in_order_of_use(
         self, applied: protocol.Named, before: protocol.Named | None
@@ -107,10 +116,20 @@ def served_by(observed: FleetObserved) -> tuple[Checkpoint, ...]:
     return tuple(found)
 
 
-def pins_of(observed: FleetObserved, used: Sequence[Checkpoint], *, adapter: str = "") -> Pins:
+def pins_of(
+    observed: FleetObserved,
+    used: Sequence[Checkpoint],
+    *,
+    start: Checkpoint | None = None,
+    adapter: str = "",
+) -> Pins:
     """The pins of a fleet, with new ones from the reports of its workers.
 
-    `used`: the weights in use and the desired ones. `adapter`: whose pins these are; empty for base weights.
+    Args:
+        observed: The fleet, with the pins of the base weights or of one adapter.
+        used: The weights in use, and the desired ones last.
+        start: The weights that the fleet starts with. They belong to no run: a run may begin with them.
+        adapter: Whose pins these are; empty for the base weights.
     """
     unread = unread_pins_of(observed.status, adapter)
     stored = observed.status if observed.stored is None else observed.stored
@@ -120,17 +139,44 @@ def pins_of(observed: FleetObserved, used: Sequence[Checkpoint], *, adapter: str
     for target in used:
         if (target.version, target.run_id) not in known and not unread.may_name(target):
             asked.setdefault((target.version, target.run_id), target)
+    pins = Pins(
+        entries=observed.status.pinned,
+        stored=digests,
+        unread=unread,
+        memory=observed.status.dropped_pins,
+        adapter=adapter,
+    )
     added = _first_reports(observed.workers, asked) if asked else ()
     if not added:
-        return Pins(entries=observed.status.pinned, stored=digests, unread=unread)
-    entries = (*added, *observed.status.pinned)
+        return pins
+    entries = _with_twins(observed.status.pinned, added, start)
     kept = {(t.version, t.run_id) for t in used}
-    bounded = within_bounds(entries, lambda e: (e.version, e.run_id) in kept, most=MAX_PINNED)
-    return Pins(entries=bounded, stored=digests, unread=unread)
+    # Those of adapters are bounded together, where the status is made.
+    places = 0 if adapter else observed.status.unread.count_in("pinned")
+    bounded = within_bounds(entries, lambda e: (e.version, e.run_id) in kept, unread=places)
+    return replace(pins, entries=bounded.kept, dropped=bounded.dropped)
+
+
+def _with_twins(
+    pinned: tuple[PinnedWeights, ...], added: Iterable[PinnedWeights], start: Checkpoint | None
+) -> tuple[PinnedWeights, ...]:
+    """The pins with new ones in front, which name the version of their run that had the files before."""
+    begins = (start.version, start.run_id) if start is not None else None
+    for new in added:
+        twins = [
+            e
+            for e in reversed(pinned)
+            if (e.run_id, e.digest) == (new.run_id, new.digest)
+            and begins not in {(e.version, e.run_id), (new.version, new.run_id)}
+        ]
+        first = min(twins, key=lambda e: e.same_as is not None, default=None)
+        same_as = first.version if first is not None else None
+        pinned = (new.model_copy(update={"same_as": same_as}), *pinned)
+    return pinned
 
 
 def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[PinnedWeights, ...]:
-    """New pins of versions that have none, from the reports of workers.
+    """New pins of versions that have none, from the reports of workers, in the order of `asked`.
 
     The digest that most open workers serve wins over one that is only staged. A pin has the source that
     its digest comes from: the spec may have named another one since.
@@ -153,8 +199,9 @@ def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[
                 sources.setdefault((weights[:2], digest), []).append(source)
     found = {key: counted.most_common(1)[0][0] for key, counted in votes.items()}
     return tuple(
-        _pin_from(asked[key], digest, sources.get((key, digest), ()))
-        for key, digest in found.items()
+        _pin_from(target, found[key], sources.get((key, found[key]), ()))
+        for key, target in asked.items()
+        if key in found
     )
 
 
@@ -196,18 +243,3 @@ def _committed(source: WeightSource, pin: PinnedWeights) -> WeightSource:
     if not pin.commit or repository is None or source != pin.source:
         return source
     return WeightSource(hugging_face=repository.model_copy(update={"revision": pin.commit}))
-
-
-def within_bounds(
-    entries: Sequence[P], is_used: Callable[[P], bool], *, most: int
-) -> tuple[P, ...]:
-    """Returns the pins in use and the newest others, at most `most`, in their order."""
-    room = most - sum(map(is_used, entries))
-    found = []
-    for entry in entries:
-        if is_used(entry):
-            found.append(entry)
-        elif room > 0:
-            found.append(entry)
-            room -= 1
-    return tuple(found)

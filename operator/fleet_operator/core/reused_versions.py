@@ -1,8 +1,8 @@
-"""Refuses a version of a run that now names other files.
+"""Refuses a version of a run that now names other files, or may do so.
 
 Replies, spans and audits name weights by run and version. So within one `runID` a version always
 names the files that the fleet has seen first under it. A run that starts from 0 again needs another
-`runID`.
+`runID`. Where the fleet has dropped the pin of a version, `spec.digest` must say which files it means.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def reuse_problem(
     pin = pins.of(wanted)
     before = (pin.digest, pin.source, pin.commit) if pin is not None else _unpinned(wanted, known)
     if before is None:
-        return None
+        is_known = wanted.digest is not None or not pins.may_be_dropped(wanted)
+        return None if is_known else _digest_required(wanted)
     digest, source, commit = before
     name = label(wanted.version, wanted.run_id)
     if digest is not None and wanted.digest is not None:
@@ -66,6 +67,16 @@ def _unread(wanted: Checkpoint) -> RolloutProblem:
     )
     reason = ConditionReason.STATUS_UNREADABLE
     return RolloutProblem(reason=reason, message=message, halt=False)
+
+
+def _digest_required(wanted: Checkpoint) -> RolloutProblem:
+    message = (
+        f"version {wanted.label} may have named other files before: the fleet remembers the digests of "
+        "its newest versions only, and this one is not among them. The fleet stays on the applied version. "
+        "Publish these files under a new version. Or set spec.version back, and then set it together with "
+        f"spec.digest, which is the digest of the files in {wanted.source}."
+    )
+    return RolloutProblem(reason=ConditionReason.DIGEST_REQUIRED, message=message, halt=False)
 
 
 def _unpinned(

@@ -58,6 +58,7 @@ class RolloutPlan:
         halted: the desired version was abandoned in this generation.
         suspended: `spec.suspend` holds the rollout back.
         pinned: the pins of versions, for the status.
+        dropped: those that the status has no room for any more.
         waits_for_pin: calls wait until the pins are stored.
         allows_mixing: two versions may serve at once.
         files_unread: the files of the desired version have yet to be compared with their digest.
@@ -70,6 +71,7 @@ class RolloutPlan:
     suspended: bool
     step: Step
     pinned: tuple[PinnedWeights, ...] = ()
+    dropped: tuple[PinnedWeights, ...] = ()
     waits_for_pin: bool = False
     allows_mixing: bool = False
     files_unread: bool = False
@@ -82,7 +84,7 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     weights = observed.base_weights
     wanted = weights.desired if weights else None
     known = served_by(observed)
-    pins = pins_of(observed, [*known, *filter(None, [wanted])])
+    pins = pins_of(observed, [*known, *filter(None, [wanted])], start=known[0])
     reuse = reuse_problem(wanted, known, pins) if wanted else None
     if wanted is not None:
         wanted = replace(wanted, reused=True) if reuse else pins.resolved(wanted)
@@ -108,7 +110,8 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
 
 def _plan_external(observed: FleetObserved, now: datetime) -> RolloutPlan:
     """The next step of a fleet whose trainer drives the workers."""
-    pinned = external_pins_of(observed)
+    bounded = external_pins_of(observed)
+    pinned = bounded.kept
     view = _view(observed, None, None, Pins(), now)
     sent = external.sent_to_all(view, observed.spec.model.version)
     if sent is not None and not is_reused(sent, pinned):
@@ -129,7 +132,8 @@ def _plan_external(observed: FleetObserved, now: datetime) -> RolloutPlan:
     else:
         step = external.step(view)
         step = replace(step, problem=problem or step.problem)
-    return replace(_plan(observed, view, Pins(), step, halted=False), pinned=pinned)
+    plan = _plan(observed, view, Pins(), step, halted=False)
+    return replace(plan, pinned=pinned, dropped=bounded.dropped)
 
 
 def _waiting(step: Step, view: RolloutView) -> Step:
@@ -219,6 +223,7 @@ def _plan(
         suspended=view.suspended and behind and not step.holds_requests,
         step=step,
         pinned=pins.in_order_of_use(applied, observed.status.applied),
+        dropped=pins.dropped,
         waits_for_pin=waits,
         allows_mixing=not view.forbids_mixing,
     )

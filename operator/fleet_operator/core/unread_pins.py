@@ -46,7 +46,7 @@ def unread_pins_of(status: FleetStatus, adapter: str = "") -> UnreadPins:
     keys = [_key_of(raw) for raw in raws if _may_be_of(raw, adapter)]
     return UnreadPins(
         keys=frozenset(key for key in keys if key is not None),
-        nameless=None in keys or name in unread.values,
+        nameless=None in keys or not unread.values.keys().isdisjoint({name, "droppedPins"}),
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
 from fleet_operator.api.weights import (
     RolloutPhase,
 )
-from fleet_operator.core.condition_rows import Made, conditions_of, first_of
+from fleet_operator.core.condition_rows import Made, Row, conditions_of, first_of
 from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.problems import alone
@@ -22,10 +23,10 @@ def weights_conditions(
     rollout: RolloutPlan,
     phase: RolloutPhase,
     serving: int,
-    unchanged: str,
+    unchanged: Sequence[Row],
     now: datetime,
 ) -> tuple[Condition, ...]:
-    """Returns all conditions. `unchanged`: the warning that the weights have no effect; empty without one."""
+    """Returns all conditions. `unchanged`: the rows of the warning that the weights have no effect."""
     replicas = observed.spec.replicas
     share = counted_of(serving, replicas, "worker", "serves", "serve")
     summary = f"{share} version {rollout.desired.label}"
@@ -33,10 +34,7 @@ def weights_conditions(
         _ready(observed, rollout, phase, serving, summary),
         _progressing(rollout, phase, summary),
         _stalled(weights, rollout),
-        first_of(
-            ConditionType.WEIGHTS_UNCHANGED,
-            (unchanged, True, ConditionReason.NO_PARAMETER_CHANGED, unchanged),
-        ),
+        first_of(ConditionType.WEIGHTS_UNCHANGED, *unchanged),
     )
     before = weights.status.conditions
     return conditions_of(made, before, generation=weights.generation, now=now)

@@ -16,7 +16,7 @@ from fleet_operator.api.weights import (
     WeightsStatus,
 )
 from fleet_operator.core.condition_rows import conditions_of
-from fleet_operator.core.effect import effect_of, warning_of
+from fleet_operator.core.effect import effect_of, warnings_of
 from fleet_operator.core.fleet_status import serving_count
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lagging import lagging_workers
@@ -69,7 +69,7 @@ def weights_status(
         files_unread=rollout.files_unread,
         history=history_of(weights, rollout, phase, timings, started_at, now=now),
         conditions=weights_conditions(
-            observed, weights, rollout, phase, serving, warning_of(effect), now
+            observed, weights, rollout, phase, serving, warnings_of(rollout, effect), now
         ),
     )
 

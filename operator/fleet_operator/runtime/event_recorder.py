@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -166,10 +167,9 @@ class EventRecorder:
 
     async def _post(self, body: Json) -> None:
         self._metrics.writes.labels("event").inc()
-        try:
-            await self._kube.create(f"/api/v1/namespaces/{body['metadata']['namespace']}/events", body)
-        except Conflict:
-            pass  # an attempt without an answer has posted it
+        path = f"/api/v1/namespaces/{body['metadata']['namespace']}/events"
+        with suppress(Conflict):  # an attempt without an answer has posted it
+            await self._kube.create(path, body)
 
     def _may_post(self, uid: str, now: float) -> bool:
         self._budgets = {u: b for u, b in self._budgets.items() if b.left(now) < BURST}

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 RawObject = Mapping[str, Any]
 S = TypeVar("S", FleetStatus, WeightsStatus)
 _MAX_NAMED_FIELDS = 3
-_RECORD = frozenset({"f:applied", "f:pinned", "f:pinnedAdapters"})
+_RECORD = frozenset({"f:applied", "f:pinned", "f:pinnedAdapters", "f:droppedPins"})
 """The fields of a fleet's status that an operator process takes over from another one."""
 _UNREADABLE = (ValidationError, KeyError, TypeError, ValueError, AttributeError)
 """The errors of reading an object of an unknown shape."""

@@ -17,7 +17,7 @@ from tests.support.builders import (
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
-from fleet_operator.core.effect import effect_of, warning_of
+from fleet_operator.core.effect import effect_of
 from fleet_operator.core.events import weights_events
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.rollout_plan import plan_rollout
@@ -146,4 +146,8 @@ def test_a_worker_on_the_previous_version_has_no_effect_of_the_next() -> None:
 
 
 def test_one_worker_is_counted_in_the_singular() -> None:
-    assert "(1 worker compared)" in warning_of(status_of(up(0).changed(0.0)).effect)
+    status = status_of(up(0).changed(0.0))
+    warning = condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED)
+
+    assert warning is not None
+    assert "(1 worker compared)" in warning.message

@@ -16,7 +16,13 @@ from tests.support.builders import (
 )
 
 from fleet_operator.api.conditions import ConditionType, condition_of
-from fleet_operator.api.fleet_status import MAX_PINNED_ADAPTERS, FleetStatus, PinnedAdapter
+from fleet_operator.api.fleet_status import (
+    MAX_PINNED_ADAPTERS,
+    DroppedPins,
+    DroppedRun,
+    FleetStatus,
+    PinnedAdapter,
+)
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_operator.core.decision import Decision, decide
@@ -35,6 +41,7 @@ from fleet_worker.protocol import (
 
 D1, D2 = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 PATH = "/weights/sql/step_7"
+SLOTS = AdapterSlots(total=3, used=1, max_rank=16)
 BASE = {"applied": {"version": "base", "source": {"path": "/models/base"}}}
 
 
@@ -69,8 +76,7 @@ def has(
         source=Source(path=PATH) if digest else None,
         staged=held if staged else None,
     )
-    slots = AdapterSlots(total=3, used=1, max_rank=16)
-    return worker.reporting(adapters=(adapter,), adapter_slots=slots)
+    return worker.reporting(adapters=(adapter,), adapter_slots=SLOTS)
 
 
 def refuses(worker: WorkerBuilder, reason: Reason) -> WorkerBuilder:
@@ -170,6 +176,28 @@ class TestPins:
         assert len(kept) == MAX_PINNED_ADAPTERS
         assert [kept[0].version, kept[-1].version] == ["7", last]
         assert old[-2] not in kept
+
+    @pytest.mark.parametrize(("adapter", "refused"), [("sql", "DigestRequired"), ("math", None)])
+    @pytest.mark.parametrize("digest", [None, D1])
+    def test_a_version_whose_pin_was_dropped_needs_a_digest(self, adapter, refused, digest):
+        marked = DroppedPins(runs=(DroppedRun(adapter=adapter, up_to=7),))
+        observed = fleet_of(
+            make_worker(0).serving("base").reporting(adapter_slots=SLOTS),
+            wants=asks(**({"digest": digest} if digest else {})),
+        )
+        status = observed.status.model_copy(update={"dropped_pins": marked})
+        decision = decided(replace(observed, status=status))
+
+        refused = None if digest else refused
+        assert reason_of(decision) == refused
+        assert bool(decision.worker_calls) is (refused is None)
+
+    def test_the_pin_that_makes_room_for_a_new_one_leaves_a_mark(self):
+        old = tuple(pin(str(n), D1) for n in range(300, 300 - MAX_PINNED_ADAPTERS, -1))
+        worker = has(make_worker(0).serving("base"), None, version="301", staged=D2)
+        found = decided(fleet_of(worker, wants=asks("301"), pinned=old)).fleet.dropped_pins
+
+        assert [(r.adapter, r.run_id, r.up_to) for r in found.runs] == [("sql", None, 101)]
 
 
 class TestOtherBytes:

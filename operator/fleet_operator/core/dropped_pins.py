@@ -1,0 +1,136 @@
+"""What the fleet remembers of versions whose pins it drops: enough to ask for `spec.digest` again.
+
+The status holds a bounded number of pins. A pin that is dropped leaves a mark, so that its version never
+becomes free for other files: at or below a mark, a version without a pin needs `spec.digest`.
+
+    numbers of a run     the highest one, in `runs`
+    other versions       a few bits of `names`, at places that follow from the name (a Bloom filter)
+    a run beyond `runs`  likewise: from then on each of its numbers needs a digest
+
+`names` forgets nothing and never grows. It may take a version for a dropped one that is none: one of a
+hundred after 3,000 names. Such a version needs `spec.digest`, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Generic, TypeVar
+
+from fleet_operator.api.fleet_status import (
+    MAX_DROPPED_RUNS,
+    MAX_PINNED,
+    MAX_PINNED_ADAPTERS,
+    NAMES_BITS,
+    DroppedPins,
+    DroppedRun,
+    PinnedAdapter,
+    PinnedWeights,
+)
+from fleet_worker.protocol import Named, number_of
+
+P = TypeVar("P", bound=PinnedWeights)
+_NONE = DroppedPins()
+_PLACES = 4
+"""Bits of a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded(Generic[P]):
+    """Pins within their limit, and those that were dropped for it, which must leave a mark (`with_marks`)."""
+
+    kept: tuple[P, ...]
+    dropped: tuple[P, ...] = ()
+
+
+def within_bounds(
+    entries: Sequence[P], is_used: Callable[[P], bool], *, unread: int = 0
+) -> Bounded[P]:
+    """Returns the pins in use and the newest others, as many as a status holds, in their order.
+
+    `unread`: places that pins have which cannot be read. They stay, too.
+    """
+    of_adapters = any(isinstance(entry, PinnedAdapter) for entry in entries[:1])
+    room = MAX_PINNED_ADAPTERS if of_adapters else MAX_PINNED
+    room -= unread + sum(map(is_used, entries))
+    kept, dropped = list[P](), list[P]()
+    for entry in entries:
+        if is_used(entry):
+            kept.append(entry)
+        elif room > 0:
+            kept.append(entry)
+            room -= 1
+        else:
+            dropped.append(entry)
+    return Bounded(tuple(kept), tuple(dropped))
+
+
+def with_marks(before: DroppedPins | None, dropped: Iterable[PinnedWeights]) -> DroppedPins | None:
+    """Returns what is remembered after pins were dropped."""
+    known = before or _NONE
+    runs = {(r.adapter, r.run_id): r for r in known.runs}
+    names = _bits_in(known.names)
+    for pin in dropped:
+        adapter = pin.adapter if isinstance(pin, PinnedAdapter) else ""
+        number, run = number_of(pin.version), (adapter, pin.run_id)
+        if number is None:
+            names |= _bits_of(*run, pin.version)
+            continue
+        mark = runs.pop(run, None)  # the run comes last: it is the newest
+        up_to = number if mark is None else max(number, mark.up_to)
+        runs[run] = DroppedRun(adapter=adapter, run_id=pin.run_id, up_to=up_to)
+    newest = list(runs.values())
+    for mark in newest[:-MAX_DROPPED_RUNS]:
+        names |= _bits_of(mark.adapter, mark.run_id)
+    made = DroppedPins(runs=tuple(newest[-MAX_DROPPED_RUNS:]), names=_text_of(names))
+    return before if made == known else made
+
+
+def joined(one: DroppedPins | None, other: DroppedPins | None) -> DroppedPins | None:
+    """Returns what either of two statuses remembers."""
+    if one is None or other is None or one == other:
+        return one or other
+    names = _bits_in(one.names) | _bits_in(other.names)
+    highest: dict[tuple[str, str | None], DroppedRun] = {}
+    for mark in sorted((*one.runs, *other.runs), key=lambda m: m.up_to):
+        highest[mark.adapter, mark.run_id] = mark
+    in_order = list(dict.fromkeys((m.adapter, m.run_id) for m in (*one.runs, *other.runs)))
+    for run in in_order[:-MAX_DROPPED_RUNS]:
+        names |= _bits_of(*run)
+    runs = tuple(highest[run] for run in in_order[-MAX_DROPPED_RUNS:])
+    return DroppedPins(runs=runs, names=_text_of(names))
+
+
+def may_be_dropped(memory: DroppedPins | None, weights: Named, *, adapter: str = "") -> bool:
+    """Whether a version without a pin may have had one. `adapter`: empty for base weights."""
+    if memory is None:
+        return False
+    names, run = _bits_in(memory.names), (adapter, weights.run_id)
+    number = number_of(weights.version)
+    if number is None:
+        return _has(names, _bits_of(*run, weights.version))
+    marks = (r.up_to for r in memory.runs if (r.adapter, r.run_id) == run)
+    return _has(names, _bits_of(*run)) or any(number <= up_to for up_to in marks)
+
+
+def _bits_of(*name: str | None) -> int:
+    digest = sha256(json.dumps(name).encode()).digest()
+    places = (int.from_bytes(digest[4 * n : 4 * n + 4]) for n in range(_PLACES))
+    bits = 0
+    for place in places:
+        bits |= 1 << place % NAMES_BITS
+    return bits
+
+
+def _has(names: int, bits: int) -> bool:
+    return names & bits == bits
+
+
+def _bits_in(names: str) -> int:
+    return int(names, 16) if names else 0
+
+
+def _text_of(bits: int) -> str:
+    return f"{bits:x}" if bits else ""
