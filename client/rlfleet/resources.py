@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, OnErrorOmit
 from pydantic.alias_generators import to_camel
@@ -127,7 +127,7 @@ class RolloutEffect(Resource):
 
 
 class HistoryEntry(Resource):
-    """One rollout that has ended. `result`: `Applied`, `Superseded` or `Halted`."""
+    """One rollout that has ended: `Applied`, `Refused`, `Superseded` or `Halted`, and why."""
 
     version: str
     result: str
@@ -136,6 +136,8 @@ class HistoryEntry(Resource):
     run_id: str | None = None
     max_worker_pause_seconds: float = 0
     reason: str = ""
+    message: str = ""
+    requested_by: str = ""
 
 
 class FleetReference(Resource):
@@ -168,6 +170,7 @@ class WeightsStatus(Resource):
     phase: str = ""
     phase_started_at: datetime | None = None
     retried: str = ""
+    requested_by: str = ""
     started_at: datetime | None = None
     workers: RolloutWorkers = RolloutWorkers()
     workers_applied: str = ""
@@ -180,16 +183,6 @@ class WeightsStatus(Resource):
     conditions: tuple[OnErrorOmit[Condition], ...] = ()
 
 
-class ManagedFields(Resource):
-    """The fields that one writer set last. Source: Kubernetes meta/v1 ManagedFieldsEntry."""
-
-    manager: str = ""
-    operation: str = ""
-    subresource: str = ""
-    time: datetime | None = None
-    fields_v1: dict[str, Any] = Field(default_factory=dict, alias="fieldsV1")
-
-
 class Metadata(Resource):
     """Metadata of an object."""
 
@@ -200,7 +193,6 @@ class Metadata(Resource):
     resource_version: str = ""
     creation_timestamp: str = ""
     annotations: dict[str, str] = Field(default_factory=dict)
-    managed_fields: tuple[ManagedFields, ...] = ()
 
 
 class WeightVersion(Resource):
@@ -218,9 +210,8 @@ class WeightVersion(Resource):
     def retry(self) -> str:
         """The value of the retry annotation as the status repeats it: a long one by its digest."""
         value = self.metadata.annotations.get(RETRY, "")
-        if len(value) <= _MAX_RETRY_CHARACTERS:
-            return value
-        return f"sha256:{hashlib.sha256(value.encode()).hexdigest()}"
+        digest = f"sha256:{hashlib.sha256(value.encode()).hexdigest()}"
+        return value if len(value) <= _MAX_RETRY_CHARACTERS else digest
 
     @property
     def is_observed(self) -> bool:

@@ -97,7 +97,7 @@ def outcome(asked: Asked, seen: WeightVersion) -> Rollout | None:
     """How the rollout has ended, or None while it continues. `seen`: the newest state of the object.
 
     Errors:
-        Refused: the rollout has stalled, and needs attention.
+        Refused: the rollout has stalled, and needs attention. Or it had when another version replaced it.
         Superseded: another version is desired, and this one was not applied.
     """
     if is_about(asked, seen):
@@ -114,6 +114,8 @@ def outcome(asked: Asked, seen: WeightVersion) -> Rollout | None:
         was_it = (entry.version, entry.run_id) == asked.label and entry not in asked.ended
         if was_it and entry.result == "Applied":
             return _applied_before(seen, entry)
+        if was_it and entry.result == "Refused":
+            raise Refused(asked.version, entry.reason, entry.message)
     raise Superseded(asked.version, in_words(label_of(seen)))
 
 

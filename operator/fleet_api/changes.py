@@ -99,7 +99,7 @@ async def _acted(
 
 
 def _rewind(seen: WeightsSpec, body: Publication) -> Problem | None:
-    """Why the API server refuses a lower version of the run, in words of this API; None if it is none."""
+    """Why the API server refuses a lower version of the run, in words of this API; None if it refuses something else."""
     asked, reached = number_of(body.version), number_of(seen.version)
     another_run = body.run_id is not None and body.run_id != seen.run_id
     if another_run or asked is None or reached is None or asked >= reached:

@@ -14,6 +14,7 @@ _SHOWN = (
     "desiredRunID",
     "phaseStartedAt",
     "retried",
+    "requestedBy",
     "startedAt",
     "applied",
     "workers",

@@ -119,6 +119,31 @@ async def test_a_refused_checkpoint_ends_the_wait_and_a_retry_takes_the_repaired
 
 
 @pytest.mark.usefixtures("shared_operator")
+async def test_a_refused_version_stays_in_the_history_with_its_reason_and_its_writer(
+    workspace: Workspace, weights: Weights
+) -> None:
+    workspace.kubelet.bad_sources.add("/weights/step_2")
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
+    with pytest.raises(Refused) as refused:
+        await blocking(weights.publish, "2", timeout_seconds=60)
+
+    await workspace.publish("3")
+    await workspace.applied("3", replicas=2)
+
+    newest, before, *_ = await blocking(weights.history)
+    assert (newest.version, newest.result) == ("3", "Applied")
+    assert (before.version, before.result, before.reason) == (
+        "2",
+        "Refused",
+        refused.value.reason,
+    )
+    assert before.message == refused.value.message
+    assert before.requested_by == "trainer"
+    assert newest.requested_by not in {"", "trainer"}
+
+
+@pytest.mark.usefixtures("shared_operator")
 async def test_a_second_writer_is_seen(workspace: Workspace, weights: Weights) -> None:
     await workspace.make_fleet(replicas=2, version="1")
     await workspace.applied("1", replicas=2)

@@ -87,6 +87,38 @@ async def test_a_missing_right_is_named_until_it_is_granted_again(
 
 
 @pytest.mark.usefixtures("shared_operator")
+async def test_a_fixed_path_that_serves_the_files_of_an_earlier_version_is_reported(
+    workspace: Workspace,
+) -> None:
+    await workspace.make_fleet(replicas=2)
+    await workspace.applied("1", replicas=2)
+    await workspace.publish("2", source={"path": "/weights/step_2"})
+    await workspace.applied("2", replicas=2)
+    assert await workspace.condition("WeightsUnchanged") is None
+
+    await workspace.publish("3")  # a patch of one field
+
+    async def served() -> bool:
+        ready = await workspace.condition("Ready") or {}
+        return ready.get("status") == "True"
+
+    await workspace.until(served, "version 3 serves")
+    warning = await workspace.condition("WeightsUnchanged")
+    assert warning is not None
+    assert (warning["status"], warning["reason"]) == ("True", "SameFiles")
+    assert "version 2 " in warning["message"]
+    pins = (await workspace.fleet())["status"]["pinned"]
+    assert [(p["version"], p.get("sameAs")) for p in pins[:2]] == [("3", "2"), ("2", None)]
+
+    async def posted() -> bool:
+        path = f"/api/v1/namespaces/{workspace.namespace}/events"
+        events = (await workspace.admin.get(path) or {})["items"]
+        return "WeightsUnchanged" in {e["reason"] for e in events}
+
+    await workspace.until(posted, "the Event is posted")
+
+
+@pytest.mark.usefixtures("shared_operator")
 async def test_an_invalid_overlay_in_a_rollout_restarts_no_worker(
     workspace: Workspace,
 ) -> None:

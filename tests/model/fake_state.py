@@ -117,7 +117,7 @@ class Files:
         return self.rewritten.get(source, self.first_at(source))
 
     def first_at(self, source: str) -> str:
-        """Which weights lay there at first."""
+        """The first weights there."""
         return self.copied.get(source, content_of(source))
 
     def copy(self, source: str, path: str) -> None:

@@ -580,7 +580,7 @@ class Promises:
         self._watch(after)
 
     def _adapters_do_not_go_back(self, known: Mapping[str, WeightsStatus]) -> None:
-        """What the leader records as applied of an adapter is not older than before. `known`: the statuses
+        """The applied version of an adapter in a status is not older than before. `known`: the statuses
         before.
         """
         for uid, status in self.sim.leader.weights.items():

@@ -187,7 +187,7 @@ class RandomActions:
         self.fleet.ask("trainer", f"starts over at {older}", fields)
 
     def return_to_other_files(self) -> None:
-        """An earlier version is wanted again, after its files were written over. Most processes have
+        """The trainer wants an earlier version again, after its files were written over. Most processes have
         restarted, so only the status knows which files it named.
         """
         if self.is_deleted or self.newest < 2:

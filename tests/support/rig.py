@@ -172,6 +172,9 @@ class Rig:
                 "uid": "weights-1",
                 "generation": 1,
                 "creationTimestamp": datetime(2026, 1, 1, tzinfo=UTC).isoformat(),
+                "managedFields": [
+                    {"manager": "trainer", "fieldsV1": {"f:spec": {"f:version": {}}}},
+                ],
             },
             "spec": {
                 "fleetRef": {"name": "policy"},

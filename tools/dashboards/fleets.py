@@ -201,6 +201,7 @@ def _weights() -> Section:
 
 def _rollouts() -> Section:
     ended = f"increase(rlfleet_rollouts_total{{{_ENDED}}}[$window])"
+    not_applied = f'increase(rlfleet_rollouts_total{{{_ENDED}, result!="Applied"}}[$window])'
     phases = "rlfleet_rollout_phase_seconds"
     pause = f"rlfleet_rollout_worker_pause_seconds_bucket{{{_ENDED}}}"
     parts = f'{_ENDED}, phase!="total"'
@@ -212,9 +213,15 @@ def _rollouts() -> Section:
         [
             graph(
                 "Rollouts that ended, by result",
-                "Number in the window before each point. Superseded versions were overtaken by a newer "
-                "one.",
+                "Number in the window before each point. Refused and superseded versions were replaced: "
+                "the first while they were refused, the other ones on their way.",
                 Query(f"sum by (result) ({ended})", "{{result}}"),
+                stacked=True,
+            ),
+            graph(
+                "Rollouts that were not applied, by reason",
+                "The last reason of each version that was refused, abandoned or replaced.",
+                Query(f"sum by (result, reason) ({not_applied})", "{{result}}: {{reason}}"),
                 stacked=True,
             ),
             graph(
@@ -270,7 +277,7 @@ def _rollouts() -> Section:
             ),
             graph(
                 "Superseded versions",
-                "Versions that a newer one overtook before they were applied.",
+                "Versions that another one replaced on their way, before they were applied or refused.",
                 Query(
                     f"max by ({_WEIGHTS}) (rlfleet_rollout_superseded_versions{{{CHOSEN}}})",
                     _WEIGHTS_LEGEND,

@@ -9,10 +9,10 @@ from html import escape
 COLOURS = """
 :root { color-scheme: light dark; --ink: #1c2024; --dim: #60646c; --line: #d9d9e0; --paper: #fff;
   --staging: #0b68cb; --pausing: #a35200; --loading: #8145b5; --resuming: #18794e;
-  --applied: #18794e; --halted: #ce2c31; --superseded: #8b8d98; }
+  --applied: #18794e; --halted: #ce2c31; --refused: #ce2c31; --superseded: #8b8d98; }
 @media (prefers-color-scheme: dark) { :root { --ink: #edeef0; --dim: #b0b4ba; --line: #43484e;
   --paper: #18191b; --staging: #70b8ff; --pausing: #ffa057; --loading: #d19dff;
-  --resuming: #3dd68c; --applied: #3dd68c; --halted: #ff9592; --superseded: #797b86; } }
+  --resuming: #3dd68c; --applied: #3dd68c; --halted: #ff9592; --refused: #ff9592; --superseded: #797b86; } }
 svg text { fill: var(--ink); font-size: 13px; } svg line { stroke: var(--line); }
 """
 """Colours of a page or of a picture, light and dark, and the words that bars name them by."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rlfleet.cli import cluster, show
 from rlfleet.cli.options import Context, Format, Kubeconfig, Name, Namespace, Output
-from rlfleet.cli.view import rollouts
 
 
 def history(
@@ -16,7 +15,7 @@ def history(
 ) -> None:
     """Show the last rollouts, newest first, with their durations and longest pauses."""
     weights = cluster.find(cluster.connect_fleet(name, namespace, context, kubeconfig), name)
-    entries = rollouts(weights)
+    entries = weights.status.history
     rows = [
         [
             entry.version,
@@ -24,13 +23,14 @@ def history(
             entry.started_at.strftime("%Y-%m-%d %H:%M:%S"),
             show.seconds(entry.total_seconds),
             show.seconds(entry.max_worker_pause_seconds),
-            entry.requested_by or "",
+            entry.requested_by,
             *([entry.run_id or ""] if output is Output.WIDE else []),
             entry.reason,
+            *([entry.message] if output is Output.WIDE else []),
         ]
         for entry in entries
     ]
-    run = ["RUN"] if output is Output.WIDE else []
+    run, message = (["RUN"], ["MESSAGE"]) if output is Output.WIDE else ([], [])
     columns = [
         "VERSION",
         "RESULT",
@@ -40,5 +40,6 @@ def history(
         "REQUESTED BY",
         *run,
         "REASON",
+        *message,
     ]
     show.show(entries, output, lambda: show.console().print(show.table(columns, rows)))

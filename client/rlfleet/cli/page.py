@@ -8,10 +8,10 @@ from html import escape
 
 from rlfleet.cli.charts import COLOURS, Bar, Row, chart
 from rlfleet.cli.spans import Span
-from rlfleet.cli.view import PastRollout, RolloutView, fleet_view, rollout_view, rollouts
+from rlfleet.cli.view import RolloutView, fleet_view, rollout_view
 from rlfleet.cli.waterfall import NO_CALLS, WORKERS_NOTE, phase_rows, worker_rows
 from rlfleet.cli.words import seconds
-from rlfleet.resources import Condition, InferenceFleet, Laggard, WeightVersion
+from rlfleet.resources import Condition, HistoryEntry, InferenceFleet, Laggard, WeightVersion
 
 _STYLE = f"""{COLOURS}
 body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
@@ -48,7 +48,7 @@ def page(
         "<h2>Workers</h2>",
         _workers(calls),
         "<h2>Past rollouts</h2>",
-        _past(rollouts(weights)),
+        _past(weights.status.history),
         *_last_parts(fleet, [*lagging.values()], conditions),
     )
 
@@ -152,7 +152,7 @@ def _workers(calls: Sequence[Span]) -> str:
     return f"{chart(rows, 'Calls to each worker')}<p>{note}{WORKERS_NOTE}</p>"
 
 
-def _past(entries: Sequence[PastRollout]) -> str:
+def _past(entries: Sequence[HistoryEntry]) -> str:
     if not entries:
         return "<p>No rollout has ended yet.</p>"
     longest = max(entry.total_seconds for entry in entries) or 1.0
@@ -173,10 +173,20 @@ def _past(entries: Sequence[PastRollout]) -> str:
             seconds(entry.max_worker_pause_seconds),
             entry.requested_by or "-",
             entry.reason or "-",
+            entry.message,
         ]
         for entry in entries
     ]
-    columns = ["Version", "Result", "Began", "Took", "Longest pause", "Requested by", "Reason"]
+    columns = [
+        "Version",
+        "Result",
+        "Began",
+        "Took",
+        "Longest pause",
+        "Requested by",
+        "Reason",
+        "Message",
+    ]
     return chart(bars, "Durations of the past rollouts") + _table(columns, rows)
 
 

@@ -22,6 +22,7 @@ COLOURS = {
     "Applied": "green",
     "False": "red",
     "Halted": "red",
+    "Refused": "red",
     "Unknown": "yellow",
     "Suspended": "yellow",
     "Superseded": "yellow",

@@ -8,7 +8,6 @@ from datetime import datetime
 from rlfleet.metrics import lag_of
 from rlfleet.resources import (
     Condition,
-    HistoryEntry,
     InferenceFleet,
     Laggard,
     Resource,
@@ -88,27 +87,6 @@ class FleetView(Resource):
     rollouts: tuple[RolloutView, ...]
 
 
-class PastRollout(HistoryEntry):
-    """A rollout that has ended.
-
-    Fields:
-        requested_by: the field manager that wrote the version, such as `rlfleet-cli` or `trainer`.
-            The API server knows it only of the version that is in the spec now.
-    """
-
-    requested_by: str | None = None
-
-
-def rollouts(weights: WeightVersion) -> list[PastRollout]:
-    """The rollouts that have ended, newest first."""
-    made, present = [], (weights.spec.version, weights.spec.run_id)
-    for entry in weights.status.history:
-        is_present = (entry.version, entry.run_id) == present
-        made.append(
-            PastRollout(**dict(entry), requested_by=_writer(weights) if is_present else None)
-        )
-        present = present if not is_present else ("", None)
-    return made
 
 
 def rollout_view(weights: WeightVersion, now: datetime) -> RolloutView:
@@ -260,16 +238,6 @@ def attention(of: InferenceFleet | WeightVersion) -> tuple[Condition, ...]:
 def named(condition: Condition) -> str:
     """A condition in words: `Stalled`, `not Available`."""
     return condition.type if condition.status == "True" else f"not {condition.type}"
-
-
-def _writer(weights: WeightVersion) -> str | None:
-    """The field manager that wrote `spec.version` last."""
-    owners = [
-        one
-        for one in weights.metadata.managed_fields
-        if "f:version" in one.fields_v1.get("f:spec", {})
-    ]
-    return owners[-1].manager if len(owners) == 1 else None
 
 
 def _since(moment: datetime | None, now: datetime) -> float | None:

@@ -45,9 +45,9 @@ ANNOTATION_RESTARTED_AT = f"{GROUP}/restarted-at"
 """On a worker: `spec.update.restartedAt` of its fleet when the worker was created."""
 
 ANNOTATION_RETRY = f"{GROUP}/retry"
+"""On a WeightVersion: with a new value the operator tries an abandoned version once more."""
 MAX_RETRY_CHARACTERS = 100
 """A longer value of that annotation is known by its digest."""
-"""On a WeightVersion: with a new value the operator tries an abandoned version once more."""
 
 ANNOTATION_TRACEPARENT = f"{GROUP}/traceparent"
 """On a WeightVersion: the span of the trainer in which a rollout is traced (W3C Trace Context)."""

@@ -162,15 +162,24 @@ class RolloutEffect(Resource):
 
 
 class HistoryEntry(Resource):
-    """One rollout that has ended."""
+    """One rollout that has ended.
+
+    Fields:
+        result: `Refused` and `Superseded` versions were replaced in the spec: the first while `Stalled`
+            refused them, the other ones while they were on their way.
+        reason, message: why it was not applied, as the conditions said last; empty if it was.
+        requested_by: the field manager that wrote the version; empty if several had.
+    """
 
     version: str
     run_id: str | None = None
-    result: Literal["Applied", "Superseded", "Halted"]
+    result: Literal["Applied", "Refused", "Superseded", "Halted"]
     started_at: Timestamp
     total_seconds: float
     max_worker_pause_seconds: float = 0
     reason: str = ""
+    message: str = ""
+    requested_by: str = ""
 
 
 class CanaryVerdict(Resource):
@@ -195,6 +204,8 @@ class WeightsStatus(Status):
         applied_version: what every admitted worker serves; absent while they differ.
         applied: the last weights that all workers agreed on; new workers load these.
         workers_applied: `applied/desired`, for a printer column.
+        requested_by: the field manager that had written the version when its rollout began; empty if
+            several had.
         retried: the retry annotation that this status is about (`names.retry_mark`).
         rollback_to: `spec.rollbackTo`, from when it permits the desired version until one is applied.
         effect: change by the last loads of the desired version; kept over operator restarts.
@@ -210,6 +221,7 @@ class WeightsStatus(Status):
     phase: RolloutPhase = RolloutPhase.PENDING
     retried: str = ""
     rollback_to: str | None = None
+    requested_by: str = ""
     started_at: Timestamp | None = None
     phase_started_at: Timestamp | None = None
     workers: RolloutWorkers = RolloutWorkers()

@@ -1,4 +1,4 @@
-"""What the fleet remembers of versions whose pins it drops: enough to ask for `spec.digest` again.
+"""The memory of a fleet for versions whose pins it drops: enough to ask for `spec.digest` again.
 
 The status holds a bounded number of pins. A pin that is dropped leaves a mark, so that its version never
 becomes free for other files: at or below a mark, a version without a pin needs `spec.digest`.
@@ -7,8 +7,8 @@ becomes free for other files: at or below a mark, a version without a pin needs 
     other versions       a few bits of `names`, at places that follow from the name (a Bloom filter)
     a run beyond `runs`  likewise: from then on each of its numbers needs a digest
 
-`names` forgets nothing and never grows. It may take a version for a dropped one that is none: one of a
-hundred after 3,000 names. Such a version needs `spec.digest`, too.
+`names` forgets nothing and never grows. It may take a new version for a dropped one: one of a hundred
+after 3,000 names. Such a version needs `spec.digest`, too.
 """
 
 from __future__ import annotations
@@ -68,39 +68,38 @@ def within_bounds(
 
 
 def with_marks(before: DroppedPins | None, dropped: Iterable[PinnedWeights]) -> DroppedPins | None:
-    """Returns what is remembered after pins were dropped."""
+    """Returns the memory after pins were dropped. None: nothing was ever dropped."""
     known = before or _NONE
-    runs = {(r.adapter, r.run_id): r for r in known.runs}
-    names = _bits_in(known.names)
+    runs, names = list(known.runs), _bits_in(known.names)
     for pin in dropped:
         adapter = pin.adapter if isinstance(pin, PinnedAdapter) else ""
-        number, run = number_of(pin.version), (adapter, pin.run_id)
+        number = number_of(pin.version)
         if number is None:
-            names |= _bits_of(*run, pin.version)
-            continue
-        mark = runs.pop(run, None)  # the run comes last: it is the newest
-        up_to = number if mark is None else max(number, mark.up_to)
-        runs[run] = DroppedRun(adapter=adapter, run_id=pin.run_id, up_to=up_to)
-    newest = list(runs.values())
-    for mark in newest[:-MAX_DROPPED_RUNS]:
-        names |= _bits_of(mark.adapter, mark.run_id)
-    made = DroppedPins(runs=tuple(newest[-MAX_DROPPED_RUNS:]), names=_text_of(names))
+            names |= _bits_of(adapter, pin.run_id, pin.version)
+        else:
+            runs.append(DroppedRun(adapter=adapter, run_id=pin.run_id, up_to=number))
+    made = _memory_of(runs, names)
     return before if made == known else made
 
 
 def joined(one: DroppedPins | None, other: DroppedPins | None) -> DroppedPins | None:
-    """Returns what either of two statuses remembers."""
-    if one is None or other is None or one == other:
+    """Returns the memory of two statuses."""
+    if one is None or other is None:
         return one or other
-    names = _bits_in(one.names) | _bits_in(other.names)
-    highest: dict[tuple[str, str | None], DroppedRun] = {}
-    for mark in sorted((*one.runs, *other.runs), key=lambda m: m.up_to):
-        highest[mark.adapter, mark.run_id] = mark
-    in_order = list(dict.fromkeys((m.adapter, m.run_id) for m in (*one.runs, *other.runs)))
-    for run in in_order[:-MAX_DROPPED_RUNS]:
-        names |= _bits_of(*run)
-    runs = tuple(highest[run] for run in in_order[-MAX_DROPPED_RUNS:])
-    return DroppedPins(runs=runs, names=_text_of(names))
+    return _memory_of([*one.runs, *other.runs], _bits_in(one.names) | _bits_in(other.names))
+
+
+def _memory_of(marks: Iterable[DroppedRun], names: int) -> DroppedPins:
+    """The memory with these marks, of which the last ones are the newest. Older runs become bits."""
+    runs: dict[tuple[str, str | None], DroppedRun] = {}
+    for mark in marks:
+        run = (mark.adapter, mark.run_id)
+        known = runs.pop(run, mark)
+        runs[run] = max(known, mark, key=lambda m: m.up_to)
+    newest = tuple(runs.values())
+    for mark in newest[:-MAX_DROPPED_RUNS]:
+        names |= _bits_of(mark.adapter, mark.run_id)
+    return DroppedPins(runs=newest[-MAX_DROPPED_RUNS:], names=f"{names:x}" if names else "")
 
 
 def may_be_dropped(memory: DroppedPins | None, weights: Named, *, adapter: str = "") -> bool:
@@ -130,7 +129,3 @@ def _has(names: int, bits: int) -> bool:
 
 def _bits_in(names: str) -> int:
     return int(names, 16) if names else 0
-
-
-def _text_of(bits: int) -> str:
-    return f"{bits:x}" if bits else ""

@@ -60,7 +60,7 @@ def effect_of(
 
 def warnings_of(rollout: RolloutPlan, effect: RolloutEffect | None) -> tuple[Row, ...]:
     """Returns the rows of `WeightsUnchanged`. Files that are the same are known by their digest, on every
-    device and before any load. What workers measured counts for other files.
+    device and before any load. The measurements of workers count for other files.
     """
     same, unchanged = _same_files(rollout), _no_effect(rollout, effect)
     return (

@@ -54,6 +54,7 @@ class WeightsView:
 
     Fields:
         retry: value of its retry annotation (`names.retry_mark`).
+        requested_by: the field manager that wrote the version; empty if several have.
         traceparent: value of its annotation for tracing.
         unreadable: why this generation's spec cannot be read; `spec` is the last one that could.
     """
@@ -65,6 +66,7 @@ class WeightsView:
     created_at: datetime
     spec: WeightsSpec
     retry: str = ""
+    requested_by: str = ""
     traceparent: str = ""
     status: WeightsStatus = field(default_factory=WeightsStatus)
     unreadable: str = ""

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from fleet_operator.api.conditions import (
+    MAX_MESSAGE_CHARACTERS,
+    ConditionReason,
+    ConditionType,
+    condition_of,
+    shortened,
+)
 from fleet_operator.api.weights import (
     MAX_HISTORY,
     HistoryEntry,
@@ -12,7 +19,20 @@ from fleet_operator.api.weights import (
     WeightsStatus,
 )
 from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.problems import alone
 from fleet_operator.core.rollout_plan import RolloutPlan
+from fleet_worker.protocol import Reason
+
+REFUSALS = frozenset(
+    {
+        *(r for r in ConditionReason if r.value in {refusal.value for refusal in Reason}),
+        ConditionReason.REWIND_REFUSED,
+        ConditionReason.DIGEST_REQUIRED,
+        ConditionReason.CANARY_REFUSED,
+        ConditionReason.FAILURE_BUDGET_EXCEEDED,
+    }
+)
+"""Reasons that refuse the version itself: those of workers, and those of the planner."""
 
 _TIMED = {
     RolloutPhase.STAGING: "stage_seconds",
@@ -28,11 +48,28 @@ def _has_ended(before: WeightsStatus, started_at: datetime | None) -> bool:
     return any((e.version, e.run_id, e.started_at) == begun for e in before.history)
 
 
-def was_superseded(before: WeightsStatus, rollout: RolloutPlan) -> bool:
-    """Whether another version replaced the one of the last status before its rollout ended."""
+def replaced(weights: WeightsView, rollout: RolloutPlan, *, now: datetime) -> HistoryEntry | None:
+    """The rollout of the last status, if another version has replaced it before it ended."""
+    before = weights.status
     begun = before.desired_version is not None and before.started_at is not None
     another = not before.is_about(rollout.desired.version, rollout.desired.run_id)
-    return begun and another and not _has_ended(before, before.started_at)
+    if not (begun and another) or _has_ended(before, before.started_at):
+        return None
+    stalled = condition_of(before.conditions, ConditionType.STALLED)
+    why = stalled or condition_of(before.conditions, ConditionType.READY)
+    refused = stalled is not None and stalled.reason in REFUSALS
+    message = alone(why).message if why is not None else ""
+    after = "" if refused else f"; then version {rollout.desired.label} replaced it in the spec"
+    return HistoryEntry(
+        version=str(before.desired_version),
+        run_id=before.desired_run_id,
+        result="Refused" if refused else "Superseded",
+        started_at=before.started_at or now,
+        total_seconds=round(weights.watched.seconds_since(before.started_at or now, now), 3),
+        reason=why.reason if why is not None else "",
+        message=shortened(message, MAX_MESSAGE_CHARACTERS - len(after)) + after,
+        requested_by=before.requested_by,
+    )
 
 
 def timings_of(
@@ -75,27 +112,19 @@ def history_of(
     weights: WeightsView,
     rollout: RolloutPlan,
     phase: RolloutPhase,
+    *,
     timings: RolloutTimings,
     started_at: datetime,
-    *,
+    requested_by: str,
+    other: HistoryEntry | None,
     now: datetime,
 ) -> tuple[HistoryEntry, ...]:
-    """Returns the ended rollouts, newest first, at most `MAX_HISTORY`."""
-    before, watched = weights.status, weights.watched
-    entries = list(before.history)
-    if was_superseded(before, rollout) and before.started_at:
-        superseded = HistoryEntry(
-            version=str(before.desired_version),
-            run_id=before.desired_run_id,
-            result="Superseded",
-            started_at=before.started_at,
-            total_seconds=round(watched.seconds_since(before.started_at, now), 3),
-            reason=f"version {rollout.desired.label} replaced it in the spec",
-        )
-        entries.insert(0, superseded)
+    """Returns the ended rollouts, newest first, at most `MAX_HISTORY`. `other`: see `replaced`."""
+    entries = [*filter(None, [other]), *weights.status.history]
     version, run_id = rollout.desired.version, rollout.desired.run_id
     known = {(e.version, e.run_id, e.started_at) for e in entries}
     recorded = (version, run_id, started_at) in known
+    problem = rollout.step.problem
     if phase is RolloutPhase.APPLIED and not recorded:
         done = HistoryEntry(
             version=version,
@@ -104,16 +133,19 @@ def history_of(
             started_at=started_at,
             total_seconds=timings.total_seconds,
             max_worker_pause_seconds=timings.max_worker_pause_seconds,
+            requested_by=requested_by,
         )
         entries.insert(0, done)
-    if phase is RolloutPhase.HALTED and not recorded and rollout.step.problem:
+    if phase is RolloutPhase.HALTED and not recorded and problem:
         halted = HistoryEntry(
             version=version,
             run_id=run_id,
             result="Halted",
             started_at=started_at,
-            total_seconds=round(watched.seconds_since(started_at, now), 3),
-            reason=str(rollout.step.problem.reason),
+            total_seconds=round(weights.watched.seconds_since(started_at, now), 3),
+            reason=problem.reason,
+            message=shortened(problem.message),
+            requested_by=requested_by,
         )
         entries.insert(0, halted)
     return tuple(entries[:MAX_HISTORY])

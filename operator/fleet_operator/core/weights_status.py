@@ -22,7 +22,7 @@ from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lagging import lagging_workers
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.rollback_guard import may_go_back
-from fleet_operator.core.rollout_history import history_of, timings_of, was_superseded
+from fleet_operator.core.rollout_history import history_of, replaced, timings_of
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.weights_conditions import weights_conditions
 from fleet_operator.core.weights_in_use import applied_record
@@ -41,10 +41,12 @@ def weights_status(
     tried_again = before.phase is RolloutPhase.HALTED and phase is not before.phase
     fresh = not known or tried_again or before.started_at is None
     started_at = now if fresh or before.started_at is None else before.started_at
+    requested_by = weights.requested_by if fresh else before.requested_by
     moved = fresh or phase is not before.phase
     timings = timings_of(observed, weights, rollout, phase, fresh=fresh, now=now)
     serving = serving_count(observed, desired)
     effect = effect_of(observed, desired, None if fresh else before.effect)
+    other = replaced(weights, rollout, now=now)
     return renewed(
         before,
         observed_generation=weights.generation,
@@ -56,6 +58,7 @@ def weights_status(
         ),
         phase=phase,
         retried=weights.retry,
+        requested_by=requested_by,
         rollback_to=weights.spec.rollback_to if _is_going_back(weights, phase) else None,
         started_at=started_at,
         phase_started_at=now if moved else before.phase_started_at,
@@ -65,9 +68,19 @@ def weights_status(
         timings=timings,
         effect=effect,
         canary=rollout.step.verdict or before.canary,
-        superseded_versions=before.superseded_versions + was_superseded(before, rollout),
+        superseded_versions=before.superseded_versions
+        + (other is not None and other.result == "Superseded"),
         files_unread=rollout.files_unread,
-        history=history_of(weights, rollout, phase, timings, started_at, now=now),
+        history=history_of(
+            weights,
+            rollout,
+            phase,
+            timings=timings,
+            started_at=started_at,
+            requested_by=requested_by,
+            other=other,
+            now=now,
+        ),
         conditions=weights_conditions(
             observed, weights, rollout, phase, serving, warnings_of(rollout, effect), now
         ),

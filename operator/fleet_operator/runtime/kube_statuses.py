@@ -10,9 +10,10 @@ from fleet_operator.api import names
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.errors import NotFound, Retryable, Terminal
 from fleet_operator.ports import Json, Kube
+from fleet_operator.runtime.managed_fields import is_edited
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.served_schemas import ServedSchemas
-from fleet_operator.runtime.store import is_edited, status_in
+from fleet_operator.runtime.store import status_in
 
 logger = logging.getLogger(__name__)
 

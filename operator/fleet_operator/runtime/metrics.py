@@ -99,8 +99,9 @@ class Metrics:
             "Fleets in the watched namespaces that another release drives.", registry=registry,
         )  # fmt: skip
         self._rollouts = Counter(
-            "rlfleet_rollouts", "Rollouts that have ended, by result.",
-            (*_FLEET, "kind", "result"), registry=registry,
+            "rlfleet_rollouts",
+            "Rollouts that have ended, by result, and by the last reason of those that were not applied.",
+            (*_FLEET, "kind", "result", "reason"), registry=registry,
         )  # fmt: skip
         self._phases = Histogram(
             "rlfleet_rollout_phase_seconds", "Duration of the phases of applied rollouts.",
@@ -160,7 +161,7 @@ class Metrics:
         for entry in after.history:
             if entry in before.history:
                 break  # the newest come first
-            self._rollouts.labels(*key, kind, entry.result).inc()
+            self._rollouts.labels(*key, kind, entry.result, entry.reason).inc()
             if entry.result == "Applied":
                 self._observe(key, kind, after.timings)
 

@@ -186,7 +186,7 @@ class _Weights:
         )
         self._superseded = _gauge(
             "rlfleet_rollout_superseded_versions",
-            "Versions that were overtaken before they were applied.",
+            "Versions that were replaced on their way, before they were applied or refused.",
             _WEIGHTS,
         )
         self._changed = _gauge(

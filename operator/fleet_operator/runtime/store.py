@@ -21,6 +21,7 @@ from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.runtime.logs import fleet_fields
+from fleet_operator.runtime.managed_fields import is_edited, writer_of_version
 from fleet_operator.runtime.pod_informer import FleetKey
 
 logger = logging.getLogger(__name__)
@@ -28,8 +29,6 @@ logger = logging.getLogger(__name__)
 RawObject = Mapping[str, Any]
 S = TypeVar("S", FleetStatus, WeightsStatus)
 _MAX_NAMED_FIELDS = 3
-_RECORD = frozenset({"f:applied", "f:pinned", "f:pinnedAdapters", "f:droppedPins"})
-"""The fields of a fleet's status that an operator process takes over from another one."""
 _UNREADABLE = (ValidationError, KeyError, TypeError, ValueError, AttributeError)
 """The errors of reading an object of an unknown shape."""
 
@@ -201,6 +200,7 @@ def _weights_view(body: RawObject) -> WeightsView:
         created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
         spec=WeightsSpec.model_validate(body["spec"]),
         retry=names.retry_mark(annotations.get(names.ANNOTATION_RETRY, "")),
+        requested_by=writer_of_version(body),
         traceparent=annotations.get(names.ANNOTATION_TRACEPARENT, ""),
         status=status_in(body, WeightsStatus),
     )
@@ -244,19 +244,6 @@ def _why(error: Exception) -> str:
     ]
     more = len(found) - _MAX_NAMED_FIELDS
     return "; ".join(found[:_MAX_NAMED_FIELDS]) + (f"; and {more} more" if more > 0 else "")
-
-
-def is_edited(body: RawObject) -> bool:
-    """Whether the applied weights or the pins in a fleet's status are those of another field manager, such
-    as a backup tool, and not of an operator process.
-
-    Source: Kubernetes meta/v1 ManagedFieldsEntry and FieldsV1.
-    """
-    return any(
-        not _RECORD.isdisjoint(entry.get("fieldsV1", {}).get("f:status", {}))
-        for entry in body["metadata"].get("managedFields") or ()
-        if entry.get("manager") != names.FIELD_MANAGER
-    )
 
 
 def status_in(body: RawObject, model: type[S]) -> S:

@@ -118,8 +118,8 @@ class Tracing:
             known = before.get(each.uid)
             for entry in _new_entries(each.status, status):
                 begun: _Begun = (entry.version, entry.run_id, entry.started_at)
-                # The annotation is about the version that superseded this one.
-                sent = "" if entry.result == "Superseded" else each.traceparent
+                # The annotation is about the version that replaced this one.
+                sent = each.traceparent if status.is_about(entry.version, entry.run_id) else ""
                 self._export(_same(known, begun) or _rollout(key, each, begun, sent), entry, now)
             if status.started_at is None or status.phase in _ENDED:
                 continue
@@ -177,7 +177,7 @@ class Tracing:
             )
         finally:
             self._ids.next = None
-        if entry.result == "Halted":
+        if entry.result in {"Halted", "Refused"}:
             span.set_status(Status(StatusCode.ERROR, entry.reason))
         span.end(int(now.timestamp() * _NANO))
 

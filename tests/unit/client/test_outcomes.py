@@ -207,6 +207,27 @@ def test_a_version_that_was_applied_before_it_was_superseded_is_a_success(call: 
     assert (rollout.applied, rollout.version, rollout.timings.total_seconds) == (True, "43", 2.5)
 
 
+def test_a_version_that_was_refused_before_it_was_replaced_is_refused(call: Call) -> None:
+    objects = FakeObjects(obeys=False)
+
+    def missed() -> None:
+        entry = {"version": "43", "result": "Refused", "startedAt": "2026-11-22T11:00:00Z"}
+        entry |= {"reason": "CheckpointTruncated", "message": "a file is short"}
+        assert objects.weights is not None
+        history = [entry | {"totalSeconds": 2.5}, *objects.weights["status"]["history"]]
+        objects.weights["status"]["history"] = history
+        objects.desire(version="44")
+
+    objects.script.append(missed)
+
+    with pytest.raises(Refused) as refused:
+        call(objects, "publish", "43")
+    assert (refused.value.reason, refused.value.message) == (
+        "CheckpointTruncated",
+        "a file is short",
+    )
+
+
 def test_an_older_rollout_of_the_same_version_does_not_count(call: Call) -> None:
     objects = FakeObjects(obeys=False)
     objects.desire(version="43")

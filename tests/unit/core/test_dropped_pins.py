@@ -52,7 +52,7 @@ def marks(*names: tuple[str, str | None]) -> DroppedPins:
 
 
 def fleet_after(marked: DroppedPins | None, version: str, **spec: str) -> tuple[str, str | None]:
-    """The reasons of Ready and Stalled when a fleet at version 200 is asked for another one."""
+    """The reasons of Ready and Stalled when the trainer asks a fleet at version 200 for another one."""
     status = served("200", "/weights/200", D1).model_copy(update={"dropped_pins": marked})
     workers = [has(make_worker(n).serving("200"), "/weights/200", D1) for n in range(2)]
     wants = asks(version, NEW, rollbackTo=version, **spec)
@@ -171,7 +171,7 @@ def test_a_run_that_has_lost_its_place_is_not_free_again_with_its_next_mark() ->
     assert may_be_dropped(memory, WeightsId("1", "run-0"))
 
 
-def test_a_run_that_goes_on_keeps_its_place() -> None:
+def test_a_run_that_continues_keeps_its_place() -> None:
     memory: DroppedPins | None = None
     for n in range(3 * MAX_DROPPED_RUNS):
         pins = [pin("5", "/weights/5", D1, f"run-{n}"), pin(str(n), "/weights/n", D1, "long")]

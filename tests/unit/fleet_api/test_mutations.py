@@ -115,6 +115,7 @@ async def test_without_waiting_the_version_is_202(api: Api) -> None:
         ("CheckpointTruncated", 422),
         ("SourceOutsideRoots", 422),
         ("DigestMismatch", 422),
+        ("DigestRequired", 422),
         ("CanaryRefused", 422),
         ("RewindRefused", 409),
         ("FailureBudgetExceeded", 409),
@@ -170,7 +171,7 @@ async def test_a_version_that_goes_back_within_its_run_is_409_with_both_ways_out
 
 
 @pytest.mark.parametrize(("version", "run"), [("1", "run-8"), ("43", None), ("latest", None)])
-async def test_another_refusal_of_the_api_server_is_no_step_back(
+async def test_another_refusal_of_the_api_server_is_not_a_step_back(
     api: Api, version: str, run: str | None
 ) -> None:
     only_growing(api)

@@ -39,17 +39,29 @@ def test_a_rollout_is_shown_by_phase():
     assert pauses == {'{fleet="policy",kind="base",namespace="rl"}': 0.3}
 
 
-def test_each_rollout_is_counted_once_by_its_result():
+def test_each_rollout_is_counted_once_by_its_result_and_reason():
     metrics = Metrics()
     first = applied_status("1", history=history_of("1"))
-    overtaken = history_of("2")[0].model_copy(update={"result": "Superseded"})
-    after = applied_status("3", history=(*history_of("3"), overtaken, *first.history))
+    others = [
+        history_of(version)[0].model_copy(update={"result": result, "reason": reason})
+        for version, result, reason in (
+            ("4", "Refused", "VersionReused"),
+            ("3", "Refused", "CheckpointTruncated"),
+            ("2", "Superseded", "WaitingForCheckpoint"),
+        )
+    ]
+    after = applied_status("5", history=(*history_of("5"), *others, *first.history))
     for before, now in ((NOTHING, first), (first, first), (first, after), (after, after)):
         metrics.count_rollouts(KEY, "", before, now)
 
     assert series(metrics, "rlfleet_rollouts_total") == {
-        '{fleet="policy",kind="base",namespace="rl",result="Applied"}': 2,
-        '{fleet="policy",kind="base",namespace="rl",result="Superseded"}': 1,
+        f'{{fleet="policy",kind="base",namespace="rl",reason="{reason}",result="{result}"}}': count
+        for result, reason, count in (
+            ("Applied", "", 2),
+            ("Refused", "VersionReused", 1),
+            ("Refused", "CheckpointTruncated", 1),
+            ("Superseded", "WaitingForCheckpoint", 1),
+        )
     }
     assert set(series(metrics, "rlfleet_rollout_phase_seconds_count").values()) == {2}
 

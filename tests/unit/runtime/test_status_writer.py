@@ -27,10 +27,11 @@ from fleet_operator.core.observed import WeightsView
 from fleet_operator.errors import Conflict, Retryable, Unknown
 from fleet_operator.runtime.event_recorder import EventRecorder
 from fleet_operator.runtime.kube_statuses import KubeStatuses
+from fleet_operator.runtime.managed_fields import is_edited
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.status_writer import NEVER, PROGRESS_SECONDS, StatusWriter
-from fleet_operator.runtime.store import FleetRecord, is_edited
+from fleet_operator.runtime.store import FleetRecord
 
 KEY = ("rl", "policy")
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"

@@ -358,3 +358,26 @@ def test_an_unreadable_status_is_read_as_far_as_each_field_of_it_can_be(seen):
     assert view.status.applied_version == "7"
     assert view.status.applied is None
     assert view.status.conditions == ()
+
+
+def managed(*entries: tuple[str, str]) -> list[dict[str, Any]]:
+    """Which manager owns which field of the spec."""
+    return [{"manager": m, "fieldsV1": {"f:spec": {f"f:{name}": {}}}} for m, name in entries]
+
+
+@pytest.mark.parametrize(
+    ("entries", "writer"),
+    [
+        (managed(("gitops", "source"), ("trainer", "version")), "trainer"),
+        (managed(("trainer", "version"), ("trainer", "version")), "trainer"),
+        (managed(("gitops", "version"), ("trainer", "version")), ""),
+        (managed(("gitops", "source")), ""),
+        ([{"manager": "rlfleet-operator", "subresource": "status"}], ""),
+        (None, ""),
+    ],
+)
+def test_the_writer_of_the_version_is_the_manager_that_alone_owns_it(seen, entries, writer):
+    seen.store.put_weights(weights(managedFields=entries))
+    (view,) = seen.store.weights_of(KEY)
+
+    assert view.requested_by == writer

@@ -220,8 +220,8 @@ def test_the_rollout_of_an_adapter_and_that_of_the_base_weights_are_two_traces()
         rig.traces = seen.tracing
         async with rig:
             await rig.applied("1")
-            rig.add_adapter(path, "tuned", "9")
-            await rig.until(lambda: rig.status(path).get("appliedVersion") == "9", what="version 9")
+            rig.add_adapter(path, "tuned", "1")
+            await rig.until(lambda: rig.status(path).get("appliedVersion") == "1", what="version 1")
             of_base, of_adapter = f"00-{TRACE}-{PARENT}-01", f"00-{'a' * 32}-{PARENT}-01"
             for at, traceparent in ((WEIGHTS_PATH, of_base), (path, of_adapter)):
                 metadata = rig.cluster.objects[at]["metadata"]
@@ -287,20 +287,27 @@ def test_a_call_outside_of_a_rollout_has_no_span() -> None:
     assert seen.spans == ()
 
 
-def test_a_halted_rollout_is_an_error_with_its_reason() -> None:
+@pytest.mark.parametrize("result", ["Halted", "Refused"])
+def test_a_rollout_that_was_refused_is_an_error_with_its_reason(result: str) -> None:
     seen = Seen()
-    play(seen.tracing, result="Halted", reason="CheckpointTruncated")
+    play(seen.tracing, result=result, reason="CheckpointTruncated")
     (rollout,) = seen.named("rollout")
 
     assert rollout.status.status_code is StatusCode.ERROR
     assert rollout.status.description == "CheckpointTruncated"
 
 
-def test_a_superseded_rollout_stays_in_the_trace_of_its_own_version() -> None:
+@pytest.mark.parametrize("result", ["Superseded", "Refused"])
+@pytest.mark.parametrize("began_before", [True, False], ids=["the same leader", "a new leader"])
+def test_a_replaced_rollout_is_never_in_the_trace_of_the_version_after_it(
+    result: str,
+    began_before: bool,  # noqa: FBT001 - of the table
+) -> None:
     seen, first = Seen(), staging("2")
     view = make_weights("2", traceparent=f"00-{TRACE}-{PARENT}-01", status=WeightsStatus())
-    seen.tracing.update(KEY, [view], {view.uid: first}, now=NOW)
-    later = ended(first, "Superseded").model_copy(
+    if began_before:
+        seen.tracing.update(KEY, [view], {view.uid: first}, now=NOW)
+    later = ended(first, result).model_copy(
         update={"desired_version": "3", "phase": RolloutPhase.STAGING}
     )
     other = f"00-{'a' * 32}-{PARENT}-01"
@@ -308,7 +315,8 @@ def test_a_superseded_rollout_stays_in_the_trace_of_its_own_version() -> None:
     seen.tracing.update(KEY, [view], {view.uid: later}, now=NOW)
     (rollout,) = seen.named("rollout")
 
-    assert trace_of(rollout) == TRACE
+    assert trace_of(rollout) != "a" * 32
+    assert (trace_of(rollout) == TRACE) is began_before
     assert rollout.attributes["rlfleet.version"] == "2"
 
 

@@ -280,18 +280,32 @@ def test_workers_are_shown_without_the_right_to_list_pods(monkeypatch: pytest.Mo
     assert "pods is forbidden" in err
 
 
-def test_history_names_the_writer_of_the_present_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    objects = Recorded("applied")
-    assert objects.weights is not None
-    objects.weights["metadata"]["managedFields"] = [
-        {"manager": "gitops", "fieldsV1": {"f:spec": {"f:fleetRef": {}}}},
-        {"manager": "trainer", "fieldsV1": {"f:spec": {"f:version": {}}}},
-        {"manager": "rlfleet-operator", "fieldsV1": {"f:status": {}}, "subresource": "status"},
-    ]
+def test_history_has_the_outcome_and_the_writer_of_every_rollout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = FakeObjects()
+    began = {"startedAt": "2026-11-27T10:00:00Z", "totalSeconds": 4.5}
+    refused = {
+        "version": "43",
+        "result": "Refused",
+        "reason": "CheckpointTruncated",
+        "message": "1 worker cannot load version 43",
+        "requestedBy": "rlfleet-cli",
+    }
+    done = {"version": "42", "result": "Applied", "requestedBy": "trainer"}
+    objects.write(history=[began | refused, began | done])
 
-    _, out, _ = run(monkeypatch, objects, "history", "-o", "json")
+    _, out, _ = run(monkeypatch, objects, "history", "-o", "wide")
 
-    assert [e["requestedBy"] for e in json.loads(out)["items"]] == ["trainer", None]
+    first, second = out.splitlines()[1:]
+    for word in (
+        "Refused",
+        "rlfleet-cli",
+        "CheckpointTruncated",
+        "1 worker cannot load version 43",
+    ):
+        assert word in first
+    assert "trainer" in second
 
 
 # --- watch ----------------------------------------------------------------------------------------

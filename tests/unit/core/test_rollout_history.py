@@ -1,0 +1,164 @@
+"""The history keeps how each rollout ended, why, and at whose request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
+
+from fleet_operator.api.conditions import (
+    MAX_MESSAGE_CHARACTERS,
+    Condition,
+    ConditionReason,
+    ConditionType,
+    new_condition,
+)
+from fleet_operator.api.weights import HistoryEntry, RolloutPhase, WeightsStatus
+from fleet_operator.core.decision import decide
+from fleet_operator.core.observed import WeightsView
+from fleet_operator.core.problems import Problem, with_problems
+from fleet_operator.core.rollout_history import REFUSALS
+from fleet_worker.protocol import Reason
+
+BEGAN = NOW - timedelta(seconds=30)
+
+
+def condition(kind: ConditionType, reason: ConditionReason, message: str) -> Condition:
+    is_true = kind is ConditionType.STALLED
+    made = {"is_true": is_true, "reason": reason, "message": message}
+    return new_condition((), kind, **made, generation=1, now=BEGAN)
+
+
+def stalled(reason: ConditionReason, message: str = "why") -> WeightsStatus:
+    """The status of version 2, which the trainer has published."""
+    return under_way(condition(ConditionType.STALLED, reason, message))
+
+
+def under_way(*conditions: Condition) -> WeightsStatus:
+    return WeightsStatus(
+        observed_generation=1,
+        desired_version="2",
+        phase=RolloutPhase.STAGING,
+        started_at=BEGAN,
+        phase_started_at=BEGAN,
+        requested_by="trainer",
+        conditions=conditions,
+    )
+
+
+def decided(status: WeightsStatus, version: str, *, by: str = "rlfleet-cli") -> WeightsStatus:
+    """The status when the spec names another version; all workers serve version 1."""
+    wants = replace(make_weights(version, status=status), requested_by=by, generation=2)
+    return looked_at(wants, *(make_worker(n).serving("1") for n in range(2)))
+
+
+def looked_at(wants: WeightsView, *workers: WorkerBuilder) -> WeightsStatus:
+    made = decide(make_fleet(*workers, wants=wants), default_image="image", now=NOW)
+    assert made.defects == ()
+    return made.weights[wants.uid]
+
+
+def last_but_the_present(status: WeightsStatus) -> HistoryEntry:
+    return next(e for e in status.history if e.version == "2")
+
+
+@pytest.mark.parametrize("version", ["3", "1"], ids=["replaced", "taken back"])
+@pytest.mark.parametrize("reason", sorted(REFUSALS))
+def test_a_version_that_was_refused_stays_refused(reason: ConditionReason, version: str) -> None:
+    status = decided(stalled(reason, "policy-0 refuses it"), version)
+    entry = last_but_the_present(status)
+
+    assert (entry.result, entry.reason, entry.message) == ("Refused", reason, "policy-0 refuses it")
+    assert (entry.requested_by, entry.total_seconds) == ("trainer", 30)
+    assert status.superseded_versions == 0
+
+
+def test_every_refusal_of_a_worker_that_becomes_a_reason_counts() -> None:
+    shared = {r for r in ConditionReason if r.value in {each.value for each in Reason}}
+
+    assert shared <= REFUSALS
+    assert {ConditionReason.CHECKPOINT_TRUNCATED, ConditionReason.SOURCE_UNREADABLE} <= shared
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message"),
+    [
+        pytest.param(
+            under_way(condition(ConditionType.READY, ConditionReason.ROLLING_OUT, "0 of 2")),
+            "RollingOut",
+            "0 of 2",
+            id="on its way",
+        ),
+        pytest.param(
+            under_way(
+                condition(
+                    ConditionType.READY,
+                    ConditionReason.WAITING_FOR_CHECKPOINT,
+                    "/weights/none does not exist yet",
+                )
+            ),
+            "WaitingForCheckpoint",
+            "/weights/none does not exist yet",
+            id="its checkpoint never came",
+        ),
+        pytest.param(
+            stalled(ConditionReason.DEADLINE_EXCEEDED, "policy-0 is late"),
+            "DeadlineExceeded",
+            "policy-0 is late",
+            id="late, which is no refusal",
+        ),
+        pytest.param(under_way(), "", "", id="nothing is known"),
+    ],
+)
+def test_a_version_on_its_way_is_superseded_and_its_last_reason_stays(
+    status: WeightsStatus, reason: str, message: str
+) -> None:
+    after = decided(status, "3")
+    entry = last_but_the_present(after)
+
+    assert (entry.result, entry.reason) == ("Superseded", reason)
+    assert entry.message.startswith(message)
+    assert "version 3" in entry.message
+    assert after.superseded_versions == 1
+
+
+def test_a_refusal_is_recorded_without_the_problems_of_the_operator() -> None:
+    refused = stalled(ConditionReason.CHECKPOINT_TRUNCATED, "a file is short")
+    problem = Problem(part="x", reason=ConditionReason.WRITE_REFUSED, message="no right to write")
+    status = with_problems(refused, refused.conditions, [problem], generation=1, now=BEGAN)
+    entry = last_but_the_present(decided(status, "3"))
+
+    assert (entry.result, entry.message) == ("Refused", "a file is short")
+
+
+@pytest.mark.parametrize("reason", [ConditionReason.ROLLING_OUT, ConditionReason.DIGEST_MISMATCH])
+def test_a_long_message_fits(reason: ConditionReason) -> None:
+    kind = ConditionType.STALLED if reason in REFUSALS else ConditionType.READY
+    entry = last_but_the_present(decided(under_way(condition(kind, reason, "x" * 3000)), "3"))
+
+    assert len(entry.message) <= MAX_MESSAGE_CHARACTERS
+
+
+def test_the_writer_is_that_of_the_version_when_its_rollout_began() -> None:
+    """Others may own the field later, as a repository that applies the same version."""
+    began = decided(WeightsStatus(), "2", by="trainer")
+    then = decided(began, "2", by="argocd")
+    wants = replace(make_weights("2", status=then), requested_by="argocd", generation=2)
+    done = looked_at(wants, *(make_worker(n).serving("2") for n in range(2)))
+
+    assert [s.requested_by for s in (began, then, done)] == ["trainer"] * 3
+    assert [(e.result, e.requested_by) for e in done.history] == [("Applied", "trainer")]
+    after = decided(done, "3", by="rlfleet-cli")
+    assert after.requested_by == "rlfleet-cli"
+
+
+def test_a_halt_keeps_its_message() -> None:
+    wants = replace(make_weights("2", status=under_way()), requested_by="x")
+    broke = make_worker(0).joining("1").failed_to_load("2")
+    (entry,) = looked_at(wants, broke, make_worker(1).paused("1").staged("2")).history
+
+    assert (entry.result, entry.requested_by) == ("Halted", "trainer")
+    assert entry.reason == "FailureBudgetExceeded"
+    assert "policy-0" in entry.message
