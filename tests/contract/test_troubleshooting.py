@@ -92,6 +92,7 @@ def test_the_page_of_conditions_links_to_each_section() -> None:
 
 
 OF_LOADS = (
+    Reason.NOT_AVAILABLE,
     Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_READY, Reason.ENGINE_FAILED, Reason.PROBE_FAILED,
 )  # fmt: skip
 """Why a worker has not staged or loaded a version, where no condition has the same reason."""

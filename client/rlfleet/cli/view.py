@@ -87,8 +87,6 @@ class FleetView(Resource):
     rollouts: tuple[RolloutView, ...]
 
 
-
-
 def rollout_view(weights: WeightVersion, now: datetime) -> RolloutView:
     """A WeightVersion as the verbs show it."""
     spec, status = weights.spec, weights.status

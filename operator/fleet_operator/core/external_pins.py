@@ -57,8 +57,8 @@ def external_pins_of(observed: FleetObserved) -> Bounded[PinnedWeights]:
     ]
     if not added:
         return Bounded(before)
-    unread = observed.status.unread.count_in("pinned")
-    found = within_bounds((*added, *before), lambda pin: _key_of(pin) in votes, unread=unread)
+    places = observed.status.unread.count_in("pinned")
+    found = within_bounds((*added, *before), lambda pin: _key_of(pin) in votes, unread=places)
     # Workers may report more than a status can hold.
     return Bounded(found.kept[:MAX_PINNED], (*found.kept[MAX_PINNED:], *found.dropped))
 

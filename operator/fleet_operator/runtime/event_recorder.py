@@ -34,7 +34,7 @@ AGAIN_AFTER_SECONDS = 10.0
 MAX_WAITING = 100
 """Of the Events of a fleet that could not be posted, the newest are kept."""
 KEPT_SECONDS = 3600.0
-"""For so long, as the API server keeps an Event by default."""
+"""As the API server keeps an Event by default."""
 
 _Said = tuple[str, str, str]
 """Uid of the object, reason and message: what makes two Events the same."""

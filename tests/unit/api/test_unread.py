@@ -56,7 +56,7 @@ def whole(model: type[Resource], number: int = 0) -> dict[str, Any]:
         if field.exclude:
             continue
         value = example(field.annotation, number)
-        found[str(field.alias)] = DIGEST if field.alias == "digest" else value
+        found[str(field.alias)] = {"digest": DIGEST, "names": "0f"}.get(str(field.alias), value)
     return found
 
 

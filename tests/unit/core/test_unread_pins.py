@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from tests.support.builders import NOW, WorkerBuilder, make_worker
-from tests.support.identities import D1, D2, asks, decided, fleet_of, has, served, verdicts
+from tests.support.identities import D1, D2, asks, decided, fleet_of, has, holds, served, verdicts
 from tests.unit.core import test_lora_pins as adapters
 
 from fleet_operator.api.conditions import ConditionType, condition_of
-from fleet_operator.api.fleet_status import FleetStatus
+from fleet_operator.api.fleet_status import MAX_PINNED, FleetStatus
 from fleet_operator.api.unread import Unread, UnreadEntry
 from fleet_operator.core.decision import Decision
 
@@ -75,8 +75,10 @@ def test_other_versions_are_rolled_out(raw: Any) -> None:
 def test_without_its_name_only_versions_with_a_pin_are_rolled_out(raw: Any) -> None:
     workers = [serving(n) for n in range(3)]
     refused = decided(fleet_of(*workers, wants=asks("9", "/weights/9"), status=reading(raw)))
-    pinned = {"version": "6", "digest": D2, "source": {"path": "/weights/6"}}
-    known = decided(fleet_of(*workers, wants=asks("6", "/weights/6"), status=reading(raw, pinned)))
+    pinned = {"version": "10", "digest": D2, "source": {"path": "/weights/10"}}
+    known = decided(
+        fleet_of(*workers, wants=asks("10", "/weights/10"), status=reading(raw, pinned))
+    )
 
     assert verdicts(refused) == ("StatusUnreadable", "StatusUnreadable")
     assert {call.kind for call in known.worker_calls} == {"stage"}
@@ -166,3 +168,29 @@ def test_a_version_that_a_trainer_drives_gets_no_second_pin() -> None:
 
     assert [pin.version for pin in made.fleet.pinned] == ["7"]
     assert stalled(made) == "StatusUnreadable"
+
+
+def test_marks_of_dropped_pins_that_cannot_be_read_may_be_of_each_version_without_a_pin() -> None:
+    before = served("7", PATH_7, D1).to_json() | {"droppedPins": {"filter": "of a newer release"}}
+    before["droppedPins"]["runs"] = "of another shape"
+    status = FleetStatus.read(before)
+    made = decided(fleet_of(*map(serving, range(2)), wants=asks("8", PATH_8), status=status))
+
+    assert verdicts(made) == ("StatusUnreadable", "StatusUnreadable")
+    assert made.fleet.to_json()["droppedPins"] == before["droppedPins"]
+
+
+def test_a_pin_that_gives_way_beside_one_that_cannot_be_read_leaves_a_mark() -> None:
+    older = [
+        PIN_OF_8 | {"version": str(n), "runID": "first", "source": {"path": f"/weights/{n}"}}
+        for n in range(MAX_PINNED - 2)
+    ]
+    status = reading(PIN_OF_8 | {"digest": BLAKE}, *older)
+    staged = [holds(serving(n), "9", "/weights/9", D2, None) for n in range(2)]
+    made = decided(fleet_of(*staged, wants=asks("9", "/weights/9"), status=status))
+
+    assert [pin["version"] for pin in made.fleet.to_json()["pinned"]][:3] == ["9", "8", "0"]
+    assert made.fleet.dropped_pins is not None
+    assert [(m.run_id, m.up_to) for m in made.fleet.dropped_pins.runs] == [
+        ("first", MAX_PINNED - 3)
+    ]
