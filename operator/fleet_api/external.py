@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -191,7 +192,8 @@ def _requests(
         body = None
     if not isinstance(body, dict):
         raise Problem(HTTPStatus.BAD_REQUEST, "BadRequest", "the body is not a JSON object")
-    parts = rule.split(body, targets)
+    # By the same text, all workers know that they join one group, and that it is a new one.
+    parts = rule.split({**body, "join_id": secrets.token_hex(16)}, targets)
     return [WorkerRequest(method, path, json.dumps(part).encode(), driver) for part in parts]
 
 

@@ -35,7 +35,8 @@ class Rule:
         whole: it needs every worker that the fleet should have, since their ranks are counted.
         first_alone: the first worker is called before the others, so that it decides between two trainers.
         one: one worker answers for all.
-        split: makes the body of each worker; without it all get the same bytes.
+        split: makes the body of each worker, with its rank in a group that all join; without it all get
+            the same bytes.
         max_bytes: largest body of a request.
     """
 

@@ -35,6 +35,7 @@ class FakeEngine:
         weights: path of the checkpoint in the model, or what was received.
         sent: what a trainer has sent last.
         effect: of every load.
+        group: what all members of a joined group have, and no other group.
         wakes: whether all of it comes back when it is woken.
         values_known: a checksum includes all values.
     """
@@ -52,6 +53,7 @@ class FakeEngine:
     weights: str = ""
     sent: str = ""
     effect: Effect = Effect(0.25, compared_elements=8, elements=32)  # noqa: RUF009 - frozen
+    group: str | None = None
     wakes: bool = True
     values_known: bool = True
     is_dead: bool = False
@@ -100,8 +102,9 @@ class FakeEngine:
     def serve_adapter(self, name: str, source: str | None) -> None:
         self.calls.append(f"serve_adapter {name} {source is not None}")
 
-    async def join_transfer(self, info: Mapping[str, Any]) -> None:
+    async def join_transfer(self, info: Mapping[str, Any]) -> str | None:
         await self._do("join_transfer", f"join_transfer {dict(info)}")
+        return self.group
 
     async def leave_transfer(self) -> None:
         await self._do("leave_transfer")

@@ -622,6 +622,25 @@ def test_ranks_that_do_not_fit_are_422(info: Any) -> None:
     assert refused.value.status == 422
 
 
+async def test_all_workers_know_that_they_join_one_new_group(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    """A trainer that resumes joins again, and sends the same versions with other weights."""
+    prime_rl = {"host": "h", "port": 1, "rank_offset": 0, "inference_world_size": 4 * NUMBER}
+    init = {**INIT, "world_size": 4 * NUMBER + 1}
+    joins = (
+        ("/init_weight_transfer_engine", {"init_info": init}),
+        ("/init_weight_transfer_engine", {"init_info": init, "join_id": "one for all groups"}),
+        ("/init_weight_transfer_engine", {"init_info": init, "join_id": "one for all groups"}),
+        ("/init_broadcaster", prime_rl),
+    )
+    answers = [(await post(api, path, body))[1] for path, body in joins]
+    runs = [answer.get("run_id") for answer in answers]
+
+    assert None not in runs, answers
+    assert len(set(runs)) == len(runs)
+
+
 async def test_a_transfer_needs_every_worker(api: Api, workers: list[AdminServer]) -> None:
     api.cluster.pods.pop()
     status, problem = await post(api, "/init_weight_transfer_engine", {"init_info": INIT})

@@ -104,6 +104,11 @@ class Labels:
     def __init__(self) -> None:
         self._known: OrderedDict[Label, _Known] = OrderedDict()
 
+    def is_free(self, label: Label, digest: str) -> bool:
+        """Return whether a label names no other bytes than those with this digest."""
+        known = self._known.get(label)
+        return known is None or known.digest == digest
+
     def check(self, label: Label, digest: str, source: str) -> None:
         """Refuse a label that already names other bytes.
 
@@ -115,9 +120,9 @@ class Labels:
         Errors:
             Refusal: `VersionReused`, because tokens already carry this label for other weights.
         """
-        known = self._known.get(label)
-        if known is None or known.digest == digest:
+        if self.is_free(label, digest):
             return
+        known = self._known[label]
         raise Refusal(
             Reason.VERSION_REUSED,
             f"{label} already names the weights from {known.source} with {known.digest} on this"
@@ -146,11 +151,12 @@ class WeightName:
     """Name of one set of weights in spans, headers and metrics.
 
     Fields:
-        run_id: the training run that the version belongs to, if a call named one.
+        run_id: the training run that the version belongs to, if a call named one; of weights that came
+            over a collective, the run of their process group.
         digest: the first 12 hex digits of the digest. None for weights that came over a collective.
-        scope: what counts as the run where a trainer names no runs: the directory of its steps
-            (`scope_of`), or its process group. Versions are ordered within it. It does not identify
-            weights, because two directories may hold the same bytes.
+        scope: what counts as the run where a trainer names directories and no runs: the directory of
+            its steps (`scope_of`). Versions are ordered within it. It does not identify weights,
+            because two directories may hold the same bytes.
     """
 
     version: str

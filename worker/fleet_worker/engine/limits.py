@@ -168,9 +168,9 @@ class TimedEngine:
         """See `Engine`."""
         return await self._moving("wake", self._engine.wake(tags))
 
-    async def join_transfer(self, info: Mapping[str, Any]) -> None:
+    async def join_transfer(self, info: Mapping[str, Any]) -> str | None:
         """See `Engine`."""
-        await self._moving("join a transfer", self._engine.join_transfer(info))
+        return await self._moving("join a transfer", self._engine.join_transfer(info))
 
     async def leave_transfer(self) -> None:
         """See `Engine`."""

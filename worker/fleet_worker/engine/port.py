@@ -65,8 +65,13 @@ class Engine(Protocol):
             source: Its source, for the list of models; None removes the name.
         """
 
-    async def join_transfer(self, info: Mapping[str, Any]) -> None:
-        """Join the process group of a trainer; blocks until all members have joined."""
+    async def join_transfer(self, info: Mapping[str, Any]) -> str | None:
+        """Join the process group of a trainer; blocks until all members have joined.
+
+        Returns:
+            A text that all members of this group have, and no other group; None if the engine knows
+            of none.
+        """
 
     async def leave_transfer(self) -> None:
         """Leave the trainer's process group."""

@@ -19,6 +19,11 @@ from fleet_worker.engine.vllm_requests import lora_request
 from fleet_worker.errors import Refusal
 
 _LOG = logging.getLogger(__name__)
+_NOT_DRAWN = (0x0280028002800280).to_bytes(8, "little")
+"""Begin of NCCL's id where the trainer's `NCCL_COMM_ID` sets it, the same for all groups.
+
+Source: `bootstrapGetUniqueId`, NCCL 2.28.
+"""
 
 
 class RankCalls:
@@ -57,6 +62,16 @@ class RankCalls:
     def rlfleet_adapters(self) -> list[int]:
         """Return the numbers of the adapters in slots."""
         return sorted(self.list_loras())  # type: ignore[attr-defined]  # of vLLM's Worker
+
+    def rlfleet_group(self) -> str | None:
+        """Return the id of the joined group, which no other group has; None if the backend has no such id.
+
+        The trainer draws NCCL's id for each group, and all members receive it as they join.
+        """
+        group = getattr(self.weight_transfer_engine, "model_update_group", None)  # type: ignore[attr-defined]  # of vLLM's Worker
+        number = getattr(group, "unique_id", None)
+        drawn = bytes(number.internal) if number is not None else b""
+        return drawn.hex() if drawn.strip(b"\0") and not drawn.startswith(_NOT_DRAWN) else None
 
     def rlfleet_layers_without_all_parts(self) -> list[str]:
         """Return the layers of which an update has brought only some parts."""

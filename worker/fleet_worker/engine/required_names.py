@@ -127,11 +127,15 @@ OBJECT_NAMES = (
     "vllm.model_executor.models.interfaces:SupportsLoRA.lora_manager",
     "vllm.lora.model_manager:LoRAModelManager.modules",
     "vllm.lora.lora_model:LoRAModel.loras",
+    "vllm.distributed.weight_transfer.nccl_engine:NCCLWeightTransferEngine.model_update_group",
+    "vllm.distributed.weight_transfer.sparse_nccl_engine:SparseNCCLWeightTransferEngine.model_update_group",
+    "vllm.distributed.weight_transfer.m2n_engine:M2NWeightTransferEngine.model_update_group",
+    "vllm.distributed.device_communicators.pynccl:PyNcclCommunicator.unique_id",
 )
 """Attributes of objects, by the class that sets them.
 
 `check_objects` and `check_engine` check the first ones. Without those of LoRA each load of an adapter
-fails.
+fails. Without those of NCCL the workers of a group do not agree on its run.
 """
 
 CONFIGURATION_NAMES = (

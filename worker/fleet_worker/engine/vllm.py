@@ -151,12 +151,14 @@ class VllmEngine:
             # the `root` that `/v1/models` shows.
             self._models.lora_requests[name] = vllm_requests.lora_request(name, 1, source)
 
-    async def join_transfer(self, info: Mapping[str, Any]) -> None:
-        """Join a trainer's group."""
+    async def join_transfer(self, info: Mapping[str, Any]) -> str | None:
+        """Join a trainer's group; return what NCCL calls it."""
         await self._check_kernels()
         await self._processes.call(
             "init_weight_transfer_engine", touched=False, init_info=dict(info)
         )
+        (name, *others) = set(await self._processes.call("rlfleet_group", touched=False))
+        return name if not others else None
 
     async def leave_transfer(self) -> None:
         """Leave the trainer's group."""

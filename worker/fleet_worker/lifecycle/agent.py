@@ -12,7 +12,6 @@ of `states`.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 
 from fleet_worker.errors import Refusal
@@ -26,7 +25,7 @@ from fleet_worker.lifecycle import (
     stage_call,
 )
 from fleet_worker.lifecycle.states import Event, after
-from fleet_worker.lifecycle.weights import check_labels, is_named_by
+from fleet_worker.lifecycle.weights import is_named_by, renamed
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.logs import fields
 from fleet_worker.lora.calls import LoraCalls
@@ -238,8 +237,7 @@ class Agent(Worker):
             EngineFailure: See `loading.relabel`.
         """
         good = self.good
-        new = replace(good, version=version)
-        check_labels(self.labels, new)
+        new = renamed(good, version, self.labels)
         if self.phase is Phase.JOINING and not self.is_idle:
             await closing.end_requests(self)
         before, label = self.label_of(good), self.label_of(new)

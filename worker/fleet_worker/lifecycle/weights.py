@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.identity import (
@@ -14,10 +14,6 @@ from fleet_worker.checkpoint.identity import (
     short_digest,
 )
 from fleet_worker.protocol import Named, Source, Staged, StageRequest
-
-# Scopes of labels, in addition to runs and directories.
-_COLLECTIVE = "a collective"
-_FILES = "files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +59,13 @@ class Weights:
     def labels(self) -> tuple[Label, ...]:
         """Labels that must not belong to other bytes."""
         directory = self.checkpoint.path if self.by_directory else None
-        own = Label(self.version, self.run_id if self.run_id is not None else directory)
-        return own, Label(self.version, _COLLECTIVE)
+        return (Label(self.version, self.run_id if self.run_id is not None else directory),)
 
     @property
     def labels_in_engine(self) -> tuple[Label, ...]:
         """Labels that no other bytes may have, once these are in the engine."""
         # With the directory, because a later request may name it instead of a run.
-        return (
-            self.labels[0],
-            Label(self.version, self.checkpoint.path),
-            Label(self.version, _FILES),
-        )
+        return *self.labels, Label(self.version, self.checkpoint.path)
 
     def as_state(self) -> Staged:
         """The staged version as the state document shows it."""
@@ -102,23 +93,29 @@ class Received:
     """Weights in the engine that came over a collective, and that no file can restore.
 
     Fields:
-        mark: distinguishes them from other weights of the same version.
-        group: number of the process group that the trainer sent them over.
+        group: the run of the process group that the trainer sent them over.
+        mark: distinguishes them from other weights of the same version and run.
+        repeat: how often the group has had the version, counted from 1, each time for other weights.
     """
 
     version: str
+    group: str
     mark: str
-    group: int = 0
+    repeat: int = 1
     source: None = None
-    run_id: None = None
     digest: None = None
     checkpoint: None = None
     in_memory: bool = False
 
     @property
+    def run_id(self) -> str:
+        """The run of the version: that of the group, and for a repetition one of its own."""
+        return self.group if self.repeat == 1 else f"{self.group}.{self.repeat}"
+
+    @property
     def name(self) -> WeightName:
         """The name of the weights in the spans of replies."""
-        return WeightName(self.version, scope=f"process group {self.group}")
+        return WeightName(self.version, self.run_id)
 
     @property
     def identity(self) -> str:
@@ -128,17 +125,27 @@ class Received:
     @property
     def origin(self) -> str:
         """`a collective`, for messages."""
-        return _COLLECTIVE
+        return "a collective"
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """Labels that must not belong to other weights. Without a digest only labels differ."""
-        return Label(self.version, _COLLECTIVE), Label(self.version, _FILES)
+        """Labels that must not belong to other weights."""
+        return (Label(self.version, self.run_id),)
 
     @property
     def labels_in_engine(self) -> tuple[Label, ...]:
         """Labels that no other weights may have, once these are in the engine."""
-        return (Label(self.version, _COLLECTIVE),)
+        return self.labels
+
+
+def in_free_run(labels: Labels, weights: Received) -> Received:
+    """Return received weights in a run in which no other weights have their version.
+
+    It is too late to refuse the name of weights that are in the engine: the ones before are gone.
+    """
+    while not all(labels.is_free(label, weights.identity) for label in weights.labels):
+        weights = replace(weights, repeat=weights.repeat + 1)
+    return weights
 
 
 def is_named_by(weights: Weights | Received, wanted: Named) -> bool:
@@ -158,6 +165,19 @@ def check_labels(labels: Labels, weights: Weights | Received) -> None:
     """
     for label in weights.labels:
         labels.check(label, weights.identity, weights.origin)
+
+
+def renamed(weights: Weights | Received, version: str, labels: Labels) -> Weights | Received:
+    """Return weights under another version.
+
+    Errors:
+        Refusal: `VersionReused`; other files have this version.
+    """
+    if isinstance(weights, Received):
+        return in_free_run(labels, replace(weights, version=version, repeat=1))
+    new = replace(weights, version=version)
+    check_labels(labels, new)
+    return new
 
 
 def description_of(weights: Named) -> str:

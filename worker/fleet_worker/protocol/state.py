@@ -156,12 +156,14 @@ class TransferState(Message):
     Fields:
         backend: vLLM's weight transfer engine.
         connected: whether the worker joined a trainer's group. A restart of the process loses it.
+        run_id: the run of this group. Weights that come over it belong to it.
         updating: whether an update has begun and is not finished.
         updates: number of updates finished since the process started.
     """
 
     backend: Label
     connected: bool = False
+    run_id: Label | None = None
     updating: bool = False
     updates: Count = 0
 
@@ -185,7 +187,8 @@ class WorkerState(Message):
         admitted: whether the latch is open. `serving`, `pausing`, `paused` imply it.
         version: label of the weights in the engine, set after a successful load. None while the
             engine's weights are not trusted.
-        run_id: the run that the version belongs to, if a call named one.
+        run_id: the run that the version belongs to, if a call named one. Of weights that came over a
+            collective it is the run of their group.
         digest: of the weights in the engine. None for weights that came over a collective, and
             while the engine's weights are not trusted.
         requests_running / requests_held: number that generate now / that wait for resume.

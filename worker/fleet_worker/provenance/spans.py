@@ -43,7 +43,7 @@ class Span:
     """Output tokens `start` ≤ i < `end` were sampled from `version`.
 
     Fields:
-        run_id: the run that the version belongs to, if a call named one.
+        run_id: the run that the version belongs to, if a call named one or it came over a collective.
         digest: first 12 hex digits of the digest. None for weights that came over a collective.
         kv_from: the oldest weights whose keys and values these tokens may have read. None if they are
             the same weights. They differ only if a driver kept the cache over a load.

@@ -16,6 +16,7 @@ from fleet_worker.checkpoint.completeness import files_of
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.agent import Agent
 from fleet_worker.lifecycle.authority import PauseLease
+from fleet_worker.lifecycle.weights import Received
 from fleet_worker.protocol import (
     AdapterRemoval,
     AdapterRequest,
@@ -209,12 +210,14 @@ class CollectiveDriver:
         self._seat = seat
         self._pauses_for_update = False
 
-    async def join_transfer(self, trainer: str, info: Mapping[str, Any]) -> None:
-        """Join the trainer's process group."""
+    async def join_transfer(
+        self, trainer: str, info: Mapping[str, Any], join_id: str | None = None
+    ) -> str:
+        """Join the trainer's process group; returns its run."""
         self._seat.check_may_drive()
         async with self._seat.agent.lock:
             self._seat.agent.check_holder(trainer)
-            await self._seat.transfers.join(info)
+            return await self._seat.transfers.join(info, join_id)
 
     async def leave_transfer(self, trainer: str) -> None:
         """Leave the trainer's process group."""
@@ -223,12 +226,18 @@ class CollectiveDriver:
             self._seat.agent.check_holder(trainer)
             await self._seat.transfers.leave()
 
-    async def begin_transfer(self, trainer: str) -> None:
+    async def begin_transfer(self, trainer: str, label: str | None = None) -> None:
         """Prepare the model to receive weights. A serving worker is paused until the transfer ends.
 
         In the middle of a transfer its trainer starts it over.
+
+        Args:
+            trainer: Address of the trainer.
+            label: The version, if the trainer names it already: an invalid one is refused now.
         """
         self._seat.check_may_drive()
+        if label is not None:
+            checked_label(label)
         self._seat.transfers.check_ready()
         if self._seat.transfers.is_open:
             await self._seat.renew(trainer)
@@ -255,8 +264,8 @@ class CollectiveDriver:
             self._seat.agent.check_holder(trainer)
             await self._seat.transfers.receive(info)
 
-    async def end_transfer(self, trainer: str, label: str | None) -> str:
-        """End the transfer and return the version. The worker is then paused or serving as before."""
+    async def end_transfer(self, trainer: str, label: str | None) -> Received:
+        """End the transfer and return its weights. The worker is then paused or serving as before."""
         self._seat.check_may_drive()
         label = checked_label(label) if label is not None else None
         # A repetition may come while the first call resumes the worker, and a renewal would pause it then.
@@ -264,11 +273,11 @@ class CollectiveDriver:
             await self._seat.renew(trainer)
         async with self._seat.agent.lock:
             self._seat.agent.check_holder(trainer)
-            label = await self._seat.transfers.end(label)
+            weights = await self._seat.transfers.end(label)
         if self._pauses_for_update:
             await self._seat.resume(trainer)
             self._pauses_for_update = False  # a repetition ends no later pause
-        return label
+        return weights
 
 
 class Driver:

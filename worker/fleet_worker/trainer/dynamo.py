@@ -169,9 +169,11 @@ class Dynamo:
 
     async def join_group(self, call: Call) -> Answer:
         """`init_weights_update_group`, `init_weight_transfer_engine`."""
-        info = parsed(JoinGroup, call).as_init_info()
-        await self._driver.collective.join_transfer(call.caller, info)
-        return _ok("joined")
+        wanted = parsed(JoinGroup, call)
+        run = await self._driver.collective.join_transfer(
+            call.caller, wanted.as_init_info(), wanted.join_id
+        )
+        return _ok("joined", run_id=run)
 
     async def leave_group(self, call: Call) -> Answer:
         """`destroy_weights_update_group`."""
@@ -194,8 +196,9 @@ class Dynamo:
     async def end_transfer(self, call: Call) -> Answer:
         """`finish_weight_update`."""
         wanted = parsed(SetVersion, call).weight_version
-        label = await self._driver.collective.end_transfer(call.caller, wanted)
-        return _ok("finished", version=label, version_declared=wanted is not None)
+        weights = await self._driver.collective.end_transfer(call.caller, wanted)
+        named = {"version": weights.version, "run_id": weights.run_id}
+        return _ok("finished", **named, version_declared=wanted is not None)
 
     async def get_version(self, _: Call) -> Answer:
         """`get_weight_version`."""

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, StrictStr
 from fleet_worker.admin.api import Lenient
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import PauseMode, Reason
+from fleet_worker.trainer.vllm_requests import JoinId
 
 
 class Pause(Lenient):
@@ -47,6 +48,7 @@ class JoinGroup(Lenient):
     rank_offset: int = 0
     inference_world_size: int | None = None
     init_info: dict[str, Any] | None = None
+    join_id: JoinId | None = None
 
     def as_init_info(self) -> dict[str, Any]:
         """Return the arguments of the weight transfer engine."""

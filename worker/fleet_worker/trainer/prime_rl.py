@@ -13,6 +13,7 @@ from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.protocol import Reason
 from fleet_worker.trainer.driver import Driver
 from fleet_worker.trainer.vllm import Vllm
+from fleet_worker.trainer.vllm_requests import JoinId
 
 
 class UpdateWeights(Lenient):
@@ -28,6 +29,7 @@ class InitBroadcaster(Lenient):
     port: int
     rank_offset: int
     inference_world_size: int
+    join_id: JoinId | None = None
 
     def as_init_info(self) -> dict[str, object]:
         """The same for vLLM's weight transfer engine."""
@@ -69,8 +71,10 @@ class PrimeRl:
     async def init_broadcaster(self, call: Call) -> Answer:
         """`POST /init_broadcaster`: its client continues after any answer; the state has the outcome."""
         wanted = parsed(InitBroadcaster, call)
-        await self._driver.collective.join_transfer(call.caller, wanted.as_init_info())
-        return Answer({"status": "ok"})
+        run = await self._driver.collective.join_transfer(
+            call.caller, wanted.as_init_info(), wanted.join_id
+        )
+        return Answer({"status": "ok", "run_id": run})
 
 
 def _explain(error: Refusal | EngineFailure, status: int) -> Answer:

@@ -4,21 +4,27 @@ Between the first call and the last the model cannot be used, and the worker is 
 lease of the trainer expires meanwhile, the worker closes its latch and loads the last good weights
 again. Received weights have no files to check. As after every load, a forward pass checks them
 before they are labelled.
+
+A trainer names no runs there. One that resumes from an earlier step joins again, and sends the same
+versions with other weights. So each joined group is a run of its own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import secrets
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fleet_worker.checkpoint.identity import short_digest
+from fleet_worker.engine.records import Checksum
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lifecycle import loading
 from fleet_worker.lifecycle.authority import PauseLease
 from fleet_worker.lifecycle.states import Event
-from fleet_worker.lifecycle.weights import Received, check_labels
+from fleet_worker.lifecycle.weights import Received, in_free_run
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.protocol import Phase, Reason, TransferState
 from fleet_worker.trainer.step_labels import label_of_received
@@ -49,8 +55,11 @@ class Transfers:
     def __init__(self, worker: Worker, room: TransferRoom) -> None:
         self._worker = worker
         self._room = room
-        self._connected = False
+        self._process = secrets.token_hex(16)
+        self._join_ids: set[str] = set()
         self._joined = 0
+        self._group: str | None = None  # the run of the joined group
+        self._begun_in: str | None = None  # the group of the transfer under way
         self._updates = 0
         self._began: float | None = None
         self._ended: Received | None = None  # by the last transfer, until another one may begin
@@ -62,7 +71,8 @@ class Transfers:
             return None
         return TransferState(
             backend=self._room.backend,
-            connected=self._connected,
+            connected=self._group is not None,
+            run_id=self._group,
             updating=self.is_open,
             updates=self._updates,
         )
@@ -88,15 +98,35 @@ class Transfers:
                 " as files",
             )
 
-    async def join(self, info: Mapping[str, Any]) -> None:
-        """Join the trainer's process group."""
+    async def join(self, info: Mapping[str, Any], join_id: str | None = None) -> str:
+        """Join the trainer's process group.
+
+        Args:
+            info: Arguments of the engine.
+            join_id: The same text at all workers that join the group now, and new for each group. It
+                counts if the engine knows of no such text itself.
+
+        Returns:
+            The run of the group. Without a common text each worker has another one.
+
+        Errors:
+            Refusal: `BadRequest`; an earlier group had this `join_id`.
+        """
         self.check_available()
-        self._connected = False
+        if join_id is not None:
+            if join_id in self._join_ids:
+                raise Refusal(
+                    Reason.BAD_REQUEST,
+                    "an earlier process group had this join_id; send a new one for each group",
+                )
+            self._join_ids.add(join_id)
+        self._group = None
         self._ended = None  # another trainer may use the same version
         with self._worker.working("load"):
-            await self._worker.engine.join_transfer(info)
-        self._connected = True
+            common = await self._worker.engine.join_transfer(info)
         self._joined += 1
+        self._group = _run_of(common or join_id or f"{self._process} {self._joined}")
+        return self._group
 
     async def leave(self) -> None:
         """Leave the trainer's process group."""
@@ -104,7 +134,7 @@ class Transfers:
         if self.is_open:
             raise Refusal(Reason.WRONG_PHASE, "a weight update is in progress; finish it first")
         await self._worker.engine.leave_transfer()
-        self._connected = False
+        self._group = None
 
     async def begin(self, lease: PauseLease) -> None:
         """Prepare the model to receive weights. It cannot be used until the transfer ends.
@@ -120,7 +150,7 @@ class Transfers:
         self._worker.lease = self._worker.lease or lease
         self._worker.changed.set()
         self._worker.version = None  # the model has parts of two versions for a while
-        self._began = self._worker.clock()
+        self._began, self._begun_in = self._worker.clock(), self._group
         with self._worker.working("load"):
             await self._or_recover(self._worker.engine.begin_transfer())
 
@@ -129,7 +159,7 @@ class Transfers:
 
         A trainer starts over if the transfer has failed at another worker.
         """
-        self._began = self._worker.clock()
+        self._began, self._begun_in = self._worker.clock(), self._group
         with self._worker.working("load"):
             await self._or_recover(self._restarted())
 
@@ -140,7 +170,7 @@ class Transfers:
     def check_ready(self) -> None:
         """Refuse to begin a transfer that could not be received."""
         self.check_available()
-        if not self._connected:
+        if self._group is None:
             raise Refusal(
                 Reason.WRONG_PHASE,
                 "the worker has joined no trainer's process group since it started; call"
@@ -153,7 +183,7 @@ class Transfers:
         with self._worker.working("load"):
             await self._or_recover(self._worker.engine.receive(info))
 
-    async def end(self, version: str | None) -> str:
+    async def end(self, version: str | None) -> Received:
         """End the transfer: check the received weights and label them.
 
         A trainer that has lost the answer repeats the call. If the engine still has the weights of
@@ -164,7 +194,7 @@ class Transfers:
                 the same on every worker and stays unique after a restart.
 
         Returns:
-            The version.
+            The weights.
         """
         worker, ended = self._worker, self._ended
         if (
@@ -172,22 +202,16 @@ class Transfers:
             and ended is worker.good
             and version == ended.version == worker.version
         ):
-            return ended.version
-        self._check_open()
-        # Two transfers are different weights, even with the same version.
-        mark = f"transfer-{self._updates + 1}"
-        if version is not None:
-            await self._check_label(Received(version, mark, self._joined))
+            return ended
+        group = self._check_open()
         with worker.working("load", version):
             await self._or_recover(worker.engine.end_transfer())
-            if version is None:
-                checksum = await self._or_recover(worker.engine.checksum())
-                short = short_digest(checksum.text)
-                version = label_of_received(short)
-                # Without all values, other weights may have the same checksum.
-                mark = short if checksum.is_complete else mark
-                await self._check_label(Received(version, mark, self._joined))
-            weights = Received(version, mark, self._joined)
+            checksum = await self._or_recover(self._checksum(needed=version is None))
+            short = short_digest(checksum.text)
+            # Without all values, other weights may have the same checksum.
+            mark = f"sum-{short}" if checksum.is_complete else f"transfer-{self._updates + 1}"
+            received = Received(version or label_of_received(short), group, mark)
+            weights = in_free_run(worker.labels, received)
             await self._or_recover(loading.check_and_label(worker, weights))
         self._updates += 1
         self._ended = weights
@@ -195,7 +219,7 @@ class Transfers:
         loading.note_loaded(worker, weights, worker.clock() - started)
         if worker.phase is Phase.JOINING:
             worker.lease = None
-        return weights.version
+        return weights
 
     async def cancel(self) -> None:
         """Cancel a transfer whose lease has expired or that was fenced. Under the lock."""
@@ -203,19 +227,28 @@ class Transfers:
             message = "the trainer did not finish its weight update"
             await self._recover(EngineFailure(message, touched=True))
 
-    async def _check_label(self, weights: Received) -> None:
+    async def _checksum(self, *, needed: bool) -> Checksum:
+        """The checksum of the received weights. It shows whether a trainer has sent the same again."""
         try:
-            check_labels(self._worker.labels, weights)
-        except Refusal as refusal:
-            # The previous weights are no longer in the engine.
-            failure = EngineFailure(refusal.message, touched=True, reason=refusal.reason)
-            await self._recover(failure)
-            raise
+            return await self._worker.engine.checksum()
+        except EngineFailure as failure:
+            if needed:
+                raise
+            _LOG.warning("the received weights have no checksum: %s", failure.message)
+            return Checksum("", is_complete=False)
 
-    def _check_open(self) -> None:
+    def _check_open(self) -> str:
+        """The group of the transfer under way."""
         if not self.is_open:
             self.check_available()
             raise Refusal(Reason.WRONG_PHASE, "no weight update is in progress; begin one first")
+        if self._group is None or self._group != self._begun_in:
+            raise Refusal(
+                Reason.WRONG_PHASE,
+                "the weight update in progress began in a process group that the trainer has left"
+                " since; begin it again",
+            )
+        return self._group
 
     async def _or_recover(self, work: Awaitable[T]) -> T:
         try:
@@ -236,3 +269,8 @@ class Transfers:
         except EngineFailure as error:
             _LOG.error("the transfer could not be cancelled: %s", error.message)
         await loading.recover(self._worker, None, failure)
+
+
+def _run_of(group: str) -> str:
+    """The run of a process group, e.g. `group-3fa9c1d04b2e`, from a text that no other group has."""
+    return f"group-{short_digest(hashlib.sha256(group.encode()).hexdigest())}"

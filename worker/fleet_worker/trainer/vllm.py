@@ -22,6 +22,7 @@ from fleet_worker.protocol import Reason
 from fleet_worker.trainer.driver import Driver
 from fleet_worker.trainer.vllm_requests import (
     AbortRequests,
+    BeginTransfer,
     CollectiveRpc,
     DropPrefixes,
     EndTransfer,
@@ -133,9 +134,11 @@ class Vllm:
 
     async def join_transfer(self, call: Call) -> Answer:
         """`POST /init_weight_transfer_engine`."""
-        info = parsed(JoinTransfer, call).init_info
-        await self._driver.collective.join_transfer(call.caller, info)
-        return Answer({"message": "Weight transfer initialized"})
+        wanted = parsed(JoinTransfer, call)
+        run = await self._driver.collective.join_transfer(
+            call.caller, wanted.init_info, wanted.join_id
+        )
+        return Answer({"message": "Weight transfer initialized", "run_id": run})
 
     async def leave_transfer(self, call: Call) -> Answer:
         """`POST /shutdown_weight_transfer_engine`."""
@@ -144,7 +147,8 @@ class Vllm:
 
     async def begin_transfer(self, call: Call) -> Answer:
         """`POST /start_weight_update`."""
-        await self._driver.collective.begin_transfer(call.caller)
+        label = parsed(BeginTransfer, call).weight_version
+        await self._driver.collective.begin_transfer(call.caller, label)
         return Answer({"message": "Weight update started"})
 
     async def receive(self, call: Call) -> Answer:
@@ -155,8 +159,9 @@ class Vllm:
     async def end_transfer(self, call: Call) -> Answer:
         """`POST /finish_weight_update`."""
         wanted = parsed(EndTransfer, call).weight_version
-        label = await self._driver.collective.end_transfer(call.caller, wanted)
-        return Answer({"message": "Weight update finished", "weight_version": label})
+        weights = await self._driver.collective.end_transfer(call.caller, wanted)
+        named = {"weight_version": weights.version, "run_id": weights.run_id}
+        return Answer({"message": "Weight update finished", **named})
 
     async def name_version(self, call: Call) -> Answer:
         """`POST /update_weight_version`."""

@@ -11,6 +11,9 @@ from fleet_worker.protocol import PauseMode
 
 _RELOAD = "reload_weights"
 
+JoinId = Annotated[StrictStr, Field(min_length=8, max_length=128)]
+"""The same text at all workers that join a group, and new for each group. The control root sends it."""
+
 
 class Pause(Lenient):
     """`/pause?mode=&clear_cache=`; the default is vLLM's."""
@@ -20,9 +23,16 @@ class Pause(Lenient):
 
 
 class JoinTransfer(Lenient):
-    """`/init_weight_transfer_engine`."""
+    """`/init_weight_transfer_engine`. `join_id`: see `JoinId`."""
 
     init_info: dict[str, Any]
+    join_id: JoinId | None = None
+
+
+class BeginTransfer(Lenient):
+    """`/start_weight_update`. vLLM's has no body; a version that is named here is checked here."""
+
+    weight_version: StrictStr | None = None
 
 
 class Receive(Lenient):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.support.fake_modules import install
@@ -35,6 +36,7 @@ class FakeWorker(RankCalls):
         self.layers: list[Any] = []
         model = SimpleNamespace(lora_manager=self.manager, modules=lambda: self.layers)
         self.model_runner = SimpleNamespace(get_model=lambda: model)
+        self.weight_transfer_engine: Any = None
 
     def add_lora(self, request: FakeLoRARequest) -> bool:
         self.added.append(request)
@@ -113,3 +115,36 @@ def test_a_module_whose_weight_the_attention_absorbs_is_not_applied(
     worker.layers = [object(), FakeAttention(layer if wraps else layer.base_layer)]
 
     assert worker.rlfleet_add_adapter("sql@3", 1001, "/private/3") == ["layers.0.o_proj"]
+
+
+class FakeUniqueId(ctypes.Structure):
+    """As `ncclUniqueId` of vLLM."""
+
+    _fields_: ClassVar = [("internal", ctypes.c_byte * 128)]
+
+
+def nccl_group(drawn: bytes) -> Any:
+    return SimpleNamespace(unique_id=FakeUniqueId.from_buffer_copy(drawn.ljust(128, b"\0")))
+
+
+DRAWN = bytes(range(200, 220))
+
+
+@pytest.mark.parametrize(
+    ("engine", "found"),
+    [
+        (SimpleNamespace(model_update_group=nccl_group(DRAWN)), DRAWN.ljust(128, b"\0").hex()),
+        (SimpleNamespace(model_update_group=nccl_group(bytes.fromhex("8002" * 4) + DRAWN)), None),
+        (SimpleNamespace(model_update_group=nccl_group(b"")), None),
+        (SimpleNamespace(model_update_group=SimpleNamespace(disabled=True)), None),
+        (SimpleNamespace(model_update_group=None), None),
+        (SimpleNamespace(), None),
+        (None, None),
+    ],
+    ids=["drawn", "set by NCCL_COMM_ID", "not received", "disabled", "left", "not NCCL", "none"],
+)
+def test_a_group_is_known_by_what_nccl_has_drawn_for_it(engine: Any, found: str | None) -> None:
+    worker = FakeWorker()
+    worker.weight_transfer_engine = engine
+
+    assert worker.rlfleet_group() == found

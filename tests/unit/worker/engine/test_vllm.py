@@ -133,6 +133,18 @@ async def test_the_effect_of_a_load_covers_all_processes(
     assert engine.effect == Effect(0.25, compared_elements=8, elements=16)
 
 
+@pytest.mark.parametrize(
+    ("drawn", "found"), [(["a", "a"], "a"), (["a", "b"], None), ([None, None], None)]
+)
+async def test_all_processes_of_an_engine_are_in_one_group(
+    engine: VllmEngine, client: Client, drawn: list[str | None], found: str | None
+) -> None:
+    client.answers["rlfleet_group"] = drawn
+
+    assert await engine.join_transfer({"world_size": 3}) == found
+    assert client.calls[0] == ("init_weight_transfer_engine", {"init_info": {"world_size": 3}})
+
+
 async def test_an_update_over_a_collective_is_compared_with_the_sample_before_it(
     engine: VllmEngine, client: Client
 ) -> None:

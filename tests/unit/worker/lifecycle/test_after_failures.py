@@ -121,13 +121,21 @@ async def test_an_update_that_cannot_be_cancelled_ends_with_the_last_good_weight
 async def test_files_with_the_label_of_an_update_are_different_weights(
     trainer: TrainerHarness,
 ) -> None:
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
-    await trainer.driver.collective.end_transfer(HOLDER, "5")
-    refusal = await refused(trainer.driver.files.load(HOLDER, step(trainer.harness, 5)))
+    agent, collective, names = trainer.harness.agent, trainer.driver.collective, []
+    await collective.join_transfer(HOLDER, {})
+    for _ in range(2):
+        await collective.begin_transfer(HOLDER)
+        await collective.end_transfer(HOLDER, "5")
+        names.append(agent.name)
+        await trainer.driver.files.load(HOLDER, step(trainer.harness, 5))
+        names.append(agent.name)
 
-    assert refusal.reason is Reason.VERSION_REUSED
-    assert trainer.harness.state.version == "5"
+    received, files, *again = names
+    assert (received.version, files.version) == ("5", "5")
+    assert (files.run_id, received.digest) == (None, None)
+    assert received.run_id is not None
+    assert files.digest is not None
+    assert again == [received, files]
 
 
 @pytest.mark.parametrize("path", ["x" * 5000, "/w/" + "d/" * 600])

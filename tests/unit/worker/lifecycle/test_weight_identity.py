@@ -29,7 +29,6 @@ from fleet_worker.protocol import (
     Source,
     StageRequest,
 )
-from fleet_worker.trainer.transfers import TransferRoom
 
 OTHER_HOLDER = "sha256:" + "0" * 64
 
@@ -156,17 +155,21 @@ async def test_a_link_that_leads_to_other_files_is_another_source(
 async def test_a_staged_version_is_not_loaded_once_its_label_names_other_weights(
     serving: WorkerHarness,
 ) -> None:
-    collective = TrainerHarness.of(serving, room=TransferRoom("fake")).driver.collective
-    path = await serving.stage("43")
-    await collective.join_transfer(HOLDER, {})
-    await collective.begin_transfer(HOLDER)
-    await collective.end_transfer(HOLDER, "43")
+    files = TrainerHarness.of(serving).driver.files
+    await serving.stage("42")
+    await serving.pause(holder=HOLDER)
+    await serving.load("42", holder=HOLDER)
+    loaded = serving.state.digest
+    path = await serving.stage("43", write_tiny(serving.root / "others", 9.0))
+    await files.name_version(HOLDER, "43")
     assert (await refused(serving.stage("43", path))).reason is Reason.VERSION_REUSED
-    assert (await refused(serving.apply("43"))).reason is Reason.VERSION_REUSED
-    await serving.pause()
-    assert (await refused(serving.load("43"))).reason is Reason.VERSION_REUSED
-    await serving.resume("43")
-    assert serving.state.digest is None, "the received weights are in the engine"
+    staged = serving.state.staged
+    assert staged is not None
+    other = {"digest": staged.digest, "holder": HOLDER}
+    assert (await refused(serving.load("43", **other))).reason is Reason.VERSION_REUSED
+    await serving.resume("43", holder=HOLDER)
+    assert (await refused(serving.apply("43", digest=staged.digest))).reason is Reason.VERSION_REUSED
+    assert serving.state.digest == loaded
 
 
 async def test_an_unnoticed_rewrite_does_not_make_two_workers_report_one_digest(
