@@ -2,7 +2,8 @@
 
 Promise 9 holds there for each version from each directory: `Ready` is not True while workers serve it
 from other files than the first ones. Nor is it True while some have a version from files and others from
-a collective. A worker refuses other files of its version for as long as its process lives.
+a collective, or from two process groups. A trainer that goes back joins a new group, and sends the same
+versions with other weights. A worker refuses other files of its version for as long as its process lives.
 
 A worker may start on a ConfigMap that lags behind. The applied version never becomes one that no trainer
 has loaded into a process that lives.
@@ -43,6 +44,7 @@ class FakeTrainer:
             slow_seconds=self.chance.choice([0.0, 0.0, 3.0]),
         )
         self.number = 0
+        self.group = 1
         self.meant: dict[tuple[str, str], str] = {}
         self.loaded: dict[tuple[str, int], set[str]] = {}
         self.config_maps: list[dict[str, str | None]] = []
@@ -84,7 +86,8 @@ class FakeTrainer:
                 worker.serve()
 
     def go_back(self) -> None:
-        """The trainer continues from an earlier step, and writes the next ones again."""
+        """The trainer continues from an earlier step, and writes or sends the next ones again."""
+        self.group += 1
         self.number = max(0, self.number - self.chance.randint(1, 3))
         for step in range(self.number + 1, self.number + 4):
             path = f"/weights/step_{step}"
@@ -107,15 +110,14 @@ class FakeTrainer:
             vars(pod.worker).update(now)
 
     def _load(self, worker: FakeWorker, source: str) -> None:
-        """A worker loads a version, unless it remembers other weights of it."""
-        label = str(self.number)
-        weights = self.fleet.files.at(source) if source else f"{label}~sent"
-        if any(v == label and bool(s) != bool(source) for v, s in worker.meant):
+        """A worker loads a version, unless it remembers other files of it."""
+        label, run = str(self.number), None if source else f"group-{self.group}"
+        weights = self.fleet.files.at(source) if source else f"{label}~sent in {run}"
+        if worker.meant.setdefault((label, source or run), weights) != weights:
             return
-        if worker.meant.setdefault((label, source), weights) != weights:
-            return
-        worker.effect = LoadEffect(version=label, compared_with=str(worker.label))
+        worker.effect = LoadEffect(version=label, run_id=run, compared_with=str(worker.label))
         worker.label, worker.weights, worker.source, worker.staged = label, weights, source, None
+        worker.run_id = run
         self.loaded.setdefault((worker.uid, worker.restarts), set()).add(label)
 
     def _ready_is_true(self) -> None:
@@ -125,23 +127,23 @@ class FakeTrainer:
         is_ready = ready is not None and ready.status == "True"
         for pin in fleet.fleet.pinned:
             self.meant.setdefault((pin.version, str(pin.source.path)), pin.digest)
-        served: dict[str, set[bool]] = {}
+        served: dict[str, set[str]] = {}
         for worker in fleet.workers.values():
             if not worker.generates or worker.label is None:
                 continue
             name = (worker.label, worker.source)
             heard = fleet.leader.heard.get(worker.uid)
-            known = heard is not None and heard.state.version == worker.label
+            said = (heard.state.version, heard.state.run_id) if heard is not None else None
+            known = said == (worker.label, worker.run_id)
             if not is_ready or heard is None or not known or heard.state.digest != worker.digest:
                 continue
-            served.setdefault(worker.label, set()).add(bool(worker.source))
+            served.setdefault(worker.label, set()).add(worker.run_id or "files")
             first = self.meant.setdefault(name, worker.digest) if worker.digest else None
             if first != worker.digest:
                 fleet.fail(9, f"Ready is True, and {worker.name} serves {name} from other files")
             if len(served[worker.label]) > 1:
-                fleet.fail(
-                    9, f"Ready is True, and {name} is served from files and from a collective"
-                )
+                came = " and ".join(sorted(served[worker.label]))
+                fleet.fail(9, f"Ready is True, and {name} is served from {came}")
 
     def _applied_was_loaded(self, before: AppliedWeights | None) -> None:
         """The applied version changes only to one that a trainer has loaded into a living process."""
@@ -330,6 +332,22 @@ def files_and_received_weights_of_one_name(trainer: FakeTrainer) -> None:
     trainer.update()
 
 
+def one_misses_a_version_that_is_sent_again(trainer: FakeTrainer) -> None:
+    """The trainer has joined another group. The worker without the update has other weights of that name."""
+    fleet = trainer.fleet
+    trainer.update(directory=False)
+    trainer.look(20)
+    trainer.number, trainer.group = trainer.number - 1, trainer.group + 1
+    trainer.update(directory=False, missing={0})
+    trainer.look(20)
+    groups = {w.run_id for w in fleet.workers.values() if w.generates}
+    if fleet.replicas > 2 and len(groups) > 1:
+        fleet.fail(9, f"version {trainer.number} of {' and of '.join(map(str, groups))} is served")
+    if fleet.replicas == 2 and fleet.stalled is None:
+        fleet.fail(9, f"version {trainer.number} came in two groups, and Stalled does not report it")
+    trainer.update()
+
+
 def one_is_cut_off_in_an_update(trainer: FakeTrainer) -> None:
     """Its last answer names a load that has ended since. Another one restarts, and joins the majority."""
     fleet = trainer.fleet
@@ -389,6 +407,7 @@ ENDINGS: list[Callable[[FakeTrainer], None]] = [
     a_directory_is_written_between_two_loads,
     all_restart_on_an_old_config_map,
     files_and_received_weights_of_one_name,
+    one_misses_a_version_that_is_sent_again,
     one_is_cut_off_in_an_update,
     an_answer_is_lost_in_an_update,
 ]

@@ -64,6 +64,13 @@ MUTANTS = [
         "return state.digest",
     ),
     Mutant(
+        9,
+        "weights of one name from two process groups are equal",
+        "core/identity.py",
+        "and one.run_id == other.run_id",
+        "and True",
+    ),
+    Mutant(
         16,
         "workers that have started on an old ConfigMap are admitted at its version",
         "core/strategies/external.py",
