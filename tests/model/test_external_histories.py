@@ -58,13 +58,6 @@ MUTANTS = [
     ),
     Mutant(
         9,
-        "weights that came over a collective equal files of the same name",
-        "core/facts.py",
-        "return TRANSFERRED_DIGEST if state.source is None and state.digest is None else state.digest",
-        "return state.digest",
-    ),
-    Mutant(
-        9,
         "weights of one name from two process groups are equal",
         "core/identity.py",
         "and one.run_id == other.run_id",
