@@ -212,6 +212,37 @@ def test_trl_sends_its_weights_over_a_transfer_without_any_header(
     assert driven.greedy() == expected
 
 
+def test_a_trainer_that_resumes_and_sends_a_version_again_gives_it_another_run(
+    run: Run, weights: Weights
+) -> None:
+    trainer, label = run.trainer, f"again-{next(_steps)}"
+
+    def send(of: Path) -> str:
+        joined = trainer.must("/init_weight_transfer_engine", init_info={"world_size": 2})
+        trainer.must("/start_weight_update")
+        trainer.must("/update_weights", update_info={"file": str(of / "model.safetensors")})
+        done = trainer.must("/finish_weight_update", weight_version=label)
+        assert done["run_id"] == joined["run_id"] == run.worker.state()["run_id"]
+        return str(done["run_id"])
+
+    first = send(weights.a)
+    thread, replies = run.in_flight(max_tokens=2000)
+    trainer.must("/shutdown_weight_transfer_engine")
+    second = send(weights.b)
+    thread.join()
+
+    before, after = spans_of(replies[0])
+    assert (before["version"], after["version"]) == (label, label)
+    assert (before["run_id"], after["run_id"]) == (first, second)
+    headers = replies[0].headers
+    assert (headers["x-weight-run-start"], headers["x-weight-run-end"]) == (first, second)
+    body = token_request([1, 2, 3], max_tokens=2)
+    for demanded, status in (({}, 200), ({"x-weight-run": second}, 200), ({"x-weight-run": first}, 409)):
+        exact = {"x-weight-version-exact": label, **demanded}
+        reply = run.worker.public.post("/inference/v1/generate", json=body, headers=exact)
+        assert reply.status_code == status, demanded
+
+
 _SYNC = """
 import sys
 from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
