@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import httpx
 import pytest
 from tests.engine.conftest import Weights
 from tests.support.waiting import eventually
-from tests.support.worker import REPLY_SECONDS, WorkerProcess, token_request
+from tests.support.worker import REPLY_SECONDS, WorkerProcess, events_of, token_request
 
 NewVersion = Callable[[], str]
 
@@ -238,7 +240,7 @@ def test_an_abort_ends_requests_with_the_tokens_they_have(
         target=lambda: replies.append(worker.public.post("/inference/v1/generate", json=request))
     )
     running.start()
-    eventually(lambda: worker.state()["requests_running"] == 1)
+    worker.wait_until_generating()
     worker.must("pause", mode="keep", lease_seconds=60)
     state = worker.must("pause", mode="abort", lease_seconds=60)
     running.join(timeout=REPLY_SECONDS)
@@ -246,5 +248,54 @@ def test_an_abort_ends_requests_with_the_tokens_they_have(
     assert state["pause"]["mode"] == "abort"
     choice = replies[0].json()["choices"][0]
     assert choice["finish_reason"] == "abort"
-    covered = choice["weight_versions"][-1]["end"] if choice["weight_versions"] else 0
-    assert covered == len(choice["token_ids"]) < 3000
+    assert 0 < choice["weight_versions"][-1]["end"] == len(choice["token_ids"]) < 3000
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_an_abort_gives_no_reply_without_tokens_and_holds_what_arrives_later(
+    worker: WorkerProcess,
+    weights: Weights,
+    home: str,
+    new_version: NewVersion,
+    stream: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    """All places are taken, so the second request has no token. The third arrives during the pause."""
+    replies: dict[str, httpx.Response] = {}
+    threads: list[threading.Thread] = []
+
+    def send(name: str, requests: int, **sampling: Any) -> None:
+        body = token_request([1, 2, 3], ignore_eos=True, **sampling) | {"stream": stream}
+        ask = partial(worker.public.post, "/inference/v1/generate", json=body)
+        threads.append(threading.Thread(target=lambda: replies.update({name: ask()})))
+        threads[-1].start()
+        eventually(lambda: in_worker(worker) == requests)
+
+    send("first", 16, n=16, max_tokens=3000)
+    worker.wait_until_generating(16)
+    send("second", 17, max_tokens=20)
+    worker.stage(version := new_version(), weights.b)
+    worker.must("pause", mode="abort", lease_seconds=60)
+    eventually(lambda: len(replies) == 2)
+    send("third", 1, max_tokens=20)
+    worker.must("load", version=version)
+    worker.must("resume", version=version)
+    for thread in threads:
+        thread.join(timeout=REPLY_SECONDS)
+
+    first, second, third = (replies[name] for name in ("first", "second", "third"))
+    assert (first.status_code, second.status_code, third.status_code) == (200, 429, 200)
+    assert (second.headers["retry-after"], second.headers["connection"]) == ("1", "close")
+    reasons = [finish_reasons(reply, stream=stream) for reply in (first, third)]
+    assert reasons == [["abort"] * 16, ["length"]]
+    assert third.headers["x-weight-version-start"] == version
+
+
+def in_worker(worker: WorkerProcess) -> int:
+    state = worker.state()
+    return int(state["requests_running"]) + int(state["requests_held"])
+
+
+def finish_reasons(reply: httpx.Response, *, stream: bool) -> list[str]:
+    events = events_of(reply.text) if stream else [reply.json()]
+    choices = [choice for event in events for choice in event.get("choices", ())]
+    return [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]

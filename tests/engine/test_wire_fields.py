@@ -123,8 +123,8 @@ def test_a_priority_decides_which_request_comes_first(
 ) -> None:
     done: list[str] = []
 
-    def generate(name: str, priority: int, count: int = 1) -> None:
-        sampling = {"max_tokens": 2000, "ignore_eos": True, "n": count}
+    def generate(name: str, priority: int, count: int = 1, tokens: int = 40) -> None:
+        sampling = {"max_tokens": tokens, "ignore_eos": True, "n": count}
         if count > 1:
             ask(worker, GENERATE, token_ids=PROMPT, sampling_params=sampling, priority=priority)
         else:
@@ -137,18 +137,17 @@ def test_a_priority_decides_which_request_comes_first(
             must(worker, CHAT, nvext=nvext, **body)
         done.append(name)
 
-    worker.must("pause", mode="keep", lease_seconds=60)
     threads = []
-    # As many as run at once, then one that has to wait, unless it comes first.
-    for held, arguments in ((16, ("all", 5, 16)), (17, ("urgent", 1))):
+    # As many as run at once, twice, then one that waits longest, unless it comes first.
+    given = (("running", 5, 16, 2000), ("waiting", 5, 16, 40), ("urgent", 1))
+    for requests, arguments in zip((16, 32, 33), given, strict=True):
         threads.append(threading.Thread(target=generate, args=arguments))
         threads[-1].start()
-        eventually(lambda held=held: worker.state()["requests_held"] == held)
-    worker.must("resume", version=home)
+        eventually(lambda n=requests: worker.state()["requests_running"] == n)
     for thread in threads:
         thread.join(timeout=REPLY_SECONDS)
 
-    assert done == ["urgent", "all"]
+    assert done == ["running", "urgent", "waiting"]
 
 
 def test_two_priorities_that_differ_are_refused(worker: WorkerProcess, home: str) -> None:

@@ -368,15 +368,21 @@ def test_tokens_are_named_by_id_on_request(worker: WorkerProcess, home: str) -> 
 
 @pytest.mark.long  # tests/unit/worker/gateway has the same for a fake engine
 def test_a_completion_without_tokens_has_empty_lists(worker: WorkerProcess, home: str) -> None:
-    worker.must("pause", mode="keep", lease_seconds=60)
+    """Its client has aborted it before its first token: all places are taken."""
+    sampling = {"max_tokens": 3000, "ignore_eos": True, "n": 16}
+    busy = {"token_ids": PROMPT, "sampling_params": sampling, "request_id": "busy"}
     nvext = {"token_data": PROMPT, "extra_fields": ["engine_data", "completion_token_ids"]}
-    body = {"nvext": nvext, "messages": PLACEHOLDER, "logprobs": True}
+    body = {"nvext": nvext, "messages": PLACEHOLDER, "logprobs": True, "request_id": "mine"}
     replies: list[Json] = []
-    thread = threading.Thread(target=lambda: replies.append(must(worker, CHAT, **body)))
-    thread.start()
-    eventually(lambda: worker.state()["requests_held"] == 1)
-    worker.must("pause", mode="abort", lease_seconds=60)
-    thread.join(timeout=REPLY_SECONDS)
+    first = threading.Thread(target=lambda: ask(worker, GENERATE, **busy))
+    second = threading.Thread(target=lambda: replies.append(must(worker, CHAT, **body)))
+    for requests, thread in ((16, first), (17, second)):
+        thread.start()
+        eventually(lambda n=requests: worker.state()["requests_running"] == n)
+    for name, thread in (("chatcmpl-mine", second), ("generate-tokens-busy", first)):
+        must_abort = worker.public.post("/inference/v1/abort_requests", json={"request_ids": [name]})
+        assert must_abort.status_code == 200
+        thread.join(timeout=REPLY_SECONDS)
 
     (reply,) = replies
     data = reply["nvext"]["engine_data"]

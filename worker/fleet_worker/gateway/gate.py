@@ -18,8 +18,10 @@ from fleet_worker.gateway.routes import Access, access_of, dialect_of, stamps_it
 from fleet_worker.gateway.sessions import session_of
 from fleet_worker.gateway.table import Translations
 from fleet_worker.gateway.translation import Forward, Reply
+from fleet_worker.gateway.waiting import wait_out_pause
 from fleet_worker.http.asgi import (
     GO_ELSEWHERE,
+    RETRY_SOON,
     App,
     BodyTooLargeError,
     ClientGoneError,
@@ -35,6 +37,7 @@ from fleet_worker.http.asgi import (
 )
 from fleet_worker.http.unauthenticated import Probes
 from fleet_worker.lifecycle.worker import Worker
+from fleet_worker.protocol import ABORT_ROUTE
 from fleet_worker.provenance.changing import object_of
 from fleet_worker.provenance.demanding import check_version, demand_in, with_body
 from fleet_worker.provenance.demands import Demand
@@ -87,8 +90,6 @@ _LOG = logging.getLogger(__name__)
 
 STATE_ATTRIBUTE = "rlfleet"
 """Attribute of the application's state that holds the `GateKeeper`."""
-
-_RETRY = (b"retry-after", b"1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +169,19 @@ class Gate:
                 demand = demand.bound_to(name, by_scope=keeper.names_no_runs)
         if (session := session_of(scope["headers"], body)) is not None:
             keeper.agent.sessions.note(session)
-        keeper.agent.quiescence.inside += 1
+        agent = keeper.agent
+        agent.quiescence.inside += 1
         try:
+            if scope["path"] == ABORT_ROUTE:
+                agent.held.abort(_aborted_in(body))
+            elif agent.holds:
+                if not await wait_out_pause(agent, scope, body, receive):
+                    _check_open(keeper)
+                if not demand.is_any:
+                    check_version(demand, _name_for(keeper, body))
             await self._forward(keeper, demand, scope, receive, send, body)
         finally:
-            keeper.agent.quiescence.inside -= 1
+            agent.quiescence.inside -= 1
 
     async def _forward(
         self,
@@ -200,6 +209,7 @@ class Gate:
                 demand=demand,
                 order=agent.names.order,
                 on_unlabelled=keeper.metrics.unlabelled,
+                is_aborted=agent.held.is_aborted,
             )
             try:
                 await self._app(scope, replayed(body, receive), stamping)
@@ -223,9 +233,15 @@ def _check_open(keeper: GateKeeper) -> None:
     keeper.metrics.turned_away()
     if (problem := keeper.probes.problem) is not None:
         raise _unavailable(problem, [GO_ELSEWHERE])
-    headers = [_RETRY, GO_ELSEWHERE]
+    headers = [RETRY_SOON, GO_ELSEWHERE]
     message = f"this worker is {agent.phase}"
     raise WireError(429, message, kind="WorkerClosedError", headers=headers)
+
+
+def _aborted_in(body: bytes) -> list[str]:
+    """The ids that a call aborts."""
+    ids = (object_of(body) or {}).get("request_ids")
+    return [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else []
 
 
 def _name_for(keeper: GateKeeper, body: bytes) -> WeightName | None:
@@ -247,7 +263,7 @@ def _translated(keeper: GateKeeper, scope: Scope, body: bytes) -> Forward:
 
 
 def _unavailable(message: str, headers: Headers = ()) -> WireError:
-    return WireError(503, message, kind="ServiceUnavailableError", headers=[_RETRY, *headers])
+    return WireError(503, message, kind="ServiceUnavailableError", headers=[RETRY_SOON, *headers])
 
 
 BODY_LIMIT = 64 * 1024 * 1024

@@ -17,6 +17,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 Headers = Iterable[tuple[bytes, bytes]]
+RETRY_SOON = (b"retry-after", b"1")
 GO_ELSEWHERE = (b"connection", b"close")
 """Header that closes the connection. The client's next try opens another one, which the Service may send
 to a worker that can answer it.
@@ -143,6 +144,19 @@ def bad_request(message: str, param: str | None = None) -> WireError:
 def broken_reply(message: str) -> WireError:
     """The engine's reply does not fit together; no part of it is given out."""
     return WireError(500, message, kind="InternalServerError")
+
+
+def ended_without_tokens() -> WireError:
+    """The request was ended before its first token, by a pause or a drain. Another try may succeed.
+
+    Not a 503: routers count it as a failure of the worker.
+    """
+    return WireError(
+        429,
+        "the request was ended before its first token; send it again",
+        kind="RequestEndedError",
+        headers=[RETRY_SOON, GO_ELSEWHERE],
+    )
 
 
 async def answer_error(send: Send, error: WireError) -> None:

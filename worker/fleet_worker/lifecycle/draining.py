@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from fleet_worker.lifecycle.holding import Outcome
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.logs import fields
@@ -61,6 +62,7 @@ async def _let_requests_finish(worker: Worker, seconds: float) -> None:
             with worker.working("drain"):
                 if has_held and trusted and not worker.asleep:
                     await worker.engine.resume()
+                    worker.held.end(Outcome.LET_IN)
                 if trusted:
                     await worker.quiescence.wait_until_empty(seconds, cut=worker.cut)
     except TimeoutError:

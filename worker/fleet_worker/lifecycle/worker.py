@@ -20,6 +20,7 @@ from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Fault, Refusal
 from fleet_worker.lifecycle import authority
 from fleet_worker.lifecycle.canary_report import History
+from fleet_worker.lifecycle.holding import Holding, Outcome
 from fleet_worker.lifecycle.kept_cache import KeptCache
 from fleet_worker.lifecycle.metrics import WorkerMetrics
 from fleet_worker.lifecycle.quiesce import Quiescence
@@ -58,6 +59,7 @@ class Worker:
         cut: set to end a running drain or canary prompts early.
         ends_pause: the call that holds the lock is about to end the current pause.
         overdue: set to end a call that moves weights and has outlived its lease.
+        held: the requests that arrived during a pause.
         quiescence: counts the requests inside the worker.
         sessions: counts the sessions that requests named lately.
         lock: held by every call that changes the worker, so that calls never interleave.
@@ -117,6 +119,7 @@ class Worker:
         self.effect: LoadEffect | None = None
         self.work: Work | None = None
         self.changed = asyncio.Event()
+        self.held = Holding()
         self.quiescence = Quiescence()
         self.sessions = Sessions(clock)
         self.lock = asyncio.Lock()
@@ -144,6 +147,11 @@ class Worker:
         return self.lifecycle.admitted
 
     @property
+    def holds(self) -> bool:
+        """Whether a request that arrives now waits for the end of a pause."""
+        return self.is_open and self.phase is not Phase.SERVING
+
+    @property
     def is_idle(self) -> bool:
         """Whether the worker is idle: its latch is closed, its engine paused and without requests."""
         return self.lifecycle.idle and self.engine.unfinished() == 0
@@ -165,10 +173,10 @@ class Worker:
 
     def requests(self) -> tuple[int, int]:
         """How many requests generate now, and how many are held."""
-        unfinished = self.engine.unfinished()
+        unfinished, waiting = self.engine.unfinished(), self.held.count
         if self.phase in _RUNNING or self.not_idle_since is not None:
-            return unfinished, 0
-        return 0, unfinished
+            return unfinished, waiting
+        return 0, unfinished + waiting
 
     def check_step(self, event: Event) -> None:
         """Refuse a step that does not fit the phase.
@@ -182,17 +190,22 @@ class Worker:
         self.lifecycle = after(self.lifecycle, event)
         if self.lifecycle.idle or self.phase is Phase.DRAINING:
             self.not_idle_since = None
+        if self.phase is Phase.SERVING and self.is_open:
+            self.held.end(Outcome.LET_IN)
+        elif self.phase is Phase.BROKEN:
+            self.held.end(Outcome.TURNED_AWAY)
         self.changed.set()
 
     def close_latch(self, *, cut: bool = True) -> None:
         """Close the latch at once. The caller changes the phase later.
 
         Args:
-            cut: Also end a running drain early.
+            cut: Also end a running drain early, and the wait of held requests.
         """
         self.lifecycle = replace(self.lifecycle, admitted=False)
         if cut:
             self.cut.set()
+            self.held.end(Outcome.TURNED_AWAY)
         self.changed.set()
 
     def note_opened(self, version: str, started: float) -> None:

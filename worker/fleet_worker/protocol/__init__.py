@@ -23,6 +23,7 @@ from fleet_worker.protocol.flags import (
 )
 from fleet_worker.protocol.measurements import LoadEffect, PromptsReport, SwapTimings
 from fleet_worker.protocol.paths import (
+    ABORT_ROUTE,
     ADAPTERS_PATH,
     ADMIT_PATH,
     APPLY_PATH,
@@ -130,6 +131,7 @@ from fleet_worker.protocol.types import (
 )
 
 __all__ = [
+    "ABORT_ROUTE",
     "ADAPTERS_PATH",
     "ADMIT_PATH",
     "APPLY_PATH",

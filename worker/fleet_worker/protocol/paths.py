@@ -69,9 +69,11 @@ on the model's own weights.
 
 TOKEN_ROUTE = "/inference/v1/generate"  # noqa: S105 - a path
 """The only route of vLLM that writes weight versions itself."""
+ABORT_ROUTE = "/inference/v1/abort_requests"
+"""By it a client ends requests of its own. It is answered during a pause, too."""
 DATA_ROUTES = frozenset(
     {
-        "/inference/v1/abort_requests",
+        ABORT_ROUTE,
         TOKEN_ROUTE,
         "/v1/chat/completions",
         "/v1/chat/completions/batch",

@@ -6,7 +6,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from fleet_worker.checkpoint.identity import WeightName
-from fleet_worker.http.asgi import Message, Send, WireError, answer_error, broken_reply, header_of
+from fleet_worker.http.asgi import (
+    Message,
+    Send,
+    WireError,
+    answer_error,
+    broken_reply,
+    ended_without_tokens,
+    header_of,
+)
 from fleet_worker.protocol import (
     HEADER_DIGEST_END,
     HEADER_DIGEST_START,
@@ -49,6 +57,7 @@ class Stamping:
         demand: Demand,
         order: Mapping[WeightName, int],
         on_unlabelled: Callable[[], None],
+        is_aborted: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """Create the `send` of one reply.
 
@@ -59,6 +68,7 @@ class Stamping:
             demand: The weights that must have made the tokens.
             order: Name of weights → number of their load.
             on_unlabelled: Called when a reply has tokens of unknown weights.
+            is_aborted: Whether the client itself has ended a request, by its id in the engine.
         """
         self._send = send
         self._tokens = tokens
@@ -68,6 +78,7 @@ class Stamping:
         self._demands = not demand.is_any
         self._order = order
         self._on_unlabelled = on_unlabelled
+        self._is_aborted = is_aborted
         self._start: Message | None = None
         self._streamed = False
         self._pieces: list[bytes] = []
@@ -170,7 +181,10 @@ class Stamping:
         return waits and self._tokens.first is None
 
     def _check_tokens(self) -> None:
-        if self._tokens.is_uneven:
+        tokens = self._tokens
+        if tokens.is_without_tokens and not any(map(self._is_aborted, tokens.request_ids)):
+            raise ended_without_tokens()
+        if tokens.is_uneven:
             raise broken_reply("the engine's tokens, log-probabilities and labels do not fit")
 
     def _look_for_unlabelled(self) -> None:

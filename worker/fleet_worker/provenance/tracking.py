@@ -26,6 +26,12 @@ Generate = Callable[..., AsyncGenerator[Any, None]]
 # Beam search stitches beams from single-token requests, so the engine's spans cannot be attributed.
 _MEDIA = ("multi_modal_data", "mm_kwargs", "mm_hashes", "multi_modal_uuids")
 
+_ABORT = "abort"
+DRAINED = "drained"
+"""`stop_reason` of a request that the worker has ended since its drain timeout was over. Its
+`finish_reason` stays `abort`: trainers that send the rest of such a request again go by that.
+"""
+
 _BEAM = re.compile(r"-beam-\d+$")
 
 
@@ -55,6 +61,7 @@ class Tokens:
         first: the weights in the engine when the first token arrived.
         last: the same of the latest one.
         adapter: the adapter that the request uses, if it uses one.
+        request_ids: the ids of the request in the engine, one a prompt.
         is_uneven: a choice ended with different numbers of tokens, log-probabilities and labels.
     """
 
@@ -69,6 +76,7 @@ class Tokens:
         self.first: WeightName | None = None
         self.last: WeightName | None = None
         self.adapter: WeightName | None = None
+        self.request_ids: list[str] = []
         self.is_uneven = False
         self._names = names
         self._name = name
@@ -76,18 +84,28 @@ class Tokens:
         self._adapter_name = adapter_name
         self._counts: dict[int, int] = {}
         self._prompts = 0
+        self._choices = 0
+        self._aborted = 0
+
+    @property
+    def is_without_tokens(self) -> bool:
+        """Whether the engine has ended all choices before their first token."""
+        return 0 < self._choices == self._aborted and not any(self._counts.values())
 
     @property
     def policy(self) -> WeightName | None:
         """The weights that a demand means: the adapter, or else those of the latest token."""
         return self.adapter or self.last
 
-    def begin(self, prompt: Any, sampling_params: Any) -> Generation:
+    def begin(self, prompt: Any, sampling_params: Any, request_id: str) -> Generation:
         """The next prompt's generation begins; prompts come in the order of the reply's choices."""
         number, self._prompts = self._prompts, self._prompts + 1
         kind = getattr(sampling_params, "output_kind", None)
+        choices = getattr(sampling_params, "n", 1) or 1
+        self._choices += choices
+        self.request_ids.append(request_id)
         return Generation(
-            first_choice=number * (getattr(sampling_params, "n", 1) or 1),
+            first_choice=number * choices,
             is_delta=getattr(kind, "name", "") == "DELTA",
             beginning=self._kept.begin(),
             has_media=has_media(prompt),
@@ -106,6 +124,7 @@ class Tokens:
             self._count(index, choice, is_delta=generation.is_delta)
             if choice.finish_reason is None:
                 continue
+            self._aborted += choice.finish_reason == _ABORT
             # Of the prompt, 0 cached tokens mean that nothing came from the cache. None means unknown.
             found_cached = output.num_cached_tokens != 0
             spans = choice.weight_versions
@@ -171,13 +190,6 @@ def collecting(
         _current.reset(mark)
 
 
-DRAINED = "drained"
-"""`stop_reason` of a request that the worker has ended since its drain timeout was over. Its
-`finish_reason` stays `abort`: trainers that send the rest of such a request again go by that.
-"""
-_ABORT = "abort"
-
-
 def tracked(
     generate: Generate, names: WeightNames, *, is_drained: Callable[[], bool] = lambda: False
 ) -> Generate:
@@ -198,7 +210,7 @@ def tracked(
             )
         outputs = generate(prompt, sampling_params, request_id, **options)
         tokens = _current.get()
-        generation = tokens.begin(prompt, sampling_params) if tokens is not None else None
+        generation = tokens.begin(prompt, sampling_params, request_id) if tokens is not None else None
         return _seen(outputs, names, tokens, generation, is_drained)
 
     return watched

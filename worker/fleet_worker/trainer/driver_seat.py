@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle import sleeping
 from fleet_worker.lifecycle.agent import Agent
+from fleet_worker.lifecycle.holding import Outcome
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.protocol import (
     Epoch,
@@ -137,7 +138,9 @@ class DriverSeat:
     async def abort(self, request_ids: Sequence[str] | None) -> int:
         """End requests with the tokens they have; returns how many were named."""
         self.check_may_drive()
-        return await self.agent.engine.abort(request_ids)
+        waiting = self.agent.held.end(Outcome.TURNED_AWAY, request_ids)
+        ended = await self.agent.engine.abort(request_ids)
+        return ended + waiting if request_ids is None else ended
 
     @property
     def epoch(self) -> Epoch:

@@ -242,13 +242,6 @@ async def test_a_refused_request_is_read_before_its_connection_closes(
     assert read == [b'{"model": ', b'"policy"}']
 
 
-async def test_a_paused_worker_accepts_requests(port: FakePort, serving: WorkerHarness) -> None:
-    await serving.pause()
-    port.server.prompts = [ONE]
-
-    assert (await port.ask()).status_code == 200
-
-
 async def test_a_request_counts_until_its_reply_has_been_sent(
     port: FakePort, serving: WorkerHarness
 ) -> None:

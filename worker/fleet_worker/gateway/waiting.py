@@ -1,0 +1,59 @@
+"""The wait of a request that arrives during a pause."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fleet_worker.http.asgi import (
+    ClientGoneError,
+    Receive,
+    Scope,
+    WireError,
+    ended_without_tokens,
+    header_of,
+)
+from fleet_worker.lifecycle.holding import Outcome
+from fleet_worker.lifecycle.worker import Worker
+from fleet_worker.protocol import Phase
+from fleet_worker.provenance.changing import object_of
+
+
+async def wait_out_pause(worker: Worker, scope: Scope, body: bytes, receive: Receive) -> bool:
+    """Wait until the worker generates, or its latch is closed.
+
+    Returns:
+        Whether the request may pass a closed latch: it came before, and a drain lets it finish.
+
+    Errors:
+        WireError: 429, it was ended meanwhile; 400, its client has aborted it.
+        ClientGoneError: the client closed the connection.
+    """
+    while worker.holds:
+        match await _outcome(worker, scope, body, receive):
+            case Outcome.ABORTED:
+                message = "the request was aborted by its id before its first token"
+                raise WireError(400, message, kind="RequestAbortedError")
+            case Outcome.TURNED_AWAY if worker.is_open:
+                raise ended_without_tokens()
+            case Outcome.LET_IN if worker.phase is Phase.DRAINING:
+                return True
+    return False
+
+
+async def _outcome(worker: Worker, scope: Scope, body: bytes, receive: Receive) -> Outcome:
+    # After its body a client sends nothing more, so the next message says that it has gone.
+    gone = asyncio.ensure_future(receive())
+    try:
+        with worker.held.place(_ids_of(scope, body)) as end:
+            await asyncio.wait({gone, end}, return_when=asyncio.FIRST_COMPLETED)
+            if not end.done():
+                raise ClientGoneError
+            return end.result()
+    finally:
+        gone.cancel()
+
+
+def _ids_of(scope: Scope, body: bytes) -> set[str]:
+    """The ids by which a client may abort the request."""
+    found = {header_of(scope["headers"], b"x-request-id"), (object_of(body) or {}).get("request_id")}
+    return {each for each in found if isinstance(each, str)}

@@ -1,0 +1,86 @@
+"""Requests that arrive during a pause. They wait in front of the engine, in every mode of the pause.
+
+Inside the engine a later call could end them without a token: a repeated pause of mode `abort` ends all
+requests that the engine has, and vLLM 0.33 refuses new ones during such a pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+_REMEMBERED = 1024
+
+
+class Outcome(Enum):
+    """What ends the wait of a request."""
+
+    LET_IN = "let in"
+    """The worker generates again."""
+    TURNED_AWAY = "turned away"
+    """The latch is closed, or a trainer ends requests: another try may succeed."""
+    ABORTED = "aborted"
+    """The client itself has ended it."""
+
+
+class Holding:
+    """The requests that wait for the end of a pause."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.Future[Outcome], frozenset[str]] = {}
+        self._aborted: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def count(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
+
+    @contextmanager
+    def place(self, ids: Iterable[str] = ()) -> Iterator[asyncio.Future[Outcome]]:
+        """A place for a request while the block runs; the future has the end of its wait.
+
+        Args:
+            ids: The ids that the client gave the request.
+        """
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = frozenset(ids)
+        try:
+            yield future
+        finally:
+            self._waiting.pop(future, None)
+
+    def end(self, outcome: Outcome, ids: Iterable[str] | None = None) -> int:
+        """End the wait of requests with these ids, or of all for None; returns their number."""
+        wanted = None if ids is None else list(ids)
+        chosen = [
+            future
+            for future, own in self._waiting.items()
+            if wanted is None or any(_is_in(one, given) for one in own for given in wanted)
+        ]
+        for future in chosen:
+            del self._waiting[future]
+            if not future.done():
+                future.set_result(outcome)
+        return len(chosen)
+
+    def abort(self, ids: Iterable[str]) -> None:
+        """A client aborts requests of its own, which may wait here or be in the engine."""
+        ids = list(ids)
+        self.end(Outcome.ABORTED, ids)
+        for each in ids[-_REMEMBERED:]:
+            self._aborted[each] = None
+            self._aborted.move_to_end(each)
+        while len(self._aborted) > _REMEMBERED:
+            self._aborted.popitem(last=False)
+
+    def is_aborted(self, request_id: str) -> bool:
+        """Whether a client has aborted the request that the engine knows by this id."""
+        return any(_is_in(each, request_id) for each in self._aborted)
+
+
+def _is_in(own: str, made: str) -> bool:
+    """Whether vLLM has made an id from the one that a client gave: `cmpl-<id>-0`, `chatcmpl-<id>_1`."""
+    return f"-{own}-" in f"-{made}-".replace("_", "-") or f"-{own}_" in f"-{made}"
