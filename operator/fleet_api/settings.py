@@ -28,7 +28,9 @@ def _fleets(text: Any) -> Any:
 class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
     """The settings of a process. Each is a flag, and its description is the help."""
 
-    host: str = Field("0.0.0.0", description="address to listen on")
+    host: str | None = Field(
+        None, description="address to listen on (default: all addresses of both families)"
+    )
     port: int = Field(8090, ge=1, le=65_535, description="port of the API, /livez and /readyz")
     metrics_port: int = Field(0, ge=0, le=65_535, description="port of /metrics (default: none)")
     tls_cert: Annotated[Path | None, BeforeValidator(lambda text: text or None)] = Field(

@@ -134,6 +134,4 @@ def _address(ip: str | None, port: int) -> str | None:
     """The URL of a pod's port. It has the IP address: clients distinguish workers by it, and one of them
     accepts no names.
     """
-    if not ip:
-        return None
-    return f"http://[{ip}]:{port}" if ":" in ip else f"http://{ip}:{port}"
+    return names.address_url(ip, port) if ip else None

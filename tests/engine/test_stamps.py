@@ -153,19 +153,6 @@ def test_a_stream_that_is_held_over_a_swap_is_announced_as_what_makes_its_first_
     assert _ends(replies[0]) == {0: [worker.span(0, 5)]}
 
 
-def test_a_request_that_is_aborted_before_its_first_token_has_no_spans(
-    worker: WorkerProcess, home: str
-) -> None:
-    worker.must("pause", mode="keep", lease_seconds=60)
-    path, body = _completion(max_tokens=5)
-    with _running(worker, path, body, requests=1) as replies:
-        worker.must("pause", mode="abort", lease_seconds=60)
-
-    (choice,) = replies[0].json()["choices"]
-    assert (choice["finish_reason"], choice["weight_versions"]) == ("abort", [])
-    assert "x-weight-version-start" not in replies[0].headers
-
-
 def _messages(**options: Any) -> tuple[str, Body]:
     return "/v1/messages", {"model": "policy", "messages": _CHAT["messages"], **options}
 

@@ -24,6 +24,7 @@ from fleet_worker.engine.records import weight_name_of
 from fleet_worker.gateway.gate import Gate, GateKeeper, PublicKey
 from fleet_worker.gateway.table import Translations
 from fleet_worker.http.asgi import Receive, Scope, Send, answer_json, read_body
+from fleet_worker.lifecycle.holding import Holding
 from fleet_worker.lifecycle.kept_cache import KeptCache
 from fleet_worker.provenance.spans import compact
 
@@ -45,6 +46,8 @@ async def through_a_line(
 
     agent = SimpleNamespace(
         is_open=True,
+        holds=False,
+        held=Holding(),
         version="1",
         kept=KeptCache(),
         names=WeightNames(),

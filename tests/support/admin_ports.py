@@ -28,12 +28,15 @@ class OperatorPort:
     def __init__(self, harness: WorkerHarness, token_file: Path) -> None:
         self.harness = harness
         self.problem: str | None = None
+        self.listens = True
         self.refused: list[Reason] = []
         self.drained = 0
         self.app = AdminApp(
             [operator_api(harness.agent, lambda: harness.state, self.drain)],
             guard=Guard(BearerFile(token_file), pod_uid="uid-0", instance="i"),
-            probes=Probes(harness.agent, lambda: self.problem),
+            probes=Probes(
+                harness.agent, lambda: self.problem, listens=lambda: self.listens
+            ),
             on_refused=self.refused.append,
         )
         self.client = httpx.AsyncClient(

@@ -229,8 +229,14 @@ class WorkerProcess:
     # --- the public port -----------------------------------------------------------------------
 
     def generate(self, prompt: Sequence[int], **sampling: Any) -> dict[str, Any]:
-        """One completion by tokens; log-probabilities included."""
-        reply = self.public.post("/inference/v1/generate", json=token_request(prompt, **sampling))
+        """One completion by tokens; log-probabilities included.
+
+        As clients do, it sends a request again that was ended before its first token.
+        """
+        body = token_request(prompt, **sampling)
+        reply = self.public.post("/inference/v1/generate", json=body)
+        while reply.status_code == 429:
+            reply = self.public.post("/inference/v1/generate", json=body)
         assert reply.status_code == 200, reply.text
         return dict(reply.json())
 

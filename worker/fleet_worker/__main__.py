@@ -66,7 +66,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     add("--revision", help="revision of the repository (default: main)")
     add("--served-model-name", required=True, help="model name in requests, for all versions")
     add("--version", required=True, help="version of the weights that --model names")
-    add("--host", default="0.0.0.0", help="address of the public port (default: %(default)s)")
+    add("--host", default="*", help="address of the public port; * for all (default: %(default)s)")
     add("--port", type=int, default=8000, help="public port (default: %(default)s)")
     add(
         "--admin-host",
@@ -82,7 +82,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     add(
         "--metrics-host",
         default="127.0.0.1",
-        help="address of the metrics port (default: %(default)s)",
+        help="address of the metrics port; * for all (default: %(default)s)",
     )
     add("--metrics-port", type=int, help="port that serves metrics without a key (default: none)")
     add("--weights-root", action="append", default=[], help="load weights from here; repeatable")

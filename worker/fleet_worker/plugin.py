@@ -126,7 +126,7 @@ class EndpointPlugin:
             load_seconds=handover.load_seconds,
             end_process=_fail,
         )
-        probes = Probes(agent, watch.problem)
+        probes = Probes(agent, watch.problem, listens=partial(_listens, state))
         metrics.registry.register(StateGauges(agent))
         await agent.ready()
 
@@ -177,7 +177,7 @@ class EndpointPlugin:
     async def _replace_signal_handlers(self, state: Any, drain: Any) -> None:
         """Replace vLLM's signal handlers with ours. vLLM's hang while requests are held."""
         # vLLM creates its server, and sets its handlers, after this plugin has returned.
-        while not getattr(getattr(state, "server", None), "started", False):  # noqa: ASYNC110 - vLLM has no event for it
+        while not _listens(state):  # noqa: ASYNC110 - vLLM has no event for it
             await asyncio.sleep(_POLL_SECONDS)
         server = state.server
 
@@ -204,6 +204,11 @@ class EndpointPlugin:
 def endpoint_plugin() -> EndpointPlugin:
     """Create the plugin. The entry point names this function."""
     return EndpointPlugin()
+
+
+def _listens(state: Any) -> bool:
+    """Whether vLLM's server takes connections."""
+    return bool(getattr(getattr(state, "server", None), "started", False))
 
 
 def _fail(reason: str) -> None:

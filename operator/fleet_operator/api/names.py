@@ -135,3 +135,8 @@ def fleet_selector(fleet: str) -> str:
 def endpoint_url(fleet: str, namespace: str, port: int) -> str:
     """Address of the fleet inside the cluster."""
     return f"http://{fleet}.{namespace}.svc:{port}"
+
+
+def address_url(ip: str | None, port: int) -> str:
+    """URL of a port of a pod, whose address may be of either family."""
+    return f"http://[{ip}]:{port}" if ip and ":" in ip else f"http://{ip}:{port}"

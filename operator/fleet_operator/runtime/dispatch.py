@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 
+from fleet_operator.api import names
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import PodView
@@ -67,9 +68,8 @@ class Caller:
 
     def addressee(self, pod: PodView, *, instance: str = "") -> Addressee:
         """The address of a worker. Calls, unlike reads, are for one process of the pod."""
-        host = f"[{pod.ip}]" if pod.ip and ":" in pod.ip else pod.ip
         return Addressee(
-            base_url=f"http://{host}:{self.admin_port}",
+            base_url=names.address_url(pod.ip, self.admin_port),
             token=self.token,
             pod_uid=pod.uid,
             instance=instance,

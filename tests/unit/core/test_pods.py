@@ -111,7 +111,7 @@ def test_a_model_directory_is_served_by_its_path():
     assert options[: options.index("--")] == [
         *("serve", "--model", "/models/base", "--served-model-name", "m", "--version", "base"),
         *("--port", "8000", "--admin-host", "$(RLFLEET_ADMIN_HOST)", "--admin-port", "8081"),
-        *("--metrics-host", "$(RLFLEET_ADMIN_HOST)", "--metrics-port", "8082"),
+        *("--metrics-host", "*", "--metrics-port", "8082"),
         *("--weights-root", "/weights"),
     ]
 
@@ -199,8 +199,28 @@ def test_probes_and_ports_come_from_the_fleet():
         "admin": 9001,
         "metrics": 9002,
     }
-    for probe, path in (("startup", "/livez"), ("liveness", "/livez"), ("readiness", "/readyz")):
-        assert worker[f"{probe}Probe"]["httpGet"] == {"path": path, "port": 9001}
+    for probe in ("startup", "liveness"):
+        assert worker[f"{probe}Probe"]["httpGet"] == {"path": "/livez", "port": 9001}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [([], {}), (["--ssl-keyfile=/k", "--ssl-certfile=/c"], {"scheme": "HTTPS"})],
+    ids=["HTTP", "TLS"],
+)
+def test_a_worker_is_ready_if_the_port_of_its_clients_answers(arguments, more):
+    worker = container(pod(serving={"port": 9000}, engine={"args": arguments}))
+
+    assert worker["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 9000} | more
+
+
+def test_all_addresses_of_a_pod_serve_clients_and_metrics():
+    """A pod has an address of each family. The operator and the kubelet use the first one."""
+    given = container(pod())["args"]
+
+    assert "--host" not in given, "the worker's own default is all addresses"
+    assert given[given.index("--metrics-host") + 1] == "*"
+    assert given[given.index("--admin-host") + 1] == "$(RLFLEET_ADMIN_HOST)"
 
 
 # --- overlays ---------------------------------------------------------------------------------

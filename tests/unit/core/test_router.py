@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,3 +147,24 @@ def test_a_router_cuts_no_generation_within_a_day():
     found = router.arguments(spec, ["http://w-0:8000"], 8000)
 
     assert int(found[found.index("--request-timeout-secs") + 1]) >= 24 * 60 * 60
+
+
+@pytest.mark.parametrize(("dual", "host"), [(True, "::"), (False, "0.0.0.0")])
+def test_a_router_listens_on_the_addresses_of_all_families_that_its_kernel_has(
+    tmp_path: Path, dual: bool, host: str
+) -> None:
+    program = tmp_path / "vllm-router"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    (deployment, _) = router.router_children(routed())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    python, flag, start = container["command"]
+    start = f"import socket; socket.has_dualstack_ipv6 = lambda: {dual}; {start}"
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [python, flag, start, *container["args"]]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+    given = done.stdout.splitlines()
+    hosts = [given[given.index(name) + 1] for name in ("--host", "--prometheus-host")]
+    assert hosts == [host, host]
+    assert len(given) == len(container["args"])

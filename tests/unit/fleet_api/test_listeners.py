@@ -1,12 +1,14 @@
-"""The port, for clients that send something else than HTTP."""
+"""The ports: their addresses, and clients that send something else than HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
+import aiohttp
 import pytest
 from aiohttp import web
+from tests.support.families import IPV4, IPV6, needs_ipv6, url_of
 
 from fleet_api.listeners import listening
 from fleet_api.settings import Settings
@@ -47,3 +49,19 @@ async def test_a_request_that_is_not_http_leaves_a_line_without_its_key(
     (line,) = [one for one in caplog.records if one.name.startswith("fleet_api")]
     assert (line.levelname, "127.0.0.1" in line.getMessage()) == ("WARNING", True)
     assert KEY not in caplog.text
+
+
+@needs_ipv6
+async def test_both_ports_listen_on_the_addresses_of_both_families() -> None:
+    settings = Settings(port=free_port(), metrics_port=free_port())
+    found = []
+    async with (
+        listening(web.Application(), web.Application(), settings),
+        aiohttp.ClientSession() as session,
+    ):
+        for port in (settings.port, settings.metrics_port):
+            for address in (IPV4, IPV6):
+                async with session.get(url_of(address, port)) as response:
+                    found.append(response.status)
+
+    assert found == [404] * 4

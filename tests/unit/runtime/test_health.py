@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import aiohttp
 import pytest
+from tests.support.families import IPV4, IPV6, needs_ipv6, url_of
 
 from fleet_operator.errors import Terminal
 from fleet_operator.runtime import health
@@ -52,6 +53,21 @@ async def test_a_process_that_is_ready_may_have_a_warning(port):
         assert (await answer(port, "/livez"))[:2] == (200, "ok\n")
     finally:
         await runner.cleanup()
+
+
+@needs_ipv6
+async def test_the_port_listens_on_the_addresses_of_both_families(port):
+    runner = await health.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
+    found = []
+    try:
+        async with aiohttp.ClientSession() as session:
+            for address in (IPV4, IPV6):
+                async with session.get(f"{url_of(address, port)}/readyz") as response:
+                    found.append(response.status)
+    finally:
+        await runner.cleanup()
+
+    assert found == [200, 200]
 
 
 async def test_metrics_come_in_the_prometheus_format(port):

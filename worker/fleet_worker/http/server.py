@@ -12,23 +12,6 @@ import uvicorn
 from fleet_worker.http.asgi import App
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address and does not listen yet.
-
-    It is bound before the engine starts, so that an address in use fails at once and not after minutes
-    of loading.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((host, port))
-    except OSError:
-        bound.close()
-        raise
-    return bound
-
-
 class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn has no types where ours are checked
     """Does not install signal handlers, because the process has its own."""
 

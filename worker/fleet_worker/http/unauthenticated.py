@@ -29,15 +29,23 @@ class Latched(Protocol):
 class Probes:
     """Answers the kubelet."""
 
-    def __init__(self, agent: Latched, problem: Callable[[], str | None]) -> None:
+    def __init__(
+        self,
+        agent: Latched,
+        problem: Callable[[], str | None],
+        *,
+        listens: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Make probes.
 
         Args:
             agent: Tells whether the latch is open.
             problem: Why the process should be restarted, or None.
+            listens: Whether clients can connect to the public port.
         """
         self._agent = agent
         self._problem = problem
+        self._listens = listens
 
     @property
     def problem(self) -> str | None:
@@ -52,6 +60,8 @@ class Probes:
         else:
             # A pause holds requests and keeps the worker ready: its endpoints must not churn.
             good, text = self._agent.is_open, str(self._agent.phase)
+            if good and not self._listens():
+                good, text = False, "the public port does not listen yet"
         await answer(send, 200 if good else 503, text.encode() + b"\n", b"text/plain")
 
 

@@ -15,6 +15,7 @@ from fleet_worker import logs
 from fleet_worker.engine import platform
 from fleet_worker.engine.required_names import SERVER_MODULE, UnsupportedEngineError
 from fleet_worker.errors import Refusal
+from fleet_worker.http.sockets import EVERY, every_address
 from fleet_worker.process.command import Public, engine_arguments, is_parallel, prepared_environment
 from fleet_worker.process.ending import ENDING, FAILED, SIGTERM, end_now
 from fleet_worker.process.handover import hand_over
@@ -52,7 +53,7 @@ def serve(arguments: argparse.Namespace) -> int:
         sys.argv = [
             "vllm",
             *engine_arguments(
-                public=Public(settings.host, settings.port, settings.served_model_name),
+                public=Public(public_host(settings.host), settings.port, settings.served_model_name),
                 weights=prepared.weights,
                 model=prepared.model,
                 log_format=settings.log_format,
@@ -66,6 +67,11 @@ def serve(arguments: argparse.Namespace) -> int:
     except (UnsupportedEngineError, Refusal, OSError) as error:
         _LOG.error("cannot start: %s", error)
     return FAILED
+
+
+def public_host(host: str) -> str:
+    """Return vLLM's name of the address of the public port, which binds it by itself."""
+    return every_address() if host == EVERY else host
 
 
 def _become_server() -> int:

@@ -27,6 +27,7 @@ from fleet_worker.checkpoint.tied import check_tied
 from fleet_worker.engine import platform
 from fleet_worker.engine.required_names import check_engine
 from fleet_worker.errors import Refusal
+from fleet_worker.http.sockets import bound_socket
 from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.logs import fields
 from fleet_worker.process.command import AdapterRoom
@@ -186,8 +187,6 @@ def _check_label(label: str, name: str) -> None:
 
 
 def _bind(name: str, host: str, port: int) -> socket.socket:
-    from fleet_worker.http.server import bound_socket  # noqa: PLC0415 - imports uvicorn
-
     try:
         return bound_socket(host, port)
     except OSError as error:

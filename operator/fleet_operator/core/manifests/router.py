@@ -24,6 +24,15 @@ CHECKS_PER_SECOND = 200
 REQUEST_SECONDS = 86_400
 """Until the end of a reply. After half an hour, the router's own limit, it cuts a stream, and begins any
 other generation again, up to five times."""
+_ALL = "::"
+"""All addresses of both families, if the kernel has IPv6."""
+_START = (
+    "import os, socket, sys; "
+    f'every = "{_ALL}" if socket.has_dualstack_ipv6() else "0.0.0.0"; '
+    f'given = [every if word == "{_ALL}" else word for word in sys.argv[1:]]; '
+    'os.execvp("vllm-router", ["vllm-router", *given])'
+)
+"""Starts the router, which cannot listen on an address that its kernel does not have."""
 _CONTAINER = "router"
 _POLICIES: dict[RouterPolicy, str] = {
     "StickyLeastLoaded": "sticky_least_loaded",
@@ -67,7 +76,7 @@ def arguments(router: Router, urls: list[str], port: int) -> list[str]:
     """Returns the arguments of the program `vllm-router`."""
     seconds = max(1, -(-len(urls) // CHECKS_PER_SECOND))
     return [
-        *("--host", "0.0.0.0", "--port", str(port)),
+        *("--host", _ALL, "--port", str(port)),
         *("--policy", _POLICIES[router.policy]),
         *("--health-check-endpoint", READY_PATH),
         *("--health-check-interval-secs", str(seconds)),
@@ -77,7 +86,7 @@ def arguments(router: Router, urls: list[str], port: int) -> list[str]:
         # It would keep a worker out for a minute after it is good again. Readiness decides alone.
         "--disable-circuit-breaker",
         *("--request-timeout-secs", str(REQUEST_SECONDS)),
-        *("--prometheus-host", "0.0.0.0", "--prometheus-port", str(METRICS_PORT)),
+        *("--prometheus-host", _ALL, "--prometheus-port", str(METRICS_PORT)),
         "--worker-urls",
         *urls,
     ]
@@ -88,7 +97,7 @@ def _deployment(observed: FleetObserved, router: Router) -> dict[str, Any]:
     container = {
         "name": _CONTAINER,
         "image": router.image,
-        "command": ["vllm-router"],
+        "command": ["python3", "-c", _START],
         "args": arguments(router, worker_urls(observed), port),
         "ports": [
             {"name": "http", "containerPort": port},

@@ -40,10 +40,10 @@ def worker_container(observed: FleetObserved, default_image: str) -> dict[str, A
         "securityContext": hardened_container() | {"readOnlyRootFilesystem": True},
         # The conditions of the fleet show the last log lines, which say why the worker ended.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "startupProbe": _probe(spec, protocol.LIVE_PATH, 1, START_LIMIT_SECONDS),
-        "livenessProbe": _probe(spec, protocol.LIVE_PATH, 10, 3) | {"timeoutSeconds": 5},
+        "startupProbe": _probe(spec.serving.admin_port, protocol.LIVE_PATH, 1, START_LIMIT_SECONDS),
+        "livenessProbe": _probe(spec.serving.admin_port, protocol.LIVE_PATH, 10, 3) | {"timeoutSeconds": 5},
         # Two failures are enough, but a worker on a busy machine has 5 s to answer.
-        "readinessProbe": _probe(spec, protocol.READY_PATH, 1, 2) | {"timeoutSeconds": 5},
+        "readinessProbe": _readiness(spec) | {"timeoutSeconds": 5},
         "lifecycle": {"preStop": {"exec": {"command": ["python3", "-m", "fleet_worker", "drain"]}}},
         "volumeMounts": [
             *mounts(spec),
@@ -64,7 +64,7 @@ def _arguments(spec: FleetSpec) -> list[str]:
         "--admin-port",
         str(spec.serving.admin_port),
         "--metrics-host",
-        f"$({protocol.ENV_ADMIN_HOST})",
+        "*",
         "--metrics-port",
         str(spec.serving.metrics_port),
     ]
@@ -140,9 +140,17 @@ def _own_field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _probe(spec: FleetSpec, path: str, period_seconds: int, failures: int) -> dict[str, Any]:
+def _readiness(spec: FleetSpec) -> dict[str, Any]:
+    """Of the port that clients use, at the address of the pod. The fleet may have it serve TLS."""
+    probe = _probe(spec.serving.port, protocol.READY_PATH, 1, 2)
+    if any(argument.startswith("--ssl-certfile") for argument in spec.engine.args):
+        probe["httpGet"]["scheme"] = "HTTPS"
+    return probe
+
+
+def _probe(port: int, path: str, period_seconds: int, failures: int) -> dict[str, Any]:
     return {
-        "httpGet": {"path": path, "port": spec.serving.admin_port},
+        "httpGet": {"path": path, "port": port},
         "periodSeconds": period_seconds,
         "failureThreshold": failures,
     }

@@ -174,6 +174,16 @@ async def test_readiness_follows_the_latch_and_names_the_phase(admin: OperatorPo
     assert await ready() == (503, "joining")
 
 
+async def test_a_worker_is_not_ready_before_clients_can_connect(admin: OperatorPort) -> None:
+    """The operator may open the latch before vLLM's server takes connections."""
+    admin.listens = False
+    assert (await admin.client.get("/readyz")).status_code == 503
+    assert (await admin.client.get("/livez")).status_code == 200
+    admin.listens = True
+
+    assert (await admin.client.get("/readyz")).status_code == 200
+
+
 async def test_liveness_follows_the_engine(admin: OperatorPort) -> None:
     assert (await admin.client.get("/livez")).status_code == 200
     admin.problem = "the engine has not answered for 99 s"

@@ -126,7 +126,7 @@ def test_arguments_after_the_dashes_are_vllms(monkeypatch: pytest.MonkeyPatch) -
     (parsed,) = seen
     assert parsed.engine_arguments == ["--port=1", "--x"]
     assert parsed.weights_root == ["/a", "/b"]
-    assert (parsed.host, parsed.port) == ("0.0.0.0", 8000)
+    assert (parsed.host, parsed.port) == ("*", 8000)
     assert (parsed.admin_host, parsed.admin_port) == ("127.0.0.1", 8081)
 
 
