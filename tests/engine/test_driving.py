@@ -9,6 +9,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 from tests.engine.conftest import Weights
+from tests.support.families import IPV4, IPV6, needs_ipv6, url_of
 from tests.support.waiting import eventually
 from tests.support.worker import REPLY_SECONDS, TOKEN, WorkerProcess
 
@@ -42,6 +43,21 @@ def test_without_the_token_every_route_but_the_probes_is_shut(
     assert state.json()["state"] is None
     assert probes == [200, 200]
     assert worker.state()["phase"] == "serving"
+
+
+@needs_ipv6
+def test_clients_and_scrapers_connect_to_addresses_of_both_families(worker: WorkerProcess) -> None:
+    pages = [(worker.port, "/v1/models"), (worker.port, "/readyz"), (worker.metrics_port, "/metrics")]
+    with httpx.Client(trust_env=False) as client:
+        found = [
+            client.get(url_of(address, port) + path).status_code
+            for address in (IPV4, IPV6)
+            for port, path in pages
+        ]
+        with pytest.raises(httpx.ConnectError):
+            client.get(url_of(IPV6, worker.admin_port))
+
+    assert found == [200] * 6
 
 
 def test_the_token_is_exchanged_without_a_restart(worker: WorkerProcess) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.support.fake_cluster import FakeCluster
+from tests.support.families import url_of
 
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.main import build
@@ -43,12 +44,12 @@ class RlApi:
 
 
 @asynccontextmanager
-async def rl_api() -> AsyncIterator[RlApi]:
-    """The RL API with fleet `policy` in namespace `rl`."""
+async def rl_api(address: str = "127.0.0.1") -> AsyncIterator[RlApi]:
+    """The RL API with fleet `policy` in namespace `rl`, at an address of the loopback."""
     made = RlApi()
     settings = parse_settings(["--requests-per-second=10000"])
     app = build(settings, made.cluster, Lifecycle(), Metrics())
     app.middlewares.insert(0, made.between)
-    async with TestServer(app) as server:
-        made.url = str(server.make_url("/"))
+    async with TestServer(app, host=address) as server:
+        made.url = url_of(address, server.port or 0)
         yield made

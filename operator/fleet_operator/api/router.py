@@ -24,7 +24,7 @@ class Router(Resource):
     """`vllm-router` before the workers.
 
     Fields:
-        image: holds the program `vllm-router`.
+        image: holds the programs `vllm-router` and `python3`.
         replicas: each keeps sessions of its own.
     """
 

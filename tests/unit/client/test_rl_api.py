@@ -13,8 +13,10 @@ import pytest
 from aiohttp import web
 from tests.support.fake_cluster import READER, TRAINER
 from tests.support.fake_objects import TIME, condition, patches
+from tests.support.families import IPV6, needs_ipv6
 from tests.support.pages import ROOT, blocks
 from tests.support.rl_api import RlApi as Api
+from tests.support.rl_api import rl_api
 
 from free_ports import free_port
 from rlfleet import (
@@ -103,6 +105,15 @@ async def test_files_that_no_worker_finds_are_refused(
         await call(api, "publish", "43")
     with pytest.raises(TimedOut):
         await call(api, "publish", "43", wait_for_files=True, timeout_seconds=0.5)
+
+
+@needs_ipv6
+async def test_the_url_may_have_an_address_of_ipv6(call: Use) -> None:
+    async with rl_api(IPV6) as api:
+        rollout = await call(api, "publish", "43", path="/weights/step_43")
+
+    assert rollout.applied
+    assert "[::1]" in api.url
 
 
 async def test_a_rollout_is_part_of_the_trace_of_its_own_publication_only(
