@@ -174,7 +174,7 @@ class Gate:
         try:
             if scope["path"] == ABORT_ROUTE:
                 agent.held.abort(_aborted_in(body))
-            elif agent.holds:
+            elif agent.holds and scope["method"] == "POST":
                 if not await wait_out_pause(agent, scope, body, receive):
                     _check_open(keeper)
                 if not demand.is_any:
