@@ -47,7 +47,11 @@ def test_without_the_token_every_route_but_the_probes_is_shut(
 
 @needs_ipv6
 def test_clients_and_scrapers_connect_to_addresses_of_both_families(worker: WorkerProcess) -> None:
-    pages = [(worker.port, "/v1/models"), (worker.port, "/readyz"), (worker.metrics_port, "/metrics")]
+    pages = [
+        (worker.port, "/v1/models"),
+        (worker.port, "/readyz"),
+        (worker.metrics_port, "/metrics"),
+    ]
     with httpx.Client(trust_env=False) as client:
         found = [
             client.get(url_of(address, port) + path).status_code

@@ -237,7 +237,11 @@ def test_a_trainer_that_resumes_and_sends_a_version_again_gives_it_another_run(
     headers = replies[0].headers
     assert (headers["x-weight-run-start"], headers["x-weight-run-end"]) == (first, second)
     body = token_request([1, 2, 3], max_tokens=2)
-    for demanded, status in (({}, 200), ({"x-weight-run": second}, 200), ({"x-weight-run": first}, 409)):
+    for demanded, status in (
+        ({}, 200),
+        ({"x-weight-run": second}, 200),
+        ({"x-weight-run": first}, 409),
+    ):
         exact = {"x-weight-version-exact": label, **demanded}
         reply = run.worker.public.post("/inference/v1/generate", json=body, headers=exact)
         assert reply.status_code == status, demanded

@@ -380,7 +380,9 @@ def test_a_completion_without_tokens_has_empty_lists(worker: WorkerProcess, home
         thread.start()
         eventually(lambda n=requests: worker.state()["requests_running"] == n)
     for name, thread in (("chatcmpl-mine", second), ("generate-tokens-busy", first)):
-        must_abort = worker.public.post("/inference/v1/abort_requests", json={"request_ids": [name]})
+        must_abort = worker.public.post(
+            "/inference/v1/abort_requests", json={"request_ids": [name]}
+        )
         assert must_abort.status_code == 200
         thread.join(timeout=REPLY_SECONDS)
 

@@ -344,7 +344,9 @@ def one_misses_a_version_that_is_sent_again(trainer: FakeTrainer) -> None:
     if fleet.replicas > 2 and len(groups) > 1:
         fleet.fail(9, f"version {trainer.number} of {' and of '.join(map(str, groups))} is served")
     if fleet.replicas == 2 and fleet.stalled is None:
-        fleet.fail(9, f"version {trainer.number} came in two groups, and Stalled does not report it")
+        fleet.fail(
+            9, f"version {trainer.number} came in two groups, and Stalled does not report it"
+        )
     trainer.update()
 
 

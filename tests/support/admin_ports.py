@@ -34,9 +34,7 @@ class OperatorPort:
         self.app = AdminApp(
             [operator_api(harness.agent, lambda: harness.state, self.drain)],
             guard=Guard(BearerFile(token_file), pod_uid="uid-0", instance="i"),
-            probes=Probes(
-                harness.agent, lambda: self.problem, listens=lambda: self.listens
-            ),
+            probes=Probes(harness.agent, lambda: self.problem, listens=lambda: self.listens),
             on_refused=self.refused.append,
         )
         self.client = httpx.AsyncClient(

@@ -132,10 +132,8 @@ OBJECT_NAMES = (
     "vllm.distributed.weight_transfer.m2n_engine:M2NWeightTransferEngine.model_update_group",
     "vllm.distributed.device_communicators.pynccl:PyNcclCommunicator.unique_id",
 )
-"""Attributes of objects, by the class that sets them.
-
-`check_objects` and `check_engine` check the first ones. Without those of LoRA each load of an adapter
-fails. Without those of NCCL the workers of a group do not agree on its run.
+"""Attributes of objects, by the class that sets them. `check_objects` and `check_engine` check the first.
+Without those of LoRA no adapter can be loaded. Without NCCL's, the workers of a group have different runs.
 """
 
 CONFIGURATION_NAMES = (

@@ -18,7 +18,7 @@ from fleet_worker.gateway.routes import Access, access_of, dialect_of, stamps_it
 from fleet_worker.gateway.sessions import session_of
 from fleet_worker.gateway.table import Translations
 from fleet_worker.gateway.translation import Forward, Reply
-from fleet_worker.gateway.waiting import wait_out_pause
+from fleet_worker.gateway.waiting import aborted_in, wait_out_pause
 from fleet_worker.http.asgi import (
     GO_ELSEWHERE,
     RETRY_SOON,
@@ -173,7 +173,7 @@ class Gate:
         agent.quiescence.inside += 1
         try:
             if scope["path"] == ABORT_ROUTE:
-                agent.held.abort(_aborted_in(body))
+                agent.held.abort(aborted_in(body))
             elif agent.holds and scope["method"] == "POST":
                 if not await wait_out_pause(agent, scope, body, receive):
                     _check_open(keeper)
@@ -236,12 +236,6 @@ def _check_open(keeper: GateKeeper) -> None:
     headers = [RETRY_SOON, GO_ELSEWHERE]
     message = f"this worker is {agent.phase}"
     raise WireError(429, message, kind="WorkerClosedError", headers=headers)
-
-
-def _aborted_in(body: bytes) -> list[str]:
-    """The ids that a call aborts."""
-    ids = (object_of(body) or {}).get("request_ids")
-    return [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else []
 
 
 def _name_for(keeper: GateKeeper, body: bytes) -> WeightName | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from fleet_worker.http.asgi import (
     ClientGoneError,
@@ -45,7 +46,8 @@ async def _outcome(worker: Worker, scope: Scope, body: bytes, receive: Receive) 
     gone = asyncio.ensure_future(receive())
     try:
         with worker.held.place(_ids_of(scope, body)) as end:
-            await asyncio.wait({gone, end}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {gone, end}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not end.done():
                 raise ClientGoneError
             return end.result()
@@ -55,5 +57,14 @@ async def _outcome(worker: Worker, scope: Scope, body: bytes, receive: Receive) 
 
 def _ids_of(scope: Scope, body: bytes) -> set[str]:
     """The ids by which a client may abort the request."""
-    found = {header_of(scope["headers"], b"x-request-id"), (object_of(body) or {}).get("request_id")}
+    found = {
+        header_of(scope["headers"], b"x-request-id"),
+        (object_of(body) or {}).get("request_id"),
+    }
     return {each for each in found if isinstance(each, str)}
+
+
+def aborted_in(body: bytes) -> list[str]:
+    """Return the ids that a client aborts, by the body of its call."""
+    ids = (object_of(body) or {}).get("request_ids")
+    return [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else []

@@ -1,7 +1,7 @@
 """Requests that arrive during a pause. They wait in front of the engine, in every mode of the pause.
 
-Inside the engine a later call could end them without a token: a repeated pause of mode `abort` ends all
-requests that the engine has, and vLLM 0.33 refuses new ones during such a pause.
+Inside the engine a later call could end them without a token. A repeated pause of mode `abort` ends all
+requests that the engine has. And vLLM 0.33 refuses new ones during such a pause.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _REMEMBERED = 1024
 
 
 class Outcome(Enum):
-    """What ends the wait of a request."""
+    """The end of a request's wait."""
 
     LET_IN = "let in"
     """The worker generates again."""

@@ -53,7 +53,9 @@ def serve(arguments: argparse.Namespace) -> int:
         sys.argv = [
             "vllm",
             *engine_arguments(
-                public=Public(public_host(settings.host), settings.port, settings.served_model_name),
+                public=Public(
+                    public_host(settings.host), settings.port, settings.served_model_name
+                ),
                 weights=prepared.weights,
                 model=prepared.model,
                 log_format=settings.log_format,

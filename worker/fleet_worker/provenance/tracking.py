@@ -210,7 +210,9 @@ def tracked(
             )
         outputs = generate(prompt, sampling_params, request_id, **options)
         tokens = _current.get()
-        generation = tokens.begin(prompt, sampling_params, request_id) if tokens is not None else None
+        generation = (
+            tokens.begin(prompt, sampling_params, request_id) if tokens is not None else None
+        )
         return _seen(outputs, names, tokens, generation, is_drained)
 
     return watched

@@ -41,7 +41,8 @@ def worker_container(observed: FleetObserved, default_image: str) -> dict[str, A
         # The conditions of the fleet show the last log lines, which say why the worker ended.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "startupProbe": _probe(spec.serving.admin_port, protocol.LIVE_PATH, 1, START_LIMIT_SECONDS),
-        "livenessProbe": _probe(spec.serving.admin_port, protocol.LIVE_PATH, 10, 3) | {"timeoutSeconds": 5},
+        "livenessProbe": _probe(spec.serving.admin_port, protocol.LIVE_PATH, 10, 3)
+        | {"timeoutSeconds": 5},
         # Two failures are enough, but a worker on a busy machine has 5 s to answer.
         "readinessProbe": _readiness(spec) | {"timeoutSeconds": 5},
         "lifecycle": {"preStop": {"exec": {"command": ["python3", "-m", "fleet_worker", "drain"]}}},

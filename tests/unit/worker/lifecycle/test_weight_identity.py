@@ -168,7 +168,9 @@ async def test_a_staged_version_is_not_loaded_once_its_label_names_other_weights
     other = {"digest": staged.digest, "holder": HOLDER}
     assert (await refused(serving.load("43", **other))).reason is Reason.VERSION_REUSED
     await serving.resume("43", holder=HOLDER)
-    assert (await refused(serving.apply("43", digest=staged.digest))).reason is Reason.VERSION_REUSED
+    assert (
+        await refused(serving.apply("43", digest=staged.digest))
+    ).reason is Reason.VERSION_REUSED
     assert serving.state.digest == loaded
 
 

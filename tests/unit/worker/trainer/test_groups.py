@@ -250,7 +250,7 @@ async def test_an_invalid_name_at_the_end_leaves_the_update_open_for_another_one
     assert serving.agent.name == WeightName("41", run)
 
 
-async def test_a_group_that_cannot_be_joined_is_no_run(serving: WorkerHarness) -> None:
+async def test_a_join_that_fails_leaves_no_run(serving: WorkerHarness) -> None:
     sender = Sender.of(serving)
     await sender.join()
     serving.engine.failures["join_transfer"] = [touched()]
