@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +196,25 @@ def test_a_stream_that_is_aborted_carries_the_spans_of_its_tokens(
     assert 0 < span["end"] < LONG
 
 
+def test_no_route_gives_a_reply_without_tokens(worker: WorkerProcess, home: str) -> None:
+    """All places are taken, so none of these requests has a token when the pause ends them."""
+    path, body = _tokens(max_tokens=LONG, n=16)
+    routes = [_tokens, _completion, _chat, _messages, _responses]
+    asked = [route(max_tokens=5, stream=stream) for route in routes for stream in (False, True)]
+    with ExitStack() as running:
+        running.enter_context(_running(worker, path, body, requests=16))
+        worker.wait_until_generating(16)
+        waiting = [
+            running.enter_context(_running(worker, *each, requests=17 + number, begun=False))
+            for number, each in enumerate(asked)
+        ]
+        worker.must("pause", mode="abort", lease_seconds=60)
+
+    found = [(reply.status_code, reply.headers.get("retry-after")) for (reply,) in waiting]
+    assert found == [(429, "1")] * len(asked)
+    assert all(reply.json()["error"]["type"] == "RequestEndedError" for (reply,) in waiting)
+
+
 def _spans_in(value: Any) -> Iterator[Any]:
     """All lists of spans in an event, at any depth."""
     if isinstance(value, dict):
@@ -239,9 +258,12 @@ def test_no_reply_was_ever_without_a_label(worker: WorkerProcess) -> None:
 
 @contextmanager
 def _running(
-    worker: WorkerProcess, path: str, body: Body, *, requests: int
+    worker: WorkerProcess, path: str, body: Body, *, requests: int, begun: bool = True
 ) -> Iterator[list[httpx.Response]]:
-    """A request in flight while the block runs; its reply is there when the block has ended."""
+    """A request in flight while the block runs; its reply is there when the block has ended.
+
+    `begun`: it has tokens when the block begins, unless the worker is paused.
+    """
     replies: list[httpx.Response] = []
     thread = threading.Thread(target=lambda: replies.append(worker.public.post(path, json=body)))
 
@@ -251,7 +273,7 @@ def _running(
 
     thread.start()
     eventually(is_inside)
-    if worker.state()["phase"] == "serving":
+    if begun and worker.state()["phase"] == "serving":
         worker.wait_until_generating(requests)
     yield replies
     thread.join(timeout=REPLY_SECONDS)
