@@ -56,7 +56,13 @@ def label_checks(tokens: dict[Weights, int], pinned: Sequence[PinnedWeights]) ->
         subject = f"{weights.words} ({plural(number, 'token')})"
         found = digests.get((weights.run_id, weights.version), [])
         known = " and ".join(found)
-        if not found:
+        if not found and weights.digest is None:
+            message = (
+                "the weights came over a collective: they have no digest that could be compared"
+            )
+            remedy = "name them by run and version; no two process groups have the same run"
+            yield Check(subject=subject, result=Result.WARN, message=message, remedy=remedy)
+        elif not found:
             message = "the fleet has no record of this version; it keeps the last 100"
             yield Check(subject=subject, result=Result.WARN, message=message, remedy=_LOOK)
         elif weights.digest is None:

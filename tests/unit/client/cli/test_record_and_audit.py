@@ -80,10 +80,11 @@ def test_an_incomplete_reply_is_named_and_the_others_are_recorded(tmp_path: Path
         ([reply(), reply("7", run_id="run-8")], 0, "ok"),
         ([reply(digest="5" * 12)], CHECKS_FAILED, "other bytes"),
         ([reply(digest=None)], 0, "the label has no digest"),
+        ([reply("41", digest=None, run_id="group-3fa9c1d04b2e")], 0, "came over a collective"),
         ([reply("99")], 0, "no record of this version"),
         ([reply("7")], 0, "no record of this version"),
     ],
-    ids=["agree", "other bytes", "no digest", "unknown", "another run"],
+    ids=["agree", "other bytes", "no digest", "collective", "unknown", "another run"],
 )
 def test_labels_are_compared_with_the_digests_of_the_fleet(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replies: Any, code: int, words: str

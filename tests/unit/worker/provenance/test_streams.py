@@ -516,7 +516,8 @@ def test_a_prompt_with_images_is_known_in_each_form_of_vllm(
     prompt: Any, *, has_media: bool
 ) -> None:
     assert (
-        Tokens(WeightNames(), lambda: None, KeptCache()).begin(prompt, None).has_media is has_media
+        Tokens(WeightNames(), lambda: None, KeptCache()).begin(prompt, None, "").has_media
+        is has_media
     )
 
 
@@ -536,7 +537,7 @@ def test_a_choice_whose_labels_do_not_cover_its_tokens_is_counted(
 ) -> None:
     tokens = Tokens(WeightNames(), lambda: WeightName("1"), KeptCache())
     sampling = SimpleNamespace(n=2, output_kind=SimpleNamespace(name=kind))
-    generation, is_delta = tokens.begin({}, sampling), kind == "DELTA"
+    generation, is_delta = tokens.begin({}, sampling, "x"), kind == "DELTA"
     totals = {0: 0, 1: 0}
     for index, count in deltas:
         totals[index] += count
