@@ -90,6 +90,7 @@ WORKER_NAMES = (
 )
 """Names to check on the engine's worker object, whose classes depend on the device."""
 
+_EMBEDDING = "vllm.model_executor.layers.vocab_parallel_embedding"
 _MLA = "vllm.model_executor.layers.attention.mla_attention"
 _RELOAD = "vllm.model_executor.model_loader.reload"
 ENGINE_NAMES = (
@@ -106,11 +107,7 @@ ENGINE_NAMES = (
         "UnquantizedFusedMoEMethod.process_weights_after_loading",
         ("layer",),
     ),
-    Name(
-        "vllm.model_executor.layers.vocab_parallel_embedding",
-        "UnquantizedEmbeddingMethod.process_weights_after_loading",
-        ("layer",),
-    ),
+    Name(_EMBEDDING, "UnquantizedEmbeddingMethod.process_weights_after_loading", ("layer",)),
     Name(_MLA, "MLAAttention", ("kv_b_proj",)),
     Name(_MLA, "MLAAttention.process_weights_after_loading", ("act_dtype",)),
     Name("vllm.model_executor.layers.mamba.abstract", "MambaBase"),

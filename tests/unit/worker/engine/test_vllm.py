@@ -142,7 +142,7 @@ async def test_all_processes_of_an_engine_are_in_one_group(
     client.answers["rlfleet_group"] = drawn
 
     assert await engine.join_transfer({"world_size": 3}) == found
-    assert client.calls[0] == ("init_weight_transfer_engine", {"init_info": {"world_size": 3}})
+    assert ("init_weight_transfer_engine", {"init_info": {"world_size": 3}}) in client.calls
 
 
 async def test_an_update_over_a_collective_is_compared_with_the_sample_before_it(
