@@ -308,5 +308,7 @@ def token_request(prompt: Sequence[int], **sampling: Any) -> dict[str, Any]:
 
 def events_of(text: str) -> list[dict[str, Any]]:
     """The JSON events of a stream."""
-    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    # Not `splitlines`, which also splits at line ends of Unicode inside of the texts.
+    events = [line for line in text.split("\n") if line.startswith("data: ")]
+    lines = [event.removeprefix("data: ") for event in events]
     return [json.loads(line) for line in lines if line != "[DONE]"]
