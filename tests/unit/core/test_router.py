@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.support.builders import FLEET_UID, NOW, make_fleet, make_worker
+from tests.support.programs import written_by
 
 from fleet_operator.api import names
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
@@ -164,9 +164,8 @@ def test_a_router_listens_on_the_addresses_of_all_families_that_its_kernel_has(
     start = f"import socket; socket.has_dualstack_ipv6 = lambda: {dual}; {start}"
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = [python, flag, start, *container["args"]]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    given = written_by(command, env=environment).splitlines()
 
-    given = done.stdout.splitlines()
     hosts = [given[given.index(name) + 1] for name in ("--host", "--prometheus-host")]
     assert hosts == [host, host]
     assert len(given) == len(container["args"])
