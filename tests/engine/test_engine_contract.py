@@ -11,10 +11,10 @@ import pytest
 from tests.engine.scripts import output_of
 from tests.engine.test_public_port import CONTROL_ROUTES
 from tests.support.environments import engine_environment, worker_python
+from tests.support.layouts import READ, write_layout
 from tests.support.programs import written_by
 
 import vllm_names
-from fleet_worker.checkpoint.format import started_files
 from fleet_worker.gateway.routes import Access, access_of
 from fleet_worker.protocol import OWNED_ENGINE_FLAGS
 from fleet_worker.protocol.flags import refused_flags
@@ -36,15 +36,37 @@ _START = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
 from pathlib import Path
+from tempfile import mkdtemp
+from transformers.modeling_utils import _get_resolved_checkpoint_files
 from vllm.config.load import LoadConfig
+from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-loader, found = DefaultModelLoader(LoadConfig(load_format="safetensors")), []
+from fleet_worker.checkpoint.links import link_weights
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.engine.start_digests import LOAD_FORMAT, write_digests
+from fleet_worker.engine.start_loader import register
+register()
+loader, found = get_model_loader(LoadConfig(load_format=LOAD_FORMAT)), []
 for directory in sys.argv[1:]:
-    _, files, *_ = loader._prepare_weights(directory, None, None, True, None)
-    found.append(sorted(Path(file).name for file in files))
+    checkpoint, made = open_checkpoint(directory, None), Path(mkdtemp())
+    checkpoint.hashes(lambda: None)
+    link_weights(checkpoint, made)
+    write_digests(made, checkpoint.tensor_digests())
+    theirs, _ = _get_resolved_checkpoint_files(str(made), None, None, True, None, False)
+    def read():
+        source = DefaultModelLoader.Source(str(made), None, prefix="model.")
+        return sorted((name, tensor.tolist()) for name, tensor in loader._get_weights_iterator(source))
+    before = read()
+    for file in checkpoint.files:
+        Path(directory, file.name).write_bytes(file.read(0, file.state.size - 1) + b"9")
+    try:
+        after = read()
+    except Exception as error:
+        after = getattr(error, "reason", type(error).__name__)
+    names = sorted({Path(each).resolve().name for each in theirs})
+    found.append({"transformers": names, "read": before, "after": after})
 print("result " + json.dumps(found))
 """
-_INDEX = "model.safetensors.index.json"
 
 _CONFIGURE = """
 import json, sys, warnings
@@ -122,20 +144,20 @@ def test_the_installed_sources_have_every_name_that_the_worker_uses() -> None:
     assert vllm_names.missing({"names": known}) == []
 
 
-def test_the_engine_starts_on_the_files_that_the_worker_expects(tmp_path: Path) -> None:
-    several = ["model.safetensors", "model_ema.safetensors", ".hidden.safetensors", "a.pt", "b.bin"]
-    sharded = ["model-2.safetensors", "model-10.safetensors", "consolidated.safetensors", _INDEX]
-    cases = {"several": (several, set()), "sharded": (sharded, {*sharded[:2], _INDEX})}
-    for name, (files, opened) in cases.items():
-        (tmp_path / name).mkdir()
-        for file in files:
-            (tmp_path / name / file).touch()
-        if _INDEX in opened:
-            index = {"weight_map": {file: file for file in opened - {_INDEX}}}
-            (tmp_path / name / _INDEX).write_text(json.dumps(index))
+def test_every_library_reads_the_one_set_of_weights_and_the_engine_only_its_digested_bytes(
+    tmp_path: Path,
+) -> None:
+    layouts = list(READ.values())
+    for number, (files, more, _) in enumerate(layouts):
+        write_layout(tmp_path / str(number), files, **more)
+    found = output_of(_START, *(str(tmp_path / str(number)) for number in range(len(layouts))))
 
-    found = output_of(_START, *(str(tmp_path / name) for name in cases))
-    assert found == [sorted(started_files(files, opened)) for files, opened in cases.values()]
+    for (_, _, read), seen in zip(layouts, found, strict=True):
+        weights = sorted(name for name in read if name.endswith(".safetensors"))
+        assert seen["transformers"] == weights
+        assert [tensor for _, tensor in seen["read"]] == [[ord("1")]] * len(weights)
+        assert all(name.startswith("model.") for name, _ in seen["read"])
+        assert seen["after"] == "CheckpointChanged"
 
 
 @pytest.mark.parametrize("owned", OWNED_ENGINE_FLAGS, ids=lambda owned: owned.flag)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.digests import tensor_digest
 from fleet_worker.engine.effect import Effect
 from fleet_worker.engine.records import Checksum, EngineAdapter, Position
 from fleet_worker.errors import EngineFailure
@@ -83,6 +84,9 @@ class FakeEngine:
     async def load(self, checkpoint: Checkpoint) -> None:
         assert self.paused, "weights may only change while nothing generates"
         await self._do("load", f"load {checkpoint.path}")
+        self.weights = "half"
+        if not checkpoint.is_held and _digests_now(checkpoint) != checkpoint.tensor_digests():
+            raise EngineFailure("changed", touched=True, reason=Reason.CHECKPOINT_CHANGED)
         self.weights = checkpoint.path
         self.adapters.clear()  # as vLLM does
 
@@ -184,6 +188,17 @@ class FakeEngine:
             await gate.wait()
         if self.failures.get(name):
             raise self.failures[name].pop(0)
+
+
+def _digests_now(checkpoint: Checkpoint) -> dict[str, str]:
+    """Digests of the tensors in the files as they are now."""
+    digests = {}
+    for file in checkpoint.files:
+        for spec in checkpoint.specs[file.name]:
+            digest = tensor_digest(*spec.signature)
+            digest.update(file.read(spec.begin, spec.end - spec.begin))
+            digests[spec.name] = digest.hexdigest()
+    return digests
 
 
 def _unmarked(adapter: EngineAdapter) -> str:

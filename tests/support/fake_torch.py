@@ -147,6 +147,7 @@ def imported_over_fake_torch(name: str) -> Iterator[Any]:
         "fleet_worker.checkpoint.finite",
         "fleet_worker.engine.parameters",
         "fleet_worker.engine.file_tensors",
+        "fleet_worker.engine.start_loader",
         "fleet_worker.engine.extension",
     ]
     assert "torch" not in sys.modules, "with torch there is no need for a fake"

@@ -101,7 +101,7 @@ class Put:
             worker_extension_cls=EXTENSION,
             middleware=[GATE],
             enable_lora=False,
-            load_format="safetensors",
+            load_format="rlfleet",
             uds=None,
             api_key=["public-key"],
         )

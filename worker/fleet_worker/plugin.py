@@ -13,18 +13,16 @@ import os
 import signal
 import time
 from argparse import Namespace
-from functools import partial
 from typing import Any
 
 from prometheus_client import REGISTRY
 
 from fleet_worker.admin.app import AdminApp
 from fleet_worker.admin.guard import BearerFile, Guard
-from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.store_threads import StoreThreads
 from fleet_worker.drain_names import drain_seconds_of
 from fleet_worker.engine.limits import Limits
 from fleet_worker.engine.required_names import PLUGIN, check_objects
+from fleet_worker.engine.start_digests import LOAD_FORMAT
 from fleet_worker.engine.vllm import VllmEngine
 from fleet_worker.engine.vllm_facts import facts_of, unsafe_settings
 from fleet_worker.engine.vllm_requests import with_adapters
@@ -90,10 +88,6 @@ class EndpointPlugin:
         SIGTERM.release()
         _check_arguments(args, handover)
         _check_configuration(engine_client)
-        checkpoint = handover.initial.checkpoint
-        await StoreThreads().run(
-            partial(_check_files, checkpoint, args.model), store=f"of {checkpoint.path}"
-        )
         metrics = WorkerMetrics(REGISTRY)
         models = state.openai_serving_models
         check_objects(engine_client, models)
@@ -238,7 +232,7 @@ def _check_arguments(args: Namespace, handover: Handover) -> None:
             "worker_extension_cls": "fleet_worker.engine.extension.WorkerExtension",
             "middleware": ["fleet_worker.gateway.gate.Gate"],
             "enable_lora": True if handover.adapters.slots else None,
-            "load_format": "safetensors",
+            "load_format": LOAD_FORMAT,
             "uds": None,
         }.items()
         if (getattr(args, name, None) or None) != value
@@ -254,17 +248,6 @@ def _check_configuration(client: Any) -> None:
     """Fail on engine settings with which a label could name other weights."""
     if unsafe := unsafe_settings(client.vllm_config):
         raise RuntimeError(f"the worker does not support these vLLM settings: {'; '.join(unsafe)}")
-
-
-def _check_files(checkpoint: Checkpoint, started_on: str) -> None:
-    """Refuse if the engine may have other weights than the label says, because vLLM opens files by name.
-
-    The files may have been replaced, or others written next to them, after the checks before the start.
-    Nothing is written into a directory of links (`start_directory`).
-    """
-    checkpoint.check_same_on_disk(None)
-    if started_on == checkpoint.path:
-        checkpoint.check_start()
 
 
 async def _check_engine_names(client: Any) -> None:

@@ -122,6 +122,8 @@ class ConditionReason(StrEnum):
     """The length of a file differs from the length in its own header."""
     CHECKPOINT_MALFORMED = "CheckpointMalformed"
     """A file does not have the format of its name."""
+    CHECKPOINT_AMBIGUOUS = "CheckpointAmbiguous"
+    """The directory has two sets of weights, such as `model.safetensors` next to the shards of an index."""
     CHECKPOINT_NOT_FINITE = "CheckpointNotFinite"
     """A tensor holds NaN or infinity."""
     CHECKPOINT_MISMATCH = "CheckpointMismatch"

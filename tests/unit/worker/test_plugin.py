@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import shutil
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -22,14 +20,11 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.support import damage
 from tests.support.fake_modules import install
 from tests.support.fake_vllm_process import TOKEN, FakeUvicorn, Put
 from tests.support.tiny import BASE_DIGEST, tiny_rules
 from tests.support.waiting import soon
 
-from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.store_threads import StoreThreads
 from fleet_worker.engine.facts import Facts
 from fleet_worker.engine.required_names import UnsupportedEngineError
 from fleet_worker.errors import Refusal
@@ -238,46 +233,6 @@ async def test_a_prefix_cache_that_vllm_enabled_by_other_flags_fails_the_start(p
 
     assert put.client.calls == []
     assert not hasattr(put.state, STATE_ATTRIBUTE)
-
-
-async def test_weights_exchanged_during_the_engines_start_fail_the_start(put: Put) -> None:
-    path = Path(put.handover.initial.checkpoint.path)
-    damage.edit_tensors(path, lambda tensors: damage.fill(tensors, "embed.weight", 9.0))
-    with pytest.raises(Refusal) as refused:
-        await put.together()
-
-    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
-    assert put.client.calls == []
-
-
-async def test_weights_written_next_to_the_model_during_the_engines_start_fail_the_start(
-    put: Put,
-) -> None:
-    path = Path(put.handover.initial.checkpoint.path)
-    shutil.copy(path / damage.WEIGHTS, path / "model_ema.safetensors")
-    with pytest.raises(Refusal, match=r"model_ema\.safetensors"):
-        await put.together()
-
-    assert put.client.calls == []
-
-
-async def test_a_hanging_file_system_after_the_engines_start_ends_the_worker_with_a_reason(
-    put: Put, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hanging = threading.Event()
-    monkeypatch.setattr(StoreThreads.run, "__kwdefaults__", _impatient())
-    monkeypatch.setattr(Checkpoint, "check_same_on_disk", lambda *_: hanging.wait(5))
-    with pytest.raises(Refusal) as refused:
-        await put.together()
-    hanging.set()
-
-    assert refused.value.reason is Reason.SOURCE_UNREADABLE
-    assert put.handover.initial.checkpoint.path in refused.value.message
-    assert put.client.calls == []
-
-
-def _impatient() -> dict[str, Any]:
-    return {**(StoreThreads.run.__kwdefaults__ or {}), "within_seconds": 0.05}
 
 
 async def test_an_engine_without_a_required_name_fails_the_start(put: Put) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from fleet_worker.checkpoint.configuration import check_config, config_differences
-from fleet_worker.checkpoint.format import TensorSpec, all_tensors, check_index, weight_files
+from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Label, Labels, WeightName
 from fleet_worker.checkpoint.reference import check_tensors
+from fleet_worker.checkpoint.weight_sets import check_tensors_once, chosen_set
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.authority import PauseLease, check_holder, newest
 from fleet_worker.lifecycle.canary_report import (
@@ -227,9 +229,13 @@ def test_a_checkpoint_fits_if_names_types_and_shapes_match(
     assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
 
 
-@given(st.dictionaries(st.sampled_from(["x", "y"]), st.lists(st.sampled_from("abc"), max_size=3)))
+@given(
+    st.dictionaries(
+        st.sampled_from(["x.safetensors", "y.safetensors"]), st.sets(st.sampled_from("abc"))
+    )
+)
 def test_a_checkpoint_is_refused_unless_each_tensor_is_in_one_file(
-    held: dict[str, list[str]],
+    held: dict[str, set[str]],
 ) -> None:
     files = {
         file: [TensorSpec(name, "U8", (), 8, 9) for name in names] for file, names in held.items()
@@ -237,10 +243,12 @@ def test_a_checkpoint_is_refused_unless_each_tensor_is_in_one_file(
     every = [name for names in held.values() for name in names]
     if len(set(every)) < len(every):
         with pytest.raises(Refusal):
-            all_tensors(files)
+            check_tensors_once(None, files)
         return
-    assert sorted(all_tensors(files)) == sorted(every)
-    check_index({name: file for file, names in held.items() for name in names}, files)
+    check_tensors_once(None, files)
+    if every:
+        weight_map = {name: file for file, names in held.items() for name in names}
+        check_tensors_once(json.dumps({"weight_map": weight_map}).encode(), files)
 
 
 @given(
@@ -248,7 +256,7 @@ def test_a_checkpoint_is_refused_unless_each_tensor_is_in_one_file(
 )
 def test_weights_are_read_from_safetensors_only(names: set[str]) -> None:
     try:
-        chosen = weight_files(names, None)
+        chosen = chosen_set(names, None, {}).files
     except Refusal as refusal:
         assert not any(name.endswith(".safetensors") for name in names)
         pickled = refusal.reason is Reason.CHECKPOINT_MALFORMED

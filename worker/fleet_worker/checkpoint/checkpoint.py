@@ -5,21 +5,15 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from fleet_worker.checkpoint import memory
-from fleet_worker.checkpoint.files import FileState, OpenDirectory, OpenFile, Roots
-from fleet_worker.checkpoint.format import (
-    INDEX_FILE,
-    TensorSpec,
-    all_tensors,
-    has_other_weights,
-    started_files,
-)
+from fleet_worker.checkpoint.files import FileState, OpenFile, Roots
+from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Identity, digest_of
 from fleet_worker.checkpoint.reading import (
     FileContent,
@@ -29,8 +23,7 @@ from fleet_worker.checkpoint.reading import (
     inspect_nothing,
     read_files,
 )
-from fleet_worker.errors import Refusal
-from fleet_worker.protocol import Reason
+from fleet_worker.checkpoint.same_files import check_same_files
 
 
 @dataclass(slots=True)
@@ -64,7 +57,7 @@ class Checkpoint:
     @property
     def tensors(self) -> dict[str, TensorSpec]:
         """Tensor name → specification, over all files."""
-        return all_tensors(self.specs)
+        return {spec.name: spec for specs in self.specs.values() for spec in specs}
 
     @property
     def size_bytes(self) -> int:
@@ -79,12 +72,15 @@ class Checkpoint:
     @property
     def identity(self) -> Identity:
         """Identity of these files, without reading them."""
-        states = {file.name: file.state for file in self.files}
-        states |= {name: state for name, (state, _) in self.companions.items()}
-        return Identity(
-            self.path,
-            tuple((name, s.size, s.inode, s.modified_ns) for name, s in sorted(states.items())),
-        )
+        states = sorted(self._states.items())
+        files = tuple((name, s.size, s.inode, s.modified_ns) for name, s in states)
+        return Identity(self.path, files)
+
+    @property
+    def _states(self) -> dict[str, FileState]:
+        """Name → state of all files when they were opened."""
+        small = {name: state for name, (state, _) in self.companions.items()}
+        return small | {file.name: file.state for file in self.files}
 
     def read_all(
         self,
@@ -93,10 +89,10 @@ class Checkpoint:
         check_cancelled: Callable[[], None],
         inspect: Inspect = inspect_nothing,
     ) -> bool:
-        """Read all bytes once: check and digest them, and keep them in memory if they fit.
+        """Read all bytes: check and digest them, and keep them in memory if they fit.
 
-        The memory for all bytes is reserved before it is filled. If they exceed the budget, or if
-        another process takes the memory first, they only go through the page cache.
+        The memory for all bytes is reserved before it is filled. If another process takes it first, the
+        bytes are read again, without keeping them.
 
         Args:
             budget: Largest number of bytes to keep.
@@ -114,26 +110,13 @@ class Checkpoint:
             self._filling = {
                 file.name: memory.MemoryFile(file.name, file.state.size) for file in self.files
             }
-        filling = self._filling
-
-        def reserve() -> None:
-            try:
-                memory.reserve(filling.values(), check_cancelled)
-            except memory.NotEnoughMemoryError:
-                self.release()
-            except BaseException:
-                self.release()  # also wakes the threads that wait for memory
-                raise
-
+        read = partial(read_files, self.files, self.specs, inspect, check_cancelled)
         try:
-            self._content = read_files(
-                self.files,
-                self.specs,
-                inspect,
-                check_cancelled,
-                keep=filling,
-                meanwhile=reserve,
-            )
+            try:
+                reserve = partial(self._reserve, check_cancelled)
+                self._content = read(keep=self._filling, meanwhile=reserve)
+            except memory.NotEnoughMemoryError:
+                self._content = read(keep={})
             for file in self.files:
                 file.check_unchanged()
             if inspect is not inspect_nothing:
@@ -147,10 +130,21 @@ class Checkpoint:
         self.held, self._filling = self._filling, {}
         return bool(self.held)
 
+    def _reserve(self, check_cancelled: Callable[[], None]) -> None:
+        try:
+            memory.reserve(self._filling.values(), check_cancelled)
+        except BaseException:
+            self.release()  # also wakes the threads that wait for memory
+            raise
+
     def descriptor_of(self, file: OpenFile) -> int:
         """Return the descriptor to read a file from: its copy in memory, else the file."""
         held = self.held.get(file.name)
         return held.descriptor if held is not None else file.descriptor
+
+    def link_of(self, file: OpenFile) -> str:
+        """Return a path that leads to this very file, or its copy in memory, for all processes of the worker."""
+        return f"/proc/{os.getpid()}/fd/{self.descriptor_of(file)}"
 
     def digest(self, check_cancelled: Callable[[], None]) -> str:
         """Return the digest to compare with `StageRequest.digest`.
@@ -167,6 +161,19 @@ class Checkpoint:
             )
         small = {name: digest for name, (_, digest) in self.companions.items()}
         return small | {name: content.sha256 for name, content in self._content.items()}
+
+    def leave_memory(self) -> None:
+        """Free the memory of bytes that may be loaded again, then from the files. Blocks."""
+        kept = [replace(file, descriptor=self.descriptor_of(file)) for file in self.files]
+        self._content = read_files(kept, self.specs, inspect_nothing, _go_on, keep={})
+        self.release()
+
+    def tensor_digests(self) -> dict[str, str]:
+        """Return tensor name → digest (`digests.tensor_digest`), of the bytes that `digest` is of.
+
+        Empty while the bytes are in memory.
+        """
+        return {name: d for each in self._content.values() for name, d in each.tensors.items()}
 
     def hollow_blocks(self) -> ZeroBlocks:
         """Return the blocks of tensors with parts that were never written and read as zeros."""
@@ -194,67 +201,11 @@ class Checkpoint:
                 file.check_unchanged()
 
     def check_same_on_disk(self, roots: Roots | None) -> None:
-        """Refuse with `CheckpointChanged` if the directory now has other files than these.
-
-        A deleted directory is not a change. Its files are open here, and trainers delete old versions at
-        any time.
-        """
+        """Refuse with `CheckpointChanged` if the directory now has other files than these (`same_files`)."""
         for file in self.files:
             if not file.is_lost():
                 file.check_unchanged()
-        directory = self._directory_now(roots)
-        if directory is None:
-            return
-        try:
-            opened = {file.name: file.state for file in self.files}
-            opened |= {name: state for name, (state, _) in self.companions.items()}
-            for name, state in opened.items():
-                now = directory.state_of(name)
-                if now is not None and now != state:
-                    raise Refusal(
-                        Reason.CHECKPOINT_CHANGED,
-                        f"{name} changed after it was staged; publish the new files as another"
-                        " version",
-                    )
-            if has_other_weights(directory.names, opened):
-                raise Refusal(
-                    Reason.CHECKPOINT_CHANGED,
-                    "the directory has its weights in other files than when it was staged",
-                )
-        finally:
-            directory.close()
-
-    def check_start(self) -> None:
-        """Refuse with `CheckpointMalformed` if vLLM, started on the directory, reads other files.
-
-        vLLM opens the files by name, and chooses them by rules of its own. A deleted directory passes, as in
-        `check_same_on_disk`.
-        """
-        if glob.escape(self.path) != self.path:
-            raise Refusal(
-                Reason.CHECKPOINT_MALFORMED,
-                f"vLLM takes the name {self.path} for a pattern and may start on other directories",
-            )
-        if (directory := self._directory_now(None)) is None:
-            return
-        directory.close()
-        digested = {file.name for file in self.files}
-        if different := started_files(directory.names, digested | set(self.companions)) ^ digested:
-            raise Refusal(
-                Reason.CHECKPOINT_MALFORMED,
-                f"vLLM would start on other files than the weights, such as {min(different)}: without"
-                " an index it reads all .safetensors files, except hidden ones; move files that are"
-                f" not part of the weights, or write {INDEX_FILE}",
-            )
-
-    def _directory_now(self, roots: Roots | None) -> OpenDirectory | None:
-        """Open the directory again. None if it was deleted."""
-        try:
-            return OpenDirectory(self.path, roots)
-        except Refusal as refusal:
-            if refusal.reason is Reason.SOURCE_ABSENT:
-                return None
-            raise
+        check_same_files(self.path, roots, self._states, {file.name for file in self.files})
 
     def release(self) -> None:
         """Free the memory. The files stay open.
@@ -271,6 +222,10 @@ class Checkpoint:
         for file in self.files:
             os.close(file.descriptor)
         self.files = ()
+
+
+def _go_on() -> None:
+    return
 
 
 def _merged(found: Iterable[ZeroBlocks]) -> ZeroBlocks:

@@ -32,6 +32,7 @@ _UNFINISHED = frozenset(
         Reason.CHECKPOINT_TRUNCATED,
         Reason.CHECKPOINT_MALFORMED,
         Reason.CHECKPOINT_CHANGED,
+        Reason.CHECKPOINT_AMBIGUOUS,
     }
 )
 

@@ -1,4 +1,4 @@
-"""The format of a checkpoint: the header of a safetensors file, and the weight files of a directory.
+"""The format of a checkpoint: the header of a safetensors file.
 
 A file is 8 bytes of header length (little endian), the header in JSON, then the data. vLLM does not
 check the header before it replaces the running model's weights, so the worker checks all of it first.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,135 +165,5 @@ def _natural(value: Any) -> int:
 
 
 CONFIG_FILE = "config.json"
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
-
 CONFIG_LIMIT = 4 * 1024 * 1024
-INDEX_LIMIT = 128 * 1024 * 1024
-"""Bytes. The index of a model with 100,000 tensors has about 10 MB."""
-
-_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-
-
-def weight_files(names: Collection[str], index: bytes | None) -> tuple[str, ...]:
-    """Return the sorted names of the files that hold the weights.
-
-    The rule is that of the Hugging Face libraries: the files that the index names. Without an index
-    it is `model.safetensors`, and without that file all `.safetensors` files. vLLM reads no hidden ones.
-
-    Args:
-        names: All names in the directory.
-        index: Content of `INDEX_FILE`, if it exists.
-
-    Errors:
-        Refusal: `SourceNotFound` if a file is missing. `CheckpointMalformed` for pickled weights
-            (never opened) and for an invalid index.
-    """
-    if index is not None:
-        files = sorted(set(parse_index(index).values()))
-        missing = [file for file in files if file not in names]
-        if missing:
-            raise Refusal(
-                Reason.SOURCE_NOT_FOUND,
-                f"{INDEX_FILE} names files that do not exist ({len(missing)}), such as {missing[0]}",
-            )
-        return tuple(files)
-    if SINGLE_FILE in names:
-        return (SINGLE_FILE,)
-    if found := sorted(_weights_among(names)):
-        return tuple(found)
-    if any(name.endswith(_PICKLED) for name in names):
-        raise Refusal(
-            Reason.CHECKPOINT_MALFORMED,
-            "the weights are pickled; save them as safetensors: the worker opens no pickles,"
-            " because reading one runs its code",
-        )
-    raise Refusal(Reason.SOURCE_NOT_FOUND, "the directory has no weight files (.safetensors)")
-
-
-def started_files(names: Collection[str], opened: Collection[str]) -> frozenset[str]:
-    """Return the files that vLLM reads when it starts on a directory.
-
-    Without an index it reads every `.safetensors` file. The last one counts of two with the same tensor.
-    Source: `DefaultModelLoader._prepare_weights` with the load format `safetensors`, vLLM 0.32.
-
-    Args:
-        names: All names in the directory.
-        opened: The files of the checkpoint that was opened there, with its index.
-    """
-    found = _weights_among(names)
-    return found & frozenset(opened) if INDEX_FILE in opened else found
-
-
-def _weights_among(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(n for n in names if n.endswith(".safetensors") and not n.startswith("."))
-
-
-def has_other_weights(names: Collection[str], opened: Collection[str]) -> bool:
-    """Whether a directory has its weights in files that were not among the opened ones.
-
-    Files that are only missing make no difference: a deletion may be under way.
-
-    Args:
-        names: All names in the directory now.
-        opened: The files of a checkpoint that was opened there. Those of an adapter have fixed names.
-    """
-    if CONFIG_FILE not in opened:
-        return False
-    weights = _weights_among(names).difference(opened)
-    if INDEX_FILE in names or INDEX_FILE in opened:
-        return INDEX_FILE not in opened or (INDEX_FILE not in names and bool(weights))
-    return bool(weights) and not (SINGLE_FILE in names and SINGLE_FILE in opened)
-
-
-def parse_index(index: bytes) -> dict[str, str]:
-    """Return tensor name → file name.
-
-    Errors:
-        Refusal: `CheckpointMalformed`.
-    """
-    try:
-        weight_map = json.loads(index)["weight_map"]
-        entries = {str(name): str(file) for name, file in weight_map.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        entries = {}
-    if not entries:
-        raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{INDEX_FILE} has no valid `weight_map`")
-    files = set(entries.values())
-    if "/" in "".join(files) or _weights_among(files) != files:
-        allowed = ".safetensors files of its own directory that are not hidden"
-        raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{INDEX_FILE} may name only {allowed}")
-    return entries
-
-
-def all_tensors(files: Mapping[str, Iterable[TensorSpec]]) -> dict[str, TensorSpec]:
-    """Return tensor name → specification, over all files.
-
-    Errors:
-        Refusal: `CheckpointMalformed` if two files hold a tensor of the same name, because the load
-            may use either.
-    """
-    tensors: dict[str, TensorSpec] = {}
-    for file, specs in files.items():
-        for spec in specs:
-            if spec.name in tensors:
-                raise Refusal(
-                    Reason.CHECKPOINT_MALFORMED,
-                    f"{file} has a tensor {spec.name!r} that another file has too",
-                )
-            tensors[spec.name] = spec
-    return tensors
-
-
-def check_index(index: Mapping[str, str], files: Mapping[str, Iterable[TensorSpec]]) -> None:
-    """Refuse an index that does not match the files.
-
-    Errors:
-        Refusal: `CheckpointMalformed`, because loaders that follow the index would skip tensors.
-    """
-    held = {(spec.name, file) for file, specs in files.items() for spec in specs}
-    if held != set(index.items()):
-        raise Refusal(
-            Reason.CHECKPOINT_MALFORMED,
-            f"{INDEX_FILE} does not match the tensors in its files",
-        )
+"""Bytes."""

@@ -7,18 +7,24 @@ import warnings
 
 import torch
 
+from fleet_worker.checkpoint.memory import is_sealed
+
 
 def mapped(descriptor: int, size: int) -> mmap.mmap:
-    """Map a whole file for reading.
+    """Map sealed bytes in memory for reading, as a whole.
 
-    The file must be sealed bytes in memory. If a mapped file shrinks, reading behind its end ends the
-    process (SIGBUS).
+    If a mapped file shrinks, reading behind its end ends the process (SIGBUS).
+
+    Errors:
+        ValueError: The bytes are not sealed.
     """
+    if not is_sealed(descriptor):
+        raise ValueError("the bytes are not sealed in memory, and there are no digests of them")
     return mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
 
 
 def tensor_over(
-    content: mmap.mmap | memoryview, dtype: torch.dtype, *, offset: int, count: int
+    content: mmap.mmap | memoryview | bytearray, dtype: torch.dtype, *, offset: int, count: int
 ) -> torch.Tensor:
     """Return a flat tensor over bytes. It keeps the mapping open.
 

@@ -94,6 +94,14 @@ class MemoryFile:
             self._changed.notify_all()
 
 
+def is_sealed(descriptor: int) -> bool:
+    """Whether an open file is sealed memory, whose bytes can never change."""
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+    except OSError:
+        return False
+
+
 def reserve(files: Iterable[MemoryFile], check_cancelled: Callable[[], None]) -> None:
     """Reserve the memory for all bytes of the files.
 

@@ -26,16 +26,16 @@ from fleet_worker.checkpoint.files import (
 from fleet_worker.checkpoint.format import (
     CONFIG_FILE,
     CONFIG_LIMIT,
-    INDEX_FILE,
-    INDEX_LIMIT,
     LENGTH_BYTES,
     TensorSpec,
-    all_tensors,
-    check_index,
     header_length,
     parse_header,
-    parse_index,
-    weight_files,
+)
+from fleet_worker.checkpoint.weight_sets import (
+    INDEX_FILE,
+    INDEX_LIMIT,
+    check_tensors_once,
+    chosen_set,
 )
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
@@ -118,14 +118,15 @@ def open_checkpoint(path: str, roots: Roots | None) -> Checkpoint:
         config = config_of(CONFIG_FILE, config_file)
         index_file = directory.read(INDEX_FILE, limit=INDEX_LIMIT)
         index = index_file.content if index_file is not None else None
+        chosen = chosen_set(directory.names, index, config)
+        if chosen.name != INDEX_FILE:
+            index = index_file = None  # left over from another save
         specs = {}
-        for name in weight_files(directory.names, index):
+        for name in chosen.files:
             file = directory.open(name)
             files.append(file)
             specs[name] = specs_of(file)
-        all_tensors(specs)
-        if index is not None:
-            check_index(parse_index(index), specs)
+        check_tensors_once(index, specs)
         companions = companions_of(config_file, index_file)
         return Checkpoint(directory.path, config, tuple(files), specs, companions)
     except BaseException:

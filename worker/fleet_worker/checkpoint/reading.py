@@ -3,76 +3,24 @@
 Other processes may write or shrink the files at any time. So they are read into buffers and never
 mapped, because a mapped file that shrinks ends the process (SIGBUS).
 
-One thread reads a file and checks its pieces, and a second one digests them. Several files are read at
-the same time. All slow calls (`preadv`, `hashlib`, `pwrite`, torch) release the interpreter's lock.
+One thread reads a file and checks its pieces, and two others digest them (`digests`). Several files are
+read at the same time. All slow calls (`preadv`, `hashlib`, `pwrite`, torch) release the interpreter's lock.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import queue
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from fleet_worker.checkpoint.digests import Digests
 from fleet_worker.checkpoint.files import OpenFile, os_errors
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
-
-_BUFFERS = 4
-"""Buffers between the reader of one file and its digest."""
-
-
-class Digest:
-    """SHA-256 of one file, computed in parallel with its reader."""
-
-    def __init__(self, length: int, *, ahead: bool) -> None:
-        """Prepare the buffers of `length` bytes. `ahead`: digest in a second thread."""
-        self._sha = hashlib.sha256()
-        self._free = queue.SimpleQueue[memoryview]()
-        self._full = queue.SimpleQueue[tuple[memoryview, memoryview] | None]()
-        self._buffer = memoryview(bytearray(length))
-        self._thread: threading.Thread | None = None
-        self._free.put(self._buffer)
-        if ahead:
-            for _ in range(_BUFFERS - 1):
-                self._free.put(memoryview(bytearray(length)))
-            self._thread = threading.Thread(target=self._run, name="rlfleet-digest", daemon=True)
-            self._thread.start()
-
-    def next_buffer(self) -> memoryview:
-        """Return a buffer to write to."""
-        self._buffer = self._free.get()
-        return self._buffer
-
-    def follow(self, piece: memoryview) -> None:
-        """Digest a piece in the last buffer. Meanwhile the reader may read it, but not write.
-
-        The reader finishes a piece before it takes the next buffer.
-        """
-        if self._thread is None:
-            self._sha.update(piece)
-            self._free.put(self._buffer)
-        else:
-            self._full.put((self._buffer, piece))
-
-    def finish(self) -> str:
-        """Return the digest of all pieces, in hex."""
-        if self._thread is not None:
-            self._full.put(None)
-            self._thread.join()
-        return self._sha.hexdigest()
-
-    def _run(self) -> None:
-        while (item := self._full.get()) is not None:
-            buffer, piece = item
-            self._sha.update(piece)
-            self._free.put(buffer)
-
 
 Inspect = Callable[[TensorSpec, memoryview], bool]
 """Checks some whole elements of a tensor.
@@ -85,7 +33,7 @@ BLOCK_BYTES = 256 * 1024
 two checkpoints of a model can be compared by blocks."""
 _PIECE_BYTES = 2 * 1024 * 1024
 _FILES_AT_ONCE = 4
-"""Each takes two threads: a reader and a digest."""
+"""Each takes three threads: a reader and two for digests."""
 
 ZeroBlocks = Mapping[str, frozenset[int]]
 """Tensor name → numbers of its blocks with only zeros. Tensors without such blocks are absent."""
@@ -97,10 +45,12 @@ class FileContent:
 
     Fields:
         sha256: in hex.
+        tensors: tensor name → its digest (`digests.tensor_digest`); empty if the bytes are kept.
         zero_blocks: of the checked tensors.
     """
 
     sha256: str
+    tensors: Mapping[str, str]
     zero_blocks: ZeroBlocks
 
 
@@ -125,7 +75,7 @@ def read_files(
         specs: File name → its tensors, in the order of their bytes.
         inspect: Checks every block, called in several threads.
         check_cancelled: Called between pieces, in several threads. Raises to cancel.
-        keep: File name → memory that gets a copy of its bytes.
+        keep: File name → memory that gets a copy of its bytes. The tensors of other files are digested.
         meanwhile: Runs in the calling thread while other threads read.
 
     Errors:
@@ -204,24 +154,25 @@ def _read_file(
     keep: MemoryFile | None,
 ) -> FileContent:
     size = file.state.size
-    digest = Digest(max(1, min(_PIECE_BYTES, size)), ahead=size > _PIECE_BYTES)
+    digested = specs if keep is None else ()
+    digests = Digests(digested, max(1, min(_PIECE_BYTES, size)), ahead=size > _PIECE_BYTES)
     zeros = defaultdict[str, set[int]](set)
     try:
         for begin, end, parts in _pieces(specs, size):
             check_cancelled()
-            piece = digest.next_buffer()[: end - begin]
+            piece = digests.next_buffer()[: end - begin]
             _fill(piece, file, begin)
             check_cancelled()  # again, because the read may have been slow
-            digest.follow(piece)
+            digests.follow(piece)
             if keep is not None:
                 keep.write(piece, begin)
             for spec, first, last in parts:
                 content = piece[first - begin : last - begin]
                 zeros[spec.name].update(_zero_blocks(spec, content, first, inspect))
     finally:
-        sha256 = digest.finish()
+        sha256, tensors = digests.finish()
     zero_blocks = {name: frozenset(blocks) for name, blocks in zeros.items() if blocks}
-    return FileContent(sha256, zero_blocks)
+    return FileContent(sha256, tensors, zero_blocks)
 
 
 def _fill(piece: memoryview, file: OpenFile, position: int) -> None:

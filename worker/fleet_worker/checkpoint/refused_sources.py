@@ -22,6 +22,7 @@ LASTING = frozenset(
     {
         Reason.CHECKPOINT_TRUNCATED,
         Reason.CHECKPOINT_MALFORMED,
+        Reason.CHECKPOINT_AMBIGUOUS,
         Reason.CHECKPOINT_NOT_FINITE,
         Reason.CHECKPOINT_MISMATCH,
         Reason.DIGEST_MISMATCH,

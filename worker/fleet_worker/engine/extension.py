@@ -8,20 +8,25 @@ Source: `Worker.reload_weights(weights_iterator=…)` and `GPUModelRunner._dummy
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from fleet_worker.engine.file_tensors import Reader, tensors_of
+from fleet_worker.engine.file_tensors import Digested, Reader, tensors_of
 from fleet_worker.engine.kernel_copies import renew_copies
 from fleet_worker.engine.parameters import Memory, checksum_of, is_known, not_compared
 from fleet_worker.engine.rank_calls import RankCalls, described
 from fleet_worker.engine.required_names import ENGINE_NAMES, missing_names, missing_on
 from fleet_worker.engine.reshaped import take_new_shapes
 from fleet_worker.engine.spare_blocks import spare_blocks
+from fleet_worker.engine.start_loader import register
 from fleet_worker.engine.unfinished import drop_unfinished
 from fleet_worker.engine.written import Recorder
+from fleet_worker.errors import Refusal
+
+# vLLM imports this module in each of its processes, before it loads the weights to start on.
+register()
 
 # Enough tokens for every kernel of the forward pass, few enough to be fast.
 _PROBE_TOKENS = 8
@@ -41,26 +46,36 @@ class WorkerExtension(RankCalls):
         return missing_on(self) + missing_names(ENGINE_NAMES)
 
     def rlfleet_load(
-        self, files: list[dict[str, Any]], copies: Mapping[str, str], *, started: bool
+        self,
+        files: Sequence[str],
+        copies: Mapping[str, str],
+        *,
+        digests: Mapping[str, str] | None,
+        started: bool,
     ) -> dict[str, Any]:
         """Put the tensors of some files into the model.
 
         Args:
-            files: `{path, in_memory}` each. The path is an open descriptor of the API server
-                (`/proc/PID/fd/N`), so that no name is opened a second time.
+            files: Paths of open descriptors of the API server (`/proc/PID/fd/N`), so that no name is opened a
+                second time.
             copies: Name of a tensor that the files lack → the tensor in them that it equals.
+            digests: Tensor name → digest of the stage, which the bytes that are read must have. None if the
+                files are sealed bytes in memory.
             started: The engine has started on these files. Values that vLLM loses when it reloads, and
                 puts back, are theirs: no load of other files has ended well in such a model.
 
         Returns:
-            `{ok, touched, error, effect}`. `touched` tells whether the model may have changed.
-            `effect` is the change (`engine.effect.combined`), None after a failure.
+            `{ok, touched, error, reason, effect}`. `touched` tells whether the model may have changed.
+            `reason` is that of a `Refusal`. `effect` is the change (`engine.effect.combined`), None after a failure.
         """
         readers: list[Reader] = []
         touched = False
         try:
-            for each in files:  # one by one, so that those before a bad one are closed
-                readers.append(Reader(each["path"], in_memory=each["in_memory"]))  # noqa: PERF401 - see above
+            digested = Digested(digests) if digests is not None else None
+            for path in files:  # one by one, so that those before a bad one are closed
+                readers.append(Reader(path, digested))  # noqa: PERF401 - see above
+            if digested is not None:
+                digested.check_names(spec.name for reader in readers for spec in reader.specs)
             model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
             touched = True
             drop_unfinished(model)
@@ -70,11 +85,14 @@ class WorkerExtension(RankCalls):
             self._rlfleet_memory = None
             if touched:  # what runs the model before the next load finds tensors
                 drop_unfinished(model)
-            return {"ok": False, "touched": touched, "error": described(error), "effect": None}
+            reason = error.reason.value if isinstance(error, Refusal) else None
+            failed = {"ok": False, "touched": touched, "error": described(error)}
+            return failed | {"reason": reason, "effect": None}
         finally:
             for reader in readers:
                 reader.close()
-        return {"ok": True, "touched": True, "error": None, "effect": self.rlfleet_effect()}
+        done = {"ok": True, "touched": True, "error": None, "reason": None}
+        return done | {"effect": self.rlfleet_effect()}
 
     def rlfleet_remember(self) -> None:
         """Sample the parameters, to compare them after the load. Never fails.

@@ -1,13 +1,22 @@
-"""The tensors of staged files, in a process of the engine."""
+"""The tensors of staged files, in a process of the engine.
+
+Bytes in sealed memory cannot change, so they are mapped. Files can: a file that shrinks under a mapping ends
+the process (SIGBUS), and one that another process writes to through a mapping shows no later time. So the
+bytes of a file are copied once, and the copy must have the digest of the stage before the model gets it.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import torch
 
+from fleet_worker.checkpoint.digests import tensor_digest
 from fleet_worker.checkpoint.format import (
     LENGTH_BYTES,
     TensorSpec,
@@ -15,8 +24,13 @@ from fleet_worker.checkpoint.format import (
     parse_header,
 )
 from fleet_worker.checkpoint.mapping import mapped, tensor_over
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
 
-_DTYPES = {
+T = TypeVar("T")
+R = TypeVar("R")
+
+DTYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
     "I8": torch.int8,
@@ -31,37 +45,96 @@ _DTYPES = {
     "F8_E5M2": torch.float8_e5m2,
     "F8_E8M0": torch.float8_e8m0fnu,
 }
+Content = tuple[mmap.mmap | bytearray, int]
+"""A buffer, and the position of a tensor's first byte in it."""
+
+_THREADS = 4
+_AHEAD_BYTES = 256 * 1024 * 1024
+"""Bytes that are read and digested ahead of the model, at least one tensor."""
+
+
+class Digested:
+    """The digests of a checkpoint's tensors, to which bytes are compared before the model gets them."""
+
+    def __init__(self, digests: Mapping[str, str]) -> None:
+        """`digests`: tensor name → digest (`digests.tensor_digest`)."""
+        self._digests = digests
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Refuse with `CheckpointChanged` if files have other tensors than when they were digested."""
+        if different := {*names} ^ {*self._digests}:
+            raise _changed(min(different))
+
+    def check(self, name: str, dtype: str, shape: Sequence[int], content: Any) -> None:
+        """Refuse with `CheckpointChanged` if a tensor has other bytes than when it was digested.
+
+        Args:
+            name: Its name.
+            dtype: The name of its type in safetensors.
+            shape: Its dimensions.
+            content: A buffer with its bytes.
+        """
+        found = tensor_digest(dtype, shape)
+        found.update(content)
+        if self._digests.get(name) != found.hexdigest():
+            raise _changed(name)
+
+
+def _changed(name: str) -> Refusal:
+    return Refusal(
+        Reason.CHECKPOINT_CHANGED,
+        f"the tensor {name[:200]!r} changed after its digest was computed; never write into published files",
+    )
 
 
 class Reader:
     """One file, open in this process."""
 
-    def __init__(self, path: str, *, in_memory: bool) -> None:
+    def __init__(self, path: str, digested: Digested | None) -> None:
+        """Open a file and read its header.
+
+        Args:
+            path: Its path.
+            digested: What its bytes are compared to. None for sealed bytes in memory.
+
+        Errors:
+            ValueError: They are not sealed.
+        """
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._digested = digested
         self._mapped: mmap.mmap | None = None
         try:
             size = os.fstat(self._descriptor).st_size
             length = header_length(bytes(self._bytes(0, LENGTH_BYTES)), file="the file", size=size)
             header = bytes(self._bytes(LENGTH_BYTES, length))
             self.specs = parse_header(header, file="the file", size=size)
-            if in_memory:
-                # Map only sealed bytes: if a mapped file shrinks, SIGBUS ends the engine.
+            if digested is None:
                 self._mapped = mapped(self._descriptor, size)
         except BaseException:
             os.close(self._descriptor)
             raise
 
-    def tensor(self, spec: TensorSpec) -> torch.Tensor:
-        """Return a tensor of the file, over its mapped bytes or a copy of them."""
-        dtype = _DTYPES[spec.dtype]
+    def content(self, spec: TensorSpec) -> Content:
+        """Return the bytes of a tensor, those of a file after they were compared. From any thread.
+
+        Errors:
+            Refusal: `CheckpointChanged`.
+        """
+        if self._mapped is not None:
+            return self._mapped, spec.begin
+        content = self._bytes(spec.begin, spec.end - spec.begin)
+        if self._digested is not None:
+            self._digested.check(spec.name, *spec.signature, content)
+        return content, 0
+
+    def tensor(self, spec: TensorSpec, content: Content) -> torch.Tensor:
+        """Return a tensor of the file, over its `content`."""
+        dtype = DTYPES[spec.dtype]
         if spec.end == spec.begin:
             return torch.empty(spec.shape, dtype=dtype)
-        if self._mapped is not None:
-            count = (spec.end - spec.begin) // dtype.itemsize
-            flat = tensor_over(self._mapped, dtype, offset=spec.begin, count=count)
-        else:
-            flat = torch.frombuffer(self._bytes(spec.begin, spec.end - spec.begin), dtype=dtype)
-        return flat.view(spec.shape)
+        buffer, offset = content
+        count = (spec.end - spec.begin) // dtype.itemsize
+        return tensor_over(buffer, dtype, offset=offset, count=count).view(spec.shape)
 
     def _bytes(self, offset: int, length: int) -> bytearray:
         buffer = bytearray(length)
@@ -69,7 +142,7 @@ class Reader:
         while position < length:
             count = os.preadv(self._descriptor, [view[position:]], offset + position)
             if count == 0:
-                raise EOFError("a staged file became shorter during the load")
+                raise Refusal(Reason.CHECKPOINT_CHANGED, "a staged file became shorter")
             position += count
         return buffer
 
@@ -88,9 +161,53 @@ def tensors_of(
     Args:
         readers: The files.
         copies: Name of a tensor that the files lack → the tensor in them that it equals.
+
+    Errors:
+        Refusal: `CheckpointChanged`.
     """
     held = {spec.name: (spec, reader) for reader in readers for spec in reader.specs}
     where = {name: held[original] for name, original in copies.items()} | held
-    for name in sorted(where, key=lambda name: name.rpartition(".")[0]):
+    names = sorted(where, key=lambda name: name.rpartition(".")[0])
+
+    def content(name: str) -> Content:
         spec, reader = where[name]
-        yield name, reader.tensor(spec)
+        return reader.content(spec)
+
+    def size(name: str) -> int:
+        spec, _ = where[name]
+        return spec.end - spec.begin
+
+    for name, found in ahead(names, size, content):
+        spec, reader = where[name]
+        yield name, reader.tensor(spec, found)
+
+
+def ahead(
+    items: Iterable[T], size: Callable[[T], int], work: Callable[[T], R]
+) -> Iterator[tuple[T, R]]:
+    """Yield each item with the result of its work, in order, of which some is done ahead in threads.
+
+    Args:
+        items: What to work on.
+        size: Bytes of a result.
+        work: The work on an item.
+
+    Errors:
+        Those of `work`.
+    """
+    waiting: deque[tuple[T, Future[R]]] = deque()
+    held = 0
+    pool = ThreadPoolExecutor(_THREADS, "rlfleet-load")
+    try:
+        for item in items:
+            waiting.append((item, pool.submit(work, item)))
+            held += size(item)
+            while held > _AHEAD_BYTES:
+                first, future = waiting.popleft()
+                yield first, future.result()
+                held -= size(first)
+        while waiting:
+            first, future = waiting.popleft()
+            yield first, future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)

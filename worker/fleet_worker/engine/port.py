@@ -46,7 +46,11 @@ class Engine(Protocol):
         """Generate again. Idempotent."""
 
     async def load(self, checkpoint: Checkpoint) -> None:
-        """Put a checkpoint's bytes into the model. Only while paused."""
+        """Put a checkpoint's bytes into the model. Only while paused.
+
+        Errors:
+            EngineFailure: `CheckpointChanged`, if it reads other bytes than those of the checkpoint's digest.
+        """
 
     async def probe(self) -> None:
         """Run a forward pass and check that its numbers are finite. Only while paused."""

@@ -11,6 +11,7 @@ import importlib
 import importlib.metadata
 import inspect
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 DISTRIBUTION = "rlfleet-server"
@@ -32,6 +33,7 @@ class Name:
         return f"{dotted}({', '.join(self.parameters)})" if self.parameters else dotted
 
 
+_LOADERS = "vllm.model_executor.model_loader"
 _CLIENT = "vllm.v1.engine.async_llm"
 API_SERVER_NAMES = (
     Name(SERVER_MODULE),
@@ -62,6 +64,9 @@ API_SERVER_NAMES = (
     Name(_CLIENT, "AsyncLLM.abort", ("request_id", "internal")),
     Name(_CLIENT, "AsyncLLM.get_num_unfinished_requests"),
     Name(_CLIENT, "AsyncLLM.errored"),
+    Name(_LOADERS, "register_model_loader", ("load_format",)),
+    Name(_LOADERS, "DefaultModelLoader._get_weights_iterator", ("source",)),
+    Name(_LOADERS, "DefaultModelLoader.Source", ("model_or_path", "prefix")),
 )
 """Names to check in the API server's process before vLLM starts."""
 
@@ -222,13 +227,10 @@ def missing_names(names: tuple[Name, ...]) -> list[str]:
     """Return the names that are missing, or do not accept our parameters."""
     missing = []
     for name in names:
-        try:
-            module = importlib.import_module(name.module)
-        except ImportError:
-            missing.append(str(name))
-            continue
-        if not _has(module, name.attribute, name.parameters):
-            missing.append(str(name))
+        with suppress(ImportError):
+            if _has(importlib.import_module(name.module), name.attribute, name.parameters):
+                continue
+        missing.append(str(name))
     return missing
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -87,21 +86,19 @@ class VllmEngine:
         """Put a checkpoint's bytes into the model, in every process of the engine."""
         await self._check_kernels()
         # By descriptor, not by name: the engine must read the files that were checked.
-        files = [
-            {
-                "path": f"/proc/{os.getpid()}/fd/{checkpoint.descriptor_of(file)}",
-                "in_memory": file.name in checkpoint.held,
-            }
-            for file in checkpoint.files
-        ]
-        copies, started = dict(checkpoint.copies), checkpoint.is_started_on
         answers = await self._processes.call(
-            "rlfleet_load", files=files, copies=copies, started=started
+            "rlfleet_load",
+            files=[checkpoint.link_of(file) for file in checkpoint.files],
+            copies=dict(checkpoint.copies),
+            digests=None if checkpoint.is_held else checkpoint.tensor_digests(),
+            started=checkpoint.is_started_on,
         )
         failed = [answer for answer in answers if not answer["ok"]]
         if failed:
             touched = any(answer["touched"] for answer in answers)
-            raise EngineFailure(f"the load failed: {failed[0]['error']}", touched=touched)
+            reason = Reason(failed[0]["reason"] or Reason.ENGINE_FAILED)
+            message = f"the load failed: {failed[0]['error']}"
+            raise EngineFailure(message, touched=touched, reason=reason)
         self._effect = combined(answer["effect"] for answer in answers)
 
     async def probe(self) -> None:

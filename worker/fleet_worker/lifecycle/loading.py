@@ -94,12 +94,7 @@ async def put_into_engine(worker: Worker, weights: Weights) -> None:
     """
     engine, checkpoint = worker.engine, weights.checkpoint
     await check_unread(worker, checkpoint)
-    await engine.load(checkpoint)
-    try:
-        await check_unread(worker, checkpoint)
-    except Refusal as refusal:
-        # The files changed while the engine read them: the weights in the model are unknown.
-        raise EngineFailure(refusal.message, touched=True, reason=refusal.reason) from refusal
+    await engine.load(checkpoint)  # fails if it reads other bytes than the stage
     await check_and_label(worker, weights)
 
 

@@ -270,7 +270,7 @@ class Worker:
         in_use = self.phase in (Phase.LOADING, Phase.BROKEN)
         if isinstance(good, Weights) and held and held + size > budget and not in_use:
             self.good = replace(good, in_memory=False)
-            await asyncio.to_thread(good.checkpoint.release)
+            await asyncio.to_thread(good.checkpoint.leave_memory)
             held = 0
         return budget - held
 

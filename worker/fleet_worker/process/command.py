@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fleet_worker.engine.start_digests import LOAD_FORMAT
+
 EXTENSION = "fleet_worker.engine.extension.WorkerExtension"
 GATE = "fleet_worker.gateway.gate.Gate"
 
@@ -47,8 +49,7 @@ class AdapterRoom:
 def engine_arguments(
     *,
     public: Public,
-    weights: str,
-    model: str,
+    directory: str,
     log_format: str,
     log_level: str,
     adapters: AdapterRoom,
@@ -59,9 +60,8 @@ def engine_arguments(
 
     Args:
         public: The public port.
-        weights: Directory of the weights to start on.
-        model: Directory of the model. Its tokenizer, configuration and generation config hold for all
-            versions, unless the fleet names others.
+        directory: Directory with the weights to start on, and the model's tokenizer, configuration and
+            generation config, which hold for all versions unless the fleet names others.
         log_format: Format of vLLM's own log lines, `json` or `text`.
         log_level: Minimum level of vLLM's own log lines.
         adapters: Room for LoRA adapters.
@@ -69,9 +69,8 @@ def engine_arguments(
         extra: The fleet's arguments, already checked.
     """
     own = [
-        f"--model={weights}",
-        # Otherwise vLLM prefers consolidated*.safetensors, of which the worker has no digest.
-        "--load-format=safetensors",
+        f"--model={directory}",
+        f"--load-format={LOAD_FORMAT}",
         f"--served-model-name={public.name}",
         f"--host={public.host}",
         f"--port={public.port}",
@@ -97,11 +96,6 @@ def engine_arguments(
             f"--max-cpu-loras={slots}",
             f"--max-lora-rank={adapters.max_rank}",
         ]
-    # A version's directory may have other end tokens, another dtype and other default sampling.
-    named = {argument.partition("=")[0].replace("_", "-") for argument in extra}
-    for flag in ("--tokenizer", "--hf-config-path"):
-        if flag not in named:
-            own.append(f"{flag}={model}")
     return [*own, *extra]
 
 

@@ -56,8 +56,7 @@ def serve(arguments: argparse.Namespace) -> int:
                 public=Public(
                     public_host(settings.host), settings.port, settings.served_model_name
                 ),
-                weights=prepared.weights,
-                model=prepared.model,
+                directory=prepared.directory,
                 log_format=settings.log_format,
                 log_level=settings.log_level,
                 adapters=prepared.handover.adapters,

@@ -1,52 +1,54 @@
-"""The directory that vLLM starts on: that of the model, or one of links.
+"""The directory that vLLM starts on: links to the weights of the start, and to all else of the model.
 
-vLLM chooses the files of the weights by rules of its own, and takes from the same directory all else that it
-needs: the processor of images, chat templates, code. A version has only its weights, and the rest is
-the model's.
+vLLM takes from one directory the weights and all else that it needs: configuration, tokenizer, the processor
+of images, chat templates, code. A version has only its weights, and the rest is the model's.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
 from pathlib import Path
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.format import INDEX_FILE
+from fleet_worker.checkpoint.files import OpenDirectory
+from fleet_worker.checkpoint.format import CONFIG_FILE
+from fleet_worker.checkpoint.links import link_weights
+from fleet_worker.checkpoint.weight_sets import INDEX_FILE
+from fleet_worker.engine.start_digests import write_digests
 from fleet_worker.errors import Refusal
-from fleet_worker.protocol import Reason
 
 
-def start_directory(checkpoint: Checkpoint, model: str) -> str:
-    """Return a directory in which vLLM reads the weights of a checkpoint, and all else of the model.
-
-    It is the model's own, if vLLM reads these weights there. Otherwise it has links to the weights, and
-    to everything in the model's directory but weights.
+def start_directory(weights: Checkpoint, model: Checkpoint) -> str:
+    """Make the directory. Its links lead to open files, so directories may be exchanged meanwhile.
 
     Args:
-        checkpoint: The weights to start on.
-        model: Directory of the model.
+        weights: The weights to start on, which have been digested.
+        model: The model, whose configuration holds for all versions.
 
     Errors:
-        Refusal: A directory cannot be read.
+        Refusal: The model's directory cannot be read.
         OSError: No directory can be made.
     """
-    if checkpoint.path == model and _is_read_there(checkpoint):
-        return model
     made = Path(tempfile.mkdtemp(prefix="rlfleet-start-"))
-    weights = {file.name for file in checkpoint.files} | ({INDEX_FILE} & set(checkpoint.companions))
-    for name in weights:
-        (made / name).symlink_to(Path(checkpoint.path, name))
-    for entry in Path(model).iterdir():
-        if entry.name != INDEX_FILE and not entry.name.endswith(".safetensors"):
-            (made / entry.name).symlink_to(entry)
+    link_weights(weights, made)
+    write_digests(made, weights.tensor_digests())
+    # The configuration that versions are compared to.
+    (made / CONFIG_FILE).write_text(json.dumps(model.config))
+    directory = OpenDirectory(model.path, None)
+    try:
+        for name in directory.names - {CONFIG_FILE, INDEX_FILE}:
+            if not name.endswith(".safetensors"):
+                (made / name).symlink_to(_link_to(directory, name))
+    finally:
+        directory.close()
     return str(made)
 
 
-def _is_read_there(checkpoint: Checkpoint) -> bool:
+def _link_to(directory: OpenDirectory, name: str) -> str:
+    """Return a path that leads to a file, which stays open as long as this process."""
     try:
-        checkpoint.check_start()
-    except Refusal as refusal:
-        if refusal.reason is not Reason.CHECKPOINT_MALFORMED:
-            raise
-        return False
-    return True
+        return f"/proc/{os.getpid()}/fd/{directory.open(name).descriptor}"
+    except Refusal:  # a directory, or a file that the worker may not read
+        return str(Path(directory.path, name))

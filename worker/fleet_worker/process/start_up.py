@@ -67,13 +67,11 @@ class Prepared:
     """The data that the engine and the plugin need.
 
     Fields:
-        weights: directory in which vLLM reads the weights to start on.
-        model: directory of the model, with the tokenizer and configuration of all versions.
+        directory: what vLLM starts on (`start_directory`).
     """
 
     handover: Handover
-    weights: str
-    model: str
+    directory: str
 
 
 class Sockets(NamedTuple):
@@ -144,10 +142,8 @@ def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
         driver=DriverRules(settings.weights_management, settings.driver_lease_seconds),
         start_failure=failure,
     )
-    path = initial.checkpoint.path
-    start = partial(start_directory, initial.checkpoint, model.directory)
-    weights = _in_time(f"of {path}", lambda _: start())
-    return Prepared(handover, weights, model.directory)
+    start = partial(start_directory, initial.checkpoint, model.checkpoint)
+    return Prepared(handover, _in_time(f"of {model.directory}", lambda _: start()))
 
 
 def _in_time(

@@ -104,6 +104,8 @@ class Reason(StrEnum):
     """A file is shorter or longer than its own header says."""
     CHECKPOINT_MALFORMED = "CheckpointMalformed"
     """The content of a file does not fit its name (not safetensors, not JSON, pickled)."""
+    CHECKPOINT_AMBIGUOUS = "CheckpointAmbiguous"
+    """The directory has two sets of weights, and loaders differ in which one they read."""
     CHECKPOINT_NOT_FINITE = "CheckpointNotFinite"
     """A tensor holds values that are infinite or not a number."""
     CHECKPOINT_MISMATCH = "CheckpointMismatch"

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -209,76 +209,6 @@ def test_a_path_that_now_resolves_elsewhere_is_refused(
         checkpoint.check_same_on_disk(Roots([directory.parent]))
 
     assert refused.value.reason is Reason.SOURCE_OUTSIDE_ROOTS
-
-
-SHARD = "model-00001-of-00001.safetensors"
-
-
-def write_started(directory: Path, files: Sequence[str], *, has_index: bool) -> Path:
-    """A checkpoint with copies of its weights under other names, or under these names only."""
-    write_tiny(directory)
-    for name in files:
-        shutil.copy(directory / damage.WEIGHTS, directory / name)
-    if has_index:
-        (directory / damage.WEIGHTS).unlink()
-        weight_map = dict.fromkeys(damage.read_tensors(directory / SHARD), SHARD)
-        index = json.dumps({"weight_map": weight_map})
-        (directory / "model.safetensors.index.json").write_text(index)
-    return directory
-
-
-@pytest.mark.parametrize(
-    ("files", "has_index"),
-    [
-        pytest.param([], False, id="one file"),
-        pytest.param([SHARD], True, id="the file of the index"),
-        pytest.param([SHARD, "consolidated.safetensors"], True, id="a file next to the index's"),
-        pytest.param(
-            [".ema.safetensors", "ema.safetensors.tmp"], False, id="files that no glob has"
-        ),
-    ],
-)
-def test_the_engine_may_start_on_a_directory_of_which_it_reads_the_digested_files(
-    tmp_path: Path,
-    files: list[str],
-    has_index: bool,  # noqa: FBT001 - a parameter of the table
-) -> None:
-    directory = write_started(tmp_path / "1", files, has_index=has_index)
-    started = open_checkpoint(str(directory), None)
-    started.check_start()
-    shutil.rmtree(directory)
-    started.check_start()  # the engine has read it
-    started.close()
-
-
-def test_the_engine_may_start_on_links_into_the_hugging_face_cache(tmp_path: Path) -> None:
-    blobs = write_started(tmp_path / "blobs", [SHARD], has_index=True)
-    (tmp_path / "commit").mkdir()
-    for number, name in enumerate(["config.json", SHARD, "model.safetensors.index.json"]):
-        (tmp_path / "commit" / name).symlink_to((blobs / name).rename(blobs / str(number)))
-    started = open_checkpoint(str(tmp_path / "commit"), None)
-    started.check_start()
-    started.close()
-
-
-@pytest.mark.parametrize(
-    ("folder", "files", "named"),
-    [
-        pytest.param("1", ["model_ema.safetensors"], "model_ema.safetensors", id="another file"),
-        pytest.param("run[1]", [], "run[1]", id="a name that is a pattern"),
-    ],
-)
-def test_the_engine_may_not_start_on_a_directory_of_which_it_reads_other_files(
-    tmp_path: Path, folder: str, files: list[str], named: str
-) -> None:
-    directory = write_started(tmp_path / folder, files, has_index=False)
-    started = open_checkpoint(str(directory), None)
-    with pytest.raises(Refusal) as refused:
-        started.check_start()
-    started.close()
-
-    assert refused.value.reason is Reason.CHECKPOINT_MALFORMED
-    assert named in refused.value.message
 
 
 def test_numbers_that_transformers_writes_as_objects_are_numbers(tmp_path: Path) -> None:

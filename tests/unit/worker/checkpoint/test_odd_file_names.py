@@ -42,6 +42,7 @@ def _index(checkpoint: Path) -> None:
     """An index that names a file by half a letter."""
     wanted = {"weight_map": {"embed.weight": f"{HALF_A_LETTER}.safetensors"}}
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(wanted))
+    (checkpoint / damage.WEIGHTS).unlink()
 
 
 def _config(checkpoint: Path) -> None:

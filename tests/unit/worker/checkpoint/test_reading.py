@@ -21,6 +21,7 @@ from tests.support.descriptors import open_descriptors
 from tests.support.tiny import tiny_inspect, write_tiny
 
 from fleet_worker.checkpoint import memory, reading
+from fleet_worker.checkpoint.digests import tensor_digest
 from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import open_checkpoint
@@ -174,7 +175,7 @@ def test_a_refusal_in_one_file_stops_the_reading_of_all(tmp_path: Path, budget: 
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_reading_continues_without_memory_that_others_took(
+def test_reading_begins_again_without_memory_that_others_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = open_checkpoint(
@@ -194,6 +195,50 @@ def test_reading_continues_without_memory_that_others_took(
     assert checkpoint.held == {}
     assert open_descriptors() == before
     assert checkpoint.digest(lambda: pytest.fail("the bytes are known")).startswith("sha256:")
+    assert checkpoint.tensor_digests() == digests_in(tmp_path / "1")
+    checkpoint.close()
+
+
+def digests_in(directory: Path) -> dict[str, str]:
+    """Tensor name → digest, of all files of a directory."""
+    digests = {}
+    for file in directory.glob("*.safetensors"):
+        for name, (dtype, shape, content) in damage.read_tensors(file).items():
+            digest = tensor_digest(dtype, shape)
+            digest.update(content)
+            digests[name] = digest.hexdigest()
+    return digests
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("length", [0, 1, 4096, 20_000])
+def test_tensors_that_are_not_kept_are_digested_in_the_same_pass(
+    tmp_path: Path, reads: Counter[tuple[int, int]], length: int
+) -> None:
+    path = write_shards(tmp_path / "1", shards=2, tensors=3, length=length)
+    expected = digests_in(path)
+    checkpoint = open_checkpoint(str(path), None)
+    checkpoint.read_all(budget=0, check_cancelled=nothing)
+
+    assert checkpoint.tensor_digests() == expected
+    assert set(reads.values()) == {1}
+    checkpoint.close()
+
+
+def test_the_digests_of_tensors_that_leave_the_memory_are_those_of_the_kept_bytes(
+    tmp_path: Path,
+) -> None:
+    path = write_shards(tmp_path / "1", shards=2, tensors=3, length=100)
+    expected = digests_in(path)
+    checkpoint = open_checkpoint(str(path), None)
+    assert checkpoint.read_all(budget=1 << 20, check_cancelled=nothing)
+    digest = checkpoint.digest(nothing)
+    write_shards(path, shards=3, tensors=3, length=100)
+    checkpoint.leave_memory()
+
+    assert checkpoint.tensor_digests() == expected
+    assert checkpoint.digest(nothing) == digest
+    assert not checkpoint.is_held
     checkpoint.close()
 
 

@@ -6,9 +6,11 @@ The engine and torch are fakes here; `tests/engine` does the same with real ones
 from __future__ import annotations
 
 import importlib
+import mmap
 import os
+import struct
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +21,21 @@ from tests.support.descriptors import open_descriptors
 from tests.support.fake_modules import install
 from tests.support.fake_torch import DTYPES, FakeTensor, imported_over_fake_torch
 
+from fleet_worker.checkpoint.digests import tensor_digest
+from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.engine.unfinished import LAYERWISE
 from fleet_worker.engine.written import META
+
+LOADERS = "vllm.model_executor.model_loader"
 
 
 @pytest.fixture
 def extension(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    install(monkeypatch, {LAYERWISE: {}, META: {"SKIP_TENSORS": set()}})
+    loaders = {
+        "DefaultModelLoader": object,
+        "register_model_loader": lambda _: lambda loader: loader,
+    }
+    install(monkeypatch, {LOADERS: loaders, LAYERWISE: {}, META: {"SKIP_TENSORS": set()}})
     with imported_over_fake_torch("fleet_worker.engine.extension") as module:
         module.drop_unfinished = lambda model: model.drop_unfinished()
         module.take_new_shapes = lambda model: model.take_new_shapes()
@@ -151,10 +161,36 @@ def file_of(folder: Path, tensors: damage.Tensors = TENSORS, name: str = "a") ->
 def loaded(
     worker: Any, *files: Path, in_memory: bool = False, started: bool = False, **copies: str
 ) -> dict[str, Any]:
-    """The answer to a load."""
-    named = [{"path": str(file), "in_memory": in_memory} for file in files]
+    """The answer to a load of files, or of sealed copies of them, that have not changed since they were staged."""
     names = {name.replace("__", "."): original for name, original in copies.items()}
-    return dict(worker.rlfleet_load(named, names, started=started))
+    with ExitStack() as copied:
+        paths = [copied.enter_context(sealed(f)) if in_memory else str(f) for f in files]
+        digests = None if in_memory else digests_of(*files)
+        return dict(worker.rlfleet_load(paths, names, digests=digests, started=started))
+
+
+@contextmanager
+def sealed(file: Path) -> Iterator[str]:
+    """A path of a sealed copy in memory."""
+    content = file.read_bytes()
+    copy = MemoryFile(file.name, len(content))
+    copy.reserve(lambda: None)
+    copy.write(memoryview(content), 0)
+    copy.seal()
+    yield f"/proc/self/fd/{copy.descriptor}"
+    copy.close()
+
+
+def digests_of(*files: Path) -> dict[str, str]:
+    """Tensor name → digest, of the files that can be read."""
+    digests = {}
+    for file in files:
+        with suppress(OSError, ValueError, struct.error):
+            for name, (dtype, shape, content) in damage.read_tensors(file).items():
+                digest = tensor_digest(dtype, shape)
+                digest.update(content)
+                digests[name] = digest.hexdigest()
+    return digests
 
 
 # --- loads ----------------------------------------------------------------------------------------
@@ -180,7 +216,7 @@ def test_a_load_writes_the_bytes_of_every_tensor_in_its_shape(
 @pytest.mark.parametrize("dtype", [*DTYPES])
 def test_every_type_of_safetensors_exists_in_torch(worker: Any, tmp_path: Path, dtype: str) -> None:
     file_tensors: Any = importlib.import_module("fleet_worker.engine.file_tensors")
-    (spelled,) = [name for name, each in file_tensors._DTYPES.items() if each.name == dtype]
+    (spelled,) = [name for name, each in file_tensors.DTYPES.items() if each.name == dtype]
     size = DTYPES[dtype].itemsize
     worker.model = FakeModel(w=3)
     tensors: damage.Tensors = {"w": (spelled, [3], bytes(range(3 * size)))}
@@ -258,22 +294,124 @@ def test_an_unreadable_file_fails_before_the_model_changes(
     assert open_descriptors() == before, "the good one was open already"
 
 
+@pytest.fixture
+def before_reading(worker: Any) -> Callable[[Callable[[], None]], None]:
+    """Called: does something once the load has opened its files, and before it reads a tensor."""
+
+    def set_(act: Callable[[], None]) -> None:
+        def reload(*, weights_iterator: Any) -> None:
+            act()
+            worker.model.load_weights(weights_iterator)
+
+        worker.reload_weights = reload
+
+    return set_
+
+
+BeforeReading = Callable[[Callable[[], None]], None]
+
+
 def test_a_file_that_shrinks_during_the_load_fails_the_load_only(
-    worker: Any, tmp_path: Path
+    worker: Any, tmp_path: Path, before_reading: BeforeReading
 ) -> None:
     file = file_of(tmp_path)
-    take = worker.model.load_weights
-
-    def cut_first(weights: Any) -> Any:
-        _cut(file)
-        return take(weights)
-
-    worker.model.load_weights = cut_first
-    worker.reload_weights = lambda *, weights_iterator: cut_first(weights_iterator)
+    before_reading(lambda: _cut(file))
     answer = loaded(worker, file)
 
     assert (answer["ok"], answer["touched"]) == (False, True)
-    assert "shorter" in answer["error"]
+    assert answer["reason"] == "CheckpointChanged"
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[mmap.mmap]:
+    """The mapping of a process that writes to `a.safetensors`, whose pages are all dirty.
+
+    Its next writes change neither size nor times of the file.
+    """
+    with file_of(tmp_path).open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+        mapping[:] = mapping[:]
+        yield mapping
+
+
+def test_bytes_that_a_mapping_changes_after_the_digest_fail_the_load(
+    worker: Any, tmp_path: Path, writer: mmap.mmap, before_reading: BeforeReading
+) -> None:
+    before_reading(lambda: writer.__setitem__(-1, 99))
+    answer = loaded(worker, tmp_path / "a.safetensors")
+
+    assert (answer["ok"], answer["touched"]) == (False, True)
+    assert answer["reason"] == "CheckpointChanged"
+    assert "head.weight" in answer["error"]
+
+
+def test_no_byte_that_differs_from_its_digest_reaches_the_model(
+    worker: Any, tmp_path: Path, writer: mmap.mmap, before_reading: BeforeReading
+) -> None:
+    before_reading(lambda: writer.__setitem__(-1, 99))
+    loaded(worker, tmp_path / "a.safetensors")
+
+    assert "head.weight" not in worker.model.written
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param({"embed.weight": ("BF16", [4, 2])}, id="a shape"),
+        pytest.param({"embed.weight": ("F16", [2, 4])}, id="a type"),
+        pytest.param({"embed.weight": None, "other.weight": ("BF16", [2, 4])}, id="a name"),
+        pytest.param({"head.weight": None}, id="a tensor less"),
+    ],
+)
+def test_a_header_that_changes_after_the_digest_fails_the_load(
+    worker: Any, tmp_path: Path, header: dict[str, tuple[str, list[int]] | None]
+) -> None:
+    file = file_of(tmp_path)
+    digests = digests_of(file)
+    tensors: damage.Tensors = dict(TENSORS)
+    for name, changed in header.items():
+        content = tensors.pop(name, TENSORS["embed.weight"])[2]
+        if changed is not None:
+            tensors[name] = (*changed, content)
+    damage.write_tensors(file, tensors)
+    answer = worker.rlfleet_load([str(file)], {}, digests=digests, started=False)
+
+    assert (answer["ok"], answer["reason"]) == (False, "CheckpointChanged")
+
+
+def test_a_file_that_is_not_sealed_memory_is_not_loaded_without_digests(
+    worker: Any, tmp_path: Path
+) -> None:
+    answer = worker.rlfleet_load([str(file_of(tmp_path))], {}, digests=None, started=False)
+
+    assert (answer["ok"], answer["touched"]) == (False, False)
+    assert worker.model.loads == 0
+
+
+def test_large_tensors_are_digested_ahead_of_the_model_within_bounds(
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_tensors: Any = importlib.import_module("fleet_worker.engine.file_tensors")
+    monkeypatch.setattr(file_tensors, "_AHEAD_BYTES", 16)
+    names = [f"layers.{number:02}.weight" for number in range(20)]
+    tensors: damage.Tensors = {name: ("U8", [7], name.encode()[:7]) for name in names}
+    read, taken = list[str](), list[str]()
+    content = file_tensors.Reader.content
+
+    def noting(reader: Any, spec: Any) -> Any:
+        read.append(spec.name)
+        return content(reader, spec)
+
+    monkeypatch.setattr(file_tensors.Reader, "content", noting)
+    file = file_of(tmp_path, tensors)
+    with ExitStack() as opened:
+        reader = file_tensors.Reader(str(file), file_tensors.Digested(digests_of(file)))
+        opened.callback(reader.close)
+        for name, tensor in file_tensors.tensors_of([reader], {}):
+            taken.append(name)
+            assert tensor.raw() == name.encode()[:7]
+            assert len(read) <= len(taken) + 3
+
+    assert taken == sorted(read) == names
 
 
 def test_a_load_that_fails_midway_reports_a_changed_model_and_the_error(

@@ -19,7 +19,8 @@ from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
 
 SEEN = {"compared": 4, "covered": 8, "changed": 2.0, "same": False, "why_not": ""}
-GOOD = {"ok": True, "touched": True, "error": None, "effect": SEEN}
+GOOD = {"ok": True, "touched": True, "error": None, "reason": None, "effect": SEEN}
+REFUSED = {"ok": False, "touched": False, "error": "no such file", "reason": None, "effect": None}
 
 
 class Client:
@@ -100,6 +101,7 @@ async def test_a_load_passes_open_descriptors_instead_of_paths(
 ) -> None:
     client.answers["rlfleet_load"] = [GOOD, GOOD]
     (file,) = checkpoint.files
+    checkpoint.read_all(budget=0, check_cancelled=lambda: None)
     await engine.load(checkpoint)
     checkpoint.read_all(budget=1 << 20, check_cancelled=lambda: None)
     await engine.load(checkpoint)
@@ -107,8 +109,32 @@ async def test_a_load_passes_open_descriptors_instead_of_paths(
     from_file, from_memory = [given for name, given in client.calls if name == "rlfleet_load"]
     ours = f"/proc/{os.getpid()}/fd/"
     held = checkpoint.held[file.name].descriptor
-    assert (from_file["files"],) == ([{"path": f"{ours}{file.descriptor}", "in_memory": False}],)
-    assert (from_memory["files"],) == ([{"path": f"{ours}{held}", "in_memory": True}],)
+    assert from_file["files"] == [f"{ours}{file.descriptor}"]
+    assert set(from_file["digests"]) == set(checkpoint.tensors)
+    assert from_memory["files"] == [f"{ours}{held}"]
+    assert from_memory["digests"] is None, "sealed bytes cannot change"
+
+
+async def test_bytes_whose_memory_was_freed_are_compared_when_they_are_loaded_again(
+    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+) -> None:
+    client.answers["rlfleet_load"] = [GOOD, GOOD]
+    checkpoint.read_all(budget=1 << 20, check_cancelled=lambda: None)
+    checkpoint.leave_memory()
+    await engine.load(checkpoint)
+
+    ((_, arguments),) = client.calls
+    assert set(arguments["digests"]) == set(checkpoint.tensors)
+
+
+async def test_a_load_that_finds_other_bytes_reports_changed_files(
+    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+) -> None:
+    changed = REFUSED | {"touched": True, "reason": "CheckpointChanged"}
+    client.answers["rlfleet_load"] = [GOOD, changed]
+    failure = await failure_of(engine.load(checkpoint))
+
+    assert (failure.touched, failure.reason) == (True, Reason.CHECKPOINT_CHANGED)
 
 
 @pytest.mark.parametrize("call", ["load", "join"])
@@ -196,8 +222,7 @@ async def test_a_process_that_answers_to_another_call_fails_the_call(
 async def test_a_load_that_every_process_refused_left_the_model_unchanged(
     engine: VllmEngine, client: Client, checkpoint: Checkpoint
 ) -> None:
-    refused = {"ok": False, "touched": False, "error": "no such file"}
-    client.answers["rlfleet_load"] = [refused]
+    client.answers["rlfleet_load"] = [REFUSED]
     failure = await failure_of(engine.load(checkpoint))
 
     assert failure.touched is False
@@ -207,8 +232,7 @@ async def test_a_load_that_every_process_refused_left_the_model_unchanged(
 async def test_a_load_that_only_some_processes_did_changed_the_model(
     engine: VllmEngine, client: Client, checkpoint: Checkpoint
 ) -> None:
-    refused = {"ok": False, "touched": False, "error": "no such file"}
-    client.answers["rlfleet_load"] = [GOOD, refused]
+    client.answers["rlfleet_load"] = [GOOD, REFUSED]
 
     assert (await failure_of(engine.load(checkpoint))).touched is True
 

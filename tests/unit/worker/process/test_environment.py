@@ -98,8 +98,7 @@ def test_our_plugin_is_added_to_a_list_of_plugins() -> None:
 def command(*extra: str, adapters: AdapterRoom | None = None) -> list[str]:
     return engine_arguments(
         public=Public("0.0.0.0", 8000, "policy"),
-        weights="/weights/7",
-        model="/models/base",
+        directory="/start",
         log_format="json",
         log_level="info",
         adapters=adapters or AdapterRoom(),
@@ -111,8 +110,8 @@ def command(*extra: str, adapters: AdapterRoom | None = None) -> list[str]:
 def test_the_command_line_has_our_arguments_before_the_fleets() -> None:
     arguments = command("--max-model-len=1")
 
-    assert "--model=/weights/7" in arguments
-    assert "--load-format=safetensors" in arguments
+    assert "--model=/start" in arguments
+    assert "--load-format=rlfleet" in arguments
     assert "--served-model-name=policy" in arguments
     assert "--middleware=fleet_worker.gateway.gate.Gate" in arguments
     assert "--enable-scale-out" in arguments
@@ -139,25 +138,6 @@ def test_the_arguments_of_unused_slots_come_last() -> None:
 
 def test_progress_bars_are_off_with_json_logs() -> None:
     assert "--no-use-tqdm-on-load" in command()
-
-
-@pytest.mark.parametrize("flag", ["--tokenizer", "--hf-config-path"])
-def test_tokenizer_and_configuration_are_the_models_for_any_weights(flag: str) -> None:
-    assert f"{flag}=/models/base" in command()
-
-
-@pytest.mark.parametrize(
-    ("flag", "extra"),
-    [
-        ("--tokenizer", ("--tokenizer=/own",)),
-        ("--tokenizer", ("--tokenizer", "/own")),
-        ("--hf-config-path", ("--hf_config_path=/own",)),
-    ],
-)
-def test_a_fleet_may_name_its_own_tokenizer_or_configuration(
-    flag: str, extra: tuple[str, ...]
-) -> None:
-    assert f"{flag}=/models/base" not in command(*extra)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> Any:
     handed = SimpleNamespace(
         adapters=AdapterRoom(2, 8), transfer=TransferRoom("nccl", has_accelerator=True)
     )
-    made = SimpleNamespace(handover=handed, weights="/weights/7", model="/weights/base")
+    made = SimpleNamespace(handover=handed, directory="/start")
     monkeypatch.setattr(serve, "prepare", lambda *_, **__: made)
     return made
 
@@ -175,7 +175,7 @@ def test_without_vllm_serve_names_what_to_install(
 # --- what vLLM gets ---------------------------------------------------------------------------------
 
 
-def test_vllm_runs_on_the_chosen_weights_with_the_models_tokenizer_and_configuration(
+def test_vllm_runs_on_the_directory_of_the_start_with_the_workers_settings(
     prepared: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[list[str]] = []
@@ -185,8 +185,7 @@ def test_vllm_runs_on_the_chosen_weights_with_the_models_tokenizer_and_configura
 
     ((program, *flags),) = seen
     assert program == "vllm"
-    assert "--model=/weights/7" in flags
-    assert {"--tokenizer=/weights/base", "--hf-config-path=/weights/base"} <= set(flags)
+    assert "--model=/start" in flags
     assert "--max-loras=2" in flags
     assert "--weight-transfer-config.backend=nccl" in flags
     assert flags[-1] == "--max-model-len=9", "the fleet's own come last"

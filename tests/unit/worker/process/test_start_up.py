@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 from tests.support import damage
-from tests.support.tiny import TinyInspector, write_tiny
+from tests.support.tiny import CONFIG, TinyInspector, write_tiny
 
 from fleet_worker.checkpoint.files import Roots
-from fleet_worker.checkpoint.format import INDEX_FILE
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reference import Reference, StageRules
+from fleet_worker.checkpoint.weight_sets import INDEX_FILE
+from fleet_worker.engine.start_digests import read_digests
 from fleet_worker.errors import Refusal
 from fleet_worker.process import handover, start_up
 from fleet_worker.process.settings import Settings
@@ -83,12 +84,17 @@ def started_on(version: str, path: Path | str) -> dict[str, str]:
     return {"RLFLEET_START_VERSION": version, "RLFLEET_START_PATH": str(path)}
 
 
+def weights_of(prepared: start_up.Prepared) -> bytes:
+    """What vLLM finds in the one file of weights of its directory."""
+    return (Path(prepared.directory) / damage.WEIGHTS).read_bytes()
+
+
 def test_without_a_start_version_the_models_weights_are_loaded(
     prepare: Prepare, tmp_path: Path
 ) -> None:
     prepared = prepare()
 
-    assert prepared.weights == prepared.model == str(tmp_path / "model")
+    assert weights_of(prepared) == (tmp_path / "model" / damage.WEIGHTS).read_bytes()
     assert prepared.handover.initial.version == "base"
     assert prepared.handover.worker == socket.gethostname()
 
@@ -137,16 +143,8 @@ def test_a_metrics_port_in_use_fails_the_start_without_a_socket_left_open(
     assert [one.fileno() for one in binding.sockets] == [-1]
 
 
-def test_a_start_version_gets_the_models_tokenizer_and_configuration(
-    prepare: Prepare, tmp_path: Path
-) -> None:
-    path = write_tiny(tmp_path / "root" / "7")
-    environment = started_on("7", path) | {"RLFLEET_WORKER_NAME": "policy-0"}
-    prepared = prepare(environment=environment)
-
-    assert prepared.model == str(tmp_path / "model")
-    assert prepared.handover.initial.version == "7"
-    assert prepared.handover.worker == "policy-0"
+def test_a_worker_has_the_name_that_its_environment_gives(prepare: Prepare) -> None:
+    assert prepare(environment={"RLFLEET_WORKER_NAME": "policy-0"}).handover.worker == "policy-0"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +168,7 @@ def test_an_unusable_start_version_is_not_loaded_and_the_reason_is_logged(
     prepared = prepare(environment=started_on(version, path))
 
     assert prepared.handover.initial.version == "base"
-    assert prepared.weights == str(tmp_path / "model")
+    assert weights_of(prepared) == (tmp_path / "model" / damage.WEIGHTS).read_bytes()
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert reason in caplog.text
 
@@ -188,25 +186,83 @@ def test_vllm_starts_on_the_weights_of_a_version_and_the_other_files_of_the_mode
 
     assert prepared.handover.start_failure is None
     assert prepared.handover.initial.source.path == str(path)
-    started = Path(prepared.weights)
-    assert {p.name for p in started.iterdir()} == {p.name for p in model.iterdir()}
+    started = Path(prepared.directory)
+    assert {p.name for p in started.iterdir()} == {p.name for p in model.iterdir()} | {DIGESTS}
     assert (started / damage.WEIGHTS).samefile(path / damage.WEIGHTS)
     for name in ("preprocessor_config.json", "code"):
         assert (started / name).samefile(model / name)
-    links = open_checkpoint(prepared.weights, None)
-    links.check_start()
-    links.close()
+    assert json.loads((started / "config.json").read_text()) == CONFIG
 
 
-def test_vllm_starts_on_the_index_of_a_version(prepare: Prepare, tmp_path: Path) -> None:
+DIGESTS = "rlfleet-digests.json"
+
+
+def test_the_digests_of_the_tensors_lie_next_to_the_weights_of_a_start(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    path = write_tiny(tmp_path / "root" / "7", 7.0)
+    prepared = prepare(environment=started_on("7", path))
+
+    checkpoint = prepared.handover.initial.checkpoint
+    assert read_digests(Path(prepared.directory)) == checkpoint.tensor_digests()
+    assert set(checkpoint.tensor_digests()) == {"embed.weight", "head.weight"}
+
+
+@pytest.mark.parametrize("what", ["version", "model"])
+def test_vllm_reads_the_digested_bytes_though_another_directory_takes_the_place(
+    prepare: Prepare, tmp_path: Path, what: str
+) -> None:
+    path = write_tiny(tmp_path / "root" / "7", 7.0) if what == "version" else tmp_path / "model"
+    digested = (path / damage.WEIGHTS).read_bytes()
+    (path / "tokenizer.json").write_text("the model's")
+    prepared = prepare(environment=started_on("7", path) if what == "version" else {})
+    other = write_tiny(tmp_path / "root" / "other", 8.0, hidden_size=8)
+    (other / "tokenizer.json").write_text("another")
+    path.rename(tmp_path / "root" / "away")
+    other.rename(path)
+
+    assert weights_of(prepared) == digested
+    started = Path(prepared.directory)
+    assert json.loads((started / "config.json").read_text()) == CONFIG
+    if what == "model":
+        assert (started / "tokenizer.json").read_text() == "the model's"
+
+
+def test_a_file_of_the_model_that_cannot_be_opened_does_not_prevent_the_start(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "model" / "pipe")
+    (tmp_path / "model" / "nowhere").symlink_to(tmp_path / "nothing")
+    started = Path(prepare().directory)
+
+    assert (started / "pipe").readlink() == tmp_path / "model" / "pipe"
+    assert (started / "nowhere").readlink() == tmp_path / "model" / "nowhere"
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_vllm_starts_on_several_files_of_any_names(
+    prepare: Prepare,
+    tmp_path: Path,
+    has_index: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    """`model.safetensors` as one of the files of an index would hide the others from transformers."""
     path = write_tiny(tmp_path / "root" / "7")
-    (path / damage.WEIGHTS).rename(path / "only.safetensors")
-    index = {"weight_map": dict.fromkeys(("embed.weight", "head.weight"), "only.safetensors")}
-    (path / INDEX_FILE).write_text(json.dumps(index))
-    started = Path(prepare(environment=started_on("7", path)).weights)
+    tensors = damage.read_tensors(path / damage.WEIGHTS)
+    names = {"embed.weight": damage.WEIGHTS, "head.weight": "head.safetensors"}
+    if has_index:
+        (path / INDEX_FILE).write_text(json.dumps({"weight_map": names}))
+    else:
+        (path / damage.WEIGHTS).unlink()
+        names["embed.weight"] = "embed.safetensors"
+    for tensor, name in names.items():
+        damage.write_tensors(path / name, {tensor: tensors[tensor]})
+    started = Path(prepare(environment=started_on("7", path)).directory)
 
-    assert {p.name for p in started.iterdir()} == {"config.json", INDEX_FILE, "only.safetensors"}
-    assert (started / INDEX_FILE).samefile(path / INDEX_FILE)
+    weight_map = json.loads((started / INDEX_FILE).read_text())["weight_map"]
+    assert {p.name for p in started.glob("*.safetensors")} == set(weight_map.values())
+    assert damage.WEIGHTS not in weight_map.values()
+    for tensor, name in weight_map.items():
+        assert (started / name).samefile(path / names[tensor])
 
 
 def test_a_model_with_its_weights_in_two_formats_starts(prepare: Prepare, tmp_path: Path) -> None:
@@ -215,7 +271,7 @@ def test_a_model_with_its_weights_in_two_formats_starts(prepare: Prepare, tmp_pa
     prepared = prepare()
 
     assert prepared.handover.initial.version == "base"
-    assert not (Path(prepared.weights) / EMA).exists()
+    assert not (Path(prepared.directory) / EMA).exists()
 
 
 def test_a_start_version_with_a_hidden_file_of_weights_is_refused(
@@ -228,7 +284,7 @@ def test_a_start_version_with_a_hidden_file_of_weights_is_refused(
     )
     prepared = prepare(environment=started_on("7", path))
 
-    assert prepared.weights == str(tmp_path / "model")
+    assert prepared.handover.initial.version == "base"
     assert prepared.handover.start_failure is not None
     assert prepared.handover.start_failure.refusal.reason is Reason.CHECKPOINT_MALFORMED
 
@@ -285,7 +341,6 @@ def test_a_rewritten_path_is_not_loaded_under_its_old_version(
 
     initial, failure = prepared.handover.initial, prepared.handover.start_failure
     assert (initial.version, initial.run_id) == ("base", None)
-    assert prepared.weights == str(tmp_path / "model")
     assert failure is not None
     assert failure.refusal.reason is Reason.DIGEST_MISMATCH
     assert (failure.version, failure.run_id, failure.path) == ("43", "run-7", str(path))
@@ -431,7 +486,7 @@ def test_the_model_may_be_a_cached_repository(
     for revision in (commit, "main", None):
         prepared = prepare(model="org/name", revision=revision)
 
-        assert prepared.weights.endswith(commit)
+        assert prepared.handover.initial.checkpoint.path.endswith(commit)
         assert str(prepared.handover.initial.source) == f"hf://org/name@{commit}"
 
 
