@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     if parsed.command == "manifest":
         from fleet_worker.process.manifest import manifest  # noqa: PLC0415 - one command is run
 
-        return manifest(parsed.directory, only_digest=parsed.digest)
+        return manifest(parsed.directory, kind=parsed.kind, only_digest=parsed.digest)
     if parsed.command == "check":
         from fleet_worker.process.check import check  # noqa: PLC0415 - one command is run
 
@@ -153,6 +153,15 @@ def _add_drain(parser: argparse.ArgumentParser) -> None:
 def _add_manifest(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", help="directory of a checkpoint or a LoRA adapter")
     parser.add_argument("--digest", action="store_true", help="print the digest only")
+    _add_kind(parser)
+
+
+def _add_kind(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kind",
+        choices=("checkpoint", "adapter"),
+        help="what the directory is read as (default: a checkpoint if it holds one)",
+    )
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
@@ -177,6 +186,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
         default=16,
         help="largest rank of a LoRA adapter; 0: no adapters (default: %(default)s)",
     )
+    _add_kind(parser)
     add("-o", "--output", choices=("text", "json"), default="text", help="default: %(default)s")
 
 

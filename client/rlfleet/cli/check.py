@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated
 
@@ -21,6 +22,13 @@ from rlfleet.resources import Resource
 _TAKEN = frozenset({"--model", "--revision", "--weights-root", "--max-lora-rank"})
 """Options of `serve` that decide what a worker accepts."""
 _RENAMED = {"--model": "--against"}
+
+
+class Kind(StrEnum):
+    """What the directory is read as."""
+
+    CHECKPOINT = "checkpoint"
+    ADAPTER = "adapter"
 
 
 class CheckView(Resource):
@@ -42,6 +50,10 @@ def check(
         str, typer.Argument(help="A checkpoint or a LoRA adapter, by the path that workers see.")
     ],
     name: Name = None,
+    kind: Annotated[
+        Kind | None,
+        typer.Option(help="Read it as this (default: a checkpoint if it holds one)."),
+    ] = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -55,16 +67,16 @@ def check(
         raise NotFound(
             f"fleet {fleet.metadata.name!r} has no running worker to check in; see rlfleet workers"
         )
-    found = _found(pods[0], directory, kubectl.Cluster(context, kubeconfig))
+    command = command_for(_arguments(pods[0]), directory, kind)
+    found = _found(pods[0], directory, command, kubectl.Cluster(context, kubeconfig))
     show.show(found, output, lambda: _render(found))
     if not found.accepted:
         raise typer.Exit(CHECKS_FAILED)
 
 
-def _found(pod: Json, directory: str, where: kubectl.Cluster) -> CheckView:
+def _found(pod: Json, directory: str, command: Sequence[str], where: kubectl.Cluster) -> CheckView:
     """The result that the worker's command prints. Errors: RlfleetError, if it prints no result."""
     named = pod["metadata"]["name"]
-    command = command_for(_arguments(pod), directory)
     ended = where.exec(pod["metadata"]["namespace"], named, WORKER_CONTAINER, command)
     try:
         printed = json.loads(ended.output.strip().rpartition("\n")[2])
@@ -73,7 +85,7 @@ def _found(pod: Json, directory: str, where: kubectl.Cluster) -> CheckView:
         raise kubectl.failure(ended, named) from None
 
 
-def command_for(arguments: Sequence[str], directory: str) -> list[str]:
+def command_for(arguments: Sequence[str], directory: str, kind: Kind | None = None) -> list[str]:
     """The worker's command that checks a directory as a worker with these arguments would."""
     own = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
     given = [(n, value) for n, value in pairwise(own) if n in _TAKEN]
@@ -82,6 +94,8 @@ def command_for(arguments: Sequence[str], directory: str) -> list[str]:
             *(each for each in given if each[0] != "--max-lora-rank"),
             ("--max-lora-rank", "0"),
         ]
+    if kind is not None:
+        given.append(("--kind", kind.value))
     options = [f"{_RENAMED.get(n, n)}={value}" for n, value in given]
     return ["python3", "-m", "fleet_worker", "check", "--output=json", *options, directory]
 

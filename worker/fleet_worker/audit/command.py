@@ -11,12 +11,13 @@ from fleet_worker.audit.judge import Tally, judge, table
 from fleet_worker.audit.records import BadRecordError, Record, read_records
 from fleet_worker.audit.versions import (
     Checkpoints,
+    DigestIn,
     Source,
     UnknownVersionError,
     WrongBytesError,
     neighbours,
 )
-from fleet_worker.process.manifest import digest_in
+from fleet_worker.process.manifest import digest_in, only_weights
 
 WRONG_LABEL = 1
 UNUSABLE = 2
@@ -32,14 +33,14 @@ Recompute = Callable[[Source, Sequence[Record]], list[list[float]]]
 def audit(
     arguments: Sequence[str],
     recompute: Recompute | None = None,
-    digest: Callable[[str], str] = digest_in,
+    digest: DigestIn = digest_in,
 ) -> int:
     """Audit a file of replies and print the table.
 
     Args:
         arguments: Command line.
         recompute: Computes log-probabilities. None for transformers in float32.
-        digest: Directory → digest of the weights in it.
+        digest: Computes the digest of a directory.
 
     Returns:
         0 if every token fits its label, 1 if a token does not, 2 if the input cannot be audited.
@@ -110,12 +111,16 @@ def _records(replies: Path) -> list[Record]:
 def _by_transformers(device: str) -> Recompute:
     from fleet_worker.audit.teacher import log_probabilities  # noqa: PLC0415 - imports torch
 
-    return lambda source, records: log_probabilities(
-        source.directory,
-        [(record.prompt_token_ids, record.token_ids) for record in records],
-        device=device,
-        adapter=source.adapter,
-    )
+    def recompute(source: Source, records: Sequence[Record]) -> list[list[float]]:
+        with only_weights(source.directory) as directory:
+            return log_probabilities(
+                directory,
+                [(record.prompt_token_ids, record.token_ids) for record in records],
+                device=device,
+                adapter=source.adapter,
+            )
+
+    return recompute
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -22,6 +22,10 @@ class Source:
     adapter: str | None = None
 
 
+DigestIn = Callable[..., str]
+"""(directory, is_adapter=whether it is read as an adapter) → digest of its files."""
+
+
 class UnknownVersionError(Exception):
     """The command line names no checkpoint for a version in a reply."""
 
@@ -132,29 +136,31 @@ class Checkpoints:
             )
         return self.template.replace("{version}", name.version).replace("{run}", name.run_id or "")
 
-    def check_bytes(self, seen: Iterable[str], digest_in: Callable[[str], str]) -> None:
+    def check_bytes(self, seen: Iterable[str], digest_in: DigestIn) -> None:
         """Check that the directories have the digests that replies name.
 
         Args:
             seen: Weights, named as in `SpanRecord.weights`.
-            digest_in: Directory → digest of its files.
+            digest_in: Computes the digest of a directory.
 
         Errors:
             UnknownVersionError: no argument names some of them.
             WrongBytesError: a directory has another digest.
         """
-        known: dict[str, str] = {}
+        known: dict[tuple[str, bool], str] = {}
         for weights in sorted(set(seen)):
             source, (base, _, adapter) = self.source_of(weights), weights.partition(WITH)
-            for part, directory in ((base, source.directory), (adapter, source.adapter)):
+            parts = ((base, source.directory, False), (adapter, source.adapter, True))
+            for part, directory, is_adapter in parts:
                 digest = _named(part).digest
                 if digest is None or directory is None:
                     continue
-                if directory not in known:
-                    known[directory] = digest_in(directory).rpartition(":")[2][: len(digest)]
-                if known[directory] != digest:
+                key = directory, is_adapter
+                if key not in known:
+                    known[key] = digest_in(directory, is_adapter=is_adapter).rpartition(":")[2]
+                if (found := known[key][: len(digest)]) != digest:
                     raise WrongBytesError(
-                        f"{directory} has weights with digest {known[directory]}, but replies name"
+                        f"{directory} has weights with digest {found}, but replies name"
                         f" {part}; give the directory of these weights: {part}=DIR"
                     )
 

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.reference import StageRules
 from fleet_worker.checkpoint.refused_sources import RefusedSources
 from fleet_worker.checkpoint.sources import resolved, states_in, store_of
@@ -17,10 +16,10 @@ from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lora.comparing import Comparing
 from fleet_worker.lora.files import (
     PrivateAdapter,
-    check_written,
     label_of,
     make_private,
     open_fitting_adapter,
+    read_accepted_adapter,
 )
 from fleet_worker.lora.host import Host
 from fleet_worker.lora.refused import AdapterFault, RefusedAdapters
@@ -268,22 +267,17 @@ class LoraCalls:
         rules, adapters = self._rules, self._host.adapters
         adapter = open_fitting_adapter(request.source, rules, max_rank=adapters.max_rank)
         try:
-            budget = self._host.memory_left()
-            files = make_private(
-                adapter, rules.inspector.read, budget=budget, check_cancelled=check_cancelled
+            _, digest = read_accepted_adapter(
+                adapter,
+                rules,
+                digest=request.digest,
+                budget=self._host.memory_left(),
+                check_cancelled=check_cancelled,
             )
+            return make_private(adapter, digest)
         except BaseException:
             adapter.close()
             raise
-        try:
-            check_digest(request.digest, files.digest, "the files")
-            if request.digest is None:
-                check_written(adapter, rules.reference)
-            adapter.check_same_on_disk(rules.roots)
-        except BaseException:
-            files.close()
-            raise
-        return files
 
     async def _holds(self, call: PutCall) -> bool:
         """Whether the staged copy is of the files that the worker would read for a request now."""

@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from fleet_worker.checkpoint.format import TensorSpec
+from fleet_worker.checkpoint.weight_sets import ADAPTER_WEIGHTS_FILE
 from fleet_worker.errors import Refusal
 from fleet_worker.lora.scale import is_quick, pattern_of, rank_of
 from fleet_worker.protocol import Reason
 
 ADAPTER_CONFIG_FILE = "adapter_config.json"
-ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 
 _TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
 _FLOATS = ("F32", "F16", "BF16")

@@ -13,21 +13,22 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.completeness import open_settled
 from fleet_worker.checkpoint.files import OpenDirectory, Roots
 from fleet_worker.checkpoint.format import CONFIG_LIMIT
-from fleet_worker.checkpoint.identity import Identity, Label
+from fleet_worker.checkpoint.identity import Identity, Label, check_digest
 from fleet_worker.checkpoint.opening import companions_of, config_of, specs_of
 from fleet_worker.checkpoint.reading import blocks_between
 from fleet_worker.checkpoint.reference import Reference, StageRules
 from fleet_worker.checkpoint.sources import check_same_source, directory_of
+from fleet_worker.checkpoint.weight_sets import ADAPTER_WEIGHTS_FILE, holds_model
 from fleet_worker.errors import Refusal
 from fleet_worker.lora.config import (
     ADAPTER_CONFIG_FILE,
-    ADAPTER_WEIGHTS_FILE,
     check_adapter_config,
     check_adapter_tensors,
     check_weights_there,
@@ -106,11 +107,55 @@ def check_written(adapter: Checkpoint, reference: Reference) -> None:
     replace(reference, zero_blocks=untrained).check_written(adapter)
 
 
-def is_adapter(path: str) -> bool:
-    """Whether a directory has a LoRA adapter's configuration. Errors: Refusal, if it cannot be opened."""
+def read_accepted_adapter(
+    adapter: Checkpoint,
+    rules: StageRules,
+    *,
+    digest: str | None,
+    budget: int,
+    check_cancelled: Callable[[], None],
+) -> tuple[bool, str]:
+    """Read and check the bytes of an adapter whose tensors fit the running model. Blocks.
+
+    Args:
+        adapter: The result of `open_fitting_adapter`.
+        rules: Limits and checks.
+        digest: The expected digest. It makes the check for missing parts unnecessary.
+        budget: Largest number of bytes to keep in memory.
+        check_cancelled: Raises to cancel.
+
+    Returns:
+        Whether the bytes are in memory, and their digest.
+
+    Errors:
+        Refusal: any of the checkpoint reasons. The files stay open.
+    """
+    in_memory = rules.inspector.read(adapter, budget=budget, check_cancelled=check_cancelled)
+    found = adapter.digest(check_cancelled)
+    check_digest(digest, found, "the files")
+    if digest is None:
+        check_written(adapter, rules.reference)
+    adapter.check_same_on_disk(rules.roots)
+    return in_memory, found
+
+
+class Kind(StrEnum):
+    """What a directory is read as. A worker knows it from the call."""
+
+    CHECKPOINT = "checkpoint"
+    ADAPTER = "adapter"
+
+
+def kind_of(path: str) -> Kind:
+    """Return what a directory holds. The weights of a model may have an adapter's files next to them.
+
+    Errors:
+        Refusal: The directory cannot be opened.
+    """
     directory = OpenDirectory(path, None)
     directory.close()
-    return ADAPTER_CONFIG_FILE in directory.names
+    is_adapter = ADAPTER_CONFIG_FILE in directory.names and not holds_model(directory.names)
+    return Kind.ADAPTER if is_adapter else Kind.CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,36 +183,26 @@ class PrivateAdapter:
         self._checkpoint.close()
 
 
-def make_private(
-    checkpoint: Checkpoint,
-    read: Callable[..., bool],
-    *,
-    budget: int,
-    check_cancelled: Callable[[], None],
-) -> PrivateAdapter:
-    """Copy an open adapter into memory. Blocks.
+def make_private(checkpoint: Checkpoint, digest: str) -> PrivateAdapter:
+    """Make the directory for the engine. Blocks.
 
     Args:
-        checkpoint: The adapter. The result owns it from now on.
-        read: Reads and checks its bytes, see `Inspector.read`.
-        budget: Largest number of bytes to keep.
-        check_cancelled: Raises to cancel.
+        checkpoint: The adapter, after its bytes were read. The result owns it from now on.
+        digest: Its digest.
 
     Errors:
-        Refusal: `NotAvailable` without enough memory, or the refusal from `read`.
+        Refusal: `NotAvailable`, if its bytes are not in memory.
     """
-    if not read(checkpoint, budget=budget, check_cancelled=check_cancelled):
+    if not checkpoint.is_held:
         raise Refusal(
             Reason.NOT_AVAILABLE,
             f"there is not enough memory for the adapter's {checkpoint.size_bytes} bytes;"
             " raise --staging-memory-bytes or the memory limit of the pod",
         )
-    digest = checkpoint.digest(check_cancelled)
     folder = Path(tempfile.mkdtemp(prefix="rlfleet-adapter-"))
     try:
         (file,) = checkpoint.files
-        content = checkpoint.descriptor_of(file)
-        (folder / ADAPTER_WEIGHTS_FILE).symlink_to(f"/proc/{os.getpid()}/fd/{content}")
+        (folder / ADAPTER_WEIGHTS_FILE).symlink_to(checkpoint.link_of(file))
         (folder / ADAPTER_CONFIG_FILE).write_text(json.dumps(checkpoint.config))
         # The engine's processes may have another umask, but not another user.
         folder.chmod(0o700)

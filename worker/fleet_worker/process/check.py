@@ -9,14 +9,15 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
+from fleet_worker.checkpoint.checkpoint import Inspector
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.reference import Reference, StageRules, open_fitting, read_accepted
 from fleet_worker.errors import Refusal
-from fleet_worker.lora.files import check_written, is_adapter, open_fitting_adapter
+from fleet_worker.lora.files import Kind, kind_of, open_fitting_adapter, read_accepted_adapter
 from fleet_worker.process.start_up import open_model, read_model
 from fleet_worker.protocol import Reason, Source
 
@@ -48,7 +49,9 @@ def check(arguments: argparse.Namespace, inspector: Inspector | None = None) -> 
     # A name below a root counts, so links stay as they are.
     path = str(Path(arguments.directory).absolute())
     try:
-        found = _accepted(path, rules, arguments.max_lora_rank)
+        rules.roots.check_name(path)
+        kind = Kind(arguments.kind or kind_of(os.path.realpath(path)))
+        found = _accepted(path, kind, rules, arguments.max_lora_rank)
     except Refusal as refusal:
         found = {"accepted": False, "reason": refusal.reason.value, "message": refusal.message}
     _print(path, found, arguments.output)
@@ -68,9 +71,10 @@ def _rules(model: str, revision: str | None, roots: Roots, inspector: Inspector)
         opened.close()
 
 
-def _accepted(path: str, rules: StageRules, max_rank: int) -> Found:
-    """The size and the digest of a source that passes all checks. Errors: Refusal."""
-    source, is_adapter = Source(path=path), _is_adapter(path, rules.roots)
+def _accepted(path: str, kind: Kind, rules: StageRules, max_rank: int) -> Found:
+    """The size and the digest of a source that passes all checks of a worker. Errors: Refusal."""
+    source, is_adapter = Source(path=path), kind is Kind.ADAPTER
+    read: Callable[..., tuple[bool, str]] = read_accepted_adapter if is_adapter else read_accepted
     if is_adapter and max_rank == 0:
         raise Refusal(
             Reason.ADAPTERS_OFF, "the worker has no slots for LoRA adapters; set --max-loras"
@@ -80,36 +84,16 @@ def _accepted(path: str, rules: StageRules, max_rank: int) -> Found:
     else:
         opened = open_fitting(source, rules.roots, rules.reference, rules.inspector)
     try:
+        _, digest = read(opened, rules, digest=None, budget=0, check_cancelled=lambda: None)
         return {
             "accepted": True,
             "kind": "LoRA adapter" if is_adapter else "checkpoint",
             "tensors": len(opened.tensors),
             "bytes": opened.size_bytes,
-            "digest": _read_adapter(opened, rules) if is_adapter else _read(opened, rules),
+            "digest": digest,
         }
     finally:
         opened.close()
-
-
-def _is_adapter(path: str, roots: Roots) -> bool:
-    roots.check_name(path)
-    return is_adapter(os.path.realpath(path))
-
-
-def _read(checkpoint: Checkpoint, rules: StageRules) -> str:
-    _, digest = read_accepted(checkpoint, rules, digest=None, budget=0, check_cancelled=_go_on)
-    return digest
-
-
-def _read_adapter(adapter: Checkpoint, rules: StageRules) -> str:
-    rules.inspector.read(adapter, budget=0, check_cancelled=_go_on)
-    check_written(adapter, rules.reference)
-    adapter.check_same_on_disk(rules.roots)
-    return adapter.digest(_go_on)
-
-
-def _go_on() -> None:
-    return
 
 
 def _print(path: str, found: Found, output: str) -> None:

@@ -62,6 +62,14 @@ def test_the_result_has_its_golden_text(
     golden(out, f"check.{word}.txt")
 
 
+def test_the_worker_is_asked_to_read_the_directory_as_what_is_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, _ = checked(monkeypatch, Ended(0, json.dumps(ACCEPTED), ""), "--kind=adapter")
+
+    assert "--kind=adapter" in asked
+
+
 def test_a_refused_checkpoint_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = Ended(1, json.dumps(REFUSED), "command terminated with exit code 1")
     _, (code, out, _) = checked(monkeypatch, answer, "-o", "json")

@@ -295,7 +295,8 @@ def of(run_id: str | None, digest: str | None, made_by: str) -> dict[str, Any]:
 def run_40(tmp_path: Path, records: Sequence[dict[str, Any]], *checkpoints: str) -> int:
     file = tmp_path / "replies.jsonl"
     file.write_text("".join(json.dumps(each) + "\n" for each in records))
-    return audit([str(file), "--checkpoints", *checkpoints], recompute, DIGESTS.__getitem__)
+    command = [str(file), "--checkpoints", *checkpoints]
+    return audit(command, recompute, lambda directory, **_: DIGESTS[directory])
 
 
 TWO_RUNS = (of("run-7", "1" * 12, "1"), of("run-8", "2" * 12, "2"))
@@ -349,8 +350,15 @@ def test_the_digest_of_an_adapter_is_compared(
     file.write_text(json.dumps(reply))
     command = [str(file), "--checkpoints", "/w/{version}", "--adapters", "/a/{version}"]
 
-    assert audit(command, recompute, lambda _: "sha256:" + "5" * 64) == 0
-    assert audit(command, recompute, lambda _: "sha256:" + "6" * 64) == UNUSABLE
+    asked: list[tuple[str, bool]] = []
+
+    def digest(directory: str, *, is_adapter: bool) -> str:
+        asked.append((directory, is_adapter))
+        return "sha256:" + "5" * 64
+
+    assert audit(command, recompute, digest) == 0
+    assert asked == [("/a/5", True)]
+    assert audit(command, recompute, lambda *_, **__: "sha256:" + "6" * 64) == UNUSABLE
     assert "/a/5" in capsys.readouterr().err
 
 

@@ -28,13 +28,16 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def checked(model: Path, capsys: pytest.CaptureFixture[str]) -> Check:
-    def run(directory: Path, root: Path | None = None, rank: int = 16) -> Checked:
+    def run(
+        directory: Path, root: Path | None = None, rank: int = 16, kind: str | None = None
+    ) -> Checked:
         arguments = argparse.Namespace(
             directory=str(directory),
             against=str(model),
             revision=None,
             weights_root=[] if root is None else [str(root)],
             max_lora_rank=rank,
+            kind=kind,
             output="json",
         )
         code = check(arguments, TinyInspector())
@@ -103,6 +106,38 @@ def test_an_adapter_is_checked_against_rank_and_modules(tmp_path: Path, checked:
     assert checked(adapter, rank=1)[1]["reason"] == "CheckpointMismatch"
     assert checked(adapter, rank=0)[1]["reason"] == "AdaptersOff"
     assert checked(alien)[1]["reason"] == "CheckpointMismatch"
+
+
+def test_a_checkpoint_with_the_files_of_an_adapter_is_a_checkpoint_unless_the_adapter_is_meant(
+    tmp_path: Path, checked: Check
+) -> None:
+    directory = write_tiny(tmp_path / "2", 2.0)
+    alone = checked(directory)[1]["digest"]
+    write_adapter(directory, seed=1, modules=TINY_MODULES, rank=2)
+
+    code, found = checked(directory)
+    assert (code, found["kind"], found["digest"]) == (0, "checkpoint", alone)
+    assert checked(directory, rank=0)[0] == 0
+    code, found = checked(directory, kind="adapter")
+    assert (code, found["kind"]) == (0, "LoRA adapter")
+    damage.edit_config(directory, hidden_size=8)
+    assert checked(directory)[1]["reason"] == "CheckpointMismatch"
+
+
+def test_an_adapter_with_the_configuration_of_its_model_is_an_adapter(
+    tmp_path: Path, checked: Check
+) -> None:
+    directory = write_tiny(tmp_path / "2")
+    write_adapter(directory, seed=1, modules=TINY_MODULES, rank=2)
+    (directory / damage.WEIGHTS).unlink()
+
+    assert checked(directory)[1]["kind"] == "LoRA adapter"
+
+
+def test_an_adapter_that_is_read_as_a_checkpoint_is_refused(tmp_path: Path, checked: Check) -> None:
+    adapter = write_adapter(tmp_path / "a", seed=1, modules=TINY_MODULES, rank=2)
+
+    assert checked(adapter, kind="checkpoint")[1]["reason"] == "SourceNotFound"
 
 
 def test_a_model_that_cannot_be_read_is_a_usage_error(

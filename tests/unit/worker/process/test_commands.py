@@ -18,6 +18,7 @@ from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.drain_names import drain_seconds_of
 from fleet_worker.process import serve
 from fleet_worker.process.drain import drain
+from fleet_worker.process.manifest import digest_in
 
 
 class AdminPort:
@@ -138,6 +139,22 @@ def test_the_admin_port_may_come_from_the_environment(monkeypatch: pytest.Monkey
 
     assert (seen[0].admin_host, seen[0].admin_port) == ("10.0.0.7", 9081)
     assert seen[0].engine_arguments == []
+
+
+def test_a_checkpoint_with_the_files_of_an_adapter_has_two_digests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = write_tiny(tmp_path / "1")
+    write_adapter(directory, seed=1, modules=TINY_MODULES)
+    printed = {}
+    for kind in ("checkpoint", "adapter", None):
+        assert main(["manifest", *([f"--kind={kind}"] if kind else []), str(directory)]) == 0
+        printed[kind] = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+
+    assert printed["checkpoint"] == printed[None] == ["config.json", "model.safetensors"]
+    assert printed["adapter"] == ["adapter_config.json", "adapter_model.safetensors"]
+    digests = [digest_in(str(directory), is_adapter=each) for each in (False, True)]
+    assert len(set(digests)) == 2
 
 
 def test_the_manifest_has_the_digest_that_a_stage_may_pin(
