@@ -26,6 +26,18 @@ engine = LLM(
 """Begins a script with an offline engine on `one` of the two checkpoints that are its arguments."""
 
 
+LOADS = """
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.engine.vllm import load_arguments
+def load_of(folder, started=False):
+    checkpoint = open_checkpoint(str(folder), None)
+    checkpoint.hashes(lambda: None)
+    checkpoint.is_started_on = started
+    return load_arguments(checkpoint)
+"""
+"""Defines the arguments of a load of a directory's files, which are compared with their digests."""
+
+
 def output_of(script: str, *arguments: str) -> Any:
     """The JSON that a script prints after `result `."""
     command = [worker_python(), "-c", script, *arguments]

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 from tests.engine.kernels import FORCE, LACKS
-from tests.engine.scripts import output_of
+from tests.engine.scripts import LOADS, output_of
 
 pytestmark = pytest.mark.xdist_group("architectures")
 
 _SCRIPT = (
     FORCE
+    + LOADS
     + """
 import json, traceback
 from pathlib import Path
@@ -80,8 +81,7 @@ def tokens(engine):
     return [list(each.outputs[0].token_ids) for each in engine.generate(prompts, sampling, use_tqdm=False)]
 
 def load(engine, folder, started=False):
-    files = [{"path": str(folder / "model.safetensors"), "in_memory": False}]
-    (answer,) = engine.collective_rpc("rlfleet_load", kwargs={"files": files, "copies": {}, "started": started})
+    (answer,) = engine.collective_rpc("rlfleet_load", kwargs=load_of(folder, started))
     return answer["error"]
 
 def check(engine):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.engine.conftest import Weights
-from tests.engine.scripts import ENGINE, output_of
+from tests.engine.scripts import ENGINE, LOADS, output_of
 
 pytestmark = pytest.mark.xdist_group("effect")
 _PARAMETERS = """
@@ -94,13 +94,13 @@ print("result", json.dumps(found))
 
 _MODEL = (
     ENGINE
+    + LOADS
     + """
 import json
 from fleet_worker.engine.effect import combined
 found = []
 for path in (one, other, other, one):
-    files = [{"path": path + "/model.safetensors", "in_memory": False}]
-    (answer,) = engine.collective_rpc("rlfleet_load", args=(files, {}), kwargs={"started": False})
+    (answer,) = engine.collective_rpc("rlfleet_load", kwargs=load_of(path))
     assert answer["ok"], answer
     seen = combined([answer["effect"]])
     found.append([seen.changed_share, seen.unchanged, seen.compared_elements, seen.why_not])

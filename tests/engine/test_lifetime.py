@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import shutil
 import signal
@@ -82,6 +83,10 @@ def test_on_sigterm_with_requests_in_flight_clients_get_their_tokens_and_the_pro
     with WorkerProcess(
         tmp_path, model=model, roots=[weights.root, tmp_path / "root"], environment=started_on
     ) as worker:
+        # Other weights take the place of the directory before vLLM reads anything.
+        eventually(lambda: "starting on 7" in worker.log(), within_seconds=REFUSED_SECONDS)
+        step.rename(tmp_path / "root" / "away")
+        copy_of(weights.c, step)
         worker.wait_until_up()
         # Started on the version that the fleet serves: no second load before it is admitted.
         state = worker.state()
@@ -188,8 +193,13 @@ def test_a_model_in_two_processes_is_swapped_in_both_and_dies_with_either(
     weights: Weights, tmp_path: Path
 ) -> None:
     arguments = [*ENGINE_ARGUMENTS, "--tensor-parallel-size=2"]
+    changing = copy_of(weights.b, tmp_path / "root" / "changing")
     with WorkerProcess(
-        tmp_path, model=weights.a, roots=[weights.root], engine_arguments=arguments
+        tmp_path,
+        model=weights.a,
+        roots=[weights.root, tmp_path / "root"],
+        engine_arguments=arguments,
+        options=["--staging-memory-bytes=0"],
     ) as worker:
         worker.wait_until_up().must("admit", version="base")
         assert worker.state()["engine"]["world_size"] == 2
@@ -197,6 +207,17 @@ def test_a_model_in_two_processes_is_swapped_in_both_and_dies_with_either(
         worker.swap("1", weights.b)
         assert worker.greedy() != first
         worker.swap("2", weights.a)
+        assert worker.greedy() == first
+
+        # Each process reads the files again, and notices a write that changes no time.
+        with (changing / damage.WEIGHTS).open("r+b") as file, mmap.mmap(file.fileno(), 0) as writer:
+            writer[:] = writer[:]
+            worker.stage("3", changing)
+            worker.must("pause", mode="keep", lease_seconds=60)
+            writer[-1] ^= 1
+            assert worker.refusal("load", version="3")[1] == "CheckpointChanged"
+        assert (worker.state()["phase"], worker.state()["version"]) == ("joining", "2")
+        worker.must("admit", version="2")
         assert worker.greedy() == first
 
         (core,) = worker.engine_pids()
@@ -254,7 +275,7 @@ def test_weights_exchanged_while_the_engine_starts_are_never_served_under_their_
         eventually(lambda: "starting on 7" in worker.log(), within_seconds=REFUSED_SECONDS)
         (start / damage.WEIGHTS).write_bytes((weights.c / damage.WEIGHTS).read_bytes())
         assert worker.exit_code(within_seconds=REFUSED_SECONDS) == 1
-        assert "changed while the worker read it" in worker.log()
+        assert "changed after its digest was computed" in worker.log()
 
 
 def _imports(worker: WorkerProcess) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.engine.scripts import output_of
+from tests.engine.scripts import LOADS, output_of
 
 _SCRIPT = """
 import json, os, sys
@@ -61,7 +61,6 @@ class WithoutWire:  # what vLLM's engines for transfers do, without the wire
     def reset_weight_update_target(self): pass
     def shutdown(self): pass
 worker.weight_transfer_engine = WithoutWire()
-files = [{"path": str(folder / "model.safetensors"), "in_memory": False}]
 
 def tokens():
     assert worker.rlfleet_probe()["ok"]
@@ -83,17 +82,17 @@ found = {}
 with torch.inference_mode():
     found["old"] = tokens()
     begin(); receive_all(); found["new"] = tokens()
-    assert worker.rlfleet_load(files, {}, started=False)["ok"]
+    assert worker.rlfleet_load(**load_of(folder))["ok"]
     begin(); receive_a_part()
     worker.rlfleet_cancel_transfer()
     begin(); receive_all(); found["new, started again"] = tokens()
-    assert worker.rlfleet_load(files, {}, started=False)["ok"]
+    assert worker.rlfleet_load(**load_of(folder))["ok"]
     begin(); receive_a_part()
     worker.rlfleet_cancel_transfer()
-    found["recovery"] = worker.rlfleet_load(files, {}, started=False)["error"]
+    found["recovery"] = worker.rlfleet_load(**load_of(folder))["error"]
     found["old, after a recovery"] = tokens()
     begin(); receive_a_part()
-    found["recovery without a cancel"] = worker.rlfleet_load(files, {}, started=False)["error"]
+    found["recovery without a cancel"] = worker.rlfleet_load(**load_of(folder))["error"]
     found["old, after a recovery without a cancel"] = tokens()
 def lacking():
     return worker.rlfleet_call("rlfleet_layers_without_all_parts", {})["result"]
@@ -102,7 +101,7 @@ begin()
 found["before"] = lacking()
 model.load_weights([(name, each) for name, each in new.items() if not name.endswith("k_proj.weight")])
 found["without k"] = lacking()
-assert worker.rlfleet_load(files, {}, started=False)["ok"]
+assert worker.rlfleet_load(**load_of(folder))["ok"]
 begin()
 model.load_weights([(name, each) for name, each in new.items() if "layers.0.self_attn" not in name])
 found["without a whole layer"] = lacking()
@@ -117,7 +116,7 @@ print("result", json.dumps(found))
 def test_a_transfer_that_stops_inside_a_fused_layer_leaves_no_part_behind(
     tmp_path: Path, layout: str
 ) -> None:
-    found = output_of(_SCRIPT, str(tmp_path), layout)
+    found = output_of(LOADS + _SCRIPT, str(tmp_path), layout)
 
     assert found["recovery"] is None
     assert found["recovery without a cancel"] is None

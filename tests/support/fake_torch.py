@@ -30,6 +30,9 @@ DTYPES = {
     for each in (
         FakeDtype("bool", 1, "?"),
         FakeDtype("uint8", 1, "B"),
+        FakeDtype("uint16", 2, "H"),
+        FakeDtype("uint32", 4, "I"),
+        FakeDtype("uint64", 8, "Q"),
         FakeDtype("int8", 1, "b"),
         FakeDtype("int16", 2, "h"),
         FakeDtype("int32", 4, "i"),

@@ -25,7 +25,7 @@ _RENAMED = {"--model": "--against"}
 
 
 class Kind(StrEnum):
-    """What the directory is read as."""
+    """Kind of weights as which a directory is read."""
 
     CHECKPOINT = "checkpoint"
     ADAPTER = "adapter"

@@ -55,7 +55,7 @@ class WeightSet:
 
 
 def weight_sets(names: Collection[str], indexed: Collection[str] | None) -> list[WeightSet]:
-    """Return the sets of weights in a directory. Those without any file are none.
+    """Return the sets of weights in a directory, of which at least one file exists.
 
     Args:
         names: All names in the directory.
@@ -97,7 +97,7 @@ def chosen_set(
         config: Content of config.json.
 
     Errors:
-        Refusal: `CheckpointAmbiguous` if there are two. `SourceNotFound` if there is none, or if a file is
+        Refusal: `CheckpointAmbiguous` if there are two. `SourceNotFound` without a set, or if a file is
             missing. `CheckpointMalformed` for pickled weights (never opened) and for an invalid index.
     """
     indexed = set(parse_index(index).values()) if index is not None else None

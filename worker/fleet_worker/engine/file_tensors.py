@@ -30,9 +30,12 @@ from fleet_worker.protocol import Reason
 T = TypeVar("T")
 R = TypeVar("R")
 
-DTYPES = {
+_DTYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
+    "U16": torch.uint16,
+    "U32": torch.uint32,
+    "U64": torch.uint64,
     "I8": torch.int8,
     "I16": torch.int16,
     "I32": torch.int32,
@@ -48,6 +51,7 @@ DTYPES = {
 Content = tuple[mmap.mmap | bytearray, int]
 """A buffer, and the position of a tensor's first byte in it."""
 
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _THREADS = 4
 _AHEAD_BYTES = 256 * 1024 * 1024
 """Bytes that are read and digested ahead of the model, at least one tensor."""
@@ -73,10 +77,15 @@ class Digested:
             dtype: The name of its type in safetensors.
             shape: Its dimensions.
             content: A buffer with its bytes.
+
+        Errors:
+            ValueError: The files have no such tensor.
         """
+        if name not in self._digests:
+            raise ValueError(f"the digested files have no tensor {name[:200]!r}")
         found = tensor_digest(dtype, shape)
         found.update(content)
-        if self._digests.get(name) != found.hexdigest():
+        if self._digests[name] != found.hexdigest():
             raise _changed(name)
 
 
@@ -129,7 +138,7 @@ class Reader:
 
     def tensor(self, spec: TensorSpec, content: Content) -> torch.Tensor:
         """Return a tensor of the file, over its `content`."""
-        dtype = DTYPES[spec.dtype]
+        dtype = _DTYPES[spec.dtype]
         if spec.end == spec.begin:
             return torch.empty(spec.shape, dtype=dtype)
         buffer, offset = content
@@ -180,6 +189,33 @@ def tensors_of(
     for name, found in ahead(names, size, content):
         spec, reader = where[name]
         yield name, reader.tensor(spec, found)
+
+
+def compared(
+    weights: Iterable[tuple[str, torch.Tensor]], digested: Digested
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield copies of tensors that have their digests. The tensors themselves are over mapped files.
+
+    Args:
+        weights: Names in the files, and tensors.
+        digested: What they are compared to.
+
+    Errors:
+        Refusal: `CheckpointChanged`.
+    """
+
+    def copied(weight: tuple[str, torch.Tensor]) -> torch.Tensor:
+        name, tensor = weight
+        copy = tensor.clone(memory_format=torch.contiguous_format)
+        content = copy.reshape(-1).view(torch.uint8).numpy()
+        digested.check(name, _NAMES[tensor.dtype], tensor.shape, content)
+        return copy
+
+    def size(weight: tuple[str, torch.Tensor]) -> int:
+        return int(weight[1].nbytes)
+
+    for (name, _), copy in ahead(weights, size, copied):
+        yield name, copy
 
 
 def ahead(

@@ -9,19 +9,16 @@ Source: `DefaultModelLoader._get_weights_iterator` and `register_model_loader`, 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from fleet_worker.engine.file_tensors import DTYPES, Digested, Reader, ahead
+from fleet_worker.engine.file_tensors import Digested, Reader, compared
 from fleet_worker.engine.start_digests import LOAD_FORMAT, read_digests
 
 LOADERS = "vllm.model_executor.model_loader"
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def register() -> None:
@@ -47,31 +44,6 @@ def register() -> None:
                 yield source.prefix + name, tensor
 
     loaders.register_model_loader(LOAD_FORMAT)(DigestedLoader)
-
-
-def compared(weights: Iterable[tuple[str, Any]], digested: Digested) -> Iterator[tuple[str, Any]]:
-    """Yield copies of tensors that have their digests. The tensors themselves are over mapped files.
-
-    Args:
-        weights: Names in the files, and tensors.
-        digested: What they are compared to.
-
-    Errors:
-        Refusal: `CheckpointChanged`.
-    """
-
-    def copied(weight: tuple[str, Any]) -> Any:
-        name, tensor = weight
-        copy = tensor.clone(memory_format=torch.contiguous_format)
-        content = copy.reshape(-1).view(torch.uint8).numpy()
-        digested.check(name, _NAMES[tensor.dtype], tensor.shape, content)
-        return copy
-
-    def size(weight: tuple[str, Any]) -> int:
-        return int(weight[1].nbytes)
-
-    for (name, _), copy in ahead(weights, size, copied):
-        yield name, copy
 
 
 def _check_names(folder: Path, digested: Digested) -> None:

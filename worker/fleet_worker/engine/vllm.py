@@ -26,6 +26,17 @@ _TOP_LOGPROBS = 20
 """Tokens per position by which two versions are compared. It is vLLM's default limit."""
 
 
+def load_arguments(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the arguments of `WorkerExtension.rlfleet_load`."""
+    return {
+        # By descriptor, not by name: the engine must read the files that were checked.
+        "files": [checkpoint.link_of(file) for file in checkpoint.files],
+        "copies": dict(checkpoint.copies),
+        "digests": None if checkpoint.is_held else checkpoint.tensor_digests(),
+        "started": checkpoint.is_started_on,
+    }
+
+
 class VllmEngine:
     """One vLLM engine, reached through the client that the API server made."""
 
@@ -85,14 +96,7 @@ class VllmEngine:
     async def load(self, checkpoint: Checkpoint) -> None:
         """Put a checkpoint's bytes into the model, in every process of the engine."""
         await self._check_kernels()
-        # By descriptor, not by name: the engine must read the files that were checked.
-        answers = await self._processes.call(
-            "rlfleet_load",
-            files=[checkpoint.link_of(file) for file in checkpoint.files],
-            copies=dict(checkpoint.copies),
-            digests=None if checkpoint.is_held else checkpoint.tensor_digests(),
-            started=checkpoint.is_started_on,
-        )
+        answers = await self._processes.call("rlfleet_load", **load_arguments(checkpoint))
         failed = [answer for answer in answers if not answer["ok"]]
         if failed:
             touched = any(answer["touched"] for answer in answers)

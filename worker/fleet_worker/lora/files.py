@@ -140,7 +140,7 @@ def read_accepted_adapter(
 
 
 class Kind(StrEnum):
-    """What a directory is read as. A worker knows it from the call."""
+    """Kind of weights as which a directory is read. A worker knows it from the call."""
 
     CHECKPOINT = "checkpoint"
     ADAPTER = "adapter"

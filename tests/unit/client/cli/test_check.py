@@ -62,7 +62,7 @@ def test_the_result_has_its_golden_text(
     golden(out, f"check.{word}.txt")
 
 
-def test_the_worker_is_asked_to_read_the_directory_as_what_is_meant(
+def test_the_worker_reads_the_directory_as_the_kind_that_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, _ = checked(monkeypatch, Ended(0, json.dumps(ACCEPTED), ""), "--kind=adapter")

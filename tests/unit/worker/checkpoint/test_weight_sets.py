@@ -72,7 +72,9 @@ def test_files_that_an_index_without_files_gets_after_staging_are_a_change(tmp_p
     assert refused.value.reason is Reason.CHECKPOINT_CHANGED
 
 
-def test_a_file_under_another_name_that_appears_after_staging_is_no_change(tmp_path: Path) -> None:
+def test_a_file_under_another_name_that_appears_after_staging_does_not_count_as_a_change(
+    tmp_path: Path,
+) -> None:
     directory = write_tiny(tmp_path / "1")
     checkpoint = open_checkpoint(str(directory), None)
     (directory / "model_ema.safetensors").write_bytes(b"")

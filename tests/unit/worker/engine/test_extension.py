@@ -216,7 +216,7 @@ def test_a_load_writes_the_bytes_of_every_tensor_in_its_shape(
 @pytest.mark.parametrize("dtype", [*DTYPES])
 def test_every_type_of_safetensors_exists_in_torch(worker: Any, tmp_path: Path, dtype: str) -> None:
     file_tensors: Any = importlib.import_module("fleet_worker.engine.file_tensors")
-    (spelled,) = [name for name, each in file_tensors.DTYPES.items() if each.name == dtype]
+    (spelled,) = [name for name, each in file_tensors._DTYPES.items() if each.name == dtype]
     size = DTYPES[dtype].itemsize
     worker.model = FakeModel(w=3)
     tensors: damage.Tensors = {"w": (spelled, [3], bytes(range(3 * size)))}

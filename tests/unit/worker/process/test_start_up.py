@@ -85,7 +85,7 @@ def started_on(version: str, path: Path | str) -> dict[str, str]:
 
 
 def weights_of(prepared: start_up.Prepared) -> bytes:
-    """What vLLM finds in the one file of weights of its directory."""
+    """Content of the one file of weights that vLLM finds."""
     return (Path(prepared.directory) / damage.WEIGHTS).read_bytes()
 
 
