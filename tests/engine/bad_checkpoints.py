@@ -254,7 +254,16 @@ def _shards_without_an_index(place: Place) -> Path:
     """Read without an index, every file counts: one that is left over from another version, too."""
     bad = place.copy(place.weights.sharded)
     (bad / "model.safetensors.index.json").unlink()
+    for number, shard in enumerate(sorted(bad.glob("*.safetensors"))):
+        shard.rename(bad / f"part-{number}.safetensors")
     shutil.copy(place.weights.c / damage.WEIGHTS, bad / "left-over.safetensors")
+    return bad
+
+
+def _two_sets(place: Place) -> Path:
+    """Shards of an earlier save, and the file of a later one."""
+    bad = place.copy(place.weights.sharded)
+    shutil.copy(place.weights.c / damage.WEIGHTS, bad / damage.WEIGHTS)
     return bad
 
 
@@ -346,9 +355,12 @@ CASES = [
     ),
     pytest.param(
         _shards_without_an_index,
-        "CheckpointMalformed",
+        "CheckpointAmbiguous",
         "another file",
         id="a file left over",
+    ),
+    pytest.param(
+        _two_sets, "CheckpointAmbiguous", "and model.safetensors", id="two sets of weights"
     ),
     pytest.param(_empty_index, "CheckpointMalformed", "weight_map", id="empty index"),
     pytest.param(_quantised, "CheckpointMismatch", "quantization_config", id="quantised weights"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -20,18 +21,23 @@ from fleet_worker.engine.start_digests import write_digests
 from fleet_worker.errors import Refusal
 
 
-def start_directory(weights: Checkpoint, model: Checkpoint) -> str:
+def start_directory(weights: Checkpoint, model: Checkpoint, *, port: int) -> str:
     """Make the directory. Its links lead to open files, so directories may be exchanged meanwhile.
+
+    Its name is the same at each start. vLLM's cache of compiled graphs goes by it.
 
     Args:
         weights: The weights to start on, which have been digested.
         model: The model, whose configuration holds for all versions.
+        port: A port that this process holds, so that no other one has the directory.
 
     Errors:
         Refusal: The model's directory cannot be read.
         OSError: No directory can be made.
     """
-    made = Path(tempfile.mkdtemp(prefix="rlfleet-start-"))
+    made = Path(tempfile.gettempdir(), f"rlfleet-start-{port}")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(mode=0o700)
     link_weights(weights, made)
     write_digests(made, weights.tensor_digests())
     # The configuration that versions are compared to.

@@ -142,7 +142,8 @@ def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
         driver=DriverRules(settings.weights_management, settings.driver_lease_seconds),
         start_failure=failure,
     )
-    start = partial(start_directory, initial.checkpoint, model.checkpoint)
+    port = sockets.admin.getsockname()[1]
+    start = partial(start_directory, initial.checkpoint, model.checkpoint, port=port)
     return Prepared(handover, _in_time(f"of {model.directory}", lambda _: start()))
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +41,8 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
         reference = Reference.of(model.checkpoint, inspector)
         return StageRules(roots, reference, inspector, 0)
 
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setattr(start_up, "_rules", rules)
     monkeypatch.setattr(start_up, "check_engine", lambda: "0.32.0")
     monkeypatch.setattr(start_up, "_bind", lambda *_: socket.socket())
@@ -206,6 +209,20 @@ def test_the_digests_of_the_tensors_lie_next_to_the_weights_of_a_start(
     checkpoint = prepared.handover.initial.checkpoint
     assert read_digests(Path(prepared.directory)) == checkpoint.tensor_digests()
     assert set(checkpoint.tensor_digests()) == {"embed.weight", "head.weight"}
+
+
+def test_each_start_has_a_directory_of_the_same_name_with_its_own_files(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    first = prepare().directory
+    (Path(first) / "left-over.safetensors").touch()
+    path = write_tiny(tmp_path / "root" / "7", 7.0)
+    second = prepare(environment=started_on("7", path))
+
+    assert second.directory == first
+    assert weights_of(second) == (path / damage.WEIGHTS).read_bytes()
+    assert not (Path(first) / "left-over.safetensors").exists()
+    assert Path(first).stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("what", ["version", "model"])
