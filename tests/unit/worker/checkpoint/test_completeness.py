@@ -74,6 +74,17 @@ def test_a_source_whose_missing_file_appears_is_not_ready(
     assert refusal_of(path, tmp_path).reason is Reason.SOURCE_NOT_READY
 
 
+def test_a_second_set_of_weights_that_still_grows_is_not_ready(
+    tmp_path: Path, meanwhile: Callable[..., None]
+) -> None:
+    """A trainer saves shards over `model.safetensors`, and then removes that."""
+    path = write_tiny(tmp_path / "1")
+    (path / "model-00001-of-00002.safetensors").write_bytes(b"")
+    meanwhile(lambda: (path / "model-00002-of-00002.safetensors").write_bytes(b""))
+
+    assert refusal_of(path, tmp_path).reason is Reason.SOURCE_NOT_READY
+
+
 def test_a_source_that_does_not_change_is_refused_as_bad(
     tmp_path: Path, meanwhile: Callable[..., None]
 ) -> None:
