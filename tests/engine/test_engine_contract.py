@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from tests.engine.scripts import output_of
 from tests.engine.test_public_port import CONTROL_ROUTES
+from tests.support.checkpoints import copy_of
 from tests.support.environments import engine_environment, worker_python
 from tests.support.layouts import READ, write_layout
 from tests.support.programs import written_by
 
 import vllm_names
+from fleet_worker.checkpoint.weight_sets import INDEX_FILE
 from fleet_worker.gateway.routes import Access, access_of
 from fleet_worker.protocol import OWNED_ENGINE_FLAGS
 from fleet_worker.protocol.flags import refused_flags
@@ -65,6 +67,17 @@ for directory in sys.argv[1:]:
         after = getattr(error, "reason", type(error).__name__)
     names = sorted({Path(each).resolve().name for each in theirs})
     found.append({"transformers": names, "read": before, "after": after})
+print("result " + json.dumps(found))
+"""
+
+_AUDIT = """
+import json, sys
+from fleet_worker.audit.teacher import log_probabilities
+from fleet_worker.process.manifest import only_weights
+found = []
+for directory in sys.argv[1:]:
+    with only_weights(directory) as made:
+        found += log_probabilities(made, [([5, 6, 7], [9, 10, 11])], device="cpu")
 print("result " + json.dumps(found))
 """
 
@@ -158,6 +171,25 @@ def test_every_library_reads_the_one_set_of_weights_and_the_engine_only_its_dige
         assert [tensor for _, tensor in seen["read"]] == [[ord("1")]] * len(weights)
         assert all(name.startswith("model.") for name, _ in seen["read"])
         assert seen["after"] == "CheckpointChanged"
+
+
+def test_the_audit_recomputes_with_the_digested_weights_whatever_lies_next_to_them(
+    tmp_path: Path, weights: Any
+) -> None:
+    # The index of an earlier save, and an adapter over another model.
+    left_over = copy_of(weights.b, tmp_path / "left-over")
+    index = json.loads((weights.sharded / INDEX_FILE).read_text())
+    (left_over / INDEX_FILE).write_text(json.dumps(index))
+    adapter = {"base_model_name_or_path": str(weights.c), "peft_type": "LORA"}
+    (left_over / "adapter_config.json").write_text(json.dumps(adapter))
+    # Names that transformers does not know.
+    renamed = copy_of(weights.sharded, tmp_path / "renamed")
+    (renamed / INDEX_FILE).unlink()
+    for number, shard in enumerate(sorted(renamed.glob("*.safetensors"))):
+        shard.rename(renamed / f"part-{number}.safetensors")
+
+    plain, *others = output_of(_AUDIT, *map(str, (weights.b, left_over, renamed)))
+    assert others == [pytest.approx(plain)] * 2
 
 
 @pytest.mark.parametrize("owned", OWNED_ENGINE_FLAGS, ids=lambda owned: owned.flag)
