@@ -38,35 +38,36 @@ _START = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
 from pathlib import Path
-from tempfile import mkdtemp
+import tempfile
 from transformers.modeling_utils import _get_resolved_checkpoint_files
 from vllm.config.load import LoadConfig
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-from fleet_worker.checkpoint.links import link_weights
 from fleet_worker.checkpoint.opening import open_checkpoint
-from fleet_worker.engine.start_digests import LOAD_FORMAT, write_digests
+from fleet_worker.engine.start_names import DIGESTS_FILE, LOAD_FORMAT
 from fleet_worker.engine.start_loader import register
+from fleet_worker.process.start_directory import start_directory
+tempfile.tempdir = tempfile.mkdtemp()
 register()
 loader, found = get_model_loader(LoadConfig(load_format=LOAD_FORMAT)), []
 for directory in sys.argv[1:]:
-    checkpoint, made = open_checkpoint(directory, None), Path(mkdtemp())
+    checkpoint = open_checkpoint(directory, None)
     checkpoint.hashes(lambda: None)
-    link_weights(checkpoint, made)
-    write_digests(made, checkpoint.tensor_digests())
+    made = Path(start_directory(checkpoint, checkpoint, port=0))
     theirs, _ = _get_resolved_checkpoint_files(str(made), None, None, True, None, False)
-    def read():
-        source = DefaultModelLoader.Source(str(made), None, prefix="model.")
-        return sorted((name, tensor.tolist()) for name, tensor in loader._get_weights_iterator(source))
+    def read(folder=made):
+        source = DefaultModelLoader.Source(str(folder), None, prefix="model.")
+        try:
+            return sorted((name, tensor.tolist()) for name, tensor in loader._get_weights_iterator(source))
+        except Exception as error:
+            return getattr(error, "reason", type(error).__name__)
     before = read()
     for file in checkpoint.files:
         Path(directory, file.name).write_bytes(file.read(0, file.state.size - 1) + b"9")
-    try:
-        after = read()
-    except Exception as error:
-        after = getattr(error, "reason", type(error).__name__)
+    after, draft = read(), read(directory)
+    (made / DIGESTS_FILE).unlink()
     names = sorted({Path(each).resolve().name for each in theirs})
-    found.append({"transformers": names, "read": before, "after": after})
+    found.append({"transformers": names, "read": before, "after": after, "draft": draft, "without": read()})
 print("result " + json.dumps(found))
 """
 
@@ -171,6 +172,8 @@ def test_every_library_reads_the_one_set_of_weights_and_the_engine_only_its_dige
         assert [tensor for _, tensor in seen["read"]] == [[ord("1")]] * len(weights)
         assert all(name.startswith("model.") for name, _ in seen["read"])
         assert seen["after"] == "CheckpointChanged"
+        assert seen["without"] == "FileNotFoundError"
+    assert found[0]["draft"] == [["model.a", [ord("9")]]], "other directories are not compared"
 
 
 def test_the_audit_recomputes_with_the_digested_weights_whatever_lies_next_to_them(

@@ -22,7 +22,7 @@ from fleet_worker.admin.guard import BearerFile, Guard
 from fleet_worker.drain_names import drain_seconds_of
 from fleet_worker.engine.limits import Limits
 from fleet_worker.engine.required_names import PLUGIN, check_objects
-from fleet_worker.engine.start_digests import LOAD_FORMAT
+from fleet_worker.engine.start_names import LOAD_FORMAT
 from fleet_worker.engine.vllm import VllmEngine
 from fleet_worker.engine.vllm_facts import facts_of, unsafe_settings
 from fleet_worker.engine.vllm_requests import with_adapters

@@ -9,6 +9,7 @@ Source: `DefaultModelLoader._get_weights_iterator` and `register_model_loader`, 
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet_worker.engine.file_tensors import Digested, Reader, compared
-from fleet_worker.engine.start_digests import LOAD_FORMAT, read_digests
+from fleet_worker.engine.start_names import DIGESTS_FILE, LOAD_FORMAT, START_PREFIX
 
 LOADERS = "vllm.model_executor.model_loader"
 
@@ -33,12 +34,10 @@ def register() -> None:
             super().__init__(replace(load_config, load_format="safetensors"))
 
         def _get_weights_iterator(self, source: Any) -> Iterator[tuple[str, Any]]:
-            digests = read_digests(folder := Path(source.model_or_path))
-            if digests is None:  # a draft model
+            digested = _digested(Path(source.model_or_path))
+            if digested is None:
                 yield from super()._get_weights_iterator(source)
                 return
-            digested = Digested(digests)
-            _check_names(folder, digested)
             weights = super()._get_weights_iterator(replace(source, prefix=""))
             for name, tensor in compared(weights, digested):
                 yield source.prefix + name, tensor
@@ -46,9 +45,14 @@ def register() -> None:
     loaders.register_model_loader(LOAD_FORMAT)(DigestedLoader)
 
 
-def _check_names(folder: Path, digested: Digested) -> None:
+def _digested(folder: Path) -> Digested | None:
+    """Return the digests for the directory of a start, whose headers have these tensors. None for a draft model."""
+    if not folder.name.startswith(START_PREFIX):
+        return None
+    digested = Digested(json.loads((folder / DIGESTS_FILE).read_text()))
     names: list[str] = []
     for path in folder.glob("*.safetensors"):
         with closing(Reader(str(path), digested)) as reader:
             names += [spec.name for spec in reader.specs]
     digested.check_names(names)
+    return digested

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet_worker.engine.start_digests import LOAD_FORMAT
+from fleet_worker.engine.start_names import LOAD_FORMAT
 
 EXTENSION = "fleet_worker.engine.extension.WorkerExtension"
 GATE = "fleet_worker.gateway.gate.Gate"

@@ -17,7 +17,7 @@ from fleet_worker.checkpoint.files import OpenDirectory
 from fleet_worker.checkpoint.format import CONFIG_FILE
 from fleet_worker.checkpoint.links import link_weights
 from fleet_worker.checkpoint.weight_sets import INDEX_FILE
-from fleet_worker.engine.start_digests import write_digests
+from fleet_worker.engine.start_names import DIGESTS_FILE, START_PREFIX
 from fleet_worker.errors import Refusal
 
 
@@ -35,11 +35,11 @@ def start_directory(weights: Checkpoint, model: Checkpoint, *, port: int) -> str
         Refusal: The model's directory cannot be read.
         OSError: No directory can be made.
     """
-    made = Path(tempfile.gettempdir(), f"rlfleet-start-{port}")
+    made = Path(tempfile.gettempdir(), f"{START_PREFIX}{port}")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(mode=0o700)
     link_weights(weights, made)
-    write_digests(made, weights.tensor_digests())
+    (made / DIGESTS_FILE).write_text(json.dumps(weights.tensor_digests()))
     # The configuration that versions are compared to.
     (made / CONFIG_FILE).write_text(json.dumps(model.config))
     directory = OpenDirectory(model.path, None)

@@ -22,7 +22,7 @@ from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reference import Reference, StageRules
 from fleet_worker.checkpoint.weight_sets import INDEX_FILE
-from fleet_worker.engine.start_digests import read_digests
+from fleet_worker.engine.start_names import DIGESTS_FILE
 from fleet_worker.errors import Refusal
 from fleet_worker.process import handover, start_up
 from fleet_worker.process.settings import Settings
@@ -190,14 +190,11 @@ def test_vllm_starts_on_the_weights_of_a_version_and_the_other_files_of_the_mode
     assert prepared.handover.start_failure is None
     assert prepared.handover.initial.source.path == str(path)
     started = Path(prepared.directory)
-    assert {p.name for p in started.iterdir()} == {p.name for p in model.iterdir()} | {DIGESTS}
+    assert {p.name for p in started.iterdir()} == {p.name for p in model.iterdir()} | {DIGESTS_FILE}
     assert (started / damage.WEIGHTS).samefile(path / damage.WEIGHTS)
     for name in ("preprocessor_config.json", "code"):
         assert (started / name).samefile(model / name)
     assert json.loads((started / "config.json").read_text()) == CONFIG
-
-
-DIGESTS = "rlfleet-digests.json"
 
 
 def test_the_digests_of_the_tensors_lie_next_to_the_weights_of_a_start(
@@ -207,7 +204,8 @@ def test_the_digests_of_the_tensors_lie_next_to_the_weights_of_a_start(
     prepared = prepare(environment=started_on("7", path))
 
     checkpoint = prepared.handover.initial.checkpoint
-    assert read_digests(Path(prepared.directory)) == checkpoint.tensor_digests()
+    written = json.loads((Path(prepared.directory) / DIGESTS_FILE).read_text())
+    assert written == checkpoint.tensor_digests()
     assert set(checkpoint.tensor_digests()) == {"embed.weight", "head.weight"}
 
 
