@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from tests.engine.kernels import FORCE, LACKS
-from tests.engine.scripts import output_of
+from tests.engine.scripts import LOADS, output_of
 
 _SCRIPT = (
     FORCE
+    + LOADS
     + """
 import json
 from pathlib import Path
@@ -149,6 +150,8 @@ def functions_of(call):
         setattr(place, name, function)
     return sorted(called)
 
+(folder / "config.json").write_text("{}")
+
 def tried(kind):
     config.model_config = SimpleNamespace(
         dtype=torch.bfloat16, is_moe=False, word_embeddings_untied_by_checkpoint=False,
@@ -159,8 +162,8 @@ def tried(kind):
         return {"unfit": unfit}
     def load(seed, **changed):
         tensors = kind.weights(torch.Generator().manual_seed(seed)) | changed
-        save_file({name: each for name, each in tensors.items() if each is not None}, folder / "file")
-        return worker.rlfleet_load([{"path": str(folder / "file"), "in_memory": False}], {}, started=False)["error"]
+        save_file({name: each for name, each in tensors.items() if each is not None}, folder / "model.safetensors")
+        return worker.rlfleet_load(**load_of(folder))["error"]
     def same(one, other):
         return bool(torch.equal(one, other))
     first = model()

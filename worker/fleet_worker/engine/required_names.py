@@ -1,8 +1,7 @@
 """Check at start every name of vLLM that the worker needs.
 
-vLLM moves its modules at almost every release. A missing name must be one clear sentence at start, not
-an AttributeError during a weight swap. The supported range is in one place, the extra `worker` in
-pyproject.toml.
+vLLM moves its modules at almost every release. A missing name must be one clear sentence at start, not an
+AttributeError during a weight swap. The extra `worker` in pyproject.toml has the supported range.
 """
 
 from __future__ import annotations
@@ -33,15 +32,14 @@ class Name:
         return f"{dotted}({', '.join(self.parameters)})" if self.parameters else dotted
 
 
+_SAMPLING = "vllm.sampling_params"
 _LOADERS = "vllm.model_executor.model_loader"
 _CLIENT = "vllm.v1.engine.async_llm"
 API_SERVER_NAMES = (
     Name(SERVER_MODULE),
     Name("vllm.plugins", "ENDPOINT_PLUGINS_GROUP"),
-    Name(
-        "vllm.sampling_params", "SamplingParams", ("output_kind", "prompt_logprobs", "detokenize")
-    ),
-    Name("vllm.sampling_params", "RequestOutputKind.FINAL_ONLY"),
+    Name(_SAMPLING, "SamplingParams", ("output_kind", "prompt_logprobs", "detokenize")),
+    Name(_SAMPLING, "RequestOutputKind.FINAL_ONLY"),
     Name("vllm.renderers.online_renderer", "_reused_prompt_token_ids", ("request", "messages")),
     Name("vllm.config", "AuxOutputConfig.enable_return_routed_experts"),
     Name("vllm.outputs", "CompletionOutput.__dataclass_fields__"),
