@@ -29,19 +29,20 @@ engine = LLM(
 LOADS = """
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.engine.vllm import load_arguments
-def load_of(folder, started=False):
+def load_of(folder, started=False, casts=None):
     checkpoint = open_checkpoint(str(folder), None)
     checkpoint.hashes(lambda: None)
     checkpoint.is_started_on = started
+    checkpoint.casts = casts or {}
     return load_arguments(checkpoint)
 """
 """Defines the arguments of a load of a directory's files, which are compared with their digests."""
 
 
-def output_of(script: str, *arguments: str) -> Any:
+def output_of(script: str, *arguments: str, stdin: str = "") -> Any:
     """The JSON that a script prints after `result `."""
     command = [worker_python(), "-c", script, *arguments]
-    printed = written_by(command, timeout=400, env=engine_environment())
+    printed = written_by(command, stdin=stdin, timeout=400, env=engine_environment())
     # vLLM writes to standard output, too.
     (result,) = (line for line in printed.splitlines() if line.startswith("result "))
     return json.loads(result.removeprefix("result "))

@@ -25,10 +25,11 @@ import json, traceback
 from pathlib import Path
 os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0")
 import transformers, vllm
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+FILE = "model.safetensors"
 root = Path(sys.argv[1])
 SAME = dict(vocab_size=512, bos_token_id=0, eos_token_id=2, pad_token_id=0)
 SIZES = dict(SAME, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
@@ -67,6 +68,18 @@ def write(config, folder):
                 with torch.no_grad():
                     each.copy_((start + drawn * scale).to(each.dtype))
         model.save_pretrained(folder / name)
+    write_wide(folder / "other" / FILE, folder / "wide")
+
+def write_wide(file, folder):
+    # In float32, with digits that bfloat16 has no place for.
+    wide = {}
+    for key, each in load_file(file).items():
+        is_brain = each.dtype == torch.bfloat16
+        wide[key] = each.float() * (1 + 2.0**-12) if is_brain else each
+        assert not is_brain or torch.equal(wide[key].bfloat16(), each)
+    folder.mkdir()
+    save_file(wide, folder / FILE)
+    (folder / "config.json").write_bytes((file.parent / "config.json").read_bytes())
 
 def engine_on(folder):
     return vllm.LLM(
@@ -80,9 +93,15 @@ def tokens(engine):
     prompts = [{"prompt_token_ids": [5, 6, 7, 9]}, {"prompt_token_ids": [100, 3]}]
     return [list(each.outputs[0].token_ids) for each in engine.generate(prompts, sampling, use_tqdm=False)]
 
-def load(engine, folder, started=False):
-    (answer,) = engine.collective_rpc("rlfleet_load", kwargs=load_of(folder, started))
+def load(engine, folder, started=False, casts=None):
+    (answer,) = engine.collective_rpc("rlfleet_load", kwargs=load_of(folder, started, casts))
     return answer["error"]
+
+def loaded_wide(engine, folder):
+    # The tokens, and a checksum of the parameters, after a load of the same weights in float32.
+    brains = {key: "BF16" for key, each in load_file(folder / "other" / FILE).items() if each.dtype == torch.bfloat16}
+    error = load(engine, folder / "wide", casts=brains)
+    return error or [tokens(engine), engine.collective_rpc("rlfleet_checksum")]
 
 def check(engine):
     # Memory that no kernel writes has NaNs then.
@@ -121,7 +140,7 @@ def update(engine, folder, wanted):
     worker = engine.llm_engine.model_executor.driver_worker.worker
     worker.weight_transfer_engine = FakeWire(worker)
     worker.rlfleet_start_transfer()
-    tensors = load_file(folder / "model.safetensors")
+    tensors = load_file(folder / FILE)
     with torch.inference_mode():
         worker.model_runner.get_model().load_weights([(n, each) for n, each in tensors.items() if wanted(n)])
         worker.rlfleet_finish_transfer()
@@ -139,6 +158,8 @@ def swapped(folder):
     first = tokens(engine)
     error = load(engine, folder / "other")
     second = None if error else tokens(engine)
+    narrow = None if error else [second, engine.collective_rpc("rlfleet_checksum")]
+    wide = None if error else loaded_wide(engine, folder)
     again = load(engine, folder / "one", started=bool(error))  # then the worker recovers
     assert again is None, (error, again)
     third = tokens(engine)
@@ -146,7 +167,7 @@ def swapped(folder):
     held = [held_tokens(engine, checked) for checked in (False, True)]
     updates = in_two_updates(engine, folder / "other") if not error else None
     return {"one": first, "error": error, "other": second, "one again": third, "checks": checks, "held": held,
-            "updates": updates, "freed": freed}
+            "updates": updates, "freed": freed, "in bfloat16": narrow, "in float32": wide}
 
 def in_a_process_of_its_own(kernel, work):
     read, write_end = os.pipe()
@@ -230,6 +251,16 @@ def test_updates_that_leave_out_the_weight_that_attention_packs_add_up(
     assert packs == (name == "latent attention with AMX")
     assert swapped["one"] != between != swapped["other"]
     assert both == swapped["started"]
+
+
+@pytest.mark.parametrize("name", SWAPPED)
+def test_weights_in_float32_are_those_of_the_same_weights_rounded(
+    found: dict[str, Any], name: str
+) -> None:
+    """Some loaders compute with what they get. They must get what a file in bfloat16 would give them."""
+    swapped = made(found, name)
+
+    assert swapped["in float32"] == swapped["in bfloat16"]
 
 
 @pytest.mark.parametrize("name", SWAPPED)

@@ -30,7 +30,10 @@ def records_of(
 
 
 def audit(
-    folder: Path, records: Iterable[Mapping[str, Any]], checkpoints: Mapping[str, Path]
+    folder: Path,
+    records: Iterable[Mapping[str, Any]],
+    checkpoints: Mapping[str, Path],
+    model: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Write the records and audit them in the worker's environment.
 
@@ -38,7 +41,8 @@ def audit(
         folder: For the file of records.
         records: As `records_of` makes them.
         checkpoints: Version → directory, in the order of the run.
+        model: The fleet's model, whose types its tensors are cast to.
     """
     file = folder / "replies.jsonl"
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return audit_file(file, checkpoints)
+    return audit_file(file, checkpoints, model=model)

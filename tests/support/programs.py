@@ -15,6 +15,7 @@ def written_by(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
+    stdin: str = "",
 ) -> str:
     """Return what a program writes to standard output.
 
@@ -22,7 +23,14 @@ def written_by(
         AssertionError: It failed. The message has the end of what it wrote.
     """
     done = subprocess.run(
-        command, cwd=cwd, env=env, timeout=timeout, capture_output=True, text=True, check=False
+        command,
+        cwd=cwd,
+        env=env,
+        timeout=timeout,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, (
         f"{command[0]} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-_SHOWN:]}"

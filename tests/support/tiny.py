@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 from tests.support import damage
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.config_code import ConfigCode
+from fleet_worker.checkpoint.configuration import used
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import open_checkpoint
@@ -24,13 +27,18 @@ BASE_DIGEST = "a48e89b62b4d"
 CONFIG = {"architectures": ["Tiny"], "model_type": "tiny", "hidden_size": 4}
 
 
-def write_tiny(directory: Path, value: float = 1.0, **config: Any) -> Path:
-    """Write a checkpoint whose tensors all hold one value."""
+def write_tiny(
+    directory: Path, value: float = 1.0, *, in_float32: bool = False, **config: Any
+) -> Path:
+    """Write a checkpoint whose tensors all hold one value, in bfloat16 or in float32."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(CONFIG | config))
+    dtype, number = "BF16", damage.bfloat16(value)
+    if in_float32:
+        dtype, number = "F32", struct.pack("<f", value)
     tensors: damage.Tensors = {
-        "embed.weight": ("BF16", [2, 4], damage.bfloat16(value) * 8),
-        "head.weight": ("BF16", [4], damage.bfloat16(value) * 4),
+        "embed.weight": (dtype, [2, 4], number * 8),
+        "head.weight": (dtype, [4], number * 4),
     }
     damage.write_tensors(directory / damage.WEIGHTS, tensors)
     return directory
@@ -46,6 +54,7 @@ class TinyInspector:
     """Follows the `Inspector` port without torch.
 
     Fields:
+        code: the code of the model; it could read every key.
         before_finite: called before the bytes are read, with `check_cancelled`; tests wait in it.
     """
 
@@ -53,6 +62,7 @@ class TinyInspector:
         default=lambda check_cancelled: check_cancelled()
     )
     checked: list[str] = field(default_factory=list)
+    code: ConfigCode = field(default_factory=ConfigCode)
 
     def read(
         self, checkpoint: Checkpoint, *, budget: int, check_cancelled: Callable[[], None]
@@ -63,8 +73,11 @@ class TinyInspector:
             budget=budget, check_cancelled=check_cancelled, inspect=tiny_inspect
         )
 
-    def normalised_config(self, config: dict[str, Any]) -> dict[str, Any]:
-        return config
+    def normalised_config(self, config: dict[str, Any], code: ConfigCode) -> dict[str, Any]:
+        return used(config, code).config
+
+    def code_of(self, checkpoint: Checkpoint) -> ConfigCode:
+        return self.code
 
 
 def tiny_rules(

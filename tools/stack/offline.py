@@ -46,12 +46,20 @@ def write_checkpoints(wanted: Mapping[Path, Mapping[str, Any]]) -> None:
 
 
 def audit(
-    file: Path, checkpoints: Mapping[str, Path], adapters: Mapping[str, Path] | None = None
+    file: Path,
+    checkpoints: Mapping[str, Path],
+    adapters: Mapping[str, Path] | None = None,
+    model: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Audit a file of replies. Both maps: `[run/]version` → directory, in the order of the run."""
+    """Audit a file of replies. Both maps: `[run/]version` → directory, in the order of the run.
+
+    `model`: the fleet's model, to whose types workers cast tensors.
+    """
     named = [f"{version}={directory}" for version, directory in checkpoints.items()]
     if adapters:
         named += ["--adapters", *(f"{v}={directory}" for v, directory in adapters.items())]
+    if model is not None:
+        named += ["--against", str(model)]
     python = str(envs.interpreter_of("worker"))
     return subprocess.run(
         [python, "-m", "fleet_worker", "audit", str(file), "--checkpoints", *named],

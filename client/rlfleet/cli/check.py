@@ -32,7 +32,10 @@ class Kind(StrEnum):
 
 
 class CheckView(Resource):
-    """The result of a worker's checks. `reason` and `message` are of a refusal, the rest is not."""
+    """The result of a worker's checks. `reason` and `message` are of a refusal, the rest is not.
+
+    `remarks`: what of the files the workers ignore or cast.
+    """
 
     pod: str
     directory: str
@@ -41,6 +44,7 @@ class CheckView(Resource):
     tensors: int = 0
     bytes: int = 0
     digest: str = ""
+    remarks: tuple[str, ...] = ()
     reason: str = ""
     message: str = ""
 
@@ -118,3 +122,5 @@ def _render(found: CheckView) -> None:
     else:
         text = f"[red]refused[/]  {escape(found.reason)}: {escape(found.message)}"
     show.console().print(f"{escape(found.directory)} in {found.pod}: {text}")
+    for remark in found.remarks:
+        show.console().print(f"[yellow]remark[/]  {escape(remark)}")

@@ -52,7 +52,10 @@ def audit(
         seen = {span.weights for record in records for span in record.judged}
         checkpoints.check_bytes(seen, digest)
         tallies, order = run(
-            records, checkpoints, recompute or _by_transformers(parsed.device), parsed.tolerance
+            records,
+            checkpoints,
+            recompute or _by_transformers(parsed.device, parsed.against),
+            parsed.tolerance,
         )
     except (BadRecordError, UnknownVersionError, WrongBytesError, ValueError, OSError) as error:
         print(f"audit: {error}", file=sys.stderr)  # noqa: T201 - a command
@@ -108,7 +111,7 @@ def _records(replies: Path) -> list[Record]:
     return records
 
 
-def _by_transformers(device: str) -> Recompute:
+def _by_transformers(device: str, model: str | None) -> Recompute:
     from fleet_worker.audit.teacher import log_probabilities  # noqa: PLC0415 - imports torch
 
     def recompute(source: Source, records: Sequence[Record]) -> list[list[float]]:
@@ -118,6 +121,7 @@ def _by_transformers(device: str) -> Recompute:
                 [(record.prompt_token_ids, record.token_ids) for record in records],
                 device=device,
                 adapter=source.adapter,
+                model=model,
             )
 
     return recompute
@@ -142,6 +146,11 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="VERSION[@DIGEST]=DIR|TEMPLATE",
         help="the same for the versions of a LoRA adapter",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="MODEL",
+        help="directory of the fleet's model: tensors are cast to its types first, as workers do",
     )
     parser.add_argument("--tolerance", type=float, default=_TOLERANCE, help="nats (%(default)s)")
     parser.add_argument("--device", default="cpu", help="for torch (%(default)s)")

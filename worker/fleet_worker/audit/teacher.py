@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -14,6 +16,14 @@ Tokens = Sequence[int]
 
 _BATCH = 16
 
+_CASTABLE = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+"""The types between which workers cast, as safetensors names them."""
+
 
 def log_probabilities(
     directory: str,
@@ -21,6 +31,7 @@ def log_probabilities(
     *,
     device: str,
     adapter: str | None = None,
+    model: str | None = None,
 ) -> list[list[float]]:
     """Return the log-probability of every completion token, given all tokens before it.
 
@@ -29,6 +40,7 @@ def log_probabilities(
         pairs: (prompt, completion), both at least one token long.
         device: Device of torch.
         adapter: Directory of a plain LoRA adapter to add to the weights.
+        model: Directory of the fleet's model. Workers have cast the tensors to its types.
 
     Returns:
         One list per pair, with one number per completion token, in nats.
@@ -37,21 +49,64 @@ def log_probabilities(
     from transformers.utils import logging  # noqa: PLC0415 - heavy
 
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, local_files_only=True, use_safetensors=True
-    )
+    with _as_served(Path(directory), model) as served:
+        computed = AutoModelForCausalLM.from_pretrained(
+            served, dtype=torch.float32, local_files_only=True, use_safetensors=True
+        )
     if adapter is not None:
-        _add(model, Path(adapter))
-    model = model.to(device).eval()
+        _add(computed, Path(adapter))
+    computed = computed.to(device).eval()
     results: list[list[float]] = [[] for _ in pairs]
     # Batches of similar lengths, because padding costs as much as tokens.
     by_length = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
     with torch.inference_mode():
         for first in range(0, len(by_length), _BATCH):
             batch = by_length[first : first + _BATCH]
-            for i, values in zip(batch, _batch(model, [pairs[i] for i in batch]), strict=True):
+            for i, values in zip(batch, _batch(computed, [pairs[i] for i in batch]), strict=True):
                 results[i] = values
     return results
+
+
+@contextmanager
+def _as_served(directory: Path, model: str | None) -> Iterator[Path]:
+    """Give a checkpoint with the types of a model's tensors: the directory, or a copy of it for a while."""
+    types = _types_in(Path(model)) if model is not None else {}
+    if all(types.get(name, dtype) == dtype for name, dtype in _types_in(directory).items()):
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="rlfleet-audit-") as folder:
+        for file in directory.iterdir():
+            if file.suffix != ".safetensors":
+                (Path(folder) / file.name).symlink_to(file.resolve())
+        for file in _files_in(directory):
+            _write_cast(file, Path(folder) / file.name, types)
+        yield Path(folder)
+
+
+def _write_cast(file: Path, target: Path, types: Mapping[str, str]) -> None:
+    from safetensors.torch import load_file, save_file  # noqa: PLC0415 - heavy
+
+    tensors = load_file(file)
+    for name, tensor in tensors.items():
+        served = _CASTABLE.get(types.get(name, ""))
+        if served is not None and tensor.dtype in _CASTABLE.values():
+            tensors[name] = tensor.to(served)
+    save_file(tensors, target, metadata={"format": "pt"})
+
+
+def _types_in(directory: Path) -> dict[str, str]:
+    """Return the type of each tensor of a checkpoint, as safetensors names it."""
+    from safetensors import safe_open  # noqa: PLC0415 - heavy
+
+    found: dict[str, str] = {}
+    for file in _files_in(directory):
+        with safe_open(file, framework="pt") as tensors:
+            found |= {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118 - no mapping
+    return found
+
+
+def _files_in(directory: Path) -> list[Path]:
+    return sorted(directory.glob("[!.]*.safetensors"))
 
 
 def _add(model: torch.nn.Module, adapter: Path) -> None:

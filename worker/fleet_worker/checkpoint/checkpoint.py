@@ -1,7 +1,4 @@
-"""An open checkpoint: its files, their headers, and their bytes once these are in memory.
-
-`Inspector` is the port for the checks that need torch and transformers; `finite` implements it.
-"""
+"""An open checkpoint: its files, their headers, and their bytes once these are in memory."""
 
 from __future__ import annotations
 
@@ -9,20 +6,14 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from fleet_worker.checkpoint import memory
+from fleet_worker.checkpoint.blocks import Inspect, ZeroBlocks, blocks_between
 from fleet_worker.checkpoint.files import FileState, OpenFile, Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Identity, digest_of
-from fleet_worker.checkpoint.reading import (
-    FileContent,
-    Inspect,
-    ZeroBlocks,
-    blocks_between,
-    inspect_nothing,
-    read_files,
-)
+from fleet_worker.checkpoint.reading import FileContent, inspect_nothing, read_files
 from fleet_worker.checkpoint.same_files import check_same_files
 
 
@@ -38,7 +29,10 @@ class Checkpoint:
         companions: Name → (state, SHA-256) of the small files that are part of it.
         held: File name → its sealed bytes in memory. Empty if the files were only read.
         zero_blocks: Blocks of tensors with only zeros. None before the tensors were checked.
+        generation: Content of generation_config.json, parsed. Empty without a readable one.
         copies: Tensor that the files lack → the one that it equals (`tied`).
+        casts: Tensor → the type to which a load casts it (`tensors`).
+        remarks: What of its files the running model does not use, or uses in another form.
         is_started_on: Whether the engine has started on it.
     """
 
@@ -49,7 +43,10 @@ class Checkpoint:
     companions: dict[str, tuple[FileState, str]]
     held: dict[str, memory.MemoryFile] = field(default_factory=dict)
     zero_blocks: ZeroBlocks | None = None
+    generation: dict[str, Any] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
+    casts: dict[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
     is_started_on: bool = False
     _content: dict[str, FileContent] = field(default_factory=dict)
     _filling: dict[str, memory.MemoryFile] = field(default_factory=dict)
@@ -234,22 +231,3 @@ def _merged(found: Iterable[ZeroBlocks]) -> ZeroBlocks:
         for name, blocks in each.items():
             merged[name] = merged.get(name, frozenset()) | blocks
     return merged
-
-
-class Inspector(Protocol):
-    """The checks of checkpoints that need torch and transformers. They block: run them in a thread."""
-
-    def read(
-        self, checkpoint: Checkpoint, *, budget: int, check_cancelled: Callable[[], None]
-    ) -> bool:
-        """Read all bytes of a checkpoint once, digest them, and keep them within the budget.
-
-        Returns:
-            Whether the bytes are in memory.
-
-        Errors:
-            Refusal: a tensor has an infinity or a NaN.
-        """
-
-    def normalised_config(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the configuration with its defaults filled in."""

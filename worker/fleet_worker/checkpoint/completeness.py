@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fleet_worker.checkpoint.files import FileState, OpenDirectory, Roots
+from fleet_worker.checkpoint.nearby import with_what_is_there
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -49,8 +50,15 @@ def open_settled(path: str, roots: Roots, opening: Callable[[], T]) -> T:
         opening: Opens and checks the source.
 
     Errors:
-        Refusal: `SourceNotReady`, or the refusal from `opening`.
+        Refusal: `SourceNotReady`, or the refusal from `opening`. That of absent files tells what is there.
     """
+    try:
+        return _open_settled(path, roots, opening)
+    except Refusal as refusal:
+        raise with_what_is_there(refusal, path, roots) from refusal
+
+
+def _open_settled(path: str, roots: Roots, opening: Callable[[], T]) -> T:
     before = _file_times(path, roots)
     if before is None:
         return opening()  # raises the reason

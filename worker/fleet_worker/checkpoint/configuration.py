@@ -1,7 +1,10 @@
-"""Whether a configuration fits the running model's.
+"""Whether a configuration computes what the running model's does.
 
-The configurations are compared after transformers has filled in their defaults. Some values decide how
-large a configuration then is (`num_hidden_layers` makes a list, `num_labels` two tables), and a nested
+Trainers write more into config.json than what computes: bookkeeping, and keys that only they know. Both
+are left out first (`used`), so that nothing below knows them.
+
+The configurations are then compared after transformers has filled in their defaults. Some values decide
+how large a configuration becomes (`num_hidden_layers` makes a list, `num_labels` two tables), and a nested
 `model_type` adds a whole configuration. So these values are compared before.
 """
 
@@ -11,12 +14,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from fleet_worker.checkpoint.config_code import ConfigCode
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
-# Keys that do not change the computation. All others must be equal: another rotation base or epsilon
-# changes no shape, loads without an error and gives other results.
-IGNORED_CONFIG_KEYS = frozenset(
+BOOKKEEPING = frozenset(
     {
         "_attn_implementation",
         "_attn_implementation_autoset",
@@ -27,6 +29,7 @@ IGNORED_CONFIG_KEYS = frozenset(
         "chunk_size_feed_forward",
         "dtype",  # the tensors' own types are compared
         "torch_dtype",
+        "use_bfloat16",
         "id2label",
         "label2id",
         "output_attentions",
@@ -36,22 +39,74 @@ IGNORED_CONFIG_KEYS = frozenset(
         "torchscript",
         "transformers_version",
         "use_cache",
-        # Dropout and initialisation matter to trainers only.
+        # These matter to trainers only.
+        "activation_dropout",
         "attention_dropout",
+        "attention_probs_dropout_prob",
+        "attn_pdrop",
+        "classifier_dropout",
+        "dropout",
+        "embd_pdrop",
+        "gradient_checkpointing",
         "hidden_dropout",
+        "hidden_dropout_prob",
         "initializer_range",
-        "router_aux_loss_coef",
         "output_router_logits",
-        # The running server's own tokenizer and end tokens are used.
+        "resid_pdrop",
+        "router_aux_loss_coef",
+        # The running server's own tokenizer, processor and end tokens are used.
         "bos_token_id",
         "eos_token_id",
         "pad_token_id",
+        "processor_class",
+        "tokenizer_class",
     }
 )
+"""Keys that do not change the computation."""
 _NO_SIZES = frozenset({"sliding_window"})
 """Keys of large numbers that size nothing. The Hub's files of Qwen2 have one that transformers drops."""
 LARGE = 10_000
 """Numbers up to this make no configuration of transformers 5 larger than 40 MiB (measured, all types)."""
+
+
+class Used(NamedTuple):
+    """The part of a configuration that may compute.
+
+    Fields:
+        config: the configuration without bookkeeping and without `unread_keys`.
+        unread_keys: key that no code reads → its value; a nested key with dots.
+    """
+
+    config: dict[str, Any]
+    unread_keys: dict[str, Any]
+
+
+def used(config: Mapping[str, Any], code: ConfigCode) -> Used:
+    """Return the part of a configuration that may compute.
+
+    Keys that no code reads are left out only where keys are names: in the configuration, and in those
+    nested in it. Other objects, such as `quantization_config`, have keys that are data.
+
+    Args:
+        config: Content of config.json.
+        code: The code of the running model.
+    """
+    kept, unread_keys = dict[str, Any](), dict[str, Any]()
+    levels: list[tuple[str | None, Mapping[str, Any], dict[str, Any]]] = [("", config, kept)]
+    while levels:  # a loop, because a configuration may be nested deeper than Python's stack
+        around, source, target = levels.pop()
+        for key, value in source.items():
+            if key in BOOKKEEPING:
+                continue
+            if around is not None and not code.could_read(key):
+                unread_keys[around + key] = value
+            elif isinstance(value, Mapping):
+                is_configuration = around is not None and key in code.nested
+                target[key] = {}
+                levels.append((f"{around}{key}." if is_configuration else None, value, target[key]))
+            else:
+                target[key] = value
+    return Used(kept, unread_keys)
 
 
 class Size(NamedTuple):
@@ -69,9 +124,9 @@ class Size(NamedTuple):
 
 
 def sizes_of(config: Mapping[str, Any]) -> Iterator[Size]:
-    """Yield the model types and the large numbers of a configuration, without those of ignored keys."""
+    """Yield the model types and the large numbers of a configuration."""
     levels: list[Iterator[tuple[str, str, Any]]] = [_entries("", config)]
-    while levels:  # a loop, because a configuration may be nested deeper than Python's stack
+    while levels:  # a loop, as in `used`
         entry = next(levels[-1], None)
         if entry is None:
             levels.pop()
@@ -88,7 +143,7 @@ def sizes_of(config: Mapping[str, Any]) -> Iterator[Size]:
 
 
 def _entries(around: str, config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    return ((around, k, value) for k, value in config.items() if k not in IGNORED_CONFIG_KEYS)
+    return ((around, key, value) for key, value in config.items())
 
 
 def _items(around: str, key: str, values: Iterable[Any]) -> Iterator[tuple[str, str, Any]]:
@@ -119,6 +174,14 @@ def check_sizes(known: frozenset[Size], offered: Mapping[str, Any]) -> None:
 _EXAMPLES = 3
 
 
+class Difference(NamedTuple):
+    """A key with two values. A nested key has dots."""
+
+    key: str
+    running: Any
+    offered: Any
+
+
 def check_config(reference: Mapping[str, Any], offered: Mapping[str, Any]) -> None:
     """Refuse a configuration that computes something other than the running one.
 
@@ -133,31 +196,38 @@ def check_config(reference: Mapping[str, Any], offered: Mapping[str, Any]) -> No
     if not different:
         return
     # A different architecture explains the keys that follow from it, so it comes first.
-    different.sort(key=lambda key: (key not in ("architectures", "model_type"), key))
+    different.sort(key=lambda each: (each.key not in ("architectures", "model_type"), each.key))
     listed = "; ".join(
-        f"{key} is {shown(offered.get(key))} where the running model has"
-        f" {shown(reference.get(key))}"
-        for key in different[:_EXAMPLES]
+        f"{each.key} is {shown(each.offered)} where the running model has {shown(each.running)}"
+        for each in different[:_EXAMPLES]
     )
     more = f" (and {len(different) - _EXAMPLES} more)" if len(different) > _EXAMPLES else ""
-    raise Refusal(Reason.CHECKPOINT_MISMATCH, f"config.json differs: {listed}{more}")
+    raise Refusal(
+        Reason.CHECKPOINT_MISMATCH,
+        f"config.json differs: {listed}{more}. Leave out a key that does not compute, or start the fleet on"
+        " a model with the values of the checkpoint",
+    )
 
 
-def config_differences(reference: Mapping[str, Any], offered: Mapping[str, Any]) -> list[str]:
-    """Return the keys whose values differ, nested ones with dots. `null` equals absent."""
-    different: list[str] = []
+def config_differences(
+    reference: Mapping[str, Any], offered: Mapping[str, Any]
+) -> list[Difference]:
+    """Return the keys whose values differ. `null` equals absent."""
+    different: list[Difference] = []
     for key in sorted(set(reference) | set(offered)):
-        if key in IGNORED_CONFIG_KEYS:
-            continue
         ours, theirs = reference.get(key), offered.get(key)
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-            different += [f"{key}.{inner}" for inner in config_differences(ours, theirs)]
+            inner = config_differences(ours, theirs)
+            different += [each._replace(key=f"{key}.{each.key}") for each in inner]
         elif ours != theirs:
-            different.append(key)
+            different.append(Difference(key, ours, theirs))
     return different
 
 
 def shown(value: Any) -> str:
     """Return a value as messages show it: JSON of at most 100 characters."""
-    text = json.dumps(value, default=str)
+    try:
+        text = json.dumps(value, default=str)
+    except RecursionError:
+        return "…"
     return text if len(text) <= 100 else text[:99] + "…"

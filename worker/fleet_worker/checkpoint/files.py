@@ -10,10 +10,10 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fleet_worker.checkpoint.os_errors import os_errors
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -177,7 +177,7 @@ class OpenDirectory:
         self._roots = roots
         if roots is not None:
             roots.check_name(path)
-        with os_errors("the source"):
+        with os_errors("the source", path, self._may_name):
             try:
                 self._descriptor = os.open(path, _READ | os.O_DIRECTORY)
             except FileNotFoundError as error:
@@ -190,7 +190,7 @@ class OpenDirectory:
         try:
             if roots is not None:
                 self.path = roots.check_opened(self._descriptor)
-            with os_errors("the source"):
+            with os_errors("the source", path, self._may_name):
                 self.names = frozenset(os.listdir(self._descriptor))  # noqa: PTH208 - by descriptor
         except BaseException:
             self.close()
@@ -198,7 +198,7 @@ class OpenDirectory:
 
     def open(self, name: str) -> OpenFile:
         """Open one file. Links are followed, and must end below the roots too."""
-        with os_errors(name):
+        with os_errors(name, f"{self.path}/{name}", self._may_name):
             descriptor = os.open(name, _READ, dir_fd=self._descriptor)
         try:
             if self._roots is not None:
@@ -255,31 +255,12 @@ class OpenDirectory:
         state = self.opened_state_of(name)
         return (-1, 0) if state is None else (state.size, state.modified_ns)
 
+    def _may_name(self, real: str) -> bool:
+        return self._roots is None or self._roots.contain(real)
+
     def close(self) -> None:
         """Close the directory. Files opened from it stay open."""
         os.close(self._descriptor)
-
-
-@contextmanager
-def os_errors(what: str) -> Iterator[None]:
-    """Turn errors of the operating system into refusals, which do not contain the path."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise Refusal(Reason.SOURCE_NOT_FOUND, f"{what} does not exist") from error
-    except NotADirectoryError as error:
-        raise Refusal(Reason.SOURCE_NOT_FOUND, f"{what} is not a directory") from error
-    except OSError as error:
-        raise unreadable(what, error) from error
-
-
-def unreadable(what: str, error: OSError) -> Refusal:
-    """Return `SourceUnreadable` for an error of the operating system, without the path."""
-    if isinstance(error, PermissionError):
-        problem = f"the worker (uid {os.getuid()}) has no permission to read {what}"
-        return Refusal(Reason.SOURCE_UNREADABLE, f"{problem}; check mode and owner")
-    code = errno.errorcode.get(error.errno or 0, "unknown error")
-    return Refusal(Reason.SOURCE_UNREADABLE, f"{what} cannot be read: {code}")
 
 
 def _check_regular(name: str, descriptor: int) -> None:

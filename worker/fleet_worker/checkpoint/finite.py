@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from sys import modules
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.config_code import ConfigCode, code_of
+from fleet_worker.checkpoint.configuration import sizes_of, used
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.mapping import tensor_over
 from fleet_worker.errors import Refusal
@@ -20,6 +26,12 @@ _FLOATS = {
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
+}
+_LARGEST = {
+    "F64": math.inf,
+    "F32": 2.0**128 - 2.0**104,
+    "F16": 65504.0,
+    "BF16": 2.0**128 - 2.0**120,
 }
 
 
@@ -37,7 +49,10 @@ class _Bits:
 _BYTES = {"F8_E4M3": _Bits(0x7F, 0x7F), "F8_E5M2": _Bits(0x7F, 0x7C)}
 
 
-def inspect(spec: TensorSpec, block: memoryview) -> bool:
+_UNCAST: Mapping[str, str] = MappingProxyType({})
+
+
+def inspect(spec: TensorSpec, block: memoryview, *, casts: Mapping[str, str] = _UNCAST) -> bool:
     """Refuse with `CheckpointNotFinite` if elements of a tensor are infinite or not numbers.
 
     All elements are finite if the smallest and the largest one are, and torch finds both in one pass.
@@ -47,6 +62,7 @@ def inspect(spec: TensorSpec, block: memoryview) -> bool:
     Args:
         spec: The tensor.
         block: Some whole elements of the tensor.
+        casts: Tensor → the type to which a load casts it. Its elements must have a place there, too.
 
     Returns:
         Whether any element is not zero. Integers and scales without a sign have no other check.
@@ -55,6 +71,10 @@ def inspect(spec: TensorSpec, block: memoryview) -> bool:
         smallest, largest = _ends(block, _FLOATS[spec.dtype])
         if not (math.isfinite(smallest) and math.isfinite(largest)):
             raise _not_finite(spec)
+        if (served := casts.get(spec.name)) is not None:
+            most = _LARGEST[served]
+            if not -most <= smallest <= largest <= most:
+                raise _too_large(spec, served)
         return smallest != 0 or largest != 0
     if spec.dtype in _BYTES:
         known = _BYTES[spec.dtype]
@@ -80,7 +100,26 @@ def _not_finite(spec: TensorSpec) -> Refusal:
     )
 
 
-def normalised_config(config: dict[str, Any]) -> dict[str, Any]:
+def _too_large(spec: TensorSpec, served: str) -> Refusal:
+    return Refusal(
+        Reason.CHECKPOINT_NOT_FINITE,
+        f"tensor {spec.name[:200]!r} has values in {spec.dtype} that are infinite in {served}, the type of"
+        f" the running model: its largest number is {_LARGEST[served]:.6g}. Save {served}, or start the"
+        f" fleet on a model in {spec.dtype}",
+    )
+
+
+def normalised_config(config: dict[str, Any], code: ConfigCode | None = None) -> dict[str, Any]:
+    """Return the part of a configuration that may compute, with the defaults of its architecture filled in.
+
+    Args:
+        config: Content of config.json.
+        code: The code of the running model. None for that of the configuration's own type.
+    """
+    return _filled(used(config, _code_of(config) if code is None else code).config)
+
+
+def _filled(config: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration with the defaults of its architecture filled in.
 
     Two releases of transformers write the same configuration differently (`rope_theta` or
@@ -104,6 +143,21 @@ def normalised_config(config: dict[str, Any]) -> dict[str, Any]:
     return {**filled, "architectures": config.get("architectures")}
 
 
+def _code_of(config: dict[str, Any], directory: str | None = None) -> ConfigCode:
+    """Return the code that computes a configuration, with that in the directory of a model."""
+    from transformers import CONFIG_MAPPING  # noqa: PLC0415 - as above
+
+    # With the types that are filled in where a nested configuration names none.
+    types = {s.value for s in sizes_of(_filled(config)) if s.key.endswith("model_type")}
+    classes = [CONFIG_MAPPING[kind] for kind in types if kind in CONFIG_MAPPING]
+    return code_of(
+        config.get("auto_map"),
+        directory,
+        [Path(str(modules[each.__module__].__file__)) for each in classes],
+        {key for each in classes for key in each.sub_configs},
+    )
+
+
 class TorchInspector:
     """The checks of checkpoints that need torch and transformers."""
 
@@ -111,8 +165,13 @@ class TorchInspector:
         self, checkpoint: Checkpoint, *, budget: int, check_cancelled: Callable[[], None]
     ) -> bool:
         """Read all bytes once and refuse infinities and NaNs; see `Checkpoint.read_all`."""
-        return checkpoint.read_all(budget=budget, check_cancelled=check_cancelled, inspect=inspect)
+        checks = partial(inspect, casts=checkpoint.casts)
+        return checkpoint.read_all(budget=budget, check_cancelled=check_cancelled, inspect=checks)
 
-    def normalised_config(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the configuration with its defaults filled in."""
-        return normalised_config(config)
+    def normalised_config(self, config: dict[str, Any], code: ConfigCode) -> dict[str, Any]:
+        """Return the part of a configuration that may compute, with its defaults filled in."""
+        return normalised_config(config, code)
+
+    def code_of(self, checkpoint: Checkpoint) -> ConfigCode:
+        """Return the code that computes the model of a checkpoint."""
+        return _code_of(checkpoint.config, checkpoint.path)

@@ -21,7 +21,6 @@ from fleet_worker.checkpoint.files import (
     OpenFile,
     Roots,
     SmallFile,
-    os_errors,
 )
 from fleet_worker.checkpoint.format import (
     CONFIG_FILE,
@@ -31,6 +30,7 @@ from fleet_worker.checkpoint.format import (
     header_length,
     parse_header,
 )
+from fleet_worker.checkpoint.os_errors import os_errors
 from fleet_worker.checkpoint.weight_sets import (
     INDEX_FILE,
     INDEX_LIMIT,
@@ -43,6 +43,7 @@ from fleet_worker.protocol import Reason
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _REVISION = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_GENERATION_FILE = "generation_config.json"
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
@@ -128,13 +129,25 @@ def open_checkpoint(path: str, roots: Roots | None) -> Checkpoint:
             specs[name] = specs_of(file)
         check_tensors_once(index, specs)
         companions = companions_of(config_file, index_file)
-        return Checkpoint(directory.path, config, tuple(files), specs, companions)
+        generation = _generation_in(directory)
+        return Checkpoint(
+            directory.path, config, tuple(files), specs, companions, generation=generation
+        )
     except BaseException:
         for file in files:
             os.close(file.descriptor)
         raise
     finally:
         directory.close()
+
+
+def _generation_in(directory: OpenDirectory) -> dict[str, Any]:
+    """Return the content of generation_config.json. Empty without a readable one: no load needs it."""
+    try:
+        file = directory.read(_GENERATION_FILE, limit=CONFIG_LIMIT)
+        return config_of(_GENERATION_FILE, file) if file is not None else {}
+    except Refusal:
+        return {}
 
 
 def specs_of(file: OpenFile) -> tuple[TensorSpec, ...]:

@@ -12,31 +12,22 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fleet_worker.checkpoint.blocks import Inspect, ZeroBlocks, blocks_of_zeros, pieces_of
 from fleet_worker.checkpoint.digests import Digests
-from fleet_worker.checkpoint.files import OpenFile, os_errors
+from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.memory import MemoryFile
+from fleet_worker.checkpoint.os_errors import os_errors
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
-Inspect = Callable[[TensorSpec, memoryview], bool]
-"""Checks some whole elements of a tensor.
-
-Returns whether any of them is not zero, and raises `Refusal` if they must not be loaded.
-"""
-
-BLOCK_BYTES = 256 * 1024
-"""A tensor is checked in blocks of this length from its begin. They fit into the processor's cache, and
-two checkpoints of a model can be compared by blocks."""
 _PIECE_BYTES = 2 * 1024 * 1024
+"""At least one block of every type."""
 _FILES_AT_ONCE = 4
 """Each takes three threads: a reader and two for digests."""
-
-ZeroBlocks = Mapping[str, frozenset[int]]
-"""Tensor name → numbers of its blocks with only zeros. Tensors without such blocks are absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +149,7 @@ def _read_file(
     digests = Digests(digested, max(1, min(_PIECE_BYTES, size)), ahead=size > _PIECE_BYTES)
     zeros = defaultdict[str, set[int]](set)
     try:
-        for begin, end, parts in _pieces(specs, size):
+        for begin, end, parts in pieces_of(specs, size, most_bytes=_PIECE_BYTES):
             check_cancelled()
             piece = digests.next_buffer()[: end - begin]
             _fill(piece, file, begin)
@@ -168,7 +159,7 @@ def _read_file(
                 keep.write(piece, begin)
             for spec, first, last in parts:
                 content = piece[first - begin : last - begin]
-                zeros[spec.name].update(_zero_blocks(spec, content, first, inspect))
+                zeros[spec.name].update(blocks_of_zeros(spec, content, first, inspect))
     finally:
         sha256, tensors = digests.finish()
     zero_blocks = {name: frozenset(blocks) for name, blocks in zeros.items() if blocks}
@@ -183,69 +174,3 @@ def _fill(piece: memoryview, file: OpenFile, position: int) -> None:
         if count == 0:
             raise Refusal(Reason.CHECKPOINT_CHANGED, f"{file.name} shrank while the worker read it")
         done += count
-
-
-def _zero_blocks(
-    spec: TensorSpec, content: memoryview, first: int, inspect: Inspect
-) -> Iterator[int]:
-    """Check some bytes of a tensor, which begin at a block. Yields the blocks with only zeros."""
-    for begin in range(0, len(content), BLOCK_BYTES):
-        if not inspect(spec, content[begin : begin + BLOCK_BYTES]):
-            yield (first - spec.begin + begin) // BLOCK_BYTES
-
-
-Part = tuple[TensorSpec, int, int]
-"""A tensor, and begin and end in the file of its bytes in a piece."""
-
-
-def _pieces(specs: Sequence[TensorSpec], size: int) -> Iterator[tuple[int, int, list[Part]]]:
-    """Cut a file into pieces, so that each block of a tensor is in one piece.
-
-    Args:
-        specs: In the order of their bytes, without gaps up to the end of the file.
-        size: Size of the file in bytes.
-
-    Returns:
-        Begin and end in the file, and the tensors in between.
-    """
-    begin, parts = 0, list[Part]()
-    end = specs[0].begin if specs else size
-    # The header, in pieces too.
-    while end - begin > _PIECE_BYTES:
-        yield begin, begin + _PIECE_BYTES, []
-        begin += _PIECE_BYTES
-    for spec in specs:
-        first = spec.begin
-        while first < spec.end:
-            room = _PIECE_BYTES - (first - begin)
-            whole_blocks = room // BLOCK_BYTES * BLOCK_BYTES
-            last = spec.end if spec.end - first <= room else first + whole_blocks
-            if last > first:
-                parts.append((spec, first, last))
-                first = last
-            if first < spec.end:  # the piece is full
-                yield begin, first, parts
-                begin, parts = first, []
-        end = spec.end
-    if end > begin or not specs:
-        yield begin, end, parts
-
-
-def blocks_between(specs: Sequence[TensorSpec], begin: int, end: int) -> ZeroBlocks:
-    """Return the blocks of tensors that overlap a part of a file.
-
-    Args:
-        specs: Tensors of the file.
-        begin: First byte of the part.
-        end: Position behind its last byte.
-    """
-    return {
-        spec.name: frozenset(
-            range(
-                (max(begin, spec.begin) - spec.begin) // BLOCK_BYTES,
-                (min(end, spec.end) - spec.begin - 1) // BLOCK_BYTES + 1,
-            )
-        )
-        for spec in specs
-        if spec.begin < end and begin < spec.end
-    }

@@ -10,25 +10,23 @@ that the start wrote all parameters (`WorkerExtension`), because vLLM checks onl
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
+from fleet_worker.checkpoint.blocks import BLOCK_ELEMENTS, ZeroBlocks
+from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.completeness import open_settled
-from fleet_worker.checkpoint.configuration import (
-    Size,
-    check_config,
-    check_sizes,
-    shown,
-    sizes_of,
-)
+from fleet_worker.checkpoint.config_code import ConfigCode
+from fleet_worker.checkpoint.configuration import Size, check_config, check_sizes, sizes_of, used
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import check_digest
+from fleet_worker.checkpoint.inspector import Inspector
 from fleet_worker.checkpoint.opening import open_checkpoint
-from fleet_worker.checkpoint.reading import BLOCK_BYTES, ZeroBlocks
+from fleet_worker.checkpoint.remarks import Defaults, remarks_on
 from fleet_worker.checkpoint.sources import directory_of
+from fleet_worker.checkpoint.tensors import cast_types, check_tensors
 from fleet_worker.checkpoint.tied import TiedCopy, check_tied, fill_in, tied_copy
 from fleet_worker.errors import Refusal, counted
 from fleet_worker.protocol import Reason, Source
@@ -43,14 +41,20 @@ class Reference:
     """Configuration and tensors of the running model.
 
     Fields:
-        config: its configuration, normalised (defaults filled in).
+        config: the part of its configuration that may compute, normalised (defaults filled in).
         sizes: the values that decide how large its configuration is.
+        code: the code that computes it.
+        unread_keys: the keys of its config.json that no code reads, with their values.
+        defaults: its end tokens and sampling defaults.
         copy: the copy of its embeddings, if its files have one.
         zero_blocks: blocks of its tensors that are all zero, if they are known.
     """
 
     config: dict[str, Any]
     sizes: frozenset[Size]
+    code: ConfigCode
+    unread_keys: dict[str, Any]
+    defaults: Defaults
     tensors: dict[str, TensorSpec]
     copy: TiedCopy | None = None
     zero_blocks: ZeroBlocks | None = None
@@ -63,17 +67,37 @@ class Reference:
         check_cancelled: Callable[[], None] = lambda: None,
     ) -> Reference:
         """Make a checkpoint the reference. Reads a copy of the embeddings; blocks."""
-        config = inspector.normalised_config(checkpoint.config)
-        sizes = frozenset((*sizes_of(checkpoint.config), *sizes_of(config)))
-        copy = tied_copy(config, checkpoint, check_cancelled)
-        return cls(config, sizes, checkpoint.tensors, copy)
+        code = inspector.code_of(checkpoint)
+        own, unread_keys = used(checkpoint.config, code)
+        config = inspector.normalised_config(checkpoint.config, code)
+        return cls(
+            config,
+            frozenset((*sizes_of(own), *sizes_of(config))),
+            code,
+            unread_keys,
+            Defaults(checkpoint.config, checkpoint.generation),
+            checkpoint.tensors,
+            tied_copy(config, checkpoint, check_cancelled),
+        )
 
     def check(self, checkpoint: Checkpoint, inspector: Inspector) -> None:
-        """Raise `Refusal` if the checkpoint does not fit the running model."""
+        """Check that a checkpoint fits the running model, and set its `casts` and `remarks`.
+
+        Errors:
+            Refusal: `CheckpointMismatch`.
+        """
+        own, unread_keys = used(checkpoint.config, self.code)
         # Filling in defaults may take gigabytes and minutes for a small file.
-        check_sizes(self.sizes, checkpoint.config)
-        check_config(self.config, inspector.normalised_config(checkpoint.config))
-        check_tensors(self.tensors, fill_in(self.copy, checkpoint))
+        check_sizes(self.sizes, own)
+        check_config(self.config, inspector.normalised_config(checkpoint.config, self.code))
+        tensors = fill_in(self.copy, checkpoint)
+        checkpoint.casts = check_tensors(self.tensors, tensors)
+        checkpoint.remarks = remarks_on(
+            model=self.defaults,
+            offered=Defaults(checkpoint.config, checkpoint.generation),
+            unread_keys=[k for k, v in unread_keys.items() if v != self.unread_keys.get(k)],
+            cast=cast_types(checkpoint.casts, tensors),
+        )
 
     def check_written(self, checkpoint: Checkpoint) -> None:
         """Refuse a checkpoint with parts that were never written, before its bytes are read.
@@ -108,7 +132,7 @@ class Reference:
         example = min(suspect)
         message = (
             f"a part of {counted(len(suspect), 'tensor')}"
-            f" ({counted(count, 'block')} of {BLOCK_BYTES // 1024} KiB), such as block"
+            f" ({counted(count, 'block')} of {BLOCK_ELEMENTS} elements), such as block"
             f" {min(suspect[example])} of {example[:200]!r}, {fault}"
         )
         # A time far in the future comes from a writer whose clock is ahead, and says nothing.
@@ -192,39 +216,3 @@ def read_accepted(
         rules.reference.check_filled(checkpoint)
     checkpoint.check_same_on_disk(rules.roots)
     return in_memory, found
-
-
-def check_tensors(reference: Mapping[str, TensorSpec], offered: Mapping[str, TensorSpec]) -> None:
-    """Refuse a checkpoint whose tensors differ from the running model's.
-
-    Errors:
-        Refusal: `CheckpointMismatch`, with counts and an example of the first kind of difference:
-            missing, extra, shape, type.
-    """
-    both = [name for name in reference if name in offered]
-    checks = (
-        ("lacks {n} of the running model", [n for n in reference if n not in offered]),
-        ("has {n} that the running model lacks", [n for n in offered if n not in reference]),
-        (
-            "has {n} of another shape",
-            [n for n in both if offered[n].shape != reference[n].shape],
-        ),
-        (
-            "has {n} of another type",
-            [n for n in both if offered[n].dtype != reference[n].dtype],
-        ),
-    )
-    for difference, names in checks:
-        if names:
-            example = min(names)
-            count = "1 tensor" if len(names) == 1 else f"{len(names)} tensors"
-            raise Refusal(
-                Reason.CHECKPOINT_MISMATCH,
-                f"the checkpoint {difference.format(n=count)}, such as {shown(example)}:"
-                f" {_described(offered.get(example))} where the running model has"
-                f" {_described(reference.get(example))}",
-            )
-
-
-def _described(spec: TensorSpec | None) -> str:
-    return "none" if spec is None else f"{spec.dtype} {list(spec.shape)}"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from fleet_worker.checkpoint.files import unreadable
+from fleet_worker.checkpoint.os_errors import unreadable
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 

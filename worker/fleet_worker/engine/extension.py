@@ -8,7 +8,7 @@ Source: `Worker.reload_weights(weights_iterator=…)` and `GPUModelRunner._dummy
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +49,7 @@ class WorkerExtension(RankCalls):
         self,
         files: Sequence[str],
         copies: Mapping[str, str],
+        casts: Mapping[str, str],
         *,
         digests: Mapping[str, str] | None,
         started: bool,
@@ -59,6 +60,7 @@ class WorkerExtension(RankCalls):
             files: Paths of open descriptors of the API server (`/proc/PID/fd/N`), so that no name is opened a
                 second time.
             copies: Name of a tensor that the files lack → the tensor in them that it equals.
+            casts: Name of a tensor → the type that it gets.
             digests: Tensor name → digest of the stage, which the bytes that are read must have. None if the
                 files are sealed bytes in memory.
             started: The engine has started on these files. Values that vLLM loses when it reloads, and
@@ -80,7 +82,7 @@ class WorkerExtension(RankCalls):
             touched = True
             drop_unfinished(model)
             self.rlfleet_remember()
-            self._rlfleet_reload(readers, copies, started=started)
+            self._rlfleet_reload(tensors_of(readers, copies, casts), started=started)
         except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
             self._rlfleet_memory = None
             if touched:  # what runs the model before the next load finds tensors
@@ -121,13 +123,13 @@ class WorkerExtension(RankCalls):
             return not_compared(f"the parameters could not be compared: {described(error)}")
 
     def _rlfleet_reload(
-        self, readers: list[Reader], copies: Mapping[str, str], *, started: bool
+        self, tensors: Iterator[tuple[str, torch.Tensor]], *, started: bool
     ) -> None:
         model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
         take_new_shapes(model)
         recorder = Recorder(model, is_whole=True, may_lose=started)
         try:
-            self.reload_weights(weights_iterator=tensors_of(readers, copies))  # type: ignore[attr-defined]  # vLLM's
+            self.reload_weights(weights_iterator=tensors)  # type: ignore[attr-defined]  # vLLM's
         finally:
             recorder.remove()
         renew_copies(model, recorder.left_out)

@@ -163,13 +163,18 @@ class Reader:
 
 
 def tensors_of(
-    readers: Iterable[Reader], copies: Mapping[str, str]
+    readers: Iterable[Reader], copies: Mapping[str, str], casts: Mapping[str, str]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield all tensors, grouped by module, so that vLLM needs no buffers for incomplete layers.
+
+    A cast rounds to the nearest number, and to an even one in the middle of two. vLLM could cast by itself,
+    but some of its loaders compute with what they get (`A_log` of Mamba). Cast here, a tensor is to them
+    what it would be in a file of the other type.
 
     Args:
         readers: The files.
         copies: Name of a tensor that the files lack → the tensor in them that it equals.
+        casts: Name of a tensor → the type that it gets.
 
     Errors:
         Refusal: `CheckpointChanged`.
@@ -188,7 +193,8 @@ def tensors_of(
 
     for name, found in ahead(names, size, content):
         spec, reader = where[name]
-        yield name, reader.tensor(spec, found)
+        tensor = reader.tensor(spec, found)
+        yield name, tensor.to(_DTYPES[casts[name]]) if name in casts else tensor
 
 
 def compared(

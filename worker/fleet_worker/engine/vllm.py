@@ -32,6 +32,7 @@ def load_arguments(checkpoint: Checkpoint) -> dict[str, Any]:
         # By descriptor, not by name: the engine must read the files that were checked.
         "files": [checkpoint.link_of(file) for file in checkpoint.files],
         "copies": dict(checkpoint.copies),
+        "casts": dict(checkpoint.casts),
         "digests": None if checkpoint.is_held else checkpoint.tensor_digests(),
         "started": checkpoint.is_started_on,
     }

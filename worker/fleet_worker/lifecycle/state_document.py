@@ -64,6 +64,7 @@ def state_of(
         run_id=agent.good.run_id if trusted else None,
         source=agent.good.source if trusted else None,
         digest=agent.good.digest if trusted else None,
+        remarks=agent.good.remarks if trusted else (),
         staged=staged.as_state() if staged is not None else None,
         operation=_operation(agent, now),
         requests_running=running,

@@ -67,6 +67,11 @@ class Weights:
         # With the directory, because a later request may name it instead of a run.
         return *self.labels, Label(self.version, self.checkpoint.path)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences about parts of the files that the worker ignores or casts."""
+        return self.checkpoint.remarks
+
     def as_state(self) -> Staged:
         """The staged version as the state document shows it."""
         return Staged(
@@ -106,6 +111,7 @@ class Received:
     digest: None = None
     checkpoint: None = None
     in_memory: bool = False
+    remarks: tuple[str, ...] = ()
 
     @property
     def run_id(self) -> str:

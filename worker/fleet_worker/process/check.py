@@ -12,18 +12,19 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from fleet_worker.checkpoint.checkpoint import Inspector
 from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.inspector import Inspector
 from fleet_worker.checkpoint.reference import Reference, StageRules, open_fitting, read_accepted
 from fleet_worker.errors import Refusal
 from fleet_worker.lora.files import Kind, kind_of, open_fitting_adapter, read_accepted_adapter
-from fleet_worker.process.start_up import open_model, read_model
+from fleet_worker.process.start_weights import open_model, read_model
 from fleet_worker.protocol import Reason, Source
 
 _REFUSED = 1
 _USAGE = 2
-Found = dict[str, object]
+Found = dict[str, Any]
 
 
 def check(arguments: argparse.Namespace, inspector: Inspector | None = None) -> int:
@@ -72,7 +73,7 @@ def _rules(model: str, revision: str | None, roots: Roots, inspector: Inspector)
 
 
 def _accepted(path: str, kind: Kind, rules: StageRules, max_rank: int) -> Found:
-    """The size and the digest of a source that passes all checks of a worker. Errors: Refusal."""
+    """The size, the digest and the remarks of a source that passes all checks of a worker. Errors: Refusal."""
     source, is_adapter = Source(path=path), kind is Kind.ADAPTER
     read: Callable[..., tuple[bool, str]] = read_accepted_adapter if is_adapter else read_accepted
     if is_adapter and max_rank == 0:
@@ -91,6 +92,7 @@ def _accepted(path: str, kind: Kind, rules: StageRules, max_rank: int) -> Found:
             "tensors": len(opened.tensors),
             "bytes": opened.size_bytes,
             "digest": digest,
+            "remarks": list(opened.remarks),
         }
     finally:
         opened.close()
@@ -101,7 +103,9 @@ def _print(path: str, found: Found, output: str) -> None:
         text = json.dumps(found)
     elif found["accepted"]:
         facts = f"{found['kind']}, {found['tensors']} tensors, {found['bytes']} bytes"
-        text = f"{path}: accepted: {facts}, {found['digest']}"
+        lines = [f"{path}: accepted: {facts}, {found['digest']}"]
+        lines += [f"remark: {remark}" for remark in found["remarks"]]
+        text = "\n".join(lines)
     else:
         text = f"{path}: refused, {found['reason']}: {found['message']}"
     print(text)  # noqa: T201 - output of a command

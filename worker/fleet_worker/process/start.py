@@ -3,7 +3,7 @@
 The environment names the version that the fleet serves now, with its run, directory and digest. A
 worker that starts on it need not load again before it is admitted. If it cannot, or if the files have
 another digest, it starts on the model's own weights and reports the reason. It then loads the version
-like every other worker.
+like every other worker. So it does with tensors that a load casts: vLLM takes more from the files of a start.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def choose_start(
     version: str,
     wanted: Wanted,
     own_digest: Callable[[], str],
-    check: Callable[[str], None],
+    check: Callable[[str], str],
 ) -> Start:
     """Choose between the version that the fleet serves and the model's own weights.
 
@@ -58,7 +58,8 @@ def choose_start(
         version: Label of the model's own weights, which belong to no run.
         wanted: The start version in the environment.
         own_digest: Computes the digest of the model's own weights.
-        check: Raises `Refusal` if the directory is not allowed, or has other bytes.
+        check: Raises `Refusal` if the directory is not allowed, or has other bytes. Returns why only a
+            load can bring its weights into the engine; empty if the engine can start on them.
     """
     if not wanted.version and not wanted.path:
         return Start(None, version, "the environment names no start version")
@@ -72,10 +73,16 @@ def choose_start(
     if not wanted.version or not wanted.path:
         missing = ENV_START_PATH if wanted.version else ENV_START_VERSION
         return Start(None, version, f"the start version is incomplete: {missing} is not set")
+    return _checked(version, wanted, wanted.path, check)
+
+
+def _checked(own: str, wanted: Wanted, path: str, check: Callable[[str], str]) -> Start:
     try:
-        check(wanted.path)
+        needs_load = check(path)
     except Refusal as refusal:
         why = f"version {wanted.version} is refused ({refusal.reason}): {refusal.message}"
-        return Start(None, version, why, refused=refusal)
+        return Start(None, own, why, refused=refusal)
+    if needs_load:
+        return Start(None, own, f"version {wanted.version} needs a load: {needs_load}")
     why = f"the fleet serves {wanted.version}"
-    return Start(wanted.path, wanted.version, why, wanted.run_id or None)
+    return Start(path, str(wanted.version), why, wanted.run_id or None)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import os
 import socket
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from fleet_worker.checkpoint import memory, opening
-from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
+from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.files import Roots
-from fleet_worker.checkpoint.identity import check_digest
-from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.checkpoint.inspector import Inspector
 from fleet_worker.checkpoint.reference import Reference, StageRules
-from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, Pulse, StoreThreads
-from fleet_worker.checkpoint.tied import check_tied
 from fleet_worker.engine import platform
 from fleet_worker.engine.required_names import check_engine
 from fleet_worker.errors import Refusal
@@ -35,13 +27,18 @@ from fleet_worker.process.handover import Handover, StartFailure
 from fleet_worker.process.settings import Settings
 from fleet_worker.process.start import Wanted, choose_start
 from fleet_worker.process.start_directory import start_directory
+from fleet_worker.process.start_weights import (
+    Model,
+    in_time,
+    open_model,
+    read_model,
+    read_start,
+)
 from fleet_worker.protocol import (
     ENV_START_DIGEST,
     ENV_START_RUN_ID,
     ENV_START_VERSION,
-    HuggingFaceSource,
     Reason,
-    Source,
     VersionLabel,
     WeightsDigest,
 )
@@ -51,15 +48,6 @@ from fleet_worker.trainer.transfers import TransferRoom
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """The model's own weights. All else comes from its directory for every version."""
-
-    source: Source
-    directory: str
-    checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +97,10 @@ def prepare(settings: Settings, *, started: float) -> Prepared:
 
 
 def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
-    model = _in_time(
-        f"of {settings.model}", lambda _: open_model(settings.model, settings.revision)
-    )
+    model = in_time(f"of {settings.model}", lambda _: open_model(settings.model, settings.revision))
     engine_version = check_engine()
     named = ", ".join(map(str, settings.weights_root))
-    roots = _in_time(named, lambda _: Roots(settings.weights_root))
+    roots = in_time(named, lambda _: Roots(settings.weights_root))
     rules = _rules(settings, model, roots)
     initial, failure = _choose(settings, model, rules)
     initial.checkpoint.is_started_on = True
@@ -144,36 +130,7 @@ def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
     )
     port = sockets.admin.getsockname()[1]
     start = partial(start_directory, initial.checkpoint, model.checkpoint, port=port)
-    return Prepared(handover, _in_time(f"of {model.directory}", lambda _: start()))
-
-
-def _in_time(
-    store: str,
-    work: Callable[[Callable[[], None]], T],
-    *,
-    late: Callable[[T], object] = lambda _: None,
-) -> T:
-    """Do work on a file system, which may never answer.
-
-    Args:
-        store: The directory that the work reads, for messages.
-        work: The function. It gets a callback, and calls it at each answer of the store.
-        late: Called with the result of work that was left behind.
-
-    Errors:
-        Refusal: any refusal of the work; `SourceUnreadable` if the store has not answered for 60 s.
-    """
-    pulse = Pulse()
-    threads = StoreThreads()
-    return asyncio.run(
-        threads.run(
-            partial(work, pulse.beat),
-            store=store,
-            within_seconds=SILENCE_SECONDS,
-            pulse=pulse,
-            late=late,
-        )
-    )
+    return Prepared(handover, in_time(f"of {model.directory}", lambda _: start()))
 
 
 def _check_label(label: str, name: str) -> None:
@@ -191,19 +148,6 @@ def _bind(name: str, host: str, port: int) -> socket.socket:
         raise OSError(message) from error
 
 
-def open_model(name: str, revision: str | None) -> Model:
-    """Open a model: a directory, or a repository in the local Hugging Face cache. Errors: Refusal."""
-    if Path(name).is_dir():
-        directory = os.path.realpath(name)
-        source = Source(path=directory)
-    else:
-        # By its commit, because a branch may move before the next start.
-        commit = opening.commit_of(name, revision or "main")
-        directory = opening.snapshot(name, commit)
-        source = Source(hugging_face=HuggingFaceSource(repo=name, revision=commit))
-    return Model(source, directory, open_checkpoint(directory, None))
-
-
 def _rules(settings: Settings, model: Model, roots: Roots) -> StageRules:
     from fleet_worker.checkpoint.finite import TorchInspector  # noqa: PLC0415 - imports torch
 
@@ -211,7 +155,7 @@ def _rules(settings: Settings, model: Model, roots: Roots) -> StageRules:
     budget = settings.staging_memory_bytes
     return StageRules(
         roots,
-        _in_time(f"of {model.directory}", partial(Reference.of, model.checkpoint, inspector)),
+        in_time(f"of {model.directory}", partial(Reference.of, model.checkpoint, inspector)),
         inspector,
         memory.default_budget() if budget is None else budget,
     )
@@ -225,13 +169,15 @@ def _choose(
     )
     opened: list[Weights] = []
 
-    def check(path: str) -> None:
+    def check(path: str) -> str:
         _check_label(wanted.version or "", ENV_START_VERSION)
         _check_named(wanted)
-        reading = partial(_read_start, path, wanted, rules)
-        opened.append(
-            _in_time(rules.roots.root_of(path), reading, late=lambda late: late.checkpoint.close())
-        )
+        reading = partial(read_start, path, wanted, rules)
+        found = in_time(rules.roots.root_of(path), reading, late=_close)
+        if found is None:
+            return "a load casts its tensors to the types of the model"
+        opened.append(found)
+        return ""
 
     start = choose_start(
         version=settings.version,
@@ -252,24 +198,9 @@ def _choose(
     return opened[0], failure
 
 
-def _read_start(
-    path: str, wanted: Wanted, rules: StageRules, check_cancelled: Callable[[], None]
-) -> Weights:
-    """Open, check and digest the version of the environment. Blocks; closes refused files."""
-    checkpoint = open_checkpoint(path, rules.roots)
-    try:
-        rules.reference.check(checkpoint, rules.inspector)
-        if wanted.digest is None:
-            rules.reference.check_written(checkpoint)
-        rules.inspector.read(checkpoint, budget=0, check_cancelled=check_cancelled)
-        digest = checkpoint.digest(check_cancelled)
-        check_digest(wanted.digest, digest, f"the files in {path}")
-        check_tied(rules.reference.copy, checkpoint, check_cancelled)
-    except BaseException:
-        checkpoint.close()
-        raise
-    source = Source(path=path)
-    return Weights(wanted.version or "", source, digest, checkpoint, run_id=wanted.run_id)
+def _close(late: Weights | None) -> None:
+    if late is not None:
+        late.checkpoint.close()
 
 
 def _check_named(wanted: Wanted) -> None:
@@ -279,18 +210,3 @@ def _check_named(wanted: Wanted) -> None:
         TypeAdapter(WeightsDigest | None).validate_python(wanted.digest)
     except ValidationError as error:
         raise Refusal(Reason.BAD_REQUEST, f"{ENV_START_DIGEST} is not a digest") from error
-
-
-def read_model(checkpoint: Checkpoint, inspector: Inspector) -> str:
-    """The digest of the model's own weights. Infinities and NaNs are accepted in them."""
-
-    def read(check_cancelled: Callable[[], None]) -> str:
-        try:
-            if checkpoint.zero_blocks is None:
-                inspector.read(checkpoint, budget=0, check_cancelled=check_cancelled)
-        except Refusal as refusal:
-            if refusal.reason is not Reason.CHECKPOINT_NOT_FINITE:
-                raise
-        return checkpoint.digest(check_cancelled)
-
-    return _in_time(f"of {checkpoint.path}", read)

@@ -22,6 +22,7 @@ from fleet_worker.protocol.types import (
     PauseMode,
     Phase,
     Reason,
+    Remark,
     Seconds,
     Text,
     Word,
@@ -35,6 +36,7 @@ letters, and 800 KiB of control characters, which JSON writes in six letters eac
 _MAX_ADAPTERS = 1024
 _MAX_FAILURES = 16
 _MAX_ADAPTER_FAILURES = 64
+_MAX_REMARKS = 8
 
 
 class Staged(Message):
@@ -191,6 +193,8 @@ class WorkerState(Message):
             collective it is the run of their group.
         digest: of the weights in the engine. None for weights that came over a collective, and
             while the engine's weights are not trusted.
+        remarks: sentences about the files of the weights in the engine. They name keys of config.json
+            that no code reads, end tokens that the fleet does not use, and casts.
         requests_running / requests_held: number that generate now / that wait for resume.
         sessions: number of sessions (`X-Session-ID`) with a request in the last 5 minutes. None on a
             worker of an earlier release, which does not count them.
@@ -216,6 +220,7 @@ class WorkerState(Message):
     run_id: Label | None = None
     source: AnySource = None
     digest: Label | None = None
+    remarks: Annotated[tuple[Remark, ...], Field(max_length=_MAX_REMARKS, fail_fast=True)] = ()
     staged: Staged | None = None
     operation: Operation | None = None
     requests_running: Count = 0

@@ -257,6 +257,7 @@ def _known_source(value: Any, read: ValidatorFunctionWrapHandler) -> Source | No
 
 Label = Annotated[str, Field(max_length=128)]
 Text = Annotated[str, Field(max_length=1024)]
+Remark = Annotated[str, Field(max_length=500)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Seconds = Annotated[
     float, Field(le=_LONGEST_SECONDS, allow_inf_nan=False), AfterValidator(_not_negative)

@@ -70,6 +70,14 @@ def test_the_worker_reads_the_directory_as_the_kind_that_is_named(
     assert "--kind=adapter" in asked
 
 
+def test_what_workers_ignore_or_cast_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = ACCEPTED | {"remarks": ["[2] tensors from F32 to BF16"]}
+    _, (code, out, _) = checked(monkeypatch, Ended(0, json.dumps(answer), ""))
+
+    assert code == 0
+    assert "remark  [2] tensors from F32 to BF16" in out
+
+
 def test_a_refused_checkpoint_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = Ended(1, json.dumps(REFUSED), "command terminated with exit code 1")
     _, (code, out, _) = checked(monkeypatch, answer, "-o", "json")

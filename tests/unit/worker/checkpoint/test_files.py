@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
 import pytest
 from tests.support.descriptors import open_descriptors
 
-from fleet_worker.checkpoint.files import OpenDirectory, Roots, os_errors
+from fleet_worker.checkpoint.files import OpenDirectory, Roots
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -166,25 +165,3 @@ def test_a_refusal_leaves_no_open_descriptor(root: Path) -> None:
         reason_of(path, root)
 
     assert open_descriptors() == before
-
-
-@pytest.mark.parametrize(
-    ("error", "reason", "words"),
-    [
-        (FileNotFoundError(), Reason.SOURCE_NOT_FOUND, "does not exist"),
-        (NotADirectoryError(), Reason.SOURCE_NOT_FOUND, "not a directory"),
-        (PermissionError(), Reason.SOURCE_UNREADABLE, f"uid {os.getuid()}"),
-        (OSError(errno.ESTALE, "stale"), Reason.SOURCE_UNREADABLE, "ESTALE"),
-        (OSError("odd"), Reason.SOURCE_UNREADABLE, "unknown error"),
-    ],
-)
-def test_system_errors_become_messages_without_the_path(
-    error: OSError, reason: Reason, words: str
-) -> None:
-    error.filename = "/secret/path"
-    with pytest.raises(Refusal) as refused, os_errors("the file"):
-        raise error
-
-    assert refused.value.reason is reason
-    assert words in refused.value.message
-    assert "secret" not in refused.value.message

@@ -7,14 +7,16 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.support import damage
 from tests.support.fake_modules import install
 from tests.support.fake_torch import floats_of_sixteen_bits, imported_over_fake_torch
 
-from fleet_worker.checkpoint import reading
+from fleet_worker.checkpoint import blocks, reading
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.config_code import ConfigCode
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.errors import Refusal
@@ -115,7 +117,7 @@ def test_an_infinity_is_found_at_any_position(
     held: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
     monkeypatch.setattr(reading, "_PIECE_BYTES", 12)  # three blocks, or fewer
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 4)  # two numbers
+    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 2)
     values = [damage.bfloat16(1.0)] * 16
     assert is_finite("BF16", b"".join(values), 16, held=held)
     values[position] = damage.bfloat16(float("inf"))
@@ -131,7 +133,7 @@ def test_reading_stops_between_blocks_when_a_newer_version_arrives(
     tensors: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_PIECE_BYTES", 16)
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 4)
+    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 1)
     (tmp_path / "config.json").write_text("{}")
     damage.write_tensors(tmp_path / damage.WEIGHTS, {"w": ("F32", [800], bytes(3200))})
     checkpoint = open_checkpoint(str(tmp_path), None)
@@ -148,6 +150,42 @@ def test_reading_stops_between_blocks_when_a_newer_version_arrives(
 
     assert refused.value.reason is Reason.SUPERSEDED
     assert len(asked) == 9
+
+
+@pytest.mark.parametrize(
+    ("dtype", "served", "largest", "too_large"),
+    [
+        ("F32", "F16", 65504.0, 65536.0),
+        ("BF16", "F16", 65280.0, 65536.0),
+        ("F32", "BF16", 3.3895313892515355e38, 3.4e38),
+        ("F64", "BF16", 3.3895313892515355e38, 3.4e38),
+        ("F64", "F32", 3.4028234663852886e38, 3.4028236e38),
+        ("F16", "BF16", 65504.0, None),
+        ("F32", "F64", 3.4028234663852886e38, None),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_number_that_a_cast_makes_infinite_is_refused(
+    tensors: Any, dtype: str, served: str, largest: float, too_large: float | None, sign: int
+) -> None:
+    def inspected(number: float) -> bool:
+        content = memoryview(packed(dtype, sign * number) + packed(dtype, 1.0))
+        spec = TensorSpec("w", dtype, (2,), 0, len(content))
+        assert tensors.inspect(spec, content) is True, "it is a number"
+        return bool(tensors.inspect(spec, content, casts={"w": served}))
+
+    assert inspected(largest)
+    if too_large is not None:
+        with pytest.raises(Refusal) as refused:
+            inspected(too_large)
+        assert refused.value.reason is Reason.CHECKPOINT_NOT_FINITE
+        assert f"{dtype} that are infinite in {served}" in refused.value.message
+
+
+def packed(dtype: str, number: float) -> bytes:
+    if dtype == "BF16":
+        return struct.pack("<f", number)[2:]
+    return struct.pack({"F16": "<e", "F32": "<f", "F64": "<d"}[dtype], number)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +211,8 @@ def test_a_block_of_positive_and_negative_zeros_is_zero(
 class FakeConfig:
     """The tensors that transformers expects for a configuration."""
 
+    sub_configs: ClassVar[dict[str, Any]] = {"text_config": None}
+
     @staticmethod
     def from_dict(config: dict[str, Any]) -> Any:
         if config.get("hidden_size") == "broken":
@@ -197,3 +237,28 @@ def test_configurations_are_compared_with_their_defaults_filled_in(
     with pytest.raises(Refusal) as refused:
         tensors.normalised_config({**short, "hidden_size": "broken"})
     assert refused.value.reason is Reason.CHECKPOINT_MALFORMED
+
+
+def test_what_no_code_reads_is_left_out_of_a_configuration(
+    tensors: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    looked: list[tuple[Any, ...]] = []
+
+    def code_of(*given: Any) -> ConfigCode:
+        looked.append(given)
+        return ConfigCode(frozenset(given[-1]), frozenset({"model_type", "text_config"}))
+
+    install(monkeypatch, {"transformers": {"CONFIG_MAPPING": {"tiny": FakeConfig}}})
+    monkeypatch.setattr(tensors, "code_of", code_of)
+    config = {"model_type": "tiny", "text_config": {"other": 1}, "mine": 2, "auto_map": "a--b"}
+    checkpoint = Checkpoint(str(tmp_path), config, (), {}, {})
+    code = tensors.TorchInspector().code_of(checkpoint)
+    found = tensors.TorchInspector().normalised_config(config, code)
+
+    assert {key: found.get(key) for key in config} == {
+        "model_type": "tiny",
+        "text_config": {},
+        "mine": None,
+        "auto_map": None,
+    }
+    assert looked == [("a--b", str(tmp_path), [Path(__file__)], {"text_config"})]

@@ -20,7 +20,7 @@ from tests.support import damage
 from tests.support.descriptors import open_descriptors
 from tests.support.tiny import tiny_inspect, write_tiny
 
-from fleet_worker.checkpoint import memory, reading
+from fleet_worker.checkpoint import blocks, memory, reading
 from fleet_worker.checkpoint.digests import tensor_digest
 from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
@@ -54,7 +54,7 @@ def write_shards(directory: Path, shards: int, tensors: int, length: int) -> Pat
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_PIECE_BYTES", 4096)
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 256)
 
 
 @pytest.fixture
@@ -117,9 +117,8 @@ def test_pieces_cover_a_file_and_split_tensors_at_blocks(header: int, lengths: l
         specs.append(TensorSpec(str(number), "U8", (length,), position, position + length))
         position += length
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_PIECE_BYTES", 256)
-        patch.setattr(reading, "BLOCK_BYTES", 64)
-        pieces = list(reading._pieces(specs, position))
+        patch.setattr(blocks, "BLOCK_ELEMENTS", 64)
+        pieces = list(blocks.pieces_of(specs, position, most_bytes=256))
 
     assert [begin for begin, _, _ in pieces] == [0, *(end for _, end, _ in pieces)][:-1]
     assert pieces[-1][1] == position

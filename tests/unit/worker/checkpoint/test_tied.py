@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,6 +86,20 @@ def test_a_model_that_is_not_tied_may_have_equal_and_different_heads(tmp_path: P
 
     for number, head in enumerate((EMBED, OTHER)):
         assert offer(reference, write(tmp_path / str(number), head, tied=False), 0) == {}
+
+
+def test_tensors_of_two_types_are_not_a_copy_of_each_other(tmp_path: Path) -> None:
+    """A load casts one of them, and may so make them equal."""
+    reference = reference_of(tmp_path, EMBED)
+    version = write(tmp_path / "1", EMBED)
+    mixed = damage.read_tensors(version / damage.WEIGHTS)
+    mixed[HEAD] = ("F32", [2, 4], struct.pack("<8f", *[1.0] * 8))
+    damage.write_tensors(version / damage.WEIGHTS, mixed)
+    with pytest.raises(Refusal) as refused:
+        offer(reference, version, 0)
+
+    assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
+    assert HEAD in refused.value.message
 
 
 def test_a_copy_of_another_type_is_not_compared(tmp_path: Path) -> None:

@@ -13,18 +13,18 @@ from tests.support.clock import FakeClock
 from tests.support.tiny import TinyInspector, write_tiny
 from tests.support.worker_harness import WorkerHarness, stage_request
 
+from fleet_worker.checkpoint.blocks import BLOCK_ELEMENTS, blocks_between
 from fleet_worker.checkpoint.files import Roots
-from fleet_worker.checkpoint.format import TensorSpec
+from fleet_worker.checkpoint.format import ITEM_BITS, TensorSpec
 from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.checkpoint.opening import open_checkpoint
-from fleet_worker.checkpoint.reading import BLOCK_BYTES, blocks_between
 from fleet_worker.checkpoint.reference import Reference, StageRules
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.staging import Staging
 from fleet_worker.protocol import Reason
 
-COUNT = 4 * BLOCK_BYTES
-"""Bytes of each of three tensors."""
+COUNT = 4 * BLOCK_ELEMENTS
+"""Elements of each of three tensors, and their bytes."""
 
 
 def write(directory: Path, *parts: bytes) -> Path:
@@ -119,7 +119,7 @@ async def test_a_file_with_holes_is_refused(
 async def test_zero_blocks_where_the_model_has_none_are_refused(
     staging: Staging, tmp_path: Path, blocks: int
 ) -> None:
-    zeros = ONES[blocks * BLOCK_BYTES :] + bytes(blocks * BLOCK_BYTES)
+    zeros = ONES[blocks * BLOCK_ELEMENTS :] + bytes(blocks * BLOCK_ELEMENTS)
     path = write(tmp_path / "50", ONES, ONES, zeros)
     assert (await refusal_of(staging, path)).reason is Reason.SOURCE_NOT_READY
     age(path)
@@ -165,7 +165,7 @@ async def test_zeros_and_holes_where_the_model_has_zeros_are_accepted(tmp_path: 
     path = write(tmp_path / "50", ONES, bytes(COUNT), ONES)
     (tensor,) = [each for each in damage.read_tensors(path / damage.WEIGHTS) if each == "b"]
     begin = (path / damage.WEIGHTS).stat().st_size - 2 * COUNT
-    leave_a_hole(path, begin + 4096, BLOCK_BYTES)
+    leave_a_hole(path, begin + 4096, BLOCK_ELEMENTS)
     await staging.stage(stage_request("50", path))
 
     assert tensor == "b"
@@ -182,6 +182,36 @@ async def test_a_reference_that_was_not_read_allows_any_zeros(
     assert staging.staged is not None
 
 
+@pytest.mark.parametrize(
+    ("zeros", "reason"), [(1, None), (2, Reason.SOURCE_NOT_READY)], ids=["as the model", "more"]
+)
+@pytest.mark.parametrize("sizes", [("F16", "F32"), ("F32", "F16"), ("BF16", "F64")])
+async def test_blocks_are_the_same_elements_in_every_type(
+    tmp_path: Path, sizes: tuple[str, str], zeros: int, reason: Reason | None
+) -> None:
+    model, version = (
+        write_floats(tmp_path / t, t, zeros=n) for t, n in zip(sizes, (1, zeros), strict=True)
+    )
+    staging = make_staging(tmp_path, model)
+    if reason is not None:
+        assert (await refusal_of(staging, version)).reason is reason
+        return
+    await staging.stage(stage_request("50", version))
+    assert staging.staged is not None
+
+
+def write_floats(directory: Path, dtype: str, *, zeros: int) -> Path:
+    """Write a checkpoint of one tensor with some blocks of zeros in the middle."""
+    write_tiny(directory)
+    size = ITEM_BITS[dtype] // 8
+    content = b"\x01" * BLOCK_ELEMENTS * size * 4
+    begin, end = (number * BLOCK_ELEMENTS * size for number in (1, 1 + zeros))
+    content = content[:begin] + bytes(end - begin) + content[end:]
+    tensors: damage.Tensors = {"a": (dtype, [4 * BLOCK_ELEMENTS], content)}
+    damage.write_tensors(directory / damage.WEIGHTS, tensors)
+    return directory
+
+
 def test_blocks_are_counted_from_the_start_of_each_tensor() -> None:
     specs = [
         TensorSpec("a", "U8", (COUNT,), 100, 100 + COUNT),
@@ -191,8 +221,8 @@ def test_blocks_are_counted_from_the_start_of_each_tensor() -> None:
 
     assert blocks_between(specs, 0, 100) == {}
     assert blocks_between(specs, 0, 101) == {"a": {0}}
-    assert blocks_between(specs, 100 + BLOCK_BYTES, 100 + 2 * BLOCK_BYTES) == {"a": {1}}
-    end = 110 + COUNT + BLOCK_BYTES
+    assert blocks_between(specs, 100 + BLOCK_ELEMENTS, 100 + 2 * BLOCK_ELEMENTS) == {"a": {1}}
+    end = 110 + COUNT + BLOCK_ELEMENTS
     assert blocks_between(specs, 99 + COUNT, end) == {"a": {3}, "b": {0}, "c": {0}}
     assert blocks_between(specs, 99 + COUNT, end + 1) == {"a": {3}, "b": {0}, "c": {0, 1}}
 

@@ -166,7 +166,7 @@ def loaded(
     with ExitStack() as copied:
         paths = [copied.enter_context(sealed(f)) if in_memory else str(f) for f in files]
         digests = None if in_memory else digests_of(*files)
-        return dict(worker.rlfleet_load(paths, names, digests=digests, started=started))
+        return dict(worker.rlfleet_load(paths, names, {}, digests=digests, started=started))
 
 
 @contextmanager
@@ -373,7 +373,7 @@ def test_a_header_that_changes_after_the_digest_fails_the_load(
         if changed is not None:
             tensors[name] = (*changed, content)
     damage.write_tensors(file, tensors)
-    answer = worker.rlfleet_load([str(file)], {}, digests=digests, started=False)
+    answer = worker.rlfleet_load([str(file)], {}, {}, digests=digests, started=False)
 
     assert (answer["ok"], answer["reason"]) == (False, "CheckpointChanged")
 
@@ -381,7 +381,7 @@ def test_a_header_that_changes_after_the_digest_fails_the_load(
 def test_a_file_that_is_not_sealed_memory_is_not_loaded_without_digests(
     worker: Any, tmp_path: Path
 ) -> None:
-    answer = worker.rlfleet_load([str(file_of(tmp_path))], {}, digests=None, started=False)
+    answer = worker.rlfleet_load([str(file_of(tmp_path))], {}, {}, digests=None, started=False)
 
     assert (answer["ok"], answer["touched"]) == (False, False)
     assert worker.model.loads == 0
@@ -406,7 +406,7 @@ def test_large_tensors_are_digested_ahead_of_the_model_within_bounds(
     with ExitStack() as opened:
         reader = file_tensors.Reader(str(file), file_tensors.Digested(digests_of(file)))
         opened.callback(reader.close)
-        for name, tensor in file_tensors.tensors_of([reader], {}):
+        for name, tensor in file_tensors.tensors_of([reader], {}, {}):
             taken.append(name)
             assert tensor.raw() == name.encode()[:7]
             assert len(read) <= len(taken) + 3

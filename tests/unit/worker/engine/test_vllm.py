@@ -96,12 +96,13 @@ async def test_a_pause_always_clears_the_cache(
     assert client.calls == [("pause_generation", {"mode": mode.value, "clear_cache": True})]
 
 
-async def test_a_load_passes_open_descriptors_instead_of_paths(
+async def test_a_load_passes_open_descriptors_instead_of_paths_and_what_differs_from_the_files(
     engine: VllmEngine, client: Client, checkpoint: Checkpoint
 ) -> None:
     client.answers["rlfleet_load"] = [GOOD, GOOD]
     (file,) = checkpoint.files
     checkpoint.read_all(budget=0, check_cancelled=lambda: None)
+    checkpoint.copies, checkpoint.casts = {"head.weight": "embed.weight"}, {"embed.weight": "F16"}
     await engine.load(checkpoint)
     checkpoint.read_all(budget=1 << 20, check_cancelled=lambda: None)
     await engine.load(checkpoint)
@@ -111,6 +112,7 @@ async def test_a_load_passes_open_descriptors_instead_of_paths(
     held = checkpoint.held[file.name].descriptor
     assert from_file["files"] == [f"{ours}{file.descriptor}"]
     assert set(from_file["digests"]) == set(checkpoint.tensors)
+    assert (from_file["copies"], from_file["casts"]) == (checkpoint.copies, checkpoint.casts)
     assert from_memory["files"] == [f"{ours}{held}"]
     assert from_memory["digests"] is None, "sealed bytes cannot change"
 

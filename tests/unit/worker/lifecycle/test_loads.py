@@ -70,6 +70,22 @@ async def test_a_swap_calls_the_engine_in_the_order_that_keeps_labels_correct(
     ]
 
 
+async def test_the_state_has_the_remarks_on_the_weights_in_the_engine(
+    serving: WorkerHarness,
+) -> None:
+    cast = write_tiny(serving.root / "1", 1.0, in_float32=True, eos_token_id=7)
+    await serving.stage("1", cast)
+    assert serving.state.remarks == (), "they are staged only"
+    await serving.apply("1")
+
+    defaults, types = serving.state.remarks
+    assert "eos_token_id [7]" in defaults
+    assert "2 tensors from F32 to BF16" in types
+    await serving.stage("2")
+    await serving.apply("2")
+    assert serving.state.remarks == ()
+
+
 async def test_a_loaded_label_belongs_to_its_digest_from_then_on(
     serving: WorkerHarness,
 ) -> None:

@@ -16,9 +16,9 @@ from tests.support.adapters import CONFIG_FILE, TINY_MODULES, WEIGHTS_FILE, writ
 from tests.support.lora_harness import LoraHarness
 from tests.support.tiny import tiny_rules
 
+from fleet_worker.checkpoint.blocks import BLOCK_ELEMENTS
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import OpenDirectory
-from fleet_worker.checkpoint.reading import BLOCK_BYTES
 from fleet_worker.errors import Refusal
 from fleet_worker.lora.files import check_written, open_adapter
 from fleet_worker.protocol import Reason
@@ -264,7 +264,7 @@ def test_an_adapter_with_parts_that_were_never_written_is_refused(
     rules, initial = tiny_rules(tmp_path)
     initial.checkpoint.close()
     path = write_adapter(tmp_path / "1", seed=1, modules=TINY_MODULES, rank=2)
-    ones = b"\x01" * (4 * BLOCK_BYTES)
+    ones = b"\x01" * (4 * BLOCK_ELEMENTS)
     tensors: damage.Tensors = {
         f"base_model.model.embed.{side}.weight": ("U8", [len(ones)], ones)
         for side in ("lora_A", "lora_B")
@@ -275,12 +275,12 @@ def test_an_adapter_with_parts_that_were_never_written_is_refused(
     damage.write_tensors(file, tensors)
     content = file.read_bytes()
     (header,) = struct.unpack("<Q", content[:8])
-    begin = 8 + header + len(ones) * (hollow == "lora_B") + BLOCK_BYTES
+    begin = 8 + header + len(ones) * (hollow == "lora_B") + BLOCK_ELEMENTS
     with file.open("wb") as out:
         out.truncate(len(content))
         out.write(content[:begin])
-        out.seek(begin + 2 * BLOCK_BYTES)
-        out.write(content[begin + 2 * BLOCK_BYTES :])
+        out.seek(begin + 2 * BLOCK_ELEMENTS)
+        out.write(content[begin + 2 * BLOCK_ELEMENTS :])
     adapter = open_adapter(str(path), rules.roots)
     rules.inspector.read(adapter, budget=0, check_cancelled=lambda: None)
     try:

@@ -59,6 +59,42 @@ def test_a_checkpoint_that_fits_is_accepted_with_its_digest(tmp_path: Path, chec
     opened.close()
 
 
+def test_what_a_worker_ignores_or_casts_is_remarked(
+    tmp_path: Path, model: Path, checked: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = write_tiny(tmp_path / "2", 2.0, in_float32=True)
+    (directory / "generation_config.json").write_text('{"eos_token_id": 7}')
+
+    code, found = checked(directory)
+
+    assert code == 0
+    assert checked(model)[1]["remarks"] == []
+    defaults, types = found["remarks"]
+    assert "eos_token_id [7]" in defaults
+    assert "2 tensors from F32 to BF16" in types
+    arguments = argparse.Namespace(
+        directory=str(directory),
+        against=str(model),
+        revision=None,
+        weights_root=[],
+        max_lora_rank=0,
+        kind=None,
+        output="text",
+    )
+    check(arguments, TinyInspector())
+    assert [f"remark: {r}" for r in found["remarks"]] == capsys.readouterr().out.splitlines()[1:]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "\x00"])
+def test_a_version_with_defaults_that_cannot_be_read_is_accepted(
+    tmp_path: Path, checked: Check, content: str
+) -> None:
+    directory = write_tiny(tmp_path / "2", 2.0)
+    (directory / "generation_config.json").write_text(content)
+
+    assert (checked(directory)[0], checked(directory)[1]["remarks"]) == (0, [])
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [

@@ -12,11 +12,17 @@ OWN, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
 
 def choose(
-    version: str | None, path: str | None, refusal: Refusal | None = None, **named: str
+    version: str | None,
+    path: str | None,
+    refusal: Refusal | None = None,
+    *,
+    needs_load: str = "",
+    **named: str,
 ) -> Start:
-    def check(_: str) -> None:
+    def check(_: str) -> str:
         if refusal is not None:
             raise refusal
+        return needs_load
 
     wanted = Wanted(version, path, **named)
     return choose_start(version="base", wanted=wanted, own_digest=lambda: OWN, check=check)
@@ -54,6 +60,13 @@ def test_a_start_version_that_fails_its_checks_is_not_used_and_the_reason_is_kep
     assert "CheckpointTruncated" in start.why
     assert "cut short" in start.why
     assert start.refused is not None
+
+
+def test_a_version_that_needs_a_load_is_not_started_on_and_not_refused() -> None:
+    start = choose("7", "/weights/7", needs_load="its tensors are cast")
+
+    assert (start.path, start.version, start.refused) == (None, "base", None)
+    assert "its tensors are cast" in start.why
 
 
 def test_the_same_number_of_another_run_is_not_the_models_version() -> None:

@@ -12,19 +12,21 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from tests.support import damage
 from tests.support.tiny import CONFIG, TinyInspector, write_tiny
 
+from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reference import Reference, StageRules
 from fleet_worker.checkpoint.weight_sets import INDEX_FILE
 from fleet_worker.engine.start_names import DIGESTS_FILE
 from fleet_worker.errors import Refusal
-from fleet_worker.process import handover, start_up
+from fleet_worker.process import handover, start_up, start_weights
 from fleet_worker.process.settings import Settings
 from fleet_worker.protocol import Reason
 
@@ -100,6 +102,29 @@ def test_without_a_start_version_the_models_weights_are_loaded(
     assert weights_of(prepared) == (tmp_path / "model" / damage.WEIGHTS).read_bytes()
     assert prepared.handover.initial.version == "base"
     assert prepared.handover.worker == socket.gethostname()
+
+
+def test_a_version_whose_tensors_a_load_casts_is_loaded_after_the_start(
+    prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version is not refused, and its bytes are not read before."""
+    path = write_tiny(tmp_path / "root" / "7", 7.0, in_float32=True)
+    opened: list[Checkpoint] = []
+
+    def open_(*given: Any) -> Checkpoint:
+        opened.append(open_checkpoint(*given))
+        return opened[-1]
+
+    monkeypatch.setattr(start_weights, "open_checkpoint", open_)
+    prepared = prepare(environment=started_on("7", path))
+
+    assert prepared.handover.initial.version == "base"
+    assert prepared.handover.start_failure is None
+    assert weights_of(prepared) == (tmp_path / "model" / damage.WEIGHTS).read_bytes()
+    _, version = opened
+    assert version.path == str(path)
+    assert version.files == (), "they are closed"
+    assert version.zero_blocks is None, "they were not read"
 
 
 class FakeBinding:
@@ -367,7 +392,7 @@ def test_a_rewritten_path_is_not_loaded_under_its_old_version(
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """A store that hangs until the test ends."""
-    monkeypatch.setattr(start_up, "SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(start_weights, "SILENCE_SECONDS", 0.05)
     event = threading.Event()
     yield event
     event.set()
@@ -383,7 +408,7 @@ def test_a_start_path_on_a_hanging_file_system_is_reported_and_the_model_starts(
             hanging.wait(5)
         return open_checkpoint(directory, roots)
 
-    monkeypatch.setattr(start_up, "open_checkpoint", open_)
+    monkeypatch.setattr(start_weights, "open_checkpoint", open_)
     handover = prepare(environment=started_on("43", path)).handover
 
     assert handover.initial.version == "base"
@@ -407,11 +432,17 @@ def test_a_start_path_with_an_io_error_is_reported_and_the_model_starts(
     assert handover.start_failure.refusal.reason is Reason.SOURCE_UNREADABLE
 
 
-@pytest.mark.parametrize("what", ["open_checkpoint", "Roots"])
+@pytest.mark.parametrize(
+    ("module", "what"), [(start_weights, "open_checkpoint"), (start_up, "Roots")]
+)
 def test_a_model_or_root_on_a_hanging_file_system_fails_the_start(
-    prepare: Prepare, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event, what: str
+    prepare: Prepare,
+    monkeypatch: pytest.MonkeyPatch,
+    hanging: threading.Event,
+    module: ModuleType,
+    what: str,
 ) -> None:
-    monkeypatch.setattr(start_up, what, lambda *_: hanging.wait(5))
+    monkeypatch.setattr(module, what, lambda *_: hanging.wait(5))
     with pytest.raises(Refusal) as refused:
         prepare()
 
@@ -432,7 +463,7 @@ def test_a_file_system_that_hangs_during_the_read_fails_the_start(
 def test_a_slow_file_system_is_waited_for(
     prepare: Prepare, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
 ) -> None:
-    monkeypatch.setattr(start_up, "SILENCE_SECONDS", 2.5)
+    monkeypatch.setattr(start_weights, "SILENCE_SECONDS", 2.5)
     read, pieces = TinyInspector.read, 30
 
     def slowly(
