@@ -3,7 +3,8 @@ and promise 13.
 
 13. `WeightsUnchanged` says of an applied version what its loads have shown: it is there if every worker
     that could compare saw no parameter change, and only then. What could not be compared counts
-    neither way.
+    neither way. `Remarks` has what the workers say about its files, and is there only if they say
+    anything.
 
     python -m tests.model.effects --histories 20 [--promise 13]
 """
@@ -28,6 +29,7 @@ class EffectSimulation(Simulation):
     """Fields:
 
     content: version → what the model holds at the precision that is served; itself by default.
+    remarked: version → the remarks of workers on its files.
     blind: ordinals of workers that cannot compare.
     loads: uid of a worker → version, and whether its last load changed nothing; None if that worker
         could not compare.
@@ -35,6 +37,7 @@ class EffectSimulation(Simulation):
 
     def __init__(self, **given: Any) -> None:
         self.content: dict[str, str] = {}
+        self.remarked: dict[str, str] = {}
         self.blind: set[int] = set()
         self.loads: dict[str, tuple[str, bool | None]] = {}
         super().__init__(**given)
@@ -43,6 +46,7 @@ class EffectSimulation(Simulation):
         """Decide, with workers that compare."""
         for worker in self.workers.values():
             worker.compare = self._compare
+            worker.remarked = self.remarked
         return super().decide()
 
     def vanish(self, version: str, before: str) -> None:
@@ -58,6 +62,9 @@ class EffectSimulation(Simulation):
         if warns is not (bool(seen) and all(seen)):
             says = "says" if warns else "does not say"
             self.fail(13, f"WeightsUnchanged {says} that {self.version} changed nothing: {seen}")
+        said = condition_of(self.weights.conditions, ConditionType.REMARKS)
+        if (said.message if said else None) != self.remarked.get(self.version):
+            self.fail(13, f"Remarks does not have the remarks on {self.version}: {said}")
 
     def _compare(self, worker: FakeWorker, action: Load | Apply) -> LoadEffect | None:
         before, after = str(worker.label), action.version
@@ -90,6 +97,8 @@ def effect_history(seed: int) -> EffectSimulation:
     for version in range(2, 8):
         if chance.random() < 0.6:
             fleet.vanish(str(version), str(version - 1))
+        if chance.random() < 0.5:
+            fleet.remarked[str(version)] = chance.choice(["cast from F32", "ignored: eos_token_id"])
         fleet.blind = {n for n in range(fleet.replicas) if chance.random() < 0.3}
         fleet.publish(str(version))
         if chance.random() < 0.5:

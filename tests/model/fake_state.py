@@ -173,6 +173,7 @@ def _state_of(worker: FakeWorker) -> WorkerState:
         version=worker.label,
         run_id=worker.run_id if worker.label else None,
         digest=worker.digest,
+        remarks=(worker.remarked[worker.label],) if worker.label in worker.remarked else (),
         source=_source(worker.source) if worker.source and worker.label else None,
         staged=_staged(worker),
         pause=_pause(worker),

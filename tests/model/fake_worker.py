@@ -70,6 +70,7 @@ class FakeWorker:
         room_for_adapters: how many versions of adapters its memory holds.
         no_slot_until: until then requests use all slots of adapters.
         failing_adapters: how many of the next loads of adapters fail in the engine.
+        remarked: version → the remarks on its files. All workers say the same.
         compare: what a load has changed, given the worker before it and the call; without, no effect
             is reported.
     """
@@ -129,6 +130,7 @@ class FakeWorker:
     drains_until: float | None = None
     lie: str = ""
     effect: LoadEffect | None = None
+    remarked: dict[str, str] = field(default_factory=dict)
     compare: Callable[[FakeWorker, Load | Apply], LoadEffect | None] | None = None
     odd_versions: set[str] = field(default_factory=set)
     bad_sources: set[str] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""Promise 13: what a load has changed is reported as it was; and mistakes that break it are caught."""
+"""Promise 13: what a load has changed and ignored is reported; and mistakes that break it are caught."""
 
 from __future__ import annotations
 
@@ -36,11 +36,25 @@ MUTANTS = [
         "if effect is None or not effect.unchanged:",
         "if effect is None or effect.unchanged:",
     ),
+    Mutant(
+        13,
+        "the remarks on the version before stay",
+        "core/remarks.py",
+        "    if not observed.workers.any(lambda f: f.has_loaded(desired)):",
+        "    if condition_of(before, ConditionType.REMARKS):",
+    ),
+    Mutant(
+        13,
+        "remarks are not reported",
+        "core/weights_conditions.py",
+        "(remarks, True, ConditionReason.IGNORED_OR_CAST, remarks)",
+        "(not remarks, True, ConditionReason.IGNORED_OR_CAST, remarks)",
+    ),
 ]
 
 
 @pytest.mark.parametrize("block", first_ones_short(range(BLOCKS), 1))
-def test_a_version_that_changed_nothing_is_reported_and_no_other(block):
+def test_versions_that_changed_nothing_and_remarks_are_reported_and_no_others(block):
     for seed in range(1000 * block, 1000 * block + HISTORIES_PER_BLOCK):
         effect_history(seed)
 

@@ -153,12 +153,14 @@ class WorkerBuilder:
             )
         )
 
-    def refused(self, version: str, reason: Reason, *, age_seconds: float = 1) -> Self:
+    def refused(
+        self, version: str, reason: Reason, *, age_seconds: float = 1, message: str = "injected"
+    ) -> Self:
         """Its last staging was refused; the refusals before it stay known."""
         reported = self.reported or {}
         before = (reported["stage_failure"],) if reported.get("stage_failure") else ()
         before += reported.get("earlier_stage_failures", ())
-        newest, *earlier = with_refusal(before, _failure(version, reason, age_seconds))
+        newest, *earlier = with_refusal(before, _failure(version, reason, age_seconds, message))
         return self.reporting(stage_failure=newest, earlier_stage_failures=tuple(earlier))
 
     def failed_to_load(
@@ -490,8 +492,10 @@ def texts_of(actions: Iterable[Any]) -> list[str]:
     return sorted(text(a) for a in actions)
 
 
-def _failure(version: str, reason: Reason, age_seconds: float) -> Failure:
-    return Failure(version=version, reason=reason, message="injected", age_seconds=age_seconds)
+def _failure(
+    version: str, reason: Reason, age_seconds: float, message: str = "injected"
+) -> Failure:
+    return Failure(version=version, reason=reason, message=message, age_seconds=age_seconds)
 
 
 def _pause(lease_seconds: float) -> PauseState:

@@ -36,6 +36,9 @@ class ConditionType(StrEnum):
     WEIGHTS_UNCHANGED = "WeightsUnchanged"
     """WeightVersion: a warning. The version has the files of an earlier one, or its load has changed
     no parameter of the model. It serves all the same. Present only while true."""
+    REMARKS = "Remarks"
+    """WeightVersion: what of the files of the served version workers ignore, or cast. The version serves.
+    Present only while true."""
     ROUTER_AVAILABLE = "RouterAvailable"
     """Fleet: the router takes requests. Present only with `spec.router`."""
 
@@ -152,6 +155,9 @@ class ConditionReason(StrEnum):
     """The version names the same files as an earlier version of its run, by their digest."""
     NO_PARAMETER_CHANGED = "NoParameterChanged"
     """Every worker that could compare holds the same parameters as before the load, bit for bit."""
+    IGNORED_OR_CAST = "IgnoredOrCast"
+    """Workers ignore keys of config.json that no code reads, or end tokens and sampling defaults of the
+    version. Or they have cast its tensors to the types of the fleet's model."""
     INVALID_SPEC = "InvalidSpec"
     """The operator cannot use the spec: `podOverlay` is not a fragment of a pod template, or a field
     cannot be read."""

@@ -54,6 +54,11 @@ def weights_events(before: WeightsStatus, after: WeightsStatus) -> list[NewEvent
                 message=unchanged.message,
             )
         )
+    said = condition_of(after.conditions, ConditionType.REMARKS)
+    was = condition_of(before.conditions, ConditionType.REMARKS)
+    # Once, and not for each version of a run.
+    if said is not None and (was is None or was.message != said.message):
+        found.append(NewEvent(type="Normal", reason=ConditionType.REMARKS, message=said.message))
     newest = just_applied(before, after)
     if newest is not None:
         workers = agree(after.workers.total, "worker", "workers")

@@ -100,6 +100,7 @@ class Facts:
     refuses: bool
     has_lora: bool
     has_effect: bool
+    has_remarks: bool
     other_protocol: bool
     busy: bool = field(init=False)
 
@@ -163,7 +164,7 @@ def facts_in(
     """Returns the facts of a worker. `state`: its last answer, if there is one."""
     if state is None:
         unknown = (None, False, None, None, None, None, None)
-        return _facts_of(standing, pod, call, silent, may_open, *unknown, *(False,) * 5)
+        return _facts_of(standing, pod, call, silent, may_open, *unknown, *(False,) * 6)
     version, staged, work, timings = state.version, state.staged, state.operation, state.timings
     # Plain tuples are fast: this runs for each answer of each worker.
     return _facts_of(
@@ -184,6 +185,7 @@ def facts_in(
         bool(state.stage_failure or state.load_failure or state.earlier_stage_failures),
         bool(state.adapters),
         state.effect is not None,
+        bool(state.remarks),
         state.protocol != PROTOCOL_VERSION,
     )
 
@@ -205,7 +207,7 @@ def _facts_of(
     *marks: bool,
 ) -> Facts:
     """Returns the same object for the same values, as long as the cache holds it."""
-    paused_unchanged, refuses, has_lora, has_effect, other_protocol = marks
+    paused_unchanged, refuses, has_lora, has_effect, has_remarks, other_protocol = marks
     return Facts(
         standing=standing,
         pod=pod,
@@ -222,6 +224,7 @@ def _facts_of(
         refuses=refuses,
         has_lora=has_lora,
         has_effect=has_effect,
+        has_remarks=has_remarks,
         other_protocol=other_protocol,
     )
 

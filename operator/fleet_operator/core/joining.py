@@ -133,7 +133,7 @@ def _goal(
     if not admission.no_members or any(w.has_loaded(goal) for w in ready):
         return goal, None
     refused = [w for w in ready if worker_failures.failure_of(w, goal)]
-    absent = [w for w in ready if worker_failures.finds_no_source(w, goal)]
+    absent = [w for w in ready if worker_failures.absence(w, goal)]
     others = len(ready) - len(refused) - len(absent)
     if others and len(refused) <= admission.may_fail:
         return goal, None

@@ -202,6 +202,7 @@ def _seen_as(worker: WorkerView, name: str) -> WorkerView:
         "load_failure": None,
         "staged": held.staged if held else None,
         "timings": None,
+        "remarks": (),
     }
     return replace(worker, state=worker.state.model_copy(update=projected))
 

@@ -90,10 +90,13 @@ def problem_of_missing(
     return RolloutProblem(reason=ConditionReason.DEADLINE_EXCEEDED, message=message, halt=False)
 
 
-def problem_of_absent(goal: Checkpoint, seconds: int) -> RolloutProblem:
-    """The problem that the directory of a version has been missing for more than `seconds`."""
+def problem_of_absent(goal: Checkpoint, seconds: int, found: str) -> RolloutProblem:
+    """The problem that the directory of a version has been missing for more than `seconds`.
+
+    `found`: what a worker says about its place.
+    """
     message = (
-        f"{goal.source} has been missing for more than {seconds} s. Version {goal.label} keeps "
+        f"{goal.source} has been missing for more than {seconds} s: {found}. Version {goal.label} keeps "
         "waiting for it, and the fleet stays on the applied version. Write the checkpoint, correct "
         "spec.source together with spec.version, or raise rollout.timeouts.checkpointSeconds."
     )

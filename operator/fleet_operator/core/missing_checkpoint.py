@@ -37,9 +37,18 @@ def mark_awaited(
 
 def is_missing(workers: Workers, goal: Checkpoint) -> bool:
     """Whether a worker has looked for the goal's directory and none has found it yet."""
+    return _what_is_there(workers, goal) is not None
+
+
+def _what_is_there(workers: Workers, goal: Checkpoint) -> str | None:
+    """Returns the message of the first worker that finds no directory; None if it is not missing.
+
+    The first one, so that the message of a condition does not change with each answer.
+    """
     if workers.any(lambda f: f.has_loaded(goal) or f.has_staged(goal)):
-        return False
-    return any(worker_failures.finds_no_source(w, goal) for w in workers.where(lambda f: f.refuses))
+        return None
+    found = (worker_failures.absence(w, goal) for w in workers.where(lambda f: f.refuses))
+    return next((failure.message for failure in found if failure is not None), None)
 
 
 def wait_for_source(
@@ -56,14 +65,14 @@ def wait_for_source(
     and its duration so far.
     """
     goal = step.goal
-    if step.problem is not None or not is_missing(workers, goal):
+    if step.problem is not None or (found := _what_is_there(workers, goal)) is None:
         return step
     limit = settings.timeouts.checkpoint_seconds
     overdue = phase is RolloutPhase.PENDING and phase_seconds > limit
     return replace(
         step,
         phase=RolloutPhase.PENDING,
-        note=f"{goal.source} does not exist yet; workers look for it every few seconds",
-        problem=problem_of_absent(goal, limit) if overdue else None,
+        note=f"{goal.source} does not exist yet; workers look for it every few seconds: {found}",
+        problem=problem_of_absent(goal, limit, found) if overdue else None,
         awaits_source=True,
     )

@@ -13,6 +13,7 @@ from fleet_operator.core.condition_rows import Made, Row, conditions_of, first_o
 from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.problems import alone
+from fleet_operator.core.remarks import remarks_of
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.counts import agree, counted_of
 
@@ -30,13 +31,15 @@ def weights_conditions(
     replicas = observed.spec.replicas
     share = counted_of(serving, replicas, "worker", "serves", "serve")
     summary = f"{share} version {rollout.desired.label}"
+    before = weights.status.conditions
+    remarks = remarks_of(observed, rollout.desired, before)
     made = (
         _ready(observed, rollout, phase, serving, summary),
         _progressing(rollout, phase, summary),
         _stalled(weights, rollout),
         first_of(ConditionType.WEIGHTS_UNCHANGED, *unchanged),
+        first_of(ConditionType.REMARKS, (remarks, True, ConditionReason.IGNORED_OR_CAST, remarks)),
     )
-    before = weights.status.conditions
     return conditions_of(made, before, generation=weights.generation, now=now)
 
 

@@ -60,10 +60,10 @@ def pending_failure(worker: WorkerView, weights: Named) -> Failure | None:
     return said if said is not None and _is_temporary(said, weights) else None
 
 
-def finds_no_source(worker: WorkerView, weights: Named) -> bool:
-    """Whether this worker waits for a directory that does not exist yet."""
+def absence(worker: WorkerView, weights: Named) -> Failure | None:
+    """Returns the failure of a worker that waits for a directory that does not exist yet."""
     said = pending_failure(worker, weights)
-    return said is not None and said.reason is Reason.SOURCE_ABSENT
+    return said if said is not None and said.reason is Reason.SOURCE_ABSENT else None
 
 
 def _is_temporary(failure: Failure, weights: Named) -> bool:

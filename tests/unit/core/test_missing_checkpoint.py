@@ -32,12 +32,17 @@ APPLIED = {"version": "41", "source": {"path": "/weights/step_41"}}
 PIN = {"version": "42", "digest": f"sha256:{'c' * 64}", "source": {"path": "/weights/step_42"}}
 
 
-def absent(n: int, version: str = "42", *, age_seconds: float = 1) -> WorkerBuilder:
+SEEN = "the source does not exist; /weights has base, step_41"
+
+
+def absent(
+    n: int, version: str = "42", *, age_seconds: float = 1, message: str = SEEN
+) -> WorkerBuilder:
     return (
         make_worker(n)
         .serving("41")
         .probed("41")
-        .refused(version, Reason.SOURCE_ABSENT, age_seconds=age_seconds)
+        .refused(version, Reason.SOURCE_ABSENT, age_seconds=age_seconds, message=message)
     )
 
 
@@ -131,6 +136,23 @@ def conditions(
         {t: c for t in ConditionType if (c := condition_of(status.conditions, t)) is not None}
         for status in (weights, made.fleet)
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kinds"),
+    [(10, [ConditionType.READY, ConditionType.PROGRESSING]), (HOUR + 1, [ConditionType.STALLED])],
+)
+def test_what_workers_see_there_is_in_both_objects_and_does_not_change_with_each_answer(
+    seconds, kinds
+):
+    other = absent(1, message="the source does not exist; /weights has step_41")
+    before = conditions(fleet(absent(0), other, seconds=seconds))
+    later = conditions(fleet(absent(0, age_seconds=4), absent(1), seconds=seconds))
+
+    assert before == later
+    for found in before:
+        for kind in kinds:
+            assert SEEN in found[kind].message
 
 
 def test_within_the_limit_both_objects_are_reconciling_and_not_stalled():

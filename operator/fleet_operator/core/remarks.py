@@ -1,0 +1,23 @@
+"""The remarks of workers on the files of the version that they serve: what they ignore or cast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fleet_operator.api.conditions import Condition, ConditionType, condition_of
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.observed import FleetObserved
+
+
+def remarks_of(observed: FleetObserved, desired: Checkpoint, before: Iterable[Condition]) -> str:
+    """Returns the remarks of the first worker that has any on the desired version; may be empty.
+
+    All workers say the same. While none has loaded the version, the remarks on the one before stay: the
+    versions of a run have the same remarks, and each change is an event.
+    """
+    if not observed.workers.any(lambda f: f.has_loaded(desired)):
+        said = condition_of(before, ConditionType.REMARKS)
+        return said.message if said is not None else ""
+    noted = observed.workers.where(lambda f: f.has_remarks and f.has_loaded(desired))
+    states = (worker.state for worker in noted)
+    return next((". ".join(state.remarks) for state in states if state is not None), "")
