@@ -141,7 +141,7 @@ async def test_the_fake_fleet_answers_as_the_fake_workers_of_the_simulator(
     worker, model = addressee(fakes, 1), FakeWorker("standalone-1", 1, "r", 0, start_seconds=0)
     model.tick(0)
     for number, (action, epoch) in enumerate(LIFE):
-        model_state, model_reason = model.call(action, epoch, 0)
+        model_state, model_reason = model.call(action.to_request(epoch), 0)
         expected = facts(WorkerAnswer(state=model_state, reason=model_reason))
         assert facts(await client.call(worker, action, epoch)) == expected, (
             f"call {number}: {action}"

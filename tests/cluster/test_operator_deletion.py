@@ -108,7 +108,7 @@ async def test_a_recreated_fleet_gets_new_workers_and_a_new_token(
 def _kinds(workspace: Workspace) -> Counter[str]:
     """How many calls of each kind the workers got."""
     ports = workspace.kubelet.ports.values()
-    return Counter(call.action.kind for port in ports for call in port.calls)
+    return Counter(call.kind for port in ports for call in port.calls)
 
 
 @pytest.mark.usefixtures("shared_operator")
@@ -160,7 +160,7 @@ async def test_a_swap_back_continues_when_its_weight_version_is_deleted(
 
     async def it_swaps_back() -> bool:
         let_stages_go([first])
-        return first.work is not None and first.work.action.kind == "apply"
+        return first.work is not None and first.work.kind == "apply"
 
     async def all_serve_again() -> bool:
         return workspace.serving == ["1", "1", "1"]

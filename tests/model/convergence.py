@@ -45,7 +45,8 @@ class Convergence:
         for node in [n for n, lost_at in self.nodes.items() if lost_at is not None]:
             self.return_node(node)
         for pod in self.pods.values():
-            pod.cut_off, pod.worker.hung, pod.worker.lie = False, False, ""
+            pod.cut_off = pod.worker.hung = False
+            self.obey(pod)
             pod.worker.stubborn_until = pod.worker.no_slot_until = 0
             pod.worker.failing_adapters = 0
             pod.address_of, pod.garbled, pod.worker.ahead = "", False, False

@@ -18,9 +18,8 @@ from tests.model.hunt import hunt_among
 from tests.model.simulator import Simulation
 
 from fleet_operator.api.conditions import ConditionType, condition_of
-from fleet_operator.core.actions import Apply, Load
 from fleet_operator.core.decision import Decision
-from fleet_worker.protocol import LoadEffect
+from fleet_worker.protocol import ApplyRequest, LoadEffect, LoadRequest
 
 STRATEGIES = ("Synchronized", "InFlight", "Rolling")
 
@@ -66,14 +65,16 @@ class EffectSimulation(Simulation):
         if (said.message if said else None) != self.remarked.get(self.version):
             self.fail(13, f"Remarks does not have the remarks on {self.version}: {said}")
 
-    def _compare(self, worker: FakeWorker, action: Load | Apply) -> LoadEffect | None:
-        before, after = str(worker.label), action.version
+    def _compare(
+        self, worker: FakeWorker, request: LoadRequest | ApplyRequest
+    ) -> LoadEffect | None:
+        before, after = str(worker.label), request.version
         same = self.content.get(before, before) == self.content.get(after, after)
         blind = worker.ordinal in self.blind
         self.loads[worker.uid] = after, None if blind else same
         return LoadEffect(
             version=after,
-            run_id=action.run_id,
+            run_id=request.run_id,
             compared_with=before,
             compared_with_run_id=worker.run_id,
             compared_with_digest=worker.digest,

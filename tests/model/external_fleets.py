@@ -25,8 +25,7 @@ from tests.model.simulator import Simulation
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet_status import AppliedWeights
-from fleet_operator.core.actions import Apply, Load
-from fleet_worker.protocol import Epoch, LoadEffect, Phase
+from fleet_worker.protocol import ApplyRequest, Epoch, LoadEffect, LoadRequest, Phase
 
 HELD_SECONDS = 1000.0
 ROUGH = Faults(answer_lost=0.1, call_lost=0.1, answer_late=0.2, stale_view=0.2)
@@ -66,9 +65,8 @@ class FakeTrainer:
         self.fleet.note("trainer", f"updates to {self.number}")
         for worker in self.fleet.workers.values():
             if worker.phase is Phase.SERVING:
-                worker.phase, worker.paused_at = Phase.PAUSED, self.fleet.now
-                worker.lease_until = self.fleet.now + HELD_SECONDS
-                worker.renewed_at = self.fleet.now + HELD_SECONDS
+                worker.hold(HELD_SECONDS, holder="trainer")
+                worker.renewed_at += HELD_SECONDS
         self.look(looks)
         path = f"/weights/step_{self.number}"
         for loads, pod in enumerate(self.fleet.pods.values()):
@@ -238,9 +236,9 @@ def external_history(seed: int) -> Simulation:
     return fleet
 
 
-def _compared(worker: FakeWorker, action: Load | Apply) -> LoadEffect:
+def _compared(worker: FakeWorker, request: LoadRequest | ApplyRequest) -> LoadEffect:
     """A load that the operator has asked for has an effect, too."""
-    return LoadEffect(version=action.version, compared_with=str(worker.label))
+    return LoadEffect(version=request.version, compared_with=str(worker.label))
 
 
 def _start_of(worker: FakeWorker) -> dict[str, str | None]:
@@ -357,7 +355,7 @@ def one_is_cut_off_in_an_update(trainer: FakeTrainer) -> None:
         return
     cut_off, restarts = fleet.pod(0), fleet.pod(1)
     worker = cut_off.worker
-    worker.phase, worker.work = Phase.LOADING, _a_load_by_the_trainer(worker, fleet.now)
+    worker.phase, worker.work = Phase.LOADING, _a_load_by_the_trainer(fleet.now)
     trainer.look(2)
     fleet.cut_off(cut_off)
     worker.phase, worker.work = Phase.SERVING, None
@@ -379,7 +377,7 @@ def an_answer_is_lost_in_an_update(trainer: FakeTrainer) -> None:
     trainer.update(missing={pod.ordinal for pod in others})
     for pod in others:
         pod.worker.phase = Phase.LOADING
-        pod.worker.work = _a_load_by_the_trainer(pod.worker, fleet.now)
+        pod.worker.work = _a_load_by_the_trainer(fleet.now)
         trainer.look(2)
     for pod in others:
         fleet.cut_off(pod)
@@ -394,11 +392,9 @@ def an_answer_is_lost_in_an_update(trainer: FakeTrainer) -> None:
     trainer.update()
 
 
-def _a_load_by_the_trainer(worker: FakeWorker, now: float) -> Ticket:
-    load = Load(
-        pod_uid=worker.uid, pod_name=worker.name, reason="", version="next", timeout_seconds=600
-    )
-    return Ticket(load, Epoch(term=0, sequence=0), "load", began_at=now, ends_at=now + HELD_SECONDS)
+def _a_load_by_the_trainer(now: float) -> Ticket:
+    load = LoadRequest(version="next", holder="trainer", epoch=Epoch(term=0, sequence=0))
+    return Ticket(load, step="load", began_at=now, ends_at=now + HELD_SECONDS)
 
 
 ENDINGS: list[Callable[[FakeTrainer], None]] = [

@@ -311,14 +311,15 @@ def a_version_that_comes_late_in_a_pause() -> Chronicle:
     """Workers were paused for long when they are ready for the next version at last: they get the time for it"""
     its = Chronicle(replicas=4, rollout={"timeouts": _SHORT})
     odd = its.fleet.pod(2)
-    odd.worker.lie = "unmoved"
+    its.fleet.reject(odd, "load")
     its.fleet.publish("2")
     its.until(lambda: [w.label for w in its.fleet.workers.values()].count("2") == 3)
     its.fleet.publish("3")
     its.go(10, seconds=20.0)  # the others wait for it at version 2
     for worker in its.fleet.workers.values():
         worker.bad_sources.add("/weights/step_1")  # they cannot go back to version 1
-    odd.worker.lie, odd.worker.staged = "", None
+    its.fleet.obey(odd)
+    odd.worker.staged = None
     odd.worker.slow_seconds = 45.0
     its.until(lambda: odd.worker.staged == "3", seconds=1.0)
     for worker in its.fleet.workers.values():
@@ -331,7 +332,7 @@ def a_load_under_many_leaders() -> Chronicle:
     """A worker does not load, and the leader changes every 35 s: the others do not wait for it without an end"""
     its = Chronicle(replicas=3, rollout={"timeouts": _SHORT, "maxFailures": 1})
     odd = its.fleet.pod(2)
-    odd.worker.lie, odd.suspect = "unmoved", True
+    its.fleet.reject(odd, "load")
     its.fleet.publish("2")
     its.until(lambda: [w.label for w in its.fleet.workers.values()].count("2") == 2)
     while its.fleet.serving.count("2") < 2:
@@ -344,7 +345,7 @@ def a_superseded_version_of_a_canary_rollout() -> Chronicle:
     """A worker does not load a version that its canary has passed, and a newer one is published: it is fenced"""
     its = Chronicle(replicas=4, rollout={"strategy": "Canary", "timeouts": _SHORT})
     odd = its.fleet.pod(2)
-    odd.worker.lie, odd.suspect = "unmoved", True
+    its.fleet.reject(odd, "load")
     its.fleet.publish("2")
     its.until(lambda: [w.label for w in its.fleet.workers.values()].count("2") == 3)
     its.fleet.publish("3")

@@ -6,32 +6,42 @@
     fence  drain →                            joining
 
 Steps without a duration end in the moment in which they begin.
+
+The rules are those of the real worker (`fleet_worker.lifecycle`), and its pure parts are used: the
+transitions, the order of epochs, the leases, the refusals. A contract test plays the same calls on both.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.model.fake_state import FakeAdapter, Note, Ticket, digest_of
+from tests.model import fake_adapters
+from tests.model.fake_state import Note, Ticket, digest_of
 
-from fleet_operator.core.actions import (
-    Admit,
-    Apply,
-    CanaryPrompts,
-    CompareLora,
-    Fence,
-    Load,
-    Pause,
-    ReadLora,
-    RemoveLora,
-    Resume,
-    Stage,
-    StageLora,
-    WorkerCall,
-)
+from fleet_worker.checkpoint.refused_sources import LASTING
+from fleet_worker.errors import Refusal
+from fleet_worker.lifecycle.authority import PauseLease
+from fleet_worker.lifecycle.canary_report import Answers
 from fleet_worker.lifecycle.refused_stages import with_refusal, without_version
-from fleet_worker.lora.refused import AdapterFault
-from fleet_worker.protocol import Phase, PromptsReport, Reason
+from fleet_worker.lifecycle.states import Event, LifecycleState, after
+from fleet_worker.protocol import (
+    AdapterRemoval,
+    AdapterRequest,
+    AdmitRequest,
+    ApplyRequest,
+    FenceRequest,
+    LoadRequest,
+    Named,
+    OpenRequest,
+    PauseMode,
+    PauseRequest,
+    Phase,
+    PromptsReport,
+    PromptsRequest,
+    Reason,
+    Request,
+    StageRequest,
+)
 
 if TYPE_CHECKING:
     from tests.model.fake_worker import FakeWorker
@@ -40,60 +50,74 @@ CUT_SECONDS = 60.0
 """A fence leaves a load this long, as the documentation says."""
 FENCE_TRIES_SECONDS = 5.0
 """How long one fence tries to end requests."""
+_IN_THE_BYTES = {Reason.DIGEST_MISMATCH, Reason.VERSION_REUSED}
 _DEAF = {Phase.STARTING, Phase.BROKEN, Phase.DRAINING}
 
 
 def take(worker: FakeWorker, ticket: Ticket) -> Ticket:
     """Act, or wait for the end of what is under way. Round that go staging, renewals of a pause and
-    the closing of the latch. Returns: the ticket of the same work if it runs already.
+    the closing of the latch. Returns: the ticket of the same stage if it runs already.
     """
-    action = ticket.action
-    if isinstance(action, Stage):
+    request = ticket.request
+    if isinstance(request, StageRequest):
         return _stage(worker, ticket)
-    if isinstance(action, Pause) and _renewed(worker, action):
+    if isinstance(request, PauseRequest) and _renewed(worker, request):
         return ticket.end()
-    if isinstance(action, Fence) and worker.phase not in _DEAF:
-        if action.drain_timeout_seconds and worker.phase in {Phase.PAUSED, Phase.LOADING}:
+    if isinstance(request, AdapterRequest) and fake_adapters.refusal(worker) is not None:
+        fake_adapters.put(worker, ticket, request)
+        return ticket
+    if isinstance(request, FenceRequest) and worker.phase not in _DEAF:
+        if request.drain_timeout_seconds and worker.phase in {Phase.PAUSED, Phase.LOADING}:
             return ticket.end(Reason.WRONG_PHASE)
         worker.admitted = False
         _limit_load(worker)
-    if worker.work is not None and not _cut_short(worker, action):
-        same = (t for t in (worker.work, *worker.waiting) if t.action.work == action.work)
-        known = next(same, None)
-        if known is None:
-            worker.waiting.append(ticket)
-        return known or ticket
-    act(worker, ticket)
+    if worker.work is not None and not _cut_short(worker, ticket):
+        worker.waiting.append(ticket)
+    else:
+        act(worker, ticket)
     return ticket
 
 
 def act(worker: FakeWorker, ticket: Ticket) -> None:
     """Its turn has come."""
-    match ticket.action:
-        case CanaryPrompts() | Admit() | Load() if worker.phase is Phase.JOINING and _is_not_idle(
-            worker
-        ):
-            ticket.end(Reason.WRONG_PHASE)
-        case Pause() if worker.phase is Phase.SERVING:
-            _stop(worker, ticket)
-        case Load() | Apply():
-            _swap(worker, ticket)
-        case Resume() | Admit():
-            _open(worker, ticket)
-        case Fence():
-            _fence(worker, ticket)
-        case CanaryPrompts() if worker.phase in {Phase.SERVING, Phase.JOINING}:
+    request = ticket.request
+    reason = worker.refusal_of_caller(request, again=True)
+    if reason is None and _has_to_wait(worker, request):
+        reason = Reason.WRONG_PHASE
+    if reason is not None:
+        ticket.end(reason)
+        return
+    match request:
+        case PauseRequest() if _renewed(worker, request):
+            ticket.end()
+        case PauseRequest():
+            _pause(worker, ticket)
+        case LoadRequest() | ApplyRequest():
+            _swap(worker, ticket, request)
+        case OpenRequest():
+            _open(worker, ticket, request)
+        case FenceRequest():
+            _fence(worker, ticket, request)
+        case PromptsRequest() if worker.phase in {Phase.SERVING, Phase.JOINING}:
             _begin(worker, ticket, "probe", worker.slow_seconds)
-        case ReadLora() | RemoveLora():
-            _adapt(worker, ticket)
+        case AdapterRequest():
+            fake_adapters.put(worker, ticket, request)
+        case AdapterRemoval():
+            fake_adapters.remove(worker, ticket)
         case _:
             ticket.end(Reason.WRONG_PHASE)
 
 
+def _has_to_wait(worker: FakeWorker, request: Request) -> bool:
+    """Whether a closed worker must end its requests before such a call."""
+    needs_rest = isinstance(request, PromptsRequest | AdmitRequest | LoadRequest)
+    return needs_rest and worker.phase is Phase.JOINING and _is_not_idle(worker)
+
+
 def go_on(worker: FakeWorker, ticket: Ticket) -> None:
     """A step of a call has ended."""
-    match ticket.step, ticket.action:
-        case (("drain" | "rest"), Fence()):
+    match ticket.step, ticket.request:
+        case (("drain" | "rest"), FenceRequest()):
             _close(worker, ticket, "fence after its drain" if ticket.step == "drain" else "fence")
         case "drain", _:
             _stopped(worker, ticket)
@@ -105,42 +129,47 @@ def go_on(worker: FakeWorker, ticket: Ticket) -> None:
             ticket.end(Reason.ENGINE_FAILED)
             if worker.not_idle_since is not None and not worker.careless:
                 worker.kill(worker.now)  # the last good weights cannot be put under live requests
-        case "probe", _:
-            assert isinstance(ticket.action, CanaryPrompts)
-            worker.probe = _report(worker, ticket.action)
+        case "probe", PromptsRequest() as request:
+            worker.probe = _report(worker, request)
             ticket.end()
 
 
 def staged(worker: FakeWorker, ticket: Ticket) -> None:
     """A stage has come to its end."""
-    action = ticket.action
-    assert isinstance(action, Stage)
-    source = str(action.source)
+    request = ticket.request
+    assert isinstance(request, StageRequest)
+    source = str(request.source)
     weights = worker.files.at(source)
-    if source in worker.files.absent:
-        reason = Reason.SOURCE_ABSENT
-    elif source in worker.bad_sources:
-        reason = Reason.CHECKPOINT_TRUNCATED
-    elif action.digest not in {None, digest_of(weights)}:
-        reason = Reason.DIGEST_MISMATCH
-    elif worker.meant.get((action.version, action.run_id), digest_of(weights)) != digest_of(
-        weights
-    ):
-        reason = Reason.VERSION_REUSED
-    else:
-        worker.staged, worker.staged_run_id = action.version, action.run_id
+    reason = _refusal(worker, request, source)
+    if reason is None:
+        worker.staged, worker.staged_run_id = request.version, request.run_id
         worker.staged_source, worker.staged_weights = source, weights
-        worker.refused_stages = without_version(
-            worker.refused_stages, action.version, action.run_id
-        )
+        _forget_refusal(worker, request)
         ticket.end()
         return
-    if reason is not Reason.SOURCE_ABSENT:
-        # Most defects are found while the bytes are read, and these have taken the place of the others.
+    asked = (source, request.digest, request.version, request.run_id)
+    seen = (weights, source in worker.bad_sources)
+    if reason in _IN_THE_BYTES and worker.refused_sources.get(asked) != seen:
+        # The bytes that were read have taken the place of the staged ones.
         worker.staged = worker.staged_run_id = None
-    note = Note(action.version, reason, worker.now, run_id=action.run_id)
+    if reason in LASTING:
+        worker.refused_sources[asked] = seen  # the same files are not read again
+    note = Note(request.version, reason, worker.now, run_id=request.run_id)
     worker.refused_stages = with_refusal(worker.refused_stages, note)
     ticket.end(reason)
+
+
+def _refusal(worker: FakeWorker, request: StageRequest, source: str) -> Reason | None:
+    """Why the worker refuses the files of a version."""
+    digest = digest_of(worker.files.at(source))
+    if source in worker.files.absent:
+        return Reason.SOURCE_ABSENT
+    if source in worker.bad_sources:
+        return Reason.CHECKPOINT_TRUNCATED
+    if request.digest not in {None, digest}:
+        return Reason.DIGEST_MISMATCH
+    known = worker.meant.get((request.version, request.run_id), digest)
+    return None if known == digest else Reason.VERSION_REUSED
 
 
 def _begin(worker: FakeWorker, ticket: Ticket, step: str, seconds: float) -> None:
@@ -149,16 +178,35 @@ def _begin(worker: FakeWorker, ticket: Ticket, step: str, seconds: float) -> Non
     worker.work = ticket
 
 
+def _may(worker: FakeWorker, ticket: Ticket, event: Event) -> bool:
+    """Whether a step fits the phase; if it does not, the call ends with the reason."""
+    try:
+        after(_lifecycle(worker), event)
+    except Refusal as refusal:
+        ticket.end(refusal.reason)
+        return False
+    return True
+
+
+def _lifecycle(worker: FakeWorker) -> LifecycleState:
+    """The state of a worker whose requests have ended, if its latch is closed."""
+    return LifecycleState(
+        worker.phase, admitted=worker.admitted, loaded=worker.loaded_since_pause, idle=True
+    )
+
+
 def _stage(worker: FakeWorker, ticket: Ticket) -> Ticket:
-    action = ticket.action
-    assert isinstance(action, Stage)
+    request = ticket.request
+    assert isinstance(request, StageRequest)
     if worker.phase in _DEAF:
-        return ticket.end(Reason.WRONG_PHASE)
-    there = (_is_loaded(worker, action), worker.source), (_is_staged(worker, action), worker.staged_source)  # fmt: skip
-    if (True, str(action.source)) in there and not _finds_others(worker, action):
-        return ticket.end()
+        broken = worker.phase is Phase.BROKEN
+        return ticket.end(Reason.BROKEN if broken else Reason.WRONG_PHASE)
     running = worker.staging
-    if running is not None and running.action.work == action.work:
+    loaded = worker.label is not None and _fulfils(worker, request, loaded=True)
+    if loaded or (_fulfils(worker, request, loaded=False) and not _is_for(running, request)):
+        _forget_refusal(worker, request)
+        return ticket.end()
+    if running is not None and _is_for(running, request):
         return running
     if running is not None:
         running.end(Reason.SUPERSEDED)
@@ -167,30 +215,78 @@ def _stage(worker: FakeWorker, ticket: Ticket) -> Ticket:
     return ticket
 
 
-def _finds_others(worker: FakeWorker, action: Stage) -> bool:
-    """Whether a request without a digest finds other files than those in the engine."""
-    source = str(action.source)
-    if action.digest is not None or source != worker.source or not _is_loaded(worker, action):
+def _is_for(running: Ticket | None, request: StageRequest) -> bool:
+    """Whether a stage has the version, run, source and digest of a request."""
+    if running is None:
         return False
-    changed = source in worker.files.absent or source in worker.bad_sources
-    return changed or digest_of(worker.files.at(source)) != worker.digest
+    own = running.request
+    assert isinstance(own, StageRequest)
+    return own.model_copy(update={"epoch": request.epoch}) == request
 
 
-def _renewed(worker: FakeWorker, action: Pause) -> bool:
-    """Whether a pause is only prolonged; also while a load runs."""
-    if worker.paused_at is None or worker.phase not in {Phase.PAUSED, Phase.LOADING}:
+def _fulfils(worker: FakeWorker, request: StageRequest, *, loaded: bool) -> bool:
+    """Whether the loaded, or the staged, weights are those of a request. Without a digest in it the files
+    must still be the same.
+    """
+    if loaded:
+        name, source, weights = (worker.label, worker.run_id), worker.source, worker.good_weights
+    else:
+        name, source, weights = (
+            (worker.staged, worker.staged_run_id),
+            worker.staged_source,
+            worker.staged_weights,
+        )
+    if name != (request.version, request.run_id) or source != str(request.source) or not weights:
         return False
-    worker.lease_until, worker.renewed_at = worker.now + action.lease_seconds, worker.now
-    if action.mode == "abort" and worker.phase is Phase.PAUSED:
+    if request.digest is not None:
+        return request.digest == digest_of(weights)
+    return source not in worker.bad_sources and not worker.files.are_others_than(weights, source)
+
+
+def _forget_refusal(worker: FakeWorker, request: StageRequest) -> None:
+    before = worker.refused_stages
+    worker.refused_stages = without_version(before, request.version, request.run_id)
+
+
+def _renewed(worker: FakeWorker, request: PauseRequest) -> bool:
+    """Whether a pause is only prolonged, or made stronger; also while a load runs."""
+    lease = worker.lease
+    if lease is None or worker.phase not in {Phase.PAUSED, Phase.LOADING}:
+        return False
+    worker.renewed_at = worker.now
+    stronger = request.mode is PauseMode.ABORT and lease.mode is not PauseMode.ABORT
+    if stronger and worker.phase is Phase.PAUSED:
         worker.requests.end("pause abort")
+        _start_lease(worker, request, PauseMode.ABORT, since=lease.since)
+    elif lease.holder == request.holder:
+        worker.lease = lease.renewed(worker.now, request.lease_seconds)
+    else:  # the lease has expired, and another holder takes over
+        _start_lease(worker, request, lease.mode, since=lease.since)
     return True
 
 
-def _cut_short(worker: FakeWorker, action: WorkerCall) -> bool:
+def _start_lease(
+    worker: FakeWorker,
+    request: PauseRequest | ApplyRequest,
+    mode: PauseMode,
+    *,
+    since: float,
+    timed_out: bool = False,
+) -> None:
+    worker.lease = PauseLease(
+        mode,
+        request.holder,
+        since,
+        worker.now + request.lease_seconds,
+        drain_timed_out=timed_out,
+    )
+
+
+def _cut_short(worker: FakeWorker, ticket: Ticket) -> bool:
     """End a drain, or prompts, that this call does not wait for. Returns: whether it may act now."""
-    running = worker.work
-    at_once = isinstance(action, Fence) and not action.drain_timeout_seconds
-    aborts = isinstance(action, Pause) and action.mode == "abort"
+    running, request = worker.work, ticket.request
+    at_once = isinstance(request, FenceRequest) and not request.drain_timeout_seconds
+    aborts = isinstance(request, PauseRequest) and request.mode is PauseMode.ABORT
     if running is None:
         return True
     if running.step == "probe" and at_once:
@@ -204,48 +300,59 @@ def _cut_short(worker: FakeWorker, action: WorkerCall) -> bool:
     return worker.work is None
 
 
+def _pause(worker: FakeWorker, ticket: Ticket) -> None:
+    if _may(worker, ticket, Event.PAUSE):
+        _stop(worker, ticket)
+
+
 def _stop(worker: FakeWorker, ticket: Ticket) -> None:
     """Stop generating, at once or after a drain."""
-    action = ticket.action
-    assert isinstance(action, Pause | Apply)
+    request = ticket.request
+    assert isinstance(request, PauseRequest | ApplyRequest)
     left = worker.requests.left_seconds
-    if action.mode == "abort":
+    if request.mode is PauseMode.ABORT:
         worker.requests.end("pause abort")
-    if action.mode != "wait" or left is None:
+    if request.mode is not PauseMode.WAIT or left is None:
         _stopped(worker, ticket)
         return
     worker.phase = Phase.PAUSING
-    _begin(worker, ticket, "drain", min(left, action.drain_timeout_seconds))
+    _begin(worker, ticket, "drain", min(left, request.drain_timeout_seconds))
 
 
 def _stopped(worker: FakeWorker, ticket: Ticket) -> None:
-    action = ticket.action
-    assert isinstance(action, Pause | Apply)
+    request = ticket.request
+    assert isinstance(request, PauseRequest | ApplyRequest)
     if not worker.admitted:  # fenced meanwhile: the fence continues from here
         worker.phase = Phase.JOINING
-        ticket.end(Reason.WRONG_PHASE if isinstance(action, Apply) else None)
+        ticket.end(Reason.WRONG_PHASE if isinstance(request, ApplyRequest) else None)
         return
     worker.phase, worker.loaded_since_pause = Phase.PAUSED, False
-    worker.paused_at = worker.renewed_at = worker.now
-    worker.lease_until = worker.now + action.lease_seconds
-    if isinstance(action, Pause):
+    worker.renewed_at = worker.now
+    timed_out = request.mode is PauseMode.WAIT and worker.requests.left_seconds is not None
+    mode = PauseMode.KEEP if timed_out else request.mode
+    since = ticket.began_at or worker.now
+    _start_lease(worker, request, mode, since=since, timed_out=timed_out)
+    if isinstance(request, PauseRequest):
         ticket.end()
-    elif not _is_staged(worker, action):  # another one was staged during the drain
+    elif not _is_staged(worker, request):  # another one was staged during the drain
         ticket.end(Reason.NOT_STAGED)
     else:
         _load(worker, ticket)
 
 
-def _swap(worker: FakeWorker, ticket: Ticket) -> None:
-    action, both = ticket.action, isinstance(ticket.action, Apply)
-    phases = {Phase.SERVING, Phase.PAUSED} if both else {Phase.PAUSED, Phase.JOINING}
-    if _is_loaded(worker, action) and not _is_staged(worker, action):
-        if both and worker.phase is Phase.PAUSED:
+def _swap(worker: FakeWorker, ticket: Ticket, request: LoadRequest | ApplyRequest) -> None:
+    both = isinstance(request, ApplyRequest)
+    if _is_loaded(worker, request) and not _is_staged(worker, request):
+        if both and worker.phase is not Phase.SERVING:
+            if not _may(worker, ticket, Event.RESUME):
+                return
             worker.serve()
         ticket.end()
-    elif worker.phase not in phases:
-        ticket.end(Reason.WRONG_PHASE)
-    elif not _is_staged(worker, action):
+        return
+    paused = worker.phase is Phase.PAUSED
+    if not (both and paused) and not _may(worker, ticket, Event.PAUSE if both else Event.LOAD):
+        return
+    if not _is_staged(worker, request):
         ticket.end(Reason.NOT_STAGED)
     elif worker.phase is Phase.SERVING:
         _stop(worker, ticket)
@@ -254,13 +361,9 @@ def _swap(worker: FakeWorker, ticket: Ticket) -> None:
 
 
 def _load(worker: FakeWorker, ticket: Ticket) -> None:
-    if worker.lie:
-        if isinstance(ticket.action, Apply):
-            worker.serve()
-        ticket.end()
-        return
     ticket.source, ticket.weights = worker.staged_source, worker.staged_weights
-    ticket.good_weights, worker.staged = worker.weights, None
+    ticket.version, ticket.run_id = worker.staged, worker.staged_run_id
+    ticket.good_weights, worker.staged, worker.staged_run_id = worker.weights, None, None
     worker.phase, worker.weights = Phase.LOADING, None
     _begin(worker, ticket, "load", worker.slow_seconds)
 
@@ -274,63 +377,66 @@ def _limit_load(worker: FakeWorker) -> None:
 
 
 def _loaded(worker: FakeWorker, ticket: Ticket) -> None:
-    action = ticket.action
-    if ticket.cut or action.version in worker.breaking_versions:
+    request, version = ticket.request, str(ticket.version)
+    if ticket.cut or version in worker.breaking_versions:
         worker.close("broken")
         ticket.good, worker.label, worker.phase = worker.label, None, Phase.BROKEN
-        worker.load_failure = Note(
-            action.version, Reason.ENGINE_FAILED, worker.now, run_id=action.run_id
-        )
+        worker.load_failure = Note(version, Reason.ENGINE_FAILED, worker.now, run_id=ticket.run_id)
         _begin(worker, ticket, "recover", worker.slow_seconds)
         return
     if worker.compare is not None:
-        assert isinstance(action, Load | Apply)
-        worker.effect = worker.compare(worker, action)
-    worker.label, worker.run_id, worker.weights = action.version, action.run_id, ticket.weights
+        assert isinstance(request, LoadRequest | ApplyRequest)
+        worker.effect = worker.compare(worker, request)
+    before, now = (worker.run_id, ticket.good_weights), (ticket.run_id, ticket.weights)
+    if worker.label == version and before != now:
+        worker.probe = None  # it is about other weights of the same version
+    worker.label, worker.run_id, worker.weights = version, ticket.run_id, ticket.weights
     worker.source, worker.load_failure = ticket.source, None
-    worker.meant[action.version, action.run_id] = digest_of(ticket.weights)
+    worker.meant[version, ticket.run_id] = digest_of(ticket.weights)
     worker.phase, worker.loaded_since_pause = Phase.PAUSED, True
     if not worker.admitted:
         worker.close("fence")
-    elif isinstance(action, Apply):
+    elif isinstance(request, ApplyRequest):
         worker.serve()
     ticket.end()
 
 
-def _open(worker: FakeWorker, ticket: Ticket) -> None:
-    action = ticket.action
-    needed = Phase.PAUSED if isinstance(action, Resume) else Phase.JOINING
-    if worker.phase not in {needed, Phase.SERVING}:
-        ticket.end(Reason.WRONG_PHASE)
-    elif not _is_loaded(worker, action):
+def _open(worker: FakeWorker, ticket: Ticket, request: OpenRequest) -> None:
+    event = Event.ADMIT if isinstance(request, AdmitRequest) else Event.RESUME
+    if not _may(worker, ticket, event):
+        return
+    if worker.label is None or not _is_loaded(worker, request):
         ticket.end(Reason.VERSION_MISMATCH)
-    elif worker.epoch is not None and ticket.epoch < worker.epoch:
+    elif worker.phase is Phase.SERVING and worker.admitted:
+        ticket.end()
+    elif worker.epoch is not None and request.epoch < worker.epoch:
         ticket.end(Reason.STALE_EPOCH)
     else:
         worker.serve()
         ticket.end()
 
 
-def _is_loaded(worker: FakeWorker, action: WorkerCall) -> bool:
-    """Whether these weights are in its engine, by its own account."""
-    named = (action.version, action.run_id) == (worker.label, worker.run_id)
-    return named and action.digest in {None, worker.digest}
+def _is_loaded(worker: FakeWorker, wanted: Named) -> bool:
+    """Whether these weights are in its engine, by its own account. An omitted run may be any."""
+    if worker.label != wanted.version or wanted.run_id not in {None, worker.run_id}:
+        return False
+    return wanted.digest in {None, worker.digest}
 
 
-def _is_staged(worker: FakeWorker, action: WorkerCall) -> bool:
+def _is_staged(worker: FakeWorker, wanted: Named) -> bool:
     """Whether it holds the bytes of these weights."""
-    named = (action.version, action.run_id) == (worker.staged, worker.staged_run_id)
-    return named and action.digest in {None, digest_of(worker.staged_weights)}
+    if worker.staged != wanted.version or wanted.run_id not in {None, worker.staged_run_id}:
+        return False
+    return wanted.digest in {None, digest_of(worker.staged_weights)}
 
 
-def _fence(worker: FakeWorker, ticket: Ticket) -> None:
-    action, left = ticket.action, worker.requests.left_seconds
-    assert isinstance(action, Fence)
+def _fence(worker: FakeWorker, ticket: Ticket, request: FenceRequest) -> None:
+    left = worker.requests.left_seconds
     if worker.phase in _DEAF:
         ticket.end()
-    elif action.drain_timeout_seconds and worker.phase is Phase.SERVING and left is not None:
+    elif request.drain_timeout_seconds and worker.phase is Phase.SERVING and left is not None:
         worker.phase = Phase.PAUSING
-        _begin(worker, ticket, "drain", min(left, action.drain_timeout_seconds))
+        _begin(worker, ticket, "drain", min(left, request.drain_timeout_seconds))
     elif worker.now < worker.stubborn_until and not worker.careless:
         _begin(worker, ticket, "rest", FENCE_TRIES_SECONDS)
     else:
@@ -350,109 +456,25 @@ def _is_not_idle(worker: FakeWorker) -> bool:
     return worker.not_idle_since is not None
 
 
-def _report(worker: FakeWorker, action: CanaryPrompts) -> PromptsReport:
+def _report(worker: FakeWorker, request: PromptsRequest) -> PromptsReport:
     """Odd versions are far from all others, and near to each other."""
-    run = str(worker.label), worker.run_id, worker.digest
-    wanted = action.compare_with, action.compare_with_run_id
-    before = next((n for n in reversed(worker.probed) if n != run and n[:2] == wanted), None)
-    worker.probed = (run,) if before is None else (before, run)
+    version = str(worker.label)
+    answers = Answers(version, (), run_id=worker.run_id, digest=worker.digest)
+    rest = request.compare_with_run_id, request.compare_with_digest
+    wanted = (request.compare_with, *rest) if request.compare_with is not None else None
+    before = worker.probes.note(answers, wanted)
     drift = None
     if before is not None:
-        drift = 9.0 if len({run[0], before[0]} & worker.odd_versions) == 1 else 0.1
-    with_version, with_run_id, with_digest = before or (None, None, None)
+        drift = 9.0 if len({version, before.version} & worker.odd_versions) == 1 else 0.1
     return PromptsReport(
-        version=run[0],
+        version=version,
         run_id=worker.run_id,
         digest=worker.digest,
-        compared_with=with_version,
-        compared_with_run_id=with_run_id,
-        compared_with_digest=with_digest,
+        compared_with=before and before.version,
+        compared_with_run_id=before and before.run_id,
+        compared_with_digest=before and before.digest,
         finite=True,
         repetition=0.1,
         logprob_drift=drift,
         kl=drift,
     )
-
-
-def _adapt(worker: FakeWorker, ticket: Ticket) -> None:
-    action = ticket.action
-    if isinstance(action, RemoveLora):
-        worker.adapters.pop(action.adapter, None)
-        worker.staged_adapters.pop(action.adapter, None)
-        worker.refused_adapters.forget(action.adapter)
-        ticket.end()
-        return
-    assert isinstance(action, ReadLora)
-    if worker.phase not in {Phase.SERVING, Phase.JOINING, Phase.PAUSED}:
-        ticket.end(Reason.WRONG_PHASE)
-        return
-    name = action.adapter
-    served, held = worker.adapters.get(name), worker.staged_adapters.get(name)
-    if held is not None and not held.is_of(action):
-        del worker.staged_adapters[name]
-        held = None
-    reason = None
-    if served is None or not served.is_of(action) or _finds_another(worker, served, action):
-        reason = _put(worker, action, held)
-    if reason is not None:
-        fault = AdapterFault(
-            action.version, reason, "injected", worker.now, run_id=action.run_id, name=name
-        )
-        worker.refused_adapters.note(fault)
-    elif name in worker.adapters and worker.adapters[name].is_of(action):
-        worker.refused_adapters.forget(name)
-    else:
-        worker.refused_adapters.note_staged(name, action.version, action.run_id)
-    ticket.end(reason)
-
-
-def _finds_another(worker: FakeWorker, served: FakeAdapter, action: ReadLora) -> bool:
-    """Whether a request without a digest finds other files than the served ones."""
-    files = worker.files
-    if action.digest is not None or served.source in files.absent:
-        return False
-    spoilt = served.source in worker.bad_sources
-    return spoilt or digest_of(files.at(served.source)) != served.digest
-
-
-def _put(worker: FakeWorker, action: ReadLora, held: FakeAdapter | None) -> Reason | None:
-    """Stage or serve a version. Returns: why it is refused. `held`: it, if it is staged already."""
-    name, known = action.adapter, (action.adapter, action.version, action.run_id)
-    if held is None or isinstance(action, CompareLora):
-        held, reason = _read(worker, action)
-        if reason is not None:
-            return reason
-    if worker.adapters_meant.get(known, held.digest) != held.digest:
-        worker.staged_adapters.pop(name, None)
-        return Reason.VERSION_REUSED
-    served = worker.adapters.get(name)
-    if not (isinstance(action, CompareLora) and served is not None and served.is_of(action)):
-        worker.staged_adapters[name] = held
-    if isinstance(action, StageLora):
-        return None
-    if worker.now < worker.no_slot_until:
-        return Reason.NO_ADAPTER_SLOT  # it stays staged
-    del worker.staged_adapters[name]
-    if worker.failing_adapters > 0:
-        worker.failing_adapters -= 1
-        return Reason.ENGINE_FAILED
-    worker.adapters[name], worker.adapters_meant[known] = held, held.digest
-    return None
-
-
-def _read(worker: FakeWorker, action: ReadLora) -> tuple[FakeAdapter, Reason | None]:
-    """The adapter that is there now, and why the worker refuses it."""
-    source, reason = str(action.source), None
-    found = FakeAdapter(action.version, action.run_id, source, worker.files.at(source))
-    taken = len(worker.adapters) + len(worker.staged_adapters)
-    if source in worker.files.absent:
-        reason = Reason.SOURCE_ABSENT
-    elif source in worker.files.unfinished:
-        reason = Reason.SOURCE_NOT_READY
-    elif source in worker.bad_sources:
-        reason = Reason.CHECKPOINT_TRUNCATED
-    elif taken >= worker.room_for_adapters:
-        reason = Reason.NOT_AVAILABLE
-    elif not found.is_of(action):
-        reason = Reason.DIGEST_MISMATCH
-    return found, reason

@@ -192,7 +192,7 @@ def described(pod: FakePod) -> str:
     worker = pod.worker
     words = [worker.name, str(worker.phase), f"label={worker.label}"]
     words += [f"staged={worker.staged}"] if worker.staged else []
-    words += [f"at {worker.work.action.work}"] if worker.work else []
+    words += [f"at {worker.work.kind}"] if worker.work else []
     marks = {
         "open": worker.admitted and worker.phase is not Phase.SERVING,
         "not ready": not pod.ready,

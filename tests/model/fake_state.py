@@ -7,20 +7,19 @@ from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from fleet_operator.core.actions import ReadLora, Stage, WorkerCall
 from fleet_worker.lora.refused import AdapterFault
 from fleet_worker.protocol import (
     PROTOCOL_VERSION,
     AdapterFailure,
+    AdapterRemoval,
+    AdapterRequest,
     AdapterSlots,
     AdapterState,
-    Epoch,
     Failure,
     Operation,
-    PauseMode,
-    PauseState,
     Phase,
     Reason,
+    Request,
     Source,
     Staged,
     SwapTimings,
@@ -29,8 +28,6 @@ from fleet_worker.protocol import (
 
 if TYPE_CHECKING:
     from tests.model.fake_worker import FakeWorker
-
-_ADAPTER_SLOTS = 4
 
 
 @dataclass(frozen=True)
@@ -48,16 +45,19 @@ class Ticket:
     """A call that was taken: what it is at, whether it has ended, and why if it was refused.
 
     Fields:
-        source, weights: of a load: where its weights came from, and what they are.
+        adapter: the name in its path, of a call about an adapter.
+        version, run_id, source, weights: of a load: what it puts into the engine, and where it came from.
         cut: a fence has made a load shorter, so it fails.
         good, good_weights: what a broken engine goes back to, as labelled and as it is.
     """
 
-    action: WorkerCall
-    epoch: Epoch
+    request: Request
+    adapter: str = ""
     step: str = ""
     began_at: float = 0
     ends_at: float = 0
+    version: str | None = None
+    run_id: str | None = None
     source: str = ""
     weights: str = ""
     cut: bool = False
@@ -66,10 +66,35 @@ class Ticket:
     done: bool = False
     reason: Reason | None = None
 
+    @property
+    def kind(self) -> str:
+        """The last part of its path, or what it does with an adapter."""
+        return kind_of(self.request)
+
+    @property
+    def work(self) -> tuple[str, str, str | None, str | None]:
+        """Kind, adapter, version and run: calls for the same work wait for the same end."""
+        named = getattr(self.request, "version", None), getattr(self.request, "run_id", None)
+        return self.kind, self.adapter, *named
+
+    @property
+    def operation(self) -> str:
+        """The kind of operation that the worker reports now. A swap that drains reports a pause."""
+        return "pause" if self.step == "drain" and self.kind == "apply" else self.kind
+
     def end(self, reason: Reason | None = None) -> Ticket:
         """It has ended."""
         self.done, self.reason = True, reason
         return self
+
+
+def kind_of(request: Request) -> str:
+    """The kind of a call, as a worker names it in its operation."""
+    if isinstance(request, AdapterRemoval):
+        return "remove-adapter"
+    if isinstance(request, AdapterRequest):
+        return "stage-adapter" if request.stage_only else "adapter"
+    return request.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
@@ -86,12 +111,11 @@ class FakeAdapter:
         """The digest of its files."""
         return digest_of(self.weights)
 
-    def is_of(self, action: WorkerCall) -> bool:
+    def is_of(self, request: AdapterRequest) -> bool:
         """Whether a call names this version and its source, and its digest if any."""
-        assert isinstance(action, ReadLora)
-        named = (self.version, self.run_id) == (action.version, action.run_id)
-        alike = action.digest in {None, self.digest}
-        return named and alike and self.source == str(action.source)
+        named = (self.version, self.run_id) == (request.version, request.run_id)
+        alike = request.digest in {None, self.digest}
+        return named and alike and self.source == str(request.source)
 
 
 MODEL_SOURCE = "/models/base"
@@ -123,6 +147,12 @@ class Files:
     def copy(self, source: str, path: str) -> None:
         """The trainer writes the files of one step under the path of another one."""
         self.copied[path] = f"{version_in(content_of(path))}{_COPY}{self.at(source)}"
+
+    def are_others_than(self, weights: str, source: str) -> bool:
+        """Whether a path holds other files than these weights. A path that is gone does not. Files that
+        were written again with the same contents count as the same.
+        """
+        return source not in self.absent and self.at(source) != weights
 
 
 def content_of(source: str) -> str:
@@ -165,7 +195,7 @@ def _state_of(worker: FakeWorker) -> WorkerState:
     return WorkerState(
         worker=worker.name,
         pod_uid=worker.uid,
-        instance=f"{worker.uid}-{worker.restarts}",
+        instance=worker.instance,
         uptime_seconds=now - worker.started_at,
         phase=worker.phase,
         admitted=worker.admitted,
@@ -176,7 +206,8 @@ def _state_of(worker: FakeWorker) -> WorkerState:
         remarks=(worker.remarked[worker.label],) if worker.label in worker.remarked else (),
         source=_source(worker.source) if worker.source and worker.label else None,
         staged=_staged(worker),
-        pause=_pause(worker),
+        pause=worker.lease.as_state(now) if worker.lease is not None else None,
+        lease_expiries=worker.lease_expiries,
         operation=_operation(worker),
         probe=worker.probe,
         effect=worker.effect,
@@ -191,7 +222,7 @@ def _state_of(worker: FakeWorker) -> WorkerState:
             _adapter(name, worker.adapters.get(name), worker.staged_adapters.get(name))
             for name in sorted(worker.adapters.keys() | worker.staged_adapters)
         ),
-        adapter_slots=_slots(len(worker.adapters)) if worker.has_slots else None,
+        adapter_slots=_slots(worker.slots, len(worker.adapters)) if worker.has_slots else None,
     )
 
 
@@ -226,8 +257,8 @@ def _adapter(name: str, served: FakeAdapter | None, held: FakeAdapter | None) ->
 
 
 @cache
-def _slots(used: int) -> AdapterSlots:
-    return AdapterSlots(total=_ADAPTER_SLOTS, used=used, max_rank=16)
+def _slots(total: int, used: int) -> AdapterSlots:
+    return AdapterSlots(total=total, used=used, max_rank=16)
 
 
 def _staged(worker: FakeWorker) -> Staged | None:
@@ -244,38 +275,42 @@ def _staged(worker: FakeWorker) -> Staged | None:
     )
 
 
-def _pause(worker: FakeWorker) -> PauseState | None:
-    if worker.paused_at is None or worker.lease_until is None:
-        return None
-    return PauseState(
-        mode=PauseMode.KEEP,
-        holder="operator",
-        paused_seconds=worker.holds_for_seconds,
-        lease_remaining_seconds=max(0.0, worker.lease_until - worker.now),
-    )
-
-
 def _timings(worker: FakeWorker) -> SwapTimings | None:
-    if worker.label is None or (worker.paused_seconds is None and worker.paused_at is None):
+    if worker.label is None or (worker.paused_seconds is None and worker.lease is None):
         return None
     return SwapTimings(
         version=worker.label,
         load_seconds=max(worker.slow_seconds, 0.001) if worker.loaded_since_pause else None,
-        paused_seconds=worker.paused_seconds if worker.paused_at is None else None,
+        paused_seconds=worker.paused_seconds if worker.lease is None else None,
     )
 
 
 def _operation(worker: FakeWorker) -> Operation | None:
-    if worker.work is None and worker.not_idle_since is not None and not worker.careless:
-        return Operation(kind="fence", running_seconds=worker.now - worker.not_idle_since)
-    ticket = worker.work or worker.staging
-    if ticket is None:
+    now = worker.now
+    if (work := worker.work) is not None:
+        running = {"kind": work.operation, "running_seconds": now - work.began_at}
+        return Operation.model_validate(running | _named_in(work, worker))
+    if worker.not_idle_since is not None and not worker.careless:
+        return Operation(kind="fence", running_seconds=now - worker.not_idle_since)
+    if (stage := worker.staging) is None:
         return None
-    # A worker knows no comparisons: they are stages without a digest.
-    kind = Stage.kind if isinstance(ticket.action, Stage) else ticket.action.kind
-    running = {"kind": kind, "running_seconds": worker.now - ticket.began_at}
-    named = {"version": ticket.action.version or None, "run_id": ticket.action.run_id}
-    return Operation.model_validate(running | named)
+    running = {"kind": stage.kind, "running_seconds": now - stage.began_at}
+    return Operation.model_validate(running | _named_in(stage, worker))
+
+
+def _named_in(ticket: Ticket, worker: FakeWorker) -> dict[str, str | None]:
+    """Version and run of an operation, as a worker names them."""
+    if ticket.operation == "probe":
+        return {"version": worker.label}
+    if ticket.operation in {"pause", "fence"}:
+        return {}
+    if ticket.step == "load":
+        return {"version": ticket.version, "run_id": ticket.run_id}
+    request = ticket.request
+    return {
+        "version": getattr(request, "version", None),
+        "run_id": getattr(request, "run_id", None),
+    }
 
 
 def _failure(note: Note, now: float) -> Failure:

@@ -24,26 +24,36 @@ from tests.model.fake_state import (
     state_of,
 )
 
-from fleet_operator.core.actions import Apply, Load, WorkerCall
-from fleet_worker.lifecycle.canary_report import WeightsName
+from fleet_worker.errors import Refusal
+from fleet_worker.lifecycle import authority
+from fleet_worker.lifecycle.authority import PauseLease
+from fleet_worker.lifecycle.canary_report import History, WeightsName
 from fleet_worker.lora.refused import RefusedAdapters
 from fleet_worker.protocol import (
+    ApplyRequest,
     Epoch,
     LoadEffect,
+    LoadRequest,
+    PauseMode,
+    PauseRequest,
     Phase,
     PromptsReport,
     Reason,
+    Request,
     WorkerState,
 )
 
 ENGINE_START_SECONDS = 5.0
 ROOM_FOR_ADAPTERS = 4
+ALL = "all"
+"""Every kind of call."""
 IDLE_TIMEOUT_SECONDS = 60.0
 """After this time a closed worker that is not idle ends its process, as the documentation says."""
 _SURVIVES_A_RESTART = (
     *("uid", "ordinal", "revision", "start_version", "start_source", "start_seconds", "requests"),
-    *("slow_seconds", "lie", "odd_versions", "bad_sources", "breaking_versions", "ahead"),
-    *("start_run_id", "start_digest", "files", "room_for_adapters", "has_slots"),
+    *("slow_seconds", "odd_versions", "bad_sources", "breaking_versions", "ahead"),
+    *("ignores", "refuses", "resets", "claims"),
+    *("start_run_id", "start_digest", "files", "room_for_adapters", "has_slots", "slots"),
 )
 
 
@@ -56,8 +66,10 @@ class FakeWorker:
         bad_sources: staging these is refused.
         breaking_versions: loading these breaks the engine; the last good weights come back.
         odd_versions: the canary's prompts give nonsense with these.
-        lie: `unmoved`: loads say that they succeeded and leave everything as it was; `claims`:
-            and the answer shows the requested state.
+        ignores: kinds of calls that it answers with success, and does nothing; `ALL` for every call.
+        refuses: kinds of calls that it refuses, whatever they ask for.
+        resets: kinds of calls whose connection it resets.
+        claims: its answers to ignored loads show the requested state.
         files: the weights under every path, shared by all workers.
         meant: digest that each version of a run has had in the engine of this process.
         stubborn_until: until then its engine does not end its requests.
@@ -66,7 +78,7 @@ class FakeWorker:
             the latch, and loads and admissions ignore unfinished requests.
         ahead: it is of a newer release, which has words of its own for a load and for staging.
         hung: it answers no call; running requests continue.
-        has_slots: its template has slots for adapters.
+        has_slots, slots: whether its template has slots for adapters, and how many.
         room_for_adapters: how many versions of adapters its memory holds.
         no_slot_until: until then requests use all slots of adapters.
         failing_adapters: how many of the next loads of adapters fail in the engine.
@@ -99,20 +111,22 @@ class FakeWorker:
     adapters: dict[str, FakeAdapter] = field(default_factory=dict)
     staged_adapters: dict[str, FakeAdapter] = field(default_factory=dict)
     adapters_meant: dict[tuple[str, str, str | None], str] = field(default_factory=dict)
-    lease_until: float | None = None
-    paused_at: float | None = None
+    lease: PauseLease | None = None
+    lease_expiries: int = 0
     renewed_at: float = 0
     loaded_since_pause: bool = False
     epoch: Epoch | None = None
     refused_stages: tuple[Note, ...] = ()
+    refused_sources: dict[tuple[str | None, ...], tuple[str, bool]] = field(default_factory=dict)
     load_failure: Note | None = None
     refused_adapters: RefusedAdapters = field(default_factory=RefusedAdapters)
     has_slots: bool = True
+    slots: int = 4
     room_for_adapters: int = ROOM_FOR_ADAPTERS
     no_slot_until: float = 0
     failing_adapters: int = 0
     probe: PromptsReport | None = None
-    probed: tuple[WeightsName, ...] = ()
+    probes: History = field(default_factory=History)
     paused_seconds: float | None = None
     staging: Ticket | None = None
     work: Ticket | None = None
@@ -128,10 +142,13 @@ class FakeWorker:
     careless: bool = False
     not_idle_since: float | None = None
     drains_until: float | None = None
-    lie: str = ""
+    ignores: frozenset[str] = frozenset()
+    refuses: frozenset[str] = frozenset()
+    resets: frozenset[str] = frozenset()
+    claims: bool = False
     effect: LoadEffect | None = None
     remarked: dict[str, str] = field(default_factory=dict)
-    compare: Callable[[FakeWorker, Load | Apply], LoadEffect | None] | None = None
+    compare: Callable[[FakeWorker, LoadRequest | ApplyRequest], LoadEffect | None] | None = None
     odd_versions: set[str] = field(default_factory=set)
     bad_sources: set[str] = field(default_factory=set)
     breaking_versions: set[str] = field(default_factory=set)
@@ -142,6 +159,11 @@ class FakeWorker:
     @property
     def name(self) -> str:
         return f"policy-{self.ordinal}"
+
+    @property
+    def instance(self) -> str:
+        """The name of its process."""
+        return f"{self.uid}-{self.restarts}"
 
     @property
     def refuses_files(self) -> bool:
@@ -164,12 +186,19 @@ class FakeWorker:
 
     @property
     def digest(self) -> str | None:
-        """The digest of the weights in its engine. None while they are not trusted, and for weights that
-        came over a collective.
+        """The digest of the weights that its label names. None while they are not trusted, and for weights
+        that came over a collective.
         """
-        if self.label is None or self.weights is None or not self.source:
+        weights = self.good_weights
+        if self.label is None or weights is None or not self.source:
             return None
-        return digest_of(self.weights)
+        return digest_of(weights)
+
+    @property
+    def good_weights(self) -> str | None:
+        """The weights that its label names: during a load those from before it."""
+        loads = self.work is not None and self.work.step == "load"
+        return self.work.good_weights if loads and self.work else self.weights
 
     @property
     def lost_requests(self) -> int:
@@ -177,9 +206,33 @@ class FakeWorker:
         return len(self.requests.ended)
 
     @property
+    def lacks_slot(self) -> bool:
+        """Whether adapters use all slots. A new version of a served adapter needs one, too."""
+        return len(self.adapters) >= self.slots
+
+    @property
+    def probed(self) -> tuple[WeightsName, ...]:
+        """The weights whose answers to canary prompts it has."""
+        return tuple(answers.weights for answers in self.probes._kept)
+
+    @property
+    def paused_at(self) -> float | None:
+        """When its pause began; None without one."""
+        return self.lease.since if self.lease is not None else None
+
+    @property
+    def lease_until(self) -> float | None:
+        """When its pause ends without a renewal; None without a pause."""
+        return self.lease.expires if self.lease is not None else None
+
+    @property
     def holds_for_seconds(self) -> float:
         """How long it has been holding its requests."""
-        return 0 if self.paused_at is None else self.now - self.paused_at
+        return 0 if self.lease is None else self.now - self.lease.since
+
+    def lies_about(self, kind: str) -> bool:
+        """Whether it answers calls of this kind with success, and does nothing."""
+        return bool(self.ignores & {kind, ALL})
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -238,8 +291,9 @@ class FakeWorker:
         over = self.lease_until is not None and self.now >= self.lease_until
         if not over or self.work is not None or self.phase is not Phase.PAUSED:
             return
+        self.lease_expiries += 1
         if self.careless and not self.admitted:
-            self.phase, self.lease_until, self.paused_at = Phase.JOINING, None, None
+            self.phase, self.lease = Phase.JOINING, None
         elif self.loaded_since_pause or not self.admitted:
             self.close("lease")
         else:
@@ -292,30 +346,46 @@ class FakeWorker:
         else:
             self.requests.end("drain")
         self.admitted, self.phase = False, Phase.DRAINING
-        self.lease_until = self.paused_at = self.staging = self.work = None
+        self.lease = self.staging = self.work = None
         self.not_idle_since = None
         self.waiting = []
 
     # --- calls --------------------------------------------------------------------------------
 
-    def take(self, action: WorkerCall, epoch: Epoch, now: float) -> Ticket:
-        """Take a call; it may last, or wait for another one's end."""
+    def take(self, request: Request, now: float, *, adapter: str = "") -> Ticket:
+        """Take a call; it may last, or wait for another one's end. `adapter`: the name in its path."""
         self.tick(now)
-        ticket = Ticket(action, epoch)
-        if self.epoch is not None and epoch < self.epoch:
-            ticket.end(Reason.STALE_EPOCH)
-            return ticket
-        self.epoch = epoch
+        ticket = Ticket(request, adapter)
+        if (reason := self.refusal_of_caller(request)) is not None:
+            return ticket.end(reason)
+        if self.refuses & {ticket.kind, ALL}:
+            return ticket.end(Reason.WRONG_PHASE)
+        if self.lies_about(ticket.kind):
+            return ticket.end()
         ticket = fake_calls.take(self, ticket)
         self.tick(self.now)
         return ticket
 
-    def call(
-        self, action: WorkerCall, epoch: Epoch, now: float
-    ) -> tuple[WorkerState, Reason | None]:
-        """The same, without waiting for its end."""
-        ticket = self.take(action, epoch, now)
-        return self.state(now), ticket.reason
+    def refusal_of_caller(self, request: Request, *, again: bool = False) -> Reason | None:
+        """Why the caller may not drive the worker: its epoch is old, or another one holds it.
+
+        `again`: the call has waited for its turn. Then only calls that rely on it check the epoch again.
+        """
+        epoch = getattr(request, "epoch")  # noqa: B009 - every request has one, its base class not
+        holder = getattr(request, "holder", None)
+        try:
+            if not again or isinstance(request, PauseRequest | LoadRequest | ApplyRequest):
+                self.epoch = authority.newest(self.epoch, epoch)
+            if holder is not None:
+                authority.check_holder(self.lease, holder, self.now)
+        except Refusal as refusal:
+            return refusal.reason
+        return None
+
+    def hold(self, seconds: float, holder: str = "operator") -> None:
+        """A driver has paused it, and renews its lease for this long."""
+        self.phase, self.renewed_at = Phase.PAUSED, self.now
+        self.lease = PauseLease(PauseMode.KEEP, holder, self.now, self.now + seconds)
 
     def state(self, now: float) -> WorkerState:
         """The state that it reports."""
@@ -324,10 +394,9 @@ class FakeWorker:
 
     def serve(self) -> None:
         """The latch is open and it generates."""
-        if self.paused_at is not None:
+        if self.lease is not None:
             self.paused_seconds = self.holds_for_seconds
-        self.admitted, self.phase = True, Phase.SERVING
-        self.lease_until = self.paused_at = None
+        self.admitted, self.phase, self.lease = True, Phase.SERVING, None
 
     def close(self, why: str) -> None:
         """The latch is closed, requests end with the tokens that they have, if the engine lets go."""
@@ -336,8 +405,7 @@ class FakeWorker:
             return
         self.requests.end(why)
         self.not_idle_since = None
-        self.admitted, self.phase = False, Phase.JOINING
-        self.lease_until = self.paused_at = None
+        self.admitted, self.phase, self.lease = False, Phase.JOINING, None
 
     def lose_rest(self) -> None:
         """The latch is closed, and requests could not be ended."""
@@ -345,4 +413,4 @@ class FakeWorker:
         if self.not_idle_since is None:
             self.not_idle_since = self.now
         if not self.careless:
-            self.phase, self.lease_until, self.paused_at = Phase.JOINING, None, None
+            self.phase, self.lease = Phase.JOINING, None

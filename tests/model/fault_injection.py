@@ -56,6 +56,33 @@ class FaultInjection:
         self.note("fault", f"{pod.name} {'garbles' if garbled else 'speaks clearly'}")
         pod.garbled, pod.suspect = garbled, True
 
+    def ignore(self, pod: FakePod, *kinds: str, claims: bool = False) -> None:
+        """A worker answers calls of some kinds with success, and does nothing."""
+        named = ", ".join(kinds)
+        self.note(
+            "fault", f"{pod.name} ignores {named}{', and claims the effect' if claims else ''}"
+        )
+        pod.worker.ignores, pod.worker.claims = frozenset(kinds), claims
+        pod.suspect = True
+
+    def reject(self, pod: FakePod, *kinds: str) -> None:
+        """A worker refuses calls of some kinds, whatever they ask for."""
+        self.note("fault", f"{pod.name} refuses {', '.join(kinds)}")
+        pod.worker.refuses, pod.suspect = frozenset(kinds), True
+
+    def reset(self, pod: FakePod, *kinds: str) -> None:
+        """A worker resets the connections of calls of some kinds."""
+        self.note("fault", f"{pod.name} resets {', '.join(kinds)}")
+        pod.worker.resets, pod.suspect = frozenset(kinds), True
+
+    def obey(self, pod: FakePod) -> None:
+        """A worker follows all calls again."""
+        worker = pod.worker
+        if worker.ignores or worker.refuses or worker.resets:
+            self.note("fault", f"{pod.name} follows all calls again")
+        worker.ignores = worker.refuses = worker.resets = frozenset()
+        worker.claims = False
+
     def get_ahead(self, pod: FakePod, *, ahead: bool = True) -> None:
         """A worker is of a newer release, with words that the operator does not know."""
         self.note("fault", f"{pod.name} is of {'a newer' if ahead else 'this'} release")

@@ -15,7 +15,8 @@ from typing import Any
 from tests.model.desired import NO_STATUS, Asked, Desired
 from tests.model.fake_pods import at, judged
 from tests.model.fake_revisions import at_once
-from tests.model.fake_state import Ticket
+from tests.model.fake_state import Ticket, kind_of
+from tests.model.fake_worker import ALL, FakeWorker
 
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
@@ -32,6 +33,8 @@ from fleet_operator.core.pod_actions import PodAction
 from fleet_operator.core.work import COMPARISONS, Compared, Work
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_operator.errors import FleetError
+from fleet_operator.ports import WorkerAnswer
+from fleet_operator.runtime.call_record import CallRecord
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.resource_versions import ResourceVersions, is_later
 from fleet_operator.runtime.rollout_timers import RolloutTimers
@@ -39,7 +42,6 @@ from fleet_operator.runtime.templates import Templates
 from fleet_operator.runtime.unobserved_writes import UnobservedWrites
 from fleet_worker.protocol import Epoch, Reason, WorkerState
 
-REFUSED_SECONDS = 1.0
 IMAGE = "image"
 KEY = ("rl", "policy")
 
@@ -117,6 +119,11 @@ class Flight:
     state: WorkerState | None = None
     back_at: float | None = None
 
+    def is_reset(self, worker: FakeWorker) -> bool:
+        """Whether the worker resets its connection."""
+        kind = kind_of(self.action.to_request(self.epoch))
+        return bool(worker.resets & {kind, ALL})
+
 
 @dataclass(frozen=True)
 class Heard:
@@ -147,7 +154,7 @@ class Leader:
     slept_seconds: how long its monotonic clock stood still.
     looks_left: how often it will look around yet, if it was suspended and another one leads.
     fleet_version: of the fleet's object, as it was read at the start.
-    epochs, watch, templates: the real ones.
+    epochs, watch, templates, calls: the real ones; calls by uid of the worker.
     pins: how many pins a status holds; None: as many as a real one.
     """
 
@@ -157,7 +164,7 @@ class Leader:
     heard: dict[str, Heard] = field(default_factory=dict)
     silent_since: dict[str, float] = field(default_factory=dict)
     flights: dict[str, Flight] = field(default_factory=dict)
-    refused: dict[str, tuple[Work, float]] = field(default_factory=dict)
+    calls: dict[str, CallRecord] = field(default_factory=dict)
     lost: dict[str, dict[tuple[str, str | None], Work]] = field(default_factory=dict)
     lost_admissions: dict[str, Epoch] = field(default_factory=dict)
     compared: dict[str, dict[str | None, tuple[Work, float]]] = field(default_factory=dict)
@@ -236,24 +243,34 @@ class Leader:
             self.epochs.raise_above(self.epochs.refused())
 
     def wants_to_send(self, call: WorkerCall, now: float) -> bool:
-        """Not what is in flight already, nor at once what was just refused; and nothing until the
-        Lease was read, after a call was refused as old.
+        """Not what is in flight already, nor too early what had no effect; and nothing until the Lease
+        was read, after a call was refused as old.
         """
         if self.epochs.is_term_pending(KEY):
             return False
         flight = self.flights.get(call.pod_uid)
         if flight is not None and flight.action.work == call.work:
             return False
-        work, at_seconds = self.refused.get(call.pod_uid, (None, 0.0))
-        return work != call.work or self.own(now) - at_seconds >= REFUSED_SECONDS
+        return not self.must_wait(call.pod_uid, call.work, now)
 
-    def sends_again_at(self, uid: str) -> float:
-        """When it may repeat the call that a worker refused last, by the simulation's clock."""
-        refused = self.refused.get(uid)
-        return 0.0 if refused is None else refused[1] + self.slept_seconds + REFUSED_SECONDS
+    def must_wait(self, uid: str, work: Work, now: float) -> bool:
+        """Whether it repeats a call only later, because its effect was not seen."""
+        calls = self.calls.get(uid)
+        return calls is not None and calls.wait_seconds(work, self.own(now)) > 0
+
+    def begin_flight(self, uid: str, flight: Flight) -> None:
+        """It sends a call."""
+        self.flights[uid] = flight
+        self.note_call(uid, flight.action, flight.sent_at)
+
+    def note_call(self, uid: str, call: WorkerCall, now: float) -> None:
+        """It has sent a call."""
+        self.calls.setdefault(uid, CallRecord()).begin(call.work, self.own(now))
 
     def hear(self, uid: str, state: WorkerState, restarts: int, now: float) -> None:
         """A worker has answered."""
+        if (calls := self.calls.get(uid)) is not None:
+            calls.note_state(state)
         self.heard[uid] = Heard(state, self.own(now), restarts)
         self.silent_since.pop(uid, None)
         self.lost.pop(uid, None)
@@ -280,15 +297,15 @@ class Leader:
     def end_flight(self, uid: str, now: float) -> None:
         """The answer to a call has come."""
         flight = self.flights.pop(uid)
+        reason = flight.ticket.reason if flight.ticket and flight.state else None
+        answer = WorkerAnswer(state=flight.state, reason=reason, silent=flight.state is None)
+        if (calls := self.calls.get(uid)) is not None:
+            calls.end(flight.action, answer, self.own(now))
         if flight.state is None:
             self.miss(uid, now)
             self.lose(uid, flight.action, flight.epoch)
             return
         self.hear(uid, flight.state, flight.restarts, now)
-        reason = flight.ticket.reason if flight.ticket else None
-        self.refused.pop(uid, None)
-        if reason is not None:
-            self.refused[uid] = (flight.action.work, self.own(now))
         work = flight.action.work
         if work.kind in COMPARISONS:
             ended = self.compared.setdefault(uid, {})
@@ -303,12 +320,14 @@ class Leader:
         """The informer has brought these. A new container starts a new entry."""
         self.pods = tuple(map(judged, self.own_writes.laid_over(KEY, pods)))
         there = {p.uid: p.restarts for p in pods}
-        for uid in self.restarts.keys() | self.heard.keys() | self.flights.keys():
+        for uid in (
+            self.restarts.keys() | self.heard.keys() | self.flights.keys() | self.calls.keys()
+        ):
             if self.restarts.get(uid, there.get(uid)) != there.get(uid):
                 if (flight := self.flights.get(uid)) is not None:
                     self._lose(uid, flight.action.work)
                 for known in (
-                    *(self.heard, self.silent_since, self.flights, self.refused),
+                    *(self.heard, self.silent_since, self.flights, self.calls),
                     self.lost_admissions,
                     self.compared,
                 ):
@@ -374,6 +393,7 @@ class Leader:
             call=flight.action.work if flight else None,
             lost_calls=tuple(self.lost.get(pod.uid, {}).values()),
             compared=tuple(Compared(work, now - at) for work, at in compared),
+            unheeded=self.calls[pod.uid].unheeded(now) if pod.uid in self.calls else (),
             may_open=pod.uid in self.may_open
             or (flight is not None and isinstance(flight.action, Admit)),
         )

@@ -58,6 +58,7 @@ from fleet_operator.api.conditions import ConditionReason, ConditionType, condit
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.identity import same_weights
+from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Phase, number_of
 
@@ -256,7 +257,13 @@ class Promises:
         starts has no weights yet.
         """
         starts = pod.worker.phase is Phase.STARTING
-        if starts or pod.quarantine or pod.deleted_at is not None or pod.ended or pod.worker.lie:
+        if (
+            starts
+            or pod.quarantine
+            or pod.deleted_at is not None
+            or pod.ended
+            or pod.worker.ignores
+        ):
             return False
         silent = pod.worker.hung or pod.garbled or pod.cut_off or pod.address_of
         return pod.ready or (not silent and self.sim.node_up(pod))
@@ -413,14 +420,15 @@ class Promises:
     def _was_looked_at(self, pod: FakePod) -> bool:
         """Whether the leader looked shortly before the end of the pause, and did what it decided.
 
-        After a call was refused as old, the leader sends no call until it has read the Lease, and not
-        the same one at once.
+        After a call was refused as old, the leader sends no call until it has read the Lease. It does
+        not repeat at once a pause whose effect it has not seen.
         """
         leader = self.sim.leader
         if leader.todo or leader.epochs.refused():
             return False
+        if leader.must_wait(pod.uid, Work("pause"), self.sim.now - SLACK_SECONDS):
+            return False
         soon = pod.worker.renewed_at + LEASE_SECONDS / 3 + SLACK_SECONDS
-        soon = max(soon, leader.sends_again_at(pod.uid))
         return any(soon < at < self.sim.now - SLACK_SECONDS for at in leader.looked_at)
 
     # --- steps back ------------------------------------------------------------------------------

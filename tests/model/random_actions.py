@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.model.fake_pods import STRANGER, FakePod
 from tests.model.fake_state import MODEL_SOURCE, digest_of
+from tests.model.fake_worker import ALL
 from tests.model.random_adapters import RandomAdapters
 from tests.model.simulator import Simulation
 
@@ -16,6 +17,11 @@ Settings = dict[str, Any]
 
 CLOCKS = (0.0, 0.0, -90.0, 90.0)
 """Seconds by which the wall clock of an operator's host is ahead."""
+KINDS = (
+    *("stage", "pause", "load", "apply", "resume", "admit", "fence", "probe"),
+    *("adapter", "stage-adapter", "remove-adapter"),
+)
+"""The kinds of calls, as workers name them."""
 FOLDERS = ["/weights/step_{version}", "/weights/other/step_{version}"]
 
 
@@ -406,9 +412,21 @@ class RandomActions:
             self.fleet.note("fault", f"{pod.name} takes {pod.worker.slow_seconds} s")
 
     def lie(self) -> None:
-        if pod := self._some_pod(suspect=True):
-            pod.worker.lie = self.chance.choice(["", "unmoved", "unmoved", "claims"])
-            self.fleet.note("fault", f"{pod.name} lies: {pod.worker.lie or 'no more'}")
+        if (pod := self._some_pod()) is None:
+            return
+        lie = self.chance.choice(["obey", "ignore", "ignore", "claim", "reject", "reset"])
+        chosen = self.chance.choice([[ALL], ["load", "apply"], [self.chance.choice(KINDS)]])
+        match lie:
+            case "obey":
+                self.fleet.obey(pod)
+            case "claim":
+                self.fleet.ignore(pod, "load", "apply", claims=True)
+            case "ignore":
+                self.fleet.ignore(pod, *chosen)
+            case "reject":
+                self.fleet.reject(pod, *chosen)
+            case _:
+                self.fleet.reset(pod, *chosen)
 
     # --- the cluster ------------------------------------------------------------------------------
 

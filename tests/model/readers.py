@@ -65,7 +65,8 @@ class Readers:
         if flight is not None and _reads_the_same(flight.action, call):
             return True
         ticket = pod.worker.staging if pod is not None else None
-        is_at_it = ticket is not None and _reads_the_same(ticket.action, call)
+        is_at_it = ticket is not None and ticket.work[1:] == ("", call.version, call.run_id)
+        is_at_it &= isinstance(call, Stage)
         if ticket is None or not is_at_it or self.sim.now - ticket.began_at >= call.timeout_seconds:
             return False
         heard = leader.heard.get(uid)

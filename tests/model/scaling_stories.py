@@ -5,8 +5,7 @@ from __future__ import annotations
 from tests.model.chronicle import Chronicle, Story
 from tests.model.faults import Faults
 
-from fleet_operator.core.actions import Pause
-from fleet_worker.protocol import PauseMode
+from fleet_worker.protocol import PauseMode, PauseRequest
 
 
 def a_scale_down_with_a_worker_that_hangs() -> Chronicle:
@@ -28,17 +27,12 @@ def a_late_pause_before_the_fence_of_a_drain() -> Chronicle:
     its.fleet.scale(1)
     its.until(lambda: leaving.drains_since is not None)
     its.fleet.faults = Faults(stale_view=1.0)
-    epoch, late = leaving.worker.epoch, "a call of an earlier leader"
+    epoch = leaving.worker.epoch  # of an earlier leader
     assert epoch is not None
-    pause = Pause(
-        pod_uid=leaving.uid,
-        pod_name=leaving.name,
-        reason=late,
-        mode=PauseMode.KEEP,
-        drain_timeout_seconds=0,
-        lease_seconds=30,
+    pause = PauseRequest(
+        mode=PauseMode.KEEP, drain_timeout_seconds=0, lease_seconds=30, epoch=epoch
     )
-    leaving.worker.take(pause, epoch, its.fleet.now)
+    leaving.worker.take(pause, its.fleet.now)
     its.go(2, seconds=0.1)
     its.fleet.faults = Faults()
     return its.end()

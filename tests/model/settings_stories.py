@@ -18,10 +18,11 @@ def a_change_to_canary_after_a_load() -> Chronicle:
     its.fleet.publish("2")
     its.until(lambda: its.all_are(Phase.PAUSED))
     for ordinal in (1, 2):
-        its.fleet.pod(ordinal).worker.lie = "unmoved"
+        its.fleet.reject(its.fleet.pod(ordinal), "load")
     its.until(lambda: its.fleet.pod(0).worker.label == "2")
+    its.go(1, seconds=1.0)
     for ordinal in (1, 2):
-        its.fleet.pod(ordinal).worker.lie = ""
+        its.fleet.obey(its.fleet.pod(ordinal))
     rollout = {"strategy": "Canary", "canary": {"then": "Rolling"}}
     its.fleet.change_fleet("changes to Canary", rollout=rollout)
     its.go(2)

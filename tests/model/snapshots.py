@@ -24,11 +24,15 @@ from tests.model.wire import Wire
 
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.runtime.attempts import Attempt, Attempts
+from fleet_operator.runtime.call_record import CallRecord
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.resource_versions import ResourceVersions
 from fleet_operator.runtime.rollout_timers import RolloutTimer, RolloutTimers
 from fleet_operator.runtime.templates import Templates
 from fleet_operator.runtime.unobserved_writes import UnobservedWrites
+from fleet_worker.lifecycle.canary_report import History
+from fleet_worker.lora.refused import RefusedAdapters
 
 _MUTABLE = frozenset(
     {
@@ -45,8 +49,8 @@ _MUTABLE = frozenset(
             RolloutTimers,
             RolloutTimer,
         ),
-        *(UnobservedWrites, ResourceVersions),
-        *(FakeRevisions, Templates),
+        *(UnobservedWrites, ResourceVersions, CallRecord, Attempts, Attempt),
+        *(FakeRevisions, Templates, History, RefusedAdapters),
     }
 )
 _START = EPOCH_START.timestamp()
@@ -77,8 +81,8 @@ def _copied(thing: Any, known: dict[int, Any]) -> Any:
         return thing
     if id(thing) not in known:
         known[id(thing)] = twin = object.__new__(kind)
-        for name, value in vars(thing).items():
-            twin.__dict__[name] = _copied(value, known)
+        for name in vars(thing) if hasattr(thing, "__dict__") else kind.__slots__:
+            setattr(twin, name, _copied(getattr(thing, name), known))
     return known[id(thing)]
 
 
@@ -125,11 +129,12 @@ def _pod(pod: FakePod, now: float, term: int) -> tuple[Any, ...]:
         *(worker.run_id, worker.staged_run_id, worker.staged_weights, worker.start_digest),
         *(_ago(worker.started_at, now), _ago(worker.lease_until, now), _ago(worker.paused_at, now)),
         *(max(0.0, round(worker.stubborn_until - now, 1)), _ago(worker.not_idle_since, now)),
-        *(worker.loaded_since_pause, worker.hung, worker.lie, worker.slow_seconds),
+        *(worker.loaded_since_pause, worker.hung, worker.slow_seconds),
+        *(worker.ignores, worker.refuses, worker.resets, worker.claims, worker.probed),
         *(tuple(_note(n, now) for n in worker.refused_stages), _note(worker.load_failure, now)),
         (worker.epoch.term - term, worker.epoch.sequence) if worker.epoch else None,
         *(frozenset(s) for s in (worker.bad_sources, worker.breaking_versions)),
-        tuple((t.action.work, t.step, _ago(t.ends_at, now)) for t in tickets if t),
+        tuple((t.work, t.step, _ago(t.ends_at, now)) for t in tickets if t),
         worker.probe.version if worker.probe else None,
     )
 
@@ -152,9 +157,16 @@ def _leader(leader: Leader, now: float) -> tuple[Any, ...]:
         *(leader.written.get("fleet") == leader.fleet, tuple(flights), tuple(heard)),
         tuple((uid, _ago(t, now)) for uid, t in leader.silent_since.items()),
         frozenset(leader.may_open),
-        tuple((uid, work, _ago(t, now)) for uid, (work, t) in leader.refused.items()),
+        tuple((uid, _calls(record, now)) for uid, record in leader.calls.items()),
         tuple(_what(action) for action in leader.todo),
     )
+
+
+def _calls(record: CallRecord, now: float) -> tuple[Any, ...]:
+    """The calls that a leader repeats late, or knows to be ignored."""
+    attempts = record._attempts._known.items()
+    late = ((w, a.count, a.shown, _ago(a.last_at, now)) for w, a in attempts if not a.is_over(now))
+    return (*late, *((u.work, u.outcome, u.lasts) for u in record.unheeded(now)))
 
 
 def _watched(leader: Leader, uid: str, status: WeightsStatus) -> float | None:

@@ -200,10 +200,10 @@ def a_canary_rollout_that_is_suspended_in_a_pause() -> Chronicle:
     ahead, behind = its.fleet.pod(1), its.fleet.pod(2)
     its.fleet.publish("2")
     its.until(lambda: behind.worker.phase is Phase.PAUSED)
-    behind.worker.lie = "unmoved"
+    its.fleet.reject(behind, "load")
     its.until(lambda: ahead.worker.label == "2")
     its.go(1)
-    behind.worker.lie = ""
+    its.fleet.obey(behind)
     its.fleet.hang(ahead)
     its.fleet.odd_versions.add("3")
     its.fleet.publish("3")

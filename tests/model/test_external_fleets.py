@@ -7,7 +7,6 @@ from tests.model.fake_worker import FakeWorker
 from tests.model.simulator import Simulation
 
 from fleet_operator.api.conditions import ConditionReason
-from fleet_worker.protocol import Phase
 
 
 def look(fleet: Simulation, times: int = 30) -> None:
@@ -64,8 +63,7 @@ def test_a_new_worker_is_updated_to_what_the_others_serve(fleet):
 
 def test_while_the_trainer_holds_workers_nothing_is_done(fleet):
     for worker in fleet.workers.values():
-        worker.phase, worker.paused_at = Phase.PAUSED, fleet.now
-        worker.lease_until, worker.renewed_at = fleet.now + 1000, fleet.now
+        worker.hold(1000, holder="trainer")
     update(fleet.workers["uid-1"], "1")
     look(fleet, times=20)
 

@@ -6,8 +6,7 @@ import pytest
 from tests.model.promises import PromiseBroken
 from tests.model.simulator import Simulation
 
-from fleet_operator.core.actions import Fence, Load
-from fleet_worker.protocol import Epoch, Phase
+from fleet_worker.protocol import Epoch, FenceRequest, LoadRequest, Phase
 
 FOREVER_SECONDS = 10_000.0
 
@@ -23,16 +22,13 @@ def fenced_while_paused(fleet: Simulation, *, careless: bool) -> Epoch:
     fleet.cling(pod, FOREVER_SECONDS)
     assert worker.epoch is not None
     epoch = Epoch(term=worker.epoch.term + 1, sequence=0)
-    worker.take(Fence(pod_uid=worker.uid, pod_name=pod.name, reason="a test"), epoch, fleet.now)
+    worker.take(FenceRequest(reason="a test", epoch=epoch), fleet.now)
     return epoch
 
 
 def load(fleet: Simulation, epoch: Epoch) -> None:
     (worker,) = fleet.workers.values()
-    action = Load(
-        pod_uid=worker.uid, pod_name=worker.name, reason="a test", version="2", timeout_seconds=60
-    )
-    worker.take(action, epoch, fleet.now)
+    worker.take(LoadRequest(version="2", epoch=epoch), fleet.now)
 
 
 def test_the_first_promise_catches_workers_that_loaded_under_requests_they_could_not_end() -> None:
@@ -74,11 +70,8 @@ def test_a_fleet_converges_though_a_worker_could_not_end_its_requests(
     fleet.settle()
     pod = fleet.pod(1)
     fleet.cling(pod, seconds)
-    pod.worker.take(
-        Fence(pod_uid=pod.uid, pod_name=pod.name, reason="a test"),
-        pod.worker.epoch or Epoch(term=0, sequence=0),
-        fleet.now,
-    )
+    epoch = pod.worker.epoch or Epoch(term=0, sequence=0)
+    pod.worker.take(FenceRequest(reason="a test", epoch=epoch), fleet.now)
     fleet.publish("2")
     fleet.look(200)
 
@@ -92,11 +85,8 @@ def test_a_worker_of_an_earlier_release_that_is_half_closed_is_closed_and_admitt
     pod = fleet.pod(0)
     pod.worker.careless = True
     fleet.cling(pod, 10.0)
-    pod.worker.take(
-        Fence(pod_uid=pod.uid, pod_name=pod.name, reason="a test"),
-        pod.worker.epoch or Epoch(term=0, sequence=0),
-        fleet.now,
-    )
+    epoch = pod.worker.epoch or Epoch(term=0, sequence=0)
+    pod.worker.take(FenceRequest(reason="a test", epoch=epoch), fleet.now)
     assert (pod.worker.phase, pod.worker.admitted) == (Phase.SERVING, False)
     fleet.look(60)
 

@@ -13,7 +13,9 @@ import os
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.model.fake_worker import ALL
 from tests.model.faults import Faults
+from tests.model.random_actions import KINDS
 from tests.model.random_history import STRATEGIES, UPDATES
 from tests.model.simulator import NODES, Simulation
 
@@ -140,10 +142,24 @@ class FleetMachine(RuleBasedStateMachine):
             else:
                 self.fleet.spoil(version, pod)
 
-    @rule(ordinal=ORDINALS, lie=st.sampled_from(["", "unmoved", "claims"]))
-    def a_worker_lies(self, ordinal, lie):
+    @rule(
+        ordinal=ORDINALS,
+        lie=st.sampled_from(["obeys", "ignores", "claims", "refuses", "resets"]),
+        kind=st.sampled_from([*KINDS, ALL]),
+    )
+    def a_worker_does_not_follow_calls(self, ordinal, lie, kind):
         for pod in self._pods(ordinal):
-            pod.worker.lie, pod.suspect = lie, True
+            match lie:
+                case "obeys":
+                    self.fleet.obey(pod)
+                case "ignores":
+                    self.fleet.ignore(pod, kind)
+                case "claims":
+                    self.fleet.ignore(pod, "load", "apply", claims=True)
+                case "refuses":
+                    self.fleet.reject(pod, kind)
+                case _:
+                    self.fleet.reset(pod, kind)
 
     @rule(ordinal=ORDINALS, action=st.sampled_from(["evicted", "deleted", "orphaned", "crashing"]))
     def a_pod_is_lost(self, ordinal, action):

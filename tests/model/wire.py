@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING
 
 from tests.model.leader import Flight, Leader
 
-from fleet_operator.core.actions import Admit, Apply, Load, Resume, Stage, WorkerCall
+from fleet_operator.core.actions import (
+    Admit,
+    Apply,
+    Load,
+    LoraCall,
+    Resume,
+    Stage,
+    WorkerCall,
+)
 from fleet_operator.core.answers import problem_of_answer
 from fleet_worker.admin.addressing import check_pod
 from fleet_worker.errors import Refusal
-from fleet_worker.protocol import Phase, Reason, Source
+from fleet_worker.protocol import ApplyRequest, Phase, Reason, Source
 
 if TYPE_CHECKING:
     from tests.model.fake_pods import FakePod
@@ -72,6 +80,7 @@ class Wire:
         sim.promises.readers.note_sent(leader, call)
         call.to_request(leader.epoch)  # raises if the call does not fit into the protocol
         if sim.happens(sim.faults.call_lost):
+            leader.note_call(uid, call, sim.now)
             leader.miss(uid, sim.now)
             leader.lose(uid, call, leader.epoch)
             return
@@ -90,7 +99,7 @@ class Wire:
             given_up_at=sim.now + (patience if lost else _patience_seconds(call)),
             restarts=pod.worker.restarts if pod is not None else 0,
         )
-        leader.flights[uid] = flight
+        leader.begin_flight(uid, flight)
         sim.promises.readers.note_flight(leader, flight)
         self._move(leader, uid, flight)
 
@@ -127,11 +136,11 @@ class Wire:
     def swaps_under_way(self) -> bool:
         """Whether some worker swaps by itself, or will."""
         sim = self.simulation
-        works = (p.worker.work for p in sim.pods.values())
-        calls = [f.action for f in self._flights()] + [w.action for w in works if w]
-        waiting = [t.action for p in sim.pods.values() for t in p.worker.waiting]
+        workers = [p.worker for p in sim.pods.values()]
+        taken = [t.request for w in workers for t in (w.work, *w.waiting) if t is not None]
+        sent = [f.action for f in self._flights()]
         todo = [a for former in sim.former_leaders for a in former.todo]
-        return any(isinstance(a, Apply) for a in (*calls, *waiting, *todo))
+        return any(isinstance(a, Apply | ApplyRequest) for a in (*taken, *sent, *todo))
 
     def next_times(self) -> list[float]:
         """When something will happen on the wire."""
@@ -169,10 +178,12 @@ class Wire:
         if pod is None or not self._reaches(pod) or _refusal(pod, uid) is not None:
             return False
         sim.promises.note_taken(pod, flight)
-        if pod.worker.restarts != flight.restarts:
+        if pod.worker.restarts != flight.restarts or flight.is_reset(pod.worker):
             return False
         sim.promises.availability.note_call(pod, flight)
-        flight.ticket = pod.worker.take(flight.action, flight.epoch, sim.now)
+        call = flight.action
+        adapter = call.adapter if isinstance(call, LoraCall) else ""
+        flight.ticket = pod.worker.take(call.to_request(flight.epoch), sim.now, adapter=adapter)
         return True
 
     def _answer(self, leader: Leader, flight: Flight, pod: FakePod) -> None:
@@ -184,7 +195,7 @@ class Wire:
             sim.fail(0, "the only leader was refused as old")
         flight.state = worker.state(sim.now)
         loads = isinstance(flight.action, Load) and not flight.ticket.reason
-        if worker.lie == "claims" and loads and worker.staged_source:
+        if worker.claims and worker.lies_about("load") and loads and worker.staged_source:
             source = Source(path=worker.staged_source)
             named = {"version": flight.action.version, "run_id": flight.action.run_id}
             claimed = named | {"digest": flight.action.digest, "source": source, "staged": None}

@@ -9,9 +9,9 @@ fleet.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
 from fleet_operator.api.fleet import FleetSpec, Rollout
@@ -24,7 +24,7 @@ from fleet_operator.api.weights import (
     WeightsSpec,
     WeightsStatus,
 )
-from fleet_operator.core.actions import WorkerAction
+from fleet_operator.core.actions import WorkerAction, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.manifests import overlay, pods, revisions
 from fleet_operator.core.manifests.templates import RecordedTemplate
@@ -32,6 +32,7 @@ from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pod_waits import PodWait
 from fleet_operator.core.strategies.base import RolloutView
 from fleet_operator.core.work import Compared, Work
+from fleet_operator.core.worker_calls import LEASE_SECONDS
 from fleet_operator.core.worker_view import PodView, Standing, WorkerView
 from fleet_worker.lifecycle.refused_stages import with_refusal
 from fleet_worker.protocol import (
@@ -479,6 +480,30 @@ def work(text: str) -> Work:
         return Work(kind, adapter=names[0])
     version = names[-1] if names else None
     return Work(kind, version, adapter=names[0] if len(names) > 1 else None)
+
+
+def call_for(asked: Work | str, uid: str = "") -> WorkerCall:
+    """A call for a work, as `work` reads it, or for its text. `uid`: of its pod, by default of worker 0."""
+    wanted = work(asked) if isinstance(asked, str) else asked
+    kind = next(k for k in get_args(WorkerCall) if k.kind == wanted.kind)
+    given: dict[str, Any] = {
+        "pod_uid": uid or make_worker().pod_view().uid,
+        "pod_name": "policy-0",
+        "reason": "a test",
+        "version": wanted.version or "",
+        "run_id": wanted.run_id,
+        "adapter": wanted.adapter,
+        "source": WeightSource(path=path_of(wanted.version or "")),
+        "timeout_seconds": 600.0,
+        "mode": PauseMode.KEEP,
+        "drain_timeout_seconds": 0.0,
+        "lease_seconds": LEASE_SECONDS,
+        "prompts": ("a prompt",),
+        "max_tokens": 8,
+        "compare_with": "base",
+    }
+    made: WorkerCall = kind(**{f.name: given[f.name] for f in fields(kind) if f.name in given})
+    return made
 
 
 def texts_of(actions: Iterable[Any]) -> list[str]:

@@ -22,12 +22,13 @@ from typing import Any, Self
 from unittest import mock
 from urllib.parse import urlsplit
 
+from tests.model.fake_state import kind_of
 from tests.model.fake_worker import FakeWorker
 from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.virtual_time import now
 
 from fleet_operator.api import names
-from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.actions import LoraCall, WorkerCall
 from fleet_operator.ports import Addressee, Json, WorkerAnswer
 from fleet_operator.runtime import reconcile
 from fleet_operator.runtime.lease import Lease
@@ -117,7 +118,11 @@ class FakeWorkers:
 
     @staticmethod
     async def _take(worker: FakeWorker, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
-        ticket, restarts = worker.take(action, epoch, now()), worker.restarts
+        if kind_of(action.to_request(epoch)) in worker.resets:
+            return WorkerAnswer(silent=True, message="connection reset")
+        adapter = action.adapter if isinstance(action, LoraCall) else ""
+        ticket = worker.take(action.to_request(epoch), now(), adapter=adapter)
+        restarts = worker.restarts
         while not ticket.done:
             await asyncio.sleep(0.01)
             worker.tick(now())

@@ -146,6 +146,9 @@ class ConditionReason(StrEnum):
     WORKERS_FAILING = "WorkersFailing"
     """Worker pods cannot start, do not end, or have waited for a node, their volumes or an image for
     longer than `spec.progressDeadlineSeconds`."""
+    CALL_WITHOUT_EFFECT = "CallWithoutEffect"
+    """A worker answers reads, and does not follow a call: it answers with success and does nothing, keeps
+    refusing, or gives no answer."""
     EPOCH_EXHAUSTED = "EpochExhausted"
     """A worker has accepted an epoch far beyond the leader's, and refuses every call of an
     operator."""
@@ -176,6 +179,9 @@ class ConditionReason(StrEnum):
     CRD_OUTDATED = "CRDOutdated"
     """The CRDs of the cluster are of another release, and do not permit all that the operator writes into
     statuses. It writes the rest."""
+    WRITE_WITHOUT_EFFECT = "WriteWithoutEffect"
+    """The API server accepts a write of the operator, and an admission webhook or another controller
+    changes the object back."""
     READ_REFUSED = "ReadRefused"
     """The API server refuses to list or watch objects that the operator follows, so its view may be
     outdated."""

@@ -32,6 +32,7 @@ from fleet_operator.core.problems import (
 )
 from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout
 from fleet_operator.core.steering import not_steering
+from fleet_operator.core.unheeded_calls import problems_of_calls
 from fleet_operator.core.unreadable import (
     problems_of,
     problems_of_weights,
@@ -143,12 +144,19 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
         w.uid: _weights_status(parts, observed, w, plans, planned, seen, now)
         for w in observed.weights
     }
-    problems = (*(d.problem() for d in parts.defects), *problems_of(observed), *observed.problems)
+    worker_calls = called_only_by(going, pods.calls, calls)
+    ignored = parts.run(
+        "the report on calls",
+        lambda: problems_of_calls(observed.workers, worker_calls),
+        lambda: (),
+    )
+    known = (*problems_of(observed), *ignored, *observed.problems)
+    problems = (*(d.problem() for d in parts.defects), *known)
     return Decision(
         rollout=rollout,
         lora_plans=plans,
         pods=pods,
-        worker_calls=called_only_by(going, pods.calls, calls),
+        worker_calls=worker_calls,
         pod_actions=(*_without_drains_of(expelled, pods), *expelled),
         fleet=with_problems(
             fleet, observed.status.conditions, problems, generation=observed.generation, now=now
@@ -157,7 +165,7 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
             w.uid: with_problems(
                 weights[w.uid],
                 w.status.conditions,
-                [*problems_of_weights(w), *(t for t in problems if t.concerns_weights)],
+                [*problems_of_weights(w), *(t for t in problems if t.concerns(w.spec.adapter))],
                 generation=w.generation,
                 now=now,
             )

@@ -79,7 +79,7 @@ class Facts:
         silent: the worker does not answer.
         paused_unchanged: the worker is paused and has loaded nothing since. When its lease ends, it
             generates again; a worker that has loaded other weights closes its latch.
-        refuses: the worker reports a failure with some weights.
+        refuses: the worker reports a failure with some weights, or ignores calls to take them.
         other_protocol: the worker's protocol version differs from the operator's.
         may_open: an admission is in flight, or one that got no answer may arrive late.
         busy: the worker reports an operation, or a call to it is in flight.
@@ -160,8 +160,9 @@ def facts_in(
     *,
     silent: bool,
     may_open: bool,
+    ignores: bool = False,
 ) -> Facts:
-    """Returns the facts of a worker. `state`: its last answer, if there is one."""
+    """Returns the facts of a worker. `state`: its last answer. `ignores`: it ignores calls to take weights."""
     if state is None:
         unknown = (None, False, None, None, None, None, None)
         return _facts_of(standing, pod, call, silent, may_open, *unknown, *(False,) * 6)
@@ -182,7 +183,7 @@ def facts_in(
         _operation_of(state.phase, work),
         # Timings begin again with every pause.
         state.phase is Phase.PAUSED and (timings is None or timings.load_seconds is None),
-        bool(state.stage_failure or state.load_failure or state.earlier_stage_failures),
+        bool(ignores or state.stage_failure or state.load_failure or state.earlier_stage_failures),
         bool(state.adapters),
         state.effect is not None,
         bool(state.remarks),

@@ -14,7 +14,7 @@ from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts
 from fleet_operator.core.messages import why
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.core.worker_failures import is_about
+from fleet_operator.core.worker_failures import ignored_calls, is_about
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 from fleet_worker.protocol import Failure, Phase
 
@@ -101,7 +101,8 @@ def _cause_in_pod(worker: WorkerView) -> tuple[str, str] | None:
 def _failure(worker: WorkerView) -> Failure | None:
     if worker.state is None:
         return None
-    return worker.state.load_failure or worker.state.stage_failure
+    reported = worker.state.load_failure or worker.state.stage_failure
+    return reported or next(iter(ignored_calls(worker)), None)
 
 
 def _is_closed(worker: WorkerView) -> bool:

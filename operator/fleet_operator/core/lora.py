@@ -204,7 +204,11 @@ def _seen_as(worker: WorkerView, name: str) -> WorkerView:
         "timings": None,
         "remarks": (),
     }
-    return replace(worker, state=worker.state.model_copy(update=projected))
+    return replace(
+        worker,
+        state=worker.state.model_copy(update=projected),
+        unheeded=tuple(u.of_base() for u in worker.unheeded if u.work.adapter == name),
+    )
 
 
 def _next_call(

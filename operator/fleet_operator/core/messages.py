@@ -17,6 +17,7 @@ from fleet_worker.protocol import Reason
 
 _NAMED_AT_MOST = 3
 _REFUSALS = frozenset(reason.value for reason in ConditionReason)
+CHECK_WORKERS = "Check the image of these workers, and what else may answer at their admin ports,"
 
 
 def problem_of(
@@ -32,7 +33,9 @@ def problem_of(
     if reason is ConditionReason.VERSION_REUSED:
         return RolloutProblem(reason=reason, message=_rewritten(failed, goal), halt=halt)
     remedy = (
-        "The version is abandoned: publish another version."
+        f"{CHECK_WORKERS} and delete these pods."
+        if reason is ConditionReason.CALL_WITHOUT_EFFECT
+        else "The version is abandoned: publish another version."
         if halt
         else f"The operator retries every {worker_failures.RETRY_SECONDS:.0f} s; repair the source or "
         "publish another version."
@@ -124,6 +127,8 @@ def _problem_of_some(failed: Sequence[WorkerView], goal: Checkpoint, what: str) 
         "The operator keeps trying; repair the source, publish another version, or raise "
         "rollout.timeouts."
         if reason is ConditionReason.DEADLINE_EXCEEDED
+        else f"{CHECK_WORKERS} and delete these pods."
+        if reason is ConditionReason.CALL_WITHOUT_EFFECT
         else f"The operator retries every {worker_failures.RETRY_SECONDS:.0f} s; repair the source or "
         "publish another version."
     )
@@ -190,6 +195,8 @@ def _reason(failed: Sequence[WorkerView], goal: Checkpoint, phase: RolloutPhase)
     if not failures:
         return ConditionReason.DEADLINE_EXCEEDED
     reasons = {f.reason for f in failures}
+    if reasons == {worker_failures.NO_EFFECT}:
+        return ConditionReason.CALL_WITHOUT_EFFECT
     if Reason.VERSION_REUSED in reasons or (goal.pinned and Reason.DIGEST_MISMATCH in reasons):
         return ConditionReason.VERSION_REUSED
     first = failures[0].reason

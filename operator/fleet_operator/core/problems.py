@@ -43,6 +43,7 @@ class Problem:
         part: the part that failed, such as `Service policy`; its next success ends the problem.
         leaves_ready: the spec is in effect nevertheless, as when an Event cannot be posted.
         concerns_weights: the WeightVersions of the fleet report it, too.
+        adapter: only those of this adapter, or of the base weights (empty); all if it is None.
     """
 
     part: str
@@ -50,6 +51,11 @@ class Problem:
     message: str
     leaves_ready: bool = False
     concerns_weights: bool = False
+    adapter: str | None = None
+
+    def concerns(self, adapter: str) -> bool:
+        """Whether the WeightVersion of an adapter, or of the base weights (empty), reports it."""
+        return self.concerns_weights and self.adapter in {None, adapter}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import Literal, NamedTuple
 
 from fleet_operator.core.identity import label
@@ -50,6 +51,48 @@ class Work(NamedTuple):
     def __str__(self) -> str:
         weights = None if self.version is None else label(self.version, self.run_id)
         return " ".join(part for part in (self.kind, self.adapter, weights) if part)
+
+
+_TAKES_WEIGHTS = frozenset({"stage", "load", "apply", "adapter", "stage-adapter"})
+
+
+class Outcome(Enum):
+    """Why a call to a worker is needed again."""
+
+    NO_EFFECT = auto()
+    """It was answered with success, and the worker's state does not show its effect."""
+    REVERTED = auto()
+    """Its effect was there, and did not last."""
+    REFUSED = auto()
+    """The worker refused it, and its state does not report that."""
+    UNANSWERED = auto()
+    """It got no answer, from a worker that answers reads."""
+
+
+class Unheeded(NamedTuple):
+    """A call that a worker has not followed, although it may have answered it with success.
+
+    Fields:
+        work: the work that the call asks for.
+        why: in words: what the state lacks, or the answer. Without running clocks.
+        seconds: how long ago the last such call ended.
+        lasts: several such calls have been sent for longer than a passing trouble lasts.
+    """
+
+    work: Work
+    outcome: Outcome
+    why: str
+    seconds: float
+    lasts: bool
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it counts as a refusal of the weights, or of the adapter's version, that it names."""
+        return self.outcome is Outcome.NO_EFFECT and self.work.kind in _TAKES_WEIGHTS
+
+    def of_base(self) -> Unheeded:
+        """Returns the same with an adapter's version in the place of the base weights'."""
+        return self._replace(work=self.work._replace(adapter=None))
 
 
 class Compared(NamedTuple):

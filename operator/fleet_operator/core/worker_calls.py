@@ -136,8 +136,10 @@ def _opens(kind: type[_O], worker: WorkerView, reason: str) -> _O:
 
 
 def take_out_of_service(worker: WorkerView, *, reason: str) -> Fence | Quarantine:
-    """Takes a worker out of service: with a fence, or with a quarantine if the worker is silent."""
-    if worker.standing is Standing.UNKNOWN:
+    """Takes a worker out of service: with a fence, or with a quarantine if the worker is silent or ignores
+    fences.
+    """
+    if worker.standing is Standing.UNKNOWN or worker.ignores_fences:
         return Quarantine(pod_name=worker.pod.name, pod_uid=worker.pod.uid, reason=reason)
     return fence_now(worker, reason=reason)
 
@@ -170,7 +172,7 @@ def drain_out_of_service(
     """Takes a worker out of service after its requests have ended, if it generates now. Requests that
     a pause holds cannot end; a fence with a drain timeout would be refused.
     """
-    if worker.standing is Standing.OPEN:
+    if worker.standing is Standing.OPEN and not worker.ignores_fences:
         return fence_after_drain(worker, settings, reason=reason)
     return take_out_of_service(worker, reason=reason)
 

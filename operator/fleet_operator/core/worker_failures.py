@@ -1,4 +1,7 @@
-"""Reads from the failures that a worker reports why it cannot take weights, and when to call it again."""
+"""Reads from the failures that a worker reports why it cannot take weights, and when to call it again.
+
+A call to take weights that was answered with success, and had no effect, counts like a refusal.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ LONGEST_RETRY_SECONDS = 300.0
 """Upper limit for the wait that a worker asks for."""
 WAIT_SECONDS = 1.0
 """Wait after a temporary failure before the next attempt."""
+NO_EFFECT = "CallWithoutEffect"
+"""The reason of a failure that no worker reports: a call had no effect."""
 ROUNDING_SECONDS = 0.001
 """An answer belongs to an attempt that began at the same moment."""
 _TEMPORARY = frozenset({Reason.SOURCE_NOT_READY, Reason.NO_ADAPTER_SLOT})
@@ -44,9 +49,27 @@ def last_failure(worker: WorkerView, weights: Named) -> Failure | None:
     state = worker.state
     if state is None or not worker.facts.refuses:
         return None
-    known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
+    known = (
+        *(state.load_failure, state.stage_failure, *state.earlier_stage_failures),
+        *ignored_calls(worker),
+    )
     said = [f for f in known if f is not None and is_about(f, weights)]
     return min(said, key=lambda f: f.age_seconds, default=None)
+
+
+def ignored_calls(worker: WorkerView) -> list[Failure]:
+    """Returns the calls to take base weights that this worker answered with success and did not follow."""
+    return [
+        Failure(
+            version=u.work.version,
+            run_id=u.work.run_id,
+            reason=NO_EFFECT,
+            message=f"it answers {u.work.kind} with success, and {u.why}",
+            age_seconds=max(u.seconds - worker.state_age_seconds, 0.0),
+        )
+        for u in worker.unheeded
+        if u.is_failure and u.work.adapter is None
+    ]
 
 
 def is_about(failure: Failure, weights: Named) -> bool:

@@ -14,12 +14,13 @@ from fleet_operator.core.facts import (
 )
 from fleet_operator.core.identity import Named, WeightsId
 from fleet_operator.core.pod_waits import Awaited, PodWait
-from fleet_operator.core.work import Compared, Work, WorkKind
+from fleet_operator.core.work import Compared, Outcome, Unheeded, Work, WorkKind
 from fleet_worker.protocol import Phase, WorkerState
 
 _CLOSED = frozenset({Phase.STARTING, Phase.JOINING, Phase.BROKEN, Phase.DRAINING})
 ENDED_PHASES = frozenset({"Failed", "Succeeded"})
 """Phases of a pod whose containers will not start again."""
+_CONTRADICTS = frozenset({Outcome.NO_EFFECT, Outcome.REVERTED})
 PROBE_SECONDS = 10.0
 """The kubelet's readiness probe notices a change of a worker within this time."""
 
@@ -108,6 +109,7 @@ class WorkerView:
         lost_calls: the same of calls that got no answer, until the worker has answered again: the last
             call of each kind, and of each adapter.
         compared: the last comparison of the files of base weights, and of each adapter.
+        unheeded: calls that it has not followed.
         may_open: an admission is in flight, or one that got no answer may arrive late.
     """
 
@@ -119,6 +121,7 @@ class WorkerView:
     call: Work | None = None
     lost_calls: tuple[Work, ...] = ()
     compared: tuple[Compared, ...] = ()
+    unheeded: tuple[Unheeded, ...] = ()
     may_open: bool = False
     standing: Standing = field(init=False, compare=False, repr=False)
     """The effect that it can have on clients right now; in case of doubt the riskier one."""
@@ -137,6 +140,7 @@ class WorkerView:
             self.call,
             silent=self.silent_seconds > 0,
             may_open=self.may_open,
+            ignores=any(u.is_failure and u.work.adapter is None for u in self.unheeded),
         )
         object.__setattr__(self, "facts", facts)
         object.__setattr__(self, "loaded", facts.loaded)
@@ -247,6 +251,13 @@ class WorkerView:
     def is_called_to(self, kind: WorkKind) -> bool:
         """Whether a call for this kind of work is in flight to it."""
         return self.facts.is_called_to(kind)
+
+    @property
+    def ignores_fences(self) -> bool:
+        """Whether a fence does not close its latch, so that only its pod can take it out of service."""
+        return any(
+            u.work.kind == "fence" and (u.lasts or u.outcome in _CONTRADICTS) for u in self.unheeded
+        )
 
     def seconds_at(self, kind: WorkKind, weights: Named) -> float | None:
         """Returns how long this kind of operation with these weights has run; None if the worker does

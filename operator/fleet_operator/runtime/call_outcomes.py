@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from fleet_operator.core.actions import LoraCall, WorkerCall
 from fleet_operator.ports import WorkerAnswer
@@ -15,20 +16,33 @@ from fleet_worker.protocol import Reason
 logger = logging.getLogger(__name__)
 
 
-def note_outcome(
-    metrics: Metrics,
-    key: FleetKey,
-    trace: CallTrace | None,
-    action: WorkerCall,
-    answer: WorkerAnswer,
-    seconds: float,
-) -> None:
-    """Count, trace and log the outcome of a call, which took `seconds`. `trace`: None without one."""
-    outcome = _outcome(answer)
+DONE = "done"
+NO_EFFECT = "NoEffect"
+"""The outcomes of calls that were answered with success."""
+
+
+class CallEnd(NamedTuple):
+    """The end of a call.
+
+    Fields:
+        missing: the effect that an answer with success does not show; empty if it does.
+        seconds: how long the call took.
+    """
+
+    call: WorkerCall
+    answer: WorkerAnswer
+    missing: str
+    seconds: float
+
+
+def note_outcome(metrics: Metrics, key: FleetKey, trace: CallTrace | None, end: CallEnd) -> None:
+    """Count, trace and log the end of a call. `trace`: None without one."""
+    action, answer, missing, seconds = end
+    outcome = NO_EFFECT if missing else _outcome(answer)
     metrics.count_call(action.kind, outcome, seconds)
     if trace is not None:
         trace.ended(action, outcome, seconds)
-    level = logging.DEBUG if outcome == "done" else logging.WARNING
+    level = logging.DEBUG if outcome == DONE else logging.WARNING
     if logger.isEnabledFor(level):
         logger.log(
             level,
@@ -46,7 +60,7 @@ def note_outcome(
                 adapter=action.adapter if isinstance(action, LoraCall) else None,
                 outcome=outcome,
                 reason=action.reason,
-                message_of_worker=answer.message,
+                message_of_worker=missing or answer.message,
                 seconds=round(seconds, 3),
             ),
         )
@@ -57,5 +71,5 @@ def _outcome(answer: WorkerAnswer) -> str:
     if answer.silent:
         return SILENT
     if answer.reason is None:
-        return "done"
+        return DONE
     return answer.reason.value if isinstance(answer.reason, Reason) else "other"

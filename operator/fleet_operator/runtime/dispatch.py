@@ -19,7 +19,7 @@ from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.ports import Addressee, WorkerAnswer, Workers
 from fleet_operator.runtime.call_defects import CallDefects
-from fleet_operator.runtime.call_outcomes import note_outcome
+from fleet_operator.runtime.call_outcomes import CallEnd, note_outcome
 from fleet_operator.runtime.in_flight import ConcurrencyLimit, RequestBatch, RequestInFlight
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pod_informer import FleetKey
@@ -35,8 +35,6 @@ SENT_AT_ONCE = 500
 200 prolonged barriers of 256 workers."""
 ANSWER_WAIT_SECONDS = 0.25
 """How long a reconcile waits for answers. Small models swap in less."""
-REFUSED_SECONDS = 1.0
-"""A refused call is not repeated within this time."""
 FOLD_SECONDS = 0.02
 """Ends of background calls within this time lead to one reconcile."""
 FOLD_SECONDS_EACH = 0.0002
@@ -125,8 +123,8 @@ class Dispatcher:
     ) -> Sent:
         """Send calls to workers. Waits up to `ANSWER_WAIT_SECONDS` for the outcomes.
 
-        A call in flight is not sent again, and a refused one not at once. A fleet gets no calls after
-        `StaleEpoch` until the Lease was read.
+        A call in flight is not sent again, and one whose effect was not seen only after a wait
+        (`CallRecord`). A fleet gets no calls after `StaleEpoch` until the Lease was read.
 
         `actions`: all calls of the decision. `pods`: all workers of the fleet by uid.
         """
@@ -135,14 +133,14 @@ class Dispatcher:
             return Sent.NOTHING
         left, sent = self._calls_left, Sent.NOTHING
         called = RequestBatch(partial(self._ended, caller.key, left))
-        refused_since = _now() - REFUSED_SECONDS
+        now = _now()
         for number, action in enumerate(actions):
             if number and number % SENT_AT_ONCE == 0:
                 await asyncio.sleep(0)
             work, uid = action.work, action.pod_uid
             if self._worker_cache.call_in_flight(uid) == work:
                 continue
-            if self._worker_cache.was_refused(uid, work, since=refused_since):
+            if self._worker_cache.must_wait(uid, work, now):
                 continue
             sent = Sent.ENDED
             self._call(caller, work, action, pods[uid], called)
@@ -220,7 +218,7 @@ class Dispatcher:
         worker = caller.addressee(pod, instance=self._worker_cache.instance(pod.uid))
         send = partial(self._workers.call, worker, action, caller.epoch)
         now = _now()
-        ended = partial(self._call_ended, caller, work, action, pod, called, now)
+        ended = partial(self._call_ended, caller, action, pod, called, now)
         failed = partial(self._has_failed, caller.key, action.kind)
         limit = None if action.lasts else self._call_limit
         flight = RequestInFlight(caller.key, send, ended, self._flights, limit, failed=failed)
@@ -231,7 +229,6 @@ class Dispatcher:
     def _call_ended(
         self,
         caller: Caller,
-        work: Work,
         action: WorkerCall,
         pod: PodView,
         called: RequestBatch,
@@ -240,11 +237,11 @@ class Dispatcher:
     ) -> None:
         try:
             now = _now()
-            self._worker_cache.end_call(action.pod_uid, work, answer or _CALL_CANCELLED, now)
+            missing = self._worker_cache.end_call(action, answer or _CALL_CANCELLED, now)
             if answer is not None:
                 self._defects.end(caller.key, action.kind)
-                seconds = now - began_at
-                note_outcome(self._metrics, caller.key, caller.trace, action, answer, seconds)
+                end = CallEnd(action, answer, missing, now - began_at)
+                note_outcome(self._metrics, caller.key, caller.trace, end)
                 self._pass_on(caller, pod, answer)
         finally:
             called.end()

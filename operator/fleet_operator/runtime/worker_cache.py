@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fleet_operator.byte_budget import ByteBudget
+from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.admissions import may_open_late
 from fleet_operator.core.work import COMPARISONS, Compared, Work
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_operator.ports import WorkerAnswer
+from fleet_operator.runtime.call_record import CallRecord
 from fleet_operator.runtime.worker_states import ages, steady, weights_of
 from fleet_worker.protocol import Epoch, Reason, WorkerState
 
@@ -67,7 +69,7 @@ class _Entry:
     called_at: float = 0
     changed_at: float = 0
     """When the read or call began whose answer first named the weights of the state."""
-    refused: Work | None = None
+    calls: CallRecord = field(default_factory=CallRecord)
     ready: bool = False
     stale: bool = True
     unanswered: bool = False
@@ -95,6 +97,7 @@ class WorkerCache:
         silent = 0.0
         if entry.silent_since is not None:
             silent = max(now - entry.silent_since, _SHORTEST_SILENCE_SECONDS)
+        unheeded = entry.calls.unheeded(now)
         view = WorkerView(
             pod=pod,
             state=entry.state,
@@ -104,9 +107,10 @@ class WorkerCache:
             call=entry.call,
             lost_calls=tuple(entry.lost_calls.values()),
             compared=_comparisons(entry, now) if entry.compared else (),
+            unheeded=unheeded,
             may_open=entry.may_open or (entry.call is not None and entry.call.kind == "admit"),
         )
-        entry.view = None if is_ageing or silent or entry.compared else view
+        entry.view = None if is_ageing or silent or entry.compared or unheeded else view
         return view
 
     def is_unknown(self, pod: PodView) -> bool:
@@ -181,10 +185,10 @@ class WorkerCache:
         entry = self._entries.get(uid)
         return entry.call if entry else None
 
-    def was_refused(self, uid: str, work: Work, *, since: float) -> bool:
-        """Whether the worker's last call was this one, and was refused since then."""
+    def must_wait(self, uid: str, work: Work, now: float) -> bool:
+        """Whether it is too early to repeat a call for this work: its effect was not seen, or did not last."""
         entry = self._entries.get(uid)
-        return entry is not None and entry.refused == work and entry.called_at > since
+        return entry is not None and entry.calls.wait_seconds(work, now) > 0
 
     def begin_call(
         self, uid: str, work: Work, flight: Cancellable, now: float, *, epoch: Epoch
@@ -196,16 +200,18 @@ class WorkerCache:
             _lose(entry, entry.call)
         entry.call, entry.flight, entry.view = work, flight, None
         entry.call_began_at, entry.epoch = now, epoch
+        entry.calls.begin(work, now)
         if before is not None:
             before.cancel()
 
-    def end_call(self, uid: str, work: Work, answer: WorkerAnswer, now: float) -> None:
-        """Note the outcome of a call."""
+    def end_call(self, call: WorkerCall, answer: WorkerAnswer, now: float) -> str:
+        """Note the outcome of a call. Returns: the effect that an answer with success does not show."""
+        uid, work = call.pod_uid, call.work
         entry = self._entries.get(uid)
         if entry is None or entry.call != work:
-            return
+            return ""
         entry.call, entry.flight, entry.called_at, entry.view = None, None, now, None
-        entry.refused = None if answer.reason is None else work
+        missing = entry.calls.end(call, answer, now)
         if work.kind in COMPARISONS:
             entry.compared.pop(work.adapter, None)
             if not answer.silent and answer.reason is None:
@@ -219,6 +225,7 @@ class WorkerCache:
             entry.stale = True
         self._take(entry, answer, now, entry.epoch.term if entry.epoch is not None else 0)
         self._bound(uid, answer, now)
+        return missing
 
     def forget_all_but(self, uids: set[str]) -> None:
         """Forget pods that are gone."""
@@ -253,6 +260,7 @@ class WorkerCache:
         if entry.state is None or weights_of(entry.state) != weights_of(answer.state):
             entry.changed_at = max(entry.asked_at, entry.called_at)
         entry.state, entry.answered_at = answer.state, now
+        entry.calls.note_state(answer.state)
         entry.may_open = may_open_late(answer.state, lost=entry.lost_admission, term=term)
         if not entry.may_open:
             entry.lost_admission = None

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 from tests.support import virtual_time
-from tests.support.builders import make_worker, work
+from tests.support.builders import call_for, make_worker, work
 from tests.support.virtual_time import now
 
 from fleet_operator.core.worker_view import PodView
@@ -212,7 +212,7 @@ def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for():
     async def story(harness: Harness) -> None:
         await harness.ask(CALLER)
         harness.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=CALLER.epoch)
-        harness.cache.end_call("uid-2", work("load 2"), SILENCE, now() + 1)
+        harness.cache.end_call(call_for("load 2", "uid-2"), SILENCE, now() + 1)
         harness.seconds = {2: 0.1}
         assert await harness.took(harness.ask) == pytest.approx(0.1)
 

@@ -17,6 +17,7 @@ from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_operator.runtime.call_defects import UNPLANNED_SECONDS
+from fleet_operator.runtime.attempts import FIRST_SECONDS
 from fleet_operator.runtime.dispatch import (
     ANSWER_WAIT_SECONDS,
     FOLD_SECONDS,
@@ -303,6 +304,7 @@ class TestOnce:
             harness = Harness(called=after(5))
             for version in ("2", "3", "2"):
                 await harness.act(load(version=version))
+                await asyncio.sleep(FIRST_SECONDS)
             assert harness.cache.view(pod(), now()).call == work("load 2")
             await asyncio.sleep(10)
             assert [key for _, key, _ in harness.sent] == ["load 2", "load 3", "load 2"]
@@ -356,7 +358,8 @@ class TestOutcomes:
     @pytest.mark.parametrize(
         ("answer", "outcome"),
         [
-            pytest.param(WorkerAnswer(state=state()), "done", id="done"),
+            pytest.param(WorkerAnswer(state=state("2")), "done", id="done"),
+            pytest.param(WorkerAnswer(state=state("1")), "NoEffect", id="without an effect"),
             pytest.param(
                 WorkerAnswer(state=state(), reason=Reason.NOT_STAGED), "NotStaged", id="refused"
             ),

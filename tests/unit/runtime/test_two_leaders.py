@@ -17,7 +17,8 @@ from fleet_operator.core import worker_calls as make_call
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.identity import WeightsId
 from fleet_operator.ports import Addressee, WorkerAnswer
-from fleet_operator.runtime.dispatch import REFUSED_SECONDS, Caller, Dispatcher
+from fleet_operator.runtime.attempts import FIRST_SECONDS
+from fleet_operator.runtime.dispatch import Caller, Dispatcher
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.leader_guard import LeaderWorkers
 from fleet_operator.runtime.lease import DURATION_SECONDS, RETRY_SECONDS, Lease
@@ -133,7 +134,7 @@ def test_an_old_leader_whose_clock_stood_still_ends_at_its_first_refusal():
         await asyncio.sleep(0.01)
         assert not old.lease.is_leader
         for _ in range(3):
-            await asyncio.sleep(REFUSED_SECONDS + 0.1)
+            await asyncio.sleep(FIRST_SECONDS + 0.1)
             await old.resume("41")
             await new.resume("42")
         assert [e for e in worker.log if e[0] == "old"] in ([], [("old", 1, False)])
@@ -161,7 +162,7 @@ def test_a_lease_that_is_deleted_under_two_healthy_processes_ends_with_one_leade
             await asyncio.sleep(0.3)
             await old.resume("41")
             await asyncio.sleep(0.3)
-        await asyncio.sleep(REFUSED_SECONDS)
+        await asyncio.sleep(FIRST_SECONDS)
         await new.resume("42")
         assert new.lease.is_leader
         assert worker.epoch is not None

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 from tests.support import virtual_time
-from tests.support.builders import make_worker, work
+from tests.support.builders import call_for, make_worker, work
 
 from fleet_operator.core.worker_view import PodView, Standing
 from fleet_operator.ports import WorkerAnswer
@@ -62,7 +62,7 @@ class TestLostCalls:
         task = asyncio.create_task(asyncio.sleep(0))
         cache.begin_call(POD.uid, self.KEY, task, 0, epoch=EPOCH)
         await task
-        cache.end_call(POD.uid, self.KEY, answer, 7)
+        cache.end_call(call_for(self.KEY), answer, 7)
 
     def test_a_call_without_an_answer_is_remembered_until_the_worker_answers(self):
         async def story() -> None:
@@ -95,7 +95,7 @@ class TestLostCalls:
         ask(cache, 5, joins(EPOCH))
         cache.begin_call(POD.uid, work("admit 1"), mock.Mock(), 6, epoch=EPOCH)
         if not in_flight:
-            cache.end_call(POD.uid, work("admit 1"), SILENT, 7)
+            cache.end_call(call_for("admit 1"), SILENT, 7)
         assert cache.view(pod, 8).may_open
         assert cache.view(pod, 8).lost_calls == (work("admit 1"),)
         for epoch, may in ((EPOCH, True), (Epoch(term=1, sequence=2), False)):
@@ -109,7 +109,7 @@ class TestLostCalls:
 
         def compared(answer: WorkerAnswer) -> None:
             cache.begin_call(POD.uid, key, mock.Mock(), 2, epoch=EPOCH)
-            cache.end_call(POD.uid, key, answer, 7)
+            cache.end_call(call_for(key), answer, 7)
 
         cache = WorkerCache()
         same = [(key, 6.0)]
@@ -129,7 +129,7 @@ class TestLostCalls:
                 cache.begin_call(POD.uid, work(text), task, 6, epoch=EPOCH)
                 assert cache.view(POD, 6).may_open
                 await task
-                cache.end_call(POD.uid, work(text), SILENT, 7)
+                cache.end_call(call_for(text), SILENT, 7)
             for epoch, may in ((EPOCH, True), (Epoch(term=1, sequence=2), False), (EPOCH, False)):
                 ask(cache, 9, joins(epoch))
                 assert cache.view(POD, 9).may_open is may
@@ -143,7 +143,7 @@ class TestLostCalls:
             task = asyncio.create_task(asyncio.sleep(0))
             cache.begin_call(POD.uid, work("admit 1"), task, 6, epoch=EPOCH)
             await task
-            cache.end_call(POD.uid, work("admit 1"), says("1"), 7)
+            cache.end_call(call_for("admit 1"), says("1"), 7)
             assert not cache.view(POD, 8).may_open
 
         virtual_time.run(story())
@@ -175,7 +175,7 @@ class TestLostCalls:
             cache.begin_call(POD.uid, self.KEY, given_up, 0, epoch=EPOCH)
             cache.begin_call(POD.uid, work("fence"), other, 0, epoch=EPOCH)
             assert cache.view(POD, 6).lost_calls == (self.KEY,)
-            cache.end_call(POD.uid, work("fence"), says("1"), 7)
+            cache.end_call(call_for("fence"), says("1"), 7)
             assert cache.view(POD, 7).lost_calls == ()
             other.cancel()
 
@@ -186,7 +186,7 @@ class TestLostCalls:
         ask(cache, 5, says("1"))
         for text in ("stage 2", "resume 1", "stage 3", "stage-adapter a 1", "stage-adapter b 1"):
             cache.begin_call(POD.uid, work(text), mock.Mock(), 6, epoch=EPOCH)
-            cache.end_call(POD.uid, work(text), SILENT, 7)
+            cache.end_call(call_for(text), SILENT, 7)
 
         assert {str(lost) for lost in cache.view(POD, 8).lost_calls} == {
             "resume 1",
@@ -286,7 +286,7 @@ class TestLookingAgain:
             cache.begin_call(POD.uid, work("stage 2"), task, 0, epoch=EPOCH)
             during = cache.view(POD, 6)
             await task
-            cache.end_call(POD.uid, work("stage 2"), says("2"), 7)
+            cache.end_call(call_for("stage 2"), says("2"), 7)
             after = cache.view(POD, 8)
             assert [before.call, during.call, after.call] == [None, work("stage 2"), None]
             assert [before.version, during.version, after.version] == ["1", "1", "2"]
@@ -390,7 +390,7 @@ class TestAsking:
             cache = WorkerCache()
             ask(cache, 5, says("1"))
             begin(cache, "load 2")
-            cache.end_call(POD.uid, work("load 2"), SILENT, 6)
+            cache.end_call(call_for("load 2"), SILENT, 6)
             assert due(cache, 6)
 
         asyncio.run(story())
@@ -409,7 +409,7 @@ class TestCalling:
             cache = WorkerCache()
             begin(cache, "load 2")
             assert cache.view(POD, 5).call == cache.call_in_flight(POD.uid) == work("load 2")
-            cache.end_call(POD.uid, work("load 2"), says("2"), 6)
+            cache.end_call(call_for("load 2"), says("2"), 6)
             assert cache.view(POD, 6).call is cache.call_in_flight(POD.uid) is None
             assert cache.view(POD, 6).version == "2"
 
@@ -423,7 +423,7 @@ class TestCalling:
             cache.view(POD, 0)
             cache.begin_read(POD, 5)
             begin(cache, "load 2")
-            cache.end_call(POD.uid, work("load 2"), says("2"), 6)
+            cache.end_call(call_for("load 2"), says("2"), 6)
             cache.end_read(POD, says("1"), 7, term=0)
             assert cache.view(POD, 7).version == "2"
 
@@ -433,7 +433,7 @@ class TestCalling:
         async def story() -> None:
             cache = WorkerCache()
             begin(cache, "load 2")
-            cache.end_call(POD.uid, work("load 2"), SILENT, 6)
+            cache.end_call(call_for("load 2"), SILENT, 6)
             ask(cache, 7, says("2"))
             assert cache.view(POD, 7).version == "2"
             assert cache.view(POD, 7).silent_seconds == 0
@@ -447,7 +447,7 @@ class TestCalling:
             second = begin(cache, "stage 3")
             await asyncio.wait([first], timeout=1)
             assert first.cancelled()
-            cache.end_call(POD.uid, work("stage 2"), says("late"), 6)
+            cache.end_call(call_for("stage 2"), says("late"), 6)
             assert cache.call_in_flight(POD.uid) == work("stage 3")
             assert cache.view(POD, 6).state is None, "the end of a given-up call changes nothing"
             second.cancel()
@@ -459,7 +459,7 @@ class TestCalling:
         ask(cache, 5, says("1"))
         first, again = mock.Mock(), mock.Mock()
         first.done.return_value = False
-        first.cancel.side_effect = lambda: cache.end_call(POD.uid, work("stage 2"), SILENT, 6)
+        first.cancel.side_effect = lambda: cache.end_call(call_for("stage 2"), SILENT, 6)
         cache.begin_call(POD.uid, work("stage 2"), first, 0, epoch=EPOCH)
         cache.begin_call(POD.uid, work("stage 3"), again, 0, epoch=EPOCH)
         view = cache.view(POD, 7)
@@ -472,7 +472,7 @@ class TestCalling:
 
     def test_no_call_to_an_unknown_pod_is_in_flight(self):
         assert WorkerCache().call_in_flight("nobody") is None
-        WorkerCache().end_call("nobody", work("load 2"), SILENT, 1)
+        WorkerCache().end_call(call_for("load 2", "nobody"), SILENT, 1)
 
 
 class TestRestarts:
@@ -493,7 +493,7 @@ class TestRestarts:
             cache = WorkerCache()
             begin(cache, "load 2")
             cache.view(restarted(1), 6)
-            cache.end_call(POD.uid, work("load 2"), says("2"), 7)
+            cache.end_call(call_for("load 2"), says("2"), 7)
             assert cache.view(restarted(1), 7).state is None
 
         asyncio.run(story())
@@ -564,7 +564,7 @@ def test_a_call_for_an_earlier_process_makes_the_operator_poll_again():
     refused = WorkerAnswer(
         state=says("1").state, reason=Reason.STALE_CALL, message="another process"
     )
-    cache.end_call(POD.uid, work("load 2"), refused, 7)
+    cache.end_call(call_for("load 2"), refused, 7)
 
     assert cache.is_due(POD, 8, max_age_seconds=100)
 
@@ -625,7 +625,7 @@ class TestLargeAnswers:
             case _:
                 call = work("load 1")
                 cache.begin_call(first.uid, call, mock.Mock(), 3, epoch=EPOCH)
-                cache.end_call(first.uid, call, replace(says("1"), size_bytes=2000), 4)
+                cache.end_call(call_for(call, first.uid), replace(says("1"), size_bytes=2000), 4)
         cache.begin_read(second, 5)
         cache.end_read(second, replace(says("1"), size_bytes=MAX_LARGE_BYTES), 6, term=1)
 

@@ -16,9 +16,12 @@ async def stage(worker: Worker, request: StageRequest, *, by_directory: bool = F
         # By its commit: a branch that has moved would look like the same source.
         source = await resolved(request.source, worker.staging.threads)
         request = request.model_copy(update={"source": source})
-        if (digest := await _digest_if_in_engine(worker, request)) is not None:
-            return digest
-        staged = await worker.staging.stage(request, by_directory=by_directory)
+        digest = await _digest_if_in_engine(worker, request)
+        if digest is None:
+            staged = await worker.staging.stage(request, by_directory=by_directory)
+            digest = staged.digest
+            if staged.stage_seconds is not None:
+                worker.metrics.staged(staged.stage_seconds)
     except Refusal as refusal:
         if refusal.reason is not Reason.SUPERSEDED:
             fault = worker.fault(
@@ -30,9 +33,7 @@ async def stage(worker: Worker, request: StageRequest, *, by_directory: bool = F
             worker.refused_stages = with_refusal(worker.refused_stages, fault)
         raise
     worker.refused_stages = without_version(worker.refused_stages, request.version, request.run_id)
-    if staged.stage_seconds is not None:
-        worker.metrics.staged(staged.stage_seconds)
-    return staged.digest
+    return digest
 
 
 async def _digest_if_in_engine(worker: Worker, request: StageRequest) -> str | None:
