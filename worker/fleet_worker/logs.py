@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Literal
 
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
 LogFormat = Literal["json", "text"]
+
+REPEATED_AT_MOST = 5
+"""The same line is written this often within `REPEATED_SECONDS`."""
+REPEATED_SECONDS = 60.0
+_REMEMBERED_LINES = 1000
 
 _NAMES = {"levelname": "level", "name": "logger", "exc_info": "exception"}
 _OF_KOPF = ("k8s_ref", "k8s_skip", "settings")
@@ -36,9 +44,38 @@ def json_formatter(**always: str) -> logging.Formatter:
     )
 
 
+class RepeatedLines(logging.Filter):
+    """Drops a line that was written often lately. The next one that is written tells how many were dropped.
+
+    Without that, what fails repeatedly, or a peer that misbehaves, fills the disk of the node.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start without any line. `clock`: monotonic seconds."""
+        super().__init__()
+        self._clock = clock
+        self._seen: OrderedDict[tuple[str, int, str], tuple[float, int]] = OrderedDict()
+        """Logger, level and text of a line → when it was counted first, and how often since."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to write a line."""
+        now, text = self._clock(), record.getMessage()
+        line = (record.name, record.levelno, text)
+        since, count = self._seen.pop(line, (now, 0))
+        if now - since >= REPEATED_SECONDS:
+            if (dropped := count - REPEATED_AT_MOST) > 0:
+                record.msg, record.args = f"{text} ({dropped} more such lines before it)", ()
+            since, count = now, 0
+        self._seen[line] = since, count + 1
+        if len(self._seen) > _REMEMBERED_LINES:
+            self._seen.popitem(last=False)
+        return count < REPEATED_AT_MOST
+
+
 def handler(log_format: LogFormat, **always: str) -> logging.Handler:
-    """Writes lines to standard error. In JSON each has the fields `always`."""
+    """Writes lines to standard error, repeated ones not too often. In JSON each has the fields `always`."""
     made = logging.StreamHandler(sys.stderr)
+    made.addFilter(RepeatedLines())
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     made.setFormatter(json_formatter(**always) if log_format == "json" else text)
     return made

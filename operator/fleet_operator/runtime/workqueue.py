@@ -2,16 +2,43 @@
 
 A key that is added while it is worked on runs once more afterwards, so that no change is lost. A key
 that is added ten times runs once, at the earliest time of the ten.
+
+No key runs more often than `RUNS_PER_SECOND` for long, whatever adds it. A rollout needs some runs at
+once, so `RUNS_AT_ONCE` may follow each other without a wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+logger = logging.getLogger(__name__)
+
+RUNS_AT_ONCE = 100
+RUNS_PER_SECOND = 20.0
+"""A barrier of any size takes fewer: its answers are collected for `dispatch.FOLD_SECONDS`."""
+
+_SHORTEST_WAIT_SECONDS = 0.001
+"""Longer than the resolution of the clock."""
+
 Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Runs that a key has left. `held_back`: it has used them up, and has waited for more since then."""
+
+    runs: float
+    counted_at: float
+    held_back: bool = False
+
+    def left(self, now: float) -> float:
+        """Runs that may begin now."""
+        return min(self.runs + (now - self.counted_at) * RUNS_PER_SECOND, RUNS_AT_ONCE)
 
 
 class WorkQueue(Generic[Key]):
@@ -21,6 +48,8 @@ class WorkQueue(Generic[Key]):
         self._due: dict[Key, float] = {}
         self._heap: list[tuple[float, int, Key]] = []
         self._active: dict[Key, float] = {}
+        self._budgets: dict[Key, _Budget] = {}
+        """Only of keys that have not got all of their runs back."""
         self._serial = 0
         self._changed = asyncio.Event()
 
@@ -96,6 +125,10 @@ class WorkQueue(Generic[Key]):
                 if key in self._active:
                     postponed.append((due, serial, key))
                     continue
+                if (wait_seconds := self._wait_seconds(key, now)) > 0:
+                    self._due[key] = now + wait_seconds
+                    heapq.heappush(self._heap, (self._due[key], serial, key))
+                    continue
                 del self._due[key]
                 self._active[key] = now
                 return key, None
@@ -103,6 +136,29 @@ class WorkQueue(Generic[Key]):
         finally:
             for entry in postponed:
                 heapq.heappush(self._heap, entry)
+
+
+    def _wait_seconds(self, key: Key, now: float) -> float:
+        """Take one run from the budget of a key. Returns: seconds until it has one; 0 if it was taken."""
+        budget = self._budgets.setdefault(key, _Budget(RUNS_AT_ONCE, now))
+        left = budget.left(now)
+        if left < 1:
+            if not budget.held_back:
+                budget.held_back = True
+                logger.warning(
+                    "%s is reconciled more often than %.0f times a second: something changes back what the"
+                    " operator does, or changes without an end. Further reconciles wait",
+                    key,
+                    RUNS_PER_SECOND,
+                )
+            return max((1 - left) / RUNS_PER_SECOND, _SHORTEST_WAIT_SECONDS)
+        budget.runs, budget.counted_at = left - 1, now
+        budget.held_back = budget.held_back and left < RUNS_AT_ONCE / 2
+        if len(self._budgets) > len(self._due) + len(self._active) + RUNS_AT_ONCE:
+            full = [k for k, b in self._budgets.items() if b.left(now) >= RUNS_AT_ONCE]
+            for gone in full:
+                del self._budgets[gone]
+        return 0.0
 
 
 def _is_cancelled() -> bool:

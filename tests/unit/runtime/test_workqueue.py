@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support import virtual_time
 from tests.support.virtual_time import START_SECONDS, now
 
-from fleet_operator.runtime.workqueue import WorkQueue
+from fleet_operator.runtime.workqueue import RUNS_AT_ONCE, RUNS_PER_SECOND, WorkQueue
 
 Work = Callable[[str], Awaitable[None]]
 
@@ -253,3 +254,69 @@ def test_a_key_begins_once_more_after_its_last_request(times):
         assert diary.begun[-1][1] >= last
 
     virtual_time.run(story())
+
+
+class TestTheBoundOfOneKey:
+    """Whatever adds a key, it is worked on only so often."""
+
+    @staticmethod
+    async def spin(queue: WorkQueue[str], seconds: float) -> dict[str, list[float]]:
+        """The key `spins` is added again at once, `rests` once a second."""
+        runs: dict[str, list[float]] = {"spins": [], "rests": []}
+
+        async def work(key: str) -> None:
+            runs[key].append(now())
+            await asyncio.sleep(0.001)
+            queue.add(key, after_seconds=0 if key == "spins" else 1.0)
+
+        for key in runs:
+            queue.add(key)
+        await run_for(queue, work, seconds)
+        return runs
+
+    def test_a_key_that_is_added_again_at_once_is_held_back(self):
+        async def story() -> None:
+            runs = await self.spin(WorkQueue(), 60)
+            bound = RUNS_AT_ONCE + 60 * RUNS_PER_SECOND
+            assert bound * 0.9 < len(runs["spins"]) <= bound + 1
+            for n, at in enumerate(runs["spins"][:-RUNS_AT_ONCE]):
+                within = sum(at <= t < at + 1 for t in runs["spins"][n:])
+                assert within <= RUNS_AT_ONCE + RUNS_PER_SECOND + 1
+
+        virtual_time.run(story())
+
+    def test_it_delays_no_other_key(self):
+        async def story() -> None:
+            runs = await self.spin(WorkQueue(), 60)
+            gaps = [b - a for a, b in itertools.pairwise(runs["rests"])]
+            assert len(gaps) > 50
+            assert max(gaps) < 1.1
+
+        virtual_time.run(story())
+
+    def test_after_a_rest_it_may_run_as_often_at_once_as_before(self):
+        async def story() -> None:
+            queue = WorkQueue[str]()
+            await self.spin(queue, 30)
+            await asyncio.sleep(RUNS_AT_ONCE / RUNS_PER_SECOND)
+            runs = await self.spin(queue, 0.9)
+            assert len(runs["spins"]) >= RUNS_AT_ONCE
+
+        virtual_time.run(story())
+
+    def test_it_is_logged_once(self, caplog):
+        async def story() -> None:
+            await self.spin(WorkQueue(), 60)
+
+        virtual_time.run(story())
+        assert [r.getMessage().partition(" ")[0] for r in caplog.records] == ["spins"]
+
+    def test_keys_that_rest_are_forgotten(self):
+        async def story() -> None:
+            queue, diary = WorkQueue[str](), Diary()
+            for n in range(5 * RUNS_AT_ONCE):
+                queue.add(f"key-{n}", after_seconds=float(n))
+            await run_for(queue, diary.work, 5 * RUNS_AT_ONCE)
+            assert len(queue._budgets) <= RUNS_AT_ONCE + 2
+
+        virtual_time.run(story())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import pytest
+from tests.support.clock import FakeClock
 
 from fleet_worker import logs
 
@@ -74,3 +76,53 @@ def test_setting_up_twice_logs_once(
     (line,) = capsys.readouterr().err.splitlines()
     assert "hello" in line
     assert line.startswith("{") == (log_format == "json") == ("policy-0" in line)
+
+
+class TestRepeatedLines:
+    """A line that is written again and again does not fill a disk."""
+
+    @staticmethod
+    def written(clock: FakeClock, lines: Iterable[tuple[float, str]]) -> list[str]:
+        """The texts that pass, of lines that are logged after so many seconds each."""
+        repeated, passed = logs.RepeatedLines(clock), list[str]()
+        for seconds, text in lines:
+            clock.advance(seconds)
+            record = logging.LogRecord("fleet_worker.x", logging.INFO, "f", 1, "%s", (text,), None)
+            if repeated.filter(record):
+                passed.append(record.getMessage())
+        return passed
+
+    def test_the_same_line_is_written_a_few_times_a_minute(self) -> None:
+        passed = self.written(FakeClock(), [(0.005, "stage 2: NoEffect")] * 12_000)
+
+        assert len(passed) == logs.REPEATED_AT_MOST
+
+    def test_the_next_one_after_a_minute_tells_how_many_were_not_written(self) -> None:
+        lines = [(0.01, "it fails")] * 100 + [(logs.REPEATED_SECONDS, "it fails")]
+        *first, last = self.written(FakeClock(), lines)
+
+        assert first == ["it fails"] * logs.REPEATED_AT_MOST
+        assert str(100 - logs.REPEATED_AT_MOST) in last
+
+    def test_other_lines_between_them_are_written(self) -> None:
+        lines = [(0.01, text) for n in range(50) for text in ("it fails", f"line {n}")]
+        passed = self.written(FakeClock(), lines)
+
+        assert len(passed) == 50 + logs.REPEATED_AT_MOST
+
+    def test_a_line_once_a_minute_is_always_written(self) -> None:
+        passed = self.written(FakeClock(), [(logs.REPEATED_SECONDS, "alive")] * 20)
+
+        assert passed == ["alive"] * 20
+
+    def test_every_handler_has_it(self) -> None:
+        filters = logs.handler("json").filters
+
+        assert [type(f) for f in filters] == [logs.RepeatedLines]
+
+    def test_only_the_last_lines_are_remembered(self) -> None:
+        repeated = logs.RepeatedLines(FakeClock())
+        for n in range(5000):
+            record = logging.LogRecord("x", logging.INFO, "f", 1, "line %s", (n,), None)
+            assert repeated.filter(record)
+        assert len(repeated._seen) <= 1000
