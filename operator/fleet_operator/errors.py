@@ -9,7 +9,8 @@
     └── Terminal      the same request fails again until the spec or the cluster changes (400, 403, 422)
         ├── NameTaken      an object of this name belongs to something else
         ├── KindMissing    the API server does not know the kind of the object
-        └── TokenUnusable  the Secret holds no usable admin token
+        ├── TokenUnusable  the Secret holds no usable admin token
+        └── WriteUndone    the write was accepted, and the object is not as it was written
 
 The modules in `clients` map library errors to these.
 """
@@ -69,3 +70,9 @@ class KindMissing(Terminal):
 
 class TokenUnusable(Terminal):
     """The Secret for the workers' admin token exists, and holds no usable token."""
+
+
+class WriteUndone(Terminal):
+    """The API server accepted a write, and an admission webhook or another controller changes the object
+    back.
+    """

@@ -54,7 +54,9 @@ class Play:
 
     async def call(self) -> None:
         kind = self.chance.choices([k for _, k in CALLS], [n for n, _ in CALLS])[0]
-        adapter = self.chance.choice(["lora-a", "lora-b", "lora-c"]) if "Adapter" in kind.__name__ else ""
+        adapter = (
+            self.chance.choice(["lora-a", "lora-b", "lora-c"]) if "Adapter" in kind.__name__ else ""
+        )
         if adapter and any(adapter in described for described, *_ in self.pair.pending):
             return  # the fake does not know which calls about an adapter supersede others
         body = self.body(kind, adapter)
@@ -75,7 +77,9 @@ class Play:
 
     async def files(self) -> None:
         path = self.pair.path(self.chance.choice(["step_1", "step_2", "lora_1"]))
-        what = self.chance.choice([self.pair.rewrite, self.pair.rewrite, self.pair.remove, self.pair.damage])
+        what = self.chance.choice(
+            [self.pair.rewrite, self.pair.rewrite, self.pair.remove, self.pair.damage]
+        )
         self.log.append(f"{what.__name__} {path}")
         what(path)
 
@@ -102,10 +106,8 @@ class Play:
             version, run_id = chance.choice(known)  # type: ignore[assignment]
             run_id = chance.choice([run_id, run_id, run_id, None])
         folder = f"lora_{version}" if adapter else f"step_{version}"
-        if version == "base" and not adapter:
-            path = fake.start_source
-        else:
-            path = self.pair.path(folder)
+        own = version == "base" and not adapter
+        path = fake.start_source if own else self.pair.path(folder)
         digest: Any = None
         if chance.random() < 0.4 and version != "base" and path not in fake.files.absent:
             digest = self.pair.digest(folder)

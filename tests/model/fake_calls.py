@@ -88,24 +88,20 @@ def act(worker: FakeWorker, ticket: Ticket) -> None:
         ticket.end(reason)
         return
     match request:
-        case PauseRequest() if _renewed(worker, request):
-            ticket.end()
         case PauseRequest():
-            _pause(worker, ticket)
+            _pause(worker, ticket, request)
         case LoadRequest() | ApplyRequest():
             _swap(worker, ticket, request)
         case OpenRequest():
             _open(worker, ticket, request)
         case FenceRequest():
             _fence(worker, ticket, request)
-        case PromptsRequest() if worker.phase in {Phase.SERVING, Phase.JOINING}:
-            _begin(worker, ticket, "probe", worker.slow_seconds)
+        case PromptsRequest():
+            _run_prompts(worker, ticket)
         case AdapterRequest():
             fake_adapters.put(worker, ticket, request)
         case AdapterRemoval():
             fake_adapters.remove(worker, ticket)
-        case _:
-            ticket.end(Reason.WRONG_PHASE)
 
 
 def _has_to_wait(worker: FakeWorker, request: Request) -> bool:
@@ -300,9 +296,18 @@ def _cut_short(worker: FakeWorker, ticket: Ticket) -> bool:
     return worker.work is None
 
 
-def _pause(worker: FakeWorker, ticket: Ticket) -> None:
-    if _may(worker, ticket, Event.PAUSE):
+def _pause(worker: FakeWorker, ticket: Ticket, request: PauseRequest) -> None:
+    if _renewed(worker, request):
+        ticket.end()
+    elif _may(worker, ticket, Event.PAUSE):
         _stop(worker, ticket)
+
+
+def _run_prompts(worker: FakeWorker, ticket: Ticket) -> None:
+    if worker.phase in {Phase.SERVING, Phase.JOINING}:
+        _begin(worker, ticket, "probe", worker.slow_seconds)
+    else:
+        ticket.end(Reason.WRONG_PHASE)
 
 
 def _stop(worker: FakeWorker, ticket: Ticket) -> None:

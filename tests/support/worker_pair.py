@@ -213,7 +213,9 @@ class Pair:
         )
         await asyncio.wait({fake}, timeout=QUIET_SECONDS)
         await asyncio.wait({real}, timeout=ANSWER_SECONDS if fake.done() else QUIET_SECONDS)
-        assert real.done() == fake.done(), f"{described}: only one of both has ended: {self.differences()}"
+        assert real.done() == fake.done(), (
+            f"{described}: only one of both has ended: {self.differences()}"
+        )
         if not real.done():
             self.pending.append((described, real, fake))
             return None
@@ -351,5 +353,3 @@ def _bytes(content: Any) -> bytes:
 
 def _about(failure: Failure) -> tuple[Any, ...]:
     return failure.version, failure.run_id, str(failure.reason), round(failure.age_seconds, 3)
-
-

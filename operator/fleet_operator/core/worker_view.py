@@ -39,6 +39,7 @@ class PodView:
         owner: uid of its controller; empty for a pod without one.
         quarantine: why the operator took the pod out of service; empty otherwise.
         drains_since: when the operator began to drain the pod, to delete it; None if it stays.
+        version: resourceVersion of the pod. It tells nothing to a decision.
     """
 
     uid: str
@@ -60,6 +61,7 @@ class PodView:
     wait: PodWait | None = None
     quarantine: str = ""
     drains_since: datetime | None = None
+    version: str = field(default="", compare=False)
     facts: PodFacts = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -23,7 +23,6 @@ REPORTED_SECONDS = 60.0
 REPORTED_ATTEMPTS = 3
 """Attempts that have lasted for this long, in this number, are not a passing trouble."""
 KEPT = 16
-"""The number of keys that are remembered; the oldest are forgotten."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -67,9 +66,10 @@ class Attempt:
 
 
 class Attempts(Generic[K]):
-    """What was done lately, by key."""
+    """What was done lately, by key. `kept`: how many keys are remembered; the oldest are forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
         self._known: dict[K, Attempt] = {}
 
     def begin(self, key: K, now: float) -> Attempt:
@@ -79,9 +79,13 @@ class Attempts(Generic[K]):
             known = Attempt(0, now, now)
         known.count, known.last_at = known.count + 1, now
         self._known[key] = known
-        if len(self._known) > KEPT:
+        if len(self._known) > self._kept:
             del self._known[next(iter(self._known))]
         return known
+
+    def note_done(self, key: K, now: float) -> None:
+        """Note that something was done, with its effect."""
+        self.begin(key, now).shown = True
 
     def of(self, key: K) -> Attempt | None:
         """The attempts of a key; None without any."""

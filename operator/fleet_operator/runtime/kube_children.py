@@ -6,6 +6,7 @@ write yet, does no harm.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +17,9 @@ from fleet_operator.core.manifests import children as manifests
 from fleet_operator.core.manifests import router
 from fleet_operator.core.manifests.differences import contains, owns_more
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.errors import Conflict, NotFound, Terminal
+from fleet_operator.errors import Conflict, NotFound, Retryable, Terminal, WriteUndone
 from fleet_operator.ports import Json, Kube
+from fleet_operator.runtime.attempts import Attempts
 from fleet_operator.runtime.background_writes import Write
 from fleet_operator.runtime.inference_pools import InferencePools
 from fleet_operator.runtime.metrics import Metrics
@@ -28,6 +30,8 @@ ROUTER_KINDS = {
     "Service": ("/api/v1", "services"),
 }
 """API and plural of the objects of a router."""
+MOST_CHILDREN = 4096
+"""The latest writes that are remembered."""
 _NEVER = "1"
 """A resourceVersion that no object has. An apply that names it creates a missing object, and is refused with
 409 if there is one. A POST would not do: the API server keeps its fields apart from those of an apply, and a
@@ -50,6 +54,9 @@ class KubeChildren:
         self._kube = kube
         self._count = metrics.writes.labels("child").inc
         self._written: dict[str, _Written] = {}
+        self._attempts: Attempts[str] = Attempts(kept=MOST_CHILDREN)
+        self._attempted: dict[str, Json] = {}
+        """The manifest of the last write, by path. It is written again only if it was changed since."""
         self._pools = InferencePools(kube, self._apply, self._delete)
 
     def due(
@@ -121,6 +128,7 @@ class KubeChildren:
         An object is read before its first write, and written by its uid from then on. A missing one is
         created only. So an object of another owner is never changed, whenever that was created.
         """
+        self._check_undone(path, manifest)
         if self._is_written(path, manifest):
             return
         known = self._written.get(path)
@@ -148,7 +156,35 @@ class KubeChildren:
             # if the object is gone, or exists already. Read it before the next attempt.
             self._written.pop(path, None)
             raise
+        if not contains(stored, manifest):
+            raise WriteUndone(
+                f"{title_of(manifest)} was written, and is not as it was written: an admission webhook "
+                "changes it"
+            )
         self._written[path] = _Written(manifest, stored["metadata"]["uid"])
+        self._attempted[path] = manifest
+        self._attempts.note_done(path, asyncio.get_running_loop().time())
+
+    def _check_undone(self, path: str, manifest: Json) -> None:
+        """Check that a child may be written: one that was changed back lately only after a wait.
+
+        Errors: WriteUndone if that has happened repeatedly; Retryable.
+        """
+        now = asyncio.get_running_loop().time()
+        if (attempt := self._attempts.of(path)) is None:
+            return
+        if self._attempted.get(path) != manifest or attempt.is_over(now):
+            self._attempts.forget(path)
+            self._attempted.pop(path, None)
+            return
+        is_written, wait_seconds = self._is_written(path, manifest), attempt.wait_seconds(now)
+        if attempt.is_undone(now) and (is_written or wait_seconds):
+            raise WriteUndone(
+                f"{title_of(manifest)} was written repeatedly, and did not stay as it was written: another "
+                "controller, or a user, changes it back"
+            )
+        if wait_seconds and not is_written:
+            raise Retryable(f"{title_of(manifest)} was changed back", after_seconds=wait_seconds)
 
     async def _find(self, path: str) -> Json | None:
         """Read an object; None if it does not exist. A read costs less than a write that changes nothing."""

@@ -10,6 +10,7 @@ import logging
 from typing import Any
 
 from fleet_operator.api import names
+from fleet_operator.core.manifests.differences import contains
 from fleet_operator.core.pod_actions import (
     AdoptPod,
     BeginDrain,
@@ -20,7 +21,7 @@ from fleet_operator.core.pod_actions import (
     Quarantine,
 )
 from fleet_operator.counts import agree
-from fleet_operator.errors import Conflict, NameTaken, NotFound
+from fleet_operator.errors import Conflict, NameTaken, NotFound, WriteUndone
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.ownership import check_owner, fleet_lives, title_of
@@ -48,13 +49,13 @@ class KubePods:
         (owner,) = metadata["ownerReferences"]
         return await fleet_lives(self._kube, metadata["namespace"], owner)
 
-    async def change(self, namespace: str, action: PodAction) -> None:
-        """Carry an action out.
+    async def change(self, namespace: str, action: PodAction) -> str:
+        """Carry an action out. Returns: the resourceVersion of the changed pod; empty if it is unknown.
 
-        Errors: those of the API server, and NameTaken if another owner's pod has the name, or a pod that
-        the operator does not watch.
+        Errors: those of the API server, WriteUndone, and NameTaken if another owner's pod has the name, or
+        a pod that the operator does not watch.
         """
-        pods = f"/api/v1/namespaces/{namespace}/pods"
+        version, pods = "", f"/api/v1/namespaces/{namespace}/pods"
         match action:
             case CreatePod():
                 self._count()
@@ -63,7 +64,7 @@ class KubePods:
                 except Conflict:
                     # The previous pod is not gone yet, or the watch is late, or the name is taken.
                     await self._check_name(pods, action.manifest)
-                    return
+                    return ""
             case DeletePod():
                 self._count()
                 await self._kube.delete(f"{pods}/{action.pod_name}", uid=action.pod_uid)
@@ -71,18 +72,22 @@ class KubePods:
                 if isinstance(action, AdoptPod) and not await fleet_lives(
                     self._kube, namespace, action.owner
                 ):
-                    return
+                    return ""
                 self._count()
-                patch = {"metadata": {"uid": action.pod_uid} | _changes(action)}
+                changes = _changes(action)
+                patch = {"metadata": {"uid": action.pod_uid} | changes}
                 try:
-                    await self._kube.merge(f"{pods}/{action.pod_name}", patch)
+                    stored = await self._kube.merge(f"{pods}/{action.pod_name}", patch)
                 except (NotFound, Conflict):
-                    return
+                    return ""
+                _check_stored(stored["metadata"], changes, action)
+                version = stored["metadata"].get("resourceVersion", "")
         done = type(action).__name__
         named = fields(
             "pod", namespace=namespace, pod=action.pod_name, operation=done, reason=action.reason
         )
         logger.info("%s %s: %s", done, action.pod_name, action.reason, extra=named)
+        return version
 
     async def _check_name(self, pods: str, manifest: Json) -> None:
         """Errors: NameTaken if another owner's pod, or one without its labels, has the name and is not
@@ -94,6 +99,32 @@ class KubePods:
             if "deletionTimestamp" not in found["metadata"]:
                 check_owner(found, manifest)
                 _check_labels(found, manifest)
+
+
+def _check_stored(stored: Json, changes: Json, action: PodAction) -> None:
+    """Check that the API server has stored the changes of a pod's metadata.
+
+    Errors: WriteUndone.
+    """
+    lost = [
+        f"{key} {name}"
+        for key, wanted in changes.items()
+        for name, value in (wanted.items() if isinstance(wanted, dict) else [("", wanted)])
+        if not _has(stored.get(key) or {}, name, value)
+    ]
+    if lost:
+        raise WriteUndone(
+            f"{type(action).__name__} of Pod {action.pod_name} was accepted, and its {', '.join(lost)} did not "
+            "change: an admission webhook changes it back"
+        )
+
+
+def _has(stored: Any, name: str, value: Any) -> bool:
+    """Whether a part of the stored metadata has a value under a name; None: it has none."""
+    if not name:
+        return contains(stored, value)
+    found = stored.get(name)
+    return bool(found == value)
 
 
 def _check_labels(found: Json, manifest: Json) -> None:

@@ -92,10 +92,13 @@ class PodStore:
         key = (metadata["namespace"], worker[0])
         view = pod_view(pod)
         pods = self._pods.setdefault(key, {})
-        if pods.get(view.uid) != view:
-            pods[view.uid] = view
-            self._in_order.pop(key, None)
-            self._keys[view.uid] = key
+        known = pods.get(view.uid)
+        if known == view and known.version == view.version:
+            return
+        pods[view.uid] = view
+        self._in_order.pop(key, None)
+        self._keys[view.uid] = key
+        if known != view:
             self._on_change(key)
 
     def remove(self, uid: str) -> None:

@@ -4,6 +4,8 @@ Creation is paced. It begins with one pod, and each success allows one more at a
 `CREATIONS_AT_ONCE`. The first failure ends the attempt, since a quota would refuse the other pods,
 too. The next attempt comes after a wait that doubles, and begins with one pod again. Source:
 the ReplicaSet controller of Kubernetes (`slowStartBatch`).
+
+A change that another controller undoes is repeated ever later, and reported.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from fleet_operator.api import names
 from fleet_operator.core.pod_actions import CreatePod, PodAction
 from fleet_operator.core.worker_view import PodView
-from fleet_operator.errors import FleetError, NameTaken, Retryable, Terminal
+from fleet_operator.errors import FleetError, NameTaken, Retryable, Terminal, WriteUndone
+from fleet_operator.runtime.attempts import Attempts
 from fleet_operator.runtime.backoff import Backoff
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.pod_informer import FleetKey
@@ -26,6 +30,9 @@ CREATIONS_AT_ONCE = 32
 """Half of the client's concurrent requests. The other half remains for statuses."""
 FIRST_SECONDS, LONGEST_SECONDS = 1.0, 60.0
 """Between two attempts to create pods that were refused."""
+MOST_CHANGES = 1000
+"""The latest changes of one fleet that are remembered."""
+_KINDS = tuple(kind.__name__ for kind in get_args(PodAction))
 UNSEEN_SECONDS = 5.0
 """How long to wait for the watch to deliver a created pod before it is created again."""
 
@@ -65,6 +72,8 @@ class PodWriter:
         self._pods = pods
         self._own = UnobservedWrites()
         self._creations: dict[FleetKey, _Creation] = {}
+        self._done: dict[FleetKey, Attempts[tuple[str, str]]] = {}
+        """Kinds of changes, and names of their pods."""
 
     def laid_over(self, key: FleetKey, pods: Sequence[PodView]) -> Sequence[PodView]:
         """The pods with the unobserved writes applied."""
@@ -78,6 +87,7 @@ class PodWriter:
         """Forget a fleet that is gone."""
         self._own.forget(key)
         self._creations.pop(key, None)
+        self._done.pop(key, None)
 
     async def run(self, key: FleetKey, actions: Sequence[PodAction]) -> None:
         """Change pods, and create missing ones. A name that is taken blocks one pod only.
@@ -85,14 +95,47 @@ class PodWriter:
         Errors: those of the API server, repeated while the next attempt to create is not due.
         """
         created = [a for a in actions if isinstance(a, CreatePod)]
-        failures = await self._at_once(key, [a for a in actions if not isinstance(a, CreatePod)])
+        due, failures = self._due(key, actions)
+        failures += await self._at_once(key, [a for a in due if not isinstance(a, CreatePod)])
         if not created:
             self._creations.pop(key, None)
-        else:
+        elif creations := [a for a in due if isinstance(a, CreatePod)]:
             # A refused deletion of one pod says nothing about the creation of others.
-            failures = [*failures, *await self._create_again(key, created)]
+            failures += await self._create_again(key, creations)
+        failures += self._undone(key)
         if failures:
             raise min(failures, key=_urgency)
+
+    def _due(
+        self, key: FleetKey, actions: Sequence[PodAction]
+    ) -> tuple[list[PodAction], list[Exception]]:
+        """The actions that may be done now, and the waits of those that are repeated too early."""
+        now, done = asyncio.get_running_loop().time(), self._done.get(key)
+        if done is None:
+            return list(actions), []
+        waits = {a.pod_name: done.wait_seconds(_name_of(a), now) for a in actions}
+        early = [
+            Retryable(
+                f"{type(a).__name__} of Pod {a.pod_name} has not lasted", after_seconds=seconds
+            )
+            for a in actions
+            if (seconds := waits[a.pod_name]) > 0
+        ]
+        return [a for a in actions if not waits[a.pod_name]], list(early)
+
+    def _undone(self, key: FleetKey) -> list[Exception]:
+        """The changes that do not last."""
+        now, done = asyncio.get_running_loop().time(), self._done.get(key)
+        if done is None:
+            return []
+        found = [name for name, attempt in done.lately(now) if attempt.is_undone(now)]
+        return [
+            WriteUndone(
+                f"{kind} of Pod {name} was done repeatedly, and did not last: another controller, or a user, "
+                "changes it back"
+            )
+            for kind, name in found
+        ]
 
     async def _create_again(self, key: FleetKey, pods: Sequence[CreatePod]) -> list[Exception]:
         """Create pods, unless the API server has refused pods of this revision recently."""
@@ -152,10 +195,22 @@ class PodWriter:
     async def _change(self, key: FleetKey, action: PodAction) -> Exception | None:
         namespace, _ = key
         try:
-            await self._pods.change(namespace, action)
+            version = await self._pods.change(namespace, action)
         except Exception as error:  # noqa: BLE001 - becomes a condition of the fleet
             return error
-        self._own.note(key, action)
+        self._own.note(key, action, version)
+        self._note_done(key, action)
         if isinstance(action, CreatePod) and (creation := self._creations.get(key)) is not None:
             creation.unseen[action.pod_name] = asyncio.get_running_loop().time()
         return None
+
+    def _note_done(self, key: FleetKey, action: PodAction) -> None:
+        done = self._done.setdefault(key, Attempts(kept=MOST_CHANGES))
+        for kind in _KINDS:
+            if kind != type(action).__name__:  # what it undoes may be needed again at once
+                done.forget((kind, action.pod_name))
+        done.note_done(_name_of(action), asyncio.get_running_loop().time())
+
+
+def _name_of(action: PodAction) -> tuple[str, str]:
+    return type(action).__name__, action.pod_name

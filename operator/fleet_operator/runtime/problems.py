@@ -16,7 +16,14 @@ from dataclasses import dataclass
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.problems import Defect, Problem
-from fleet_operator.errors import FleetError, KindMissing, NameTaken, Terminal, TokenUnusable
+from fleet_operator.errors import (
+    FleetError,
+    KindMissing,
+    NameTaken,
+    Terminal,
+    TokenUnusable,
+    WriteUndone,
+)
 from fleet_operator.runtime.list_watch import Read
 from fleet_operator.runtime.pod_informer import FleetKey
 
@@ -27,6 +34,12 @@ PODS = "pods"
 EVENTS = "Events"
 STATUS = "status of "
 """Prefix of the parts that write statuses."""
+_REASONS: dict[type[Exception], ConditionReason] = {
+    NameTaken: ConditionReason.NAME_TAKEN,
+    KindMissing: ConditionReason.KIND_NOT_INSTALLED,
+    TokenUnusable: ConditionReason.ADMIN_TOKEN_UNUSABLE,
+}
+"""Errors whose messages name the remedy."""
 ENDPOINT_READS = frozenset({"services", "poddisruptionbudgets"})
 """Resources that are watched so that a deleted object is recreated at once. Each sweep reads them, too."""
 
@@ -118,16 +131,21 @@ def problem_of(part: str, error: Exception) -> Problem:
     """An error as a problem: its reason, and what can be done about it."""
     if not isinstance(error, FleetError):
         return Defect(part=part, error=error).problem()
-    if isinstance(error, NameTaken):
-        return Problem(part=part, reason=ConditionReason.NAME_TAKEN, message=str(error))
-    if isinstance(error, KindMissing):
-        return Problem(part=part, reason=ConditionReason.KIND_NOT_INSTALLED, message=str(error))
-    if isinstance(error, TokenUnusable):
+    if (reason := _REASONS.get(type(error))) is not None:
         return Problem(
             part=part,
-            reason=ConditionReason.ADMIN_TOKEN_UNUSABLE,
+            reason=reason,
             message=str(error),
-            concerns_weights=True,
+            concerns_weights=isinstance(error, TokenUnusable),
+        )
+    if isinstance(error, WriteUndone):
+        return Problem(
+            part=part,
+            reason=ConditionReason.WRITE_WITHOUT_EFFECT,
+            message=(
+                f"{error}. The operator repeats it every few seconds. Find the other writer in the object's "
+                "managedFields, or the webhook, and keep it from the operator's fields"
+            ),
         )
     if part == PODS:
         return Problem(

@@ -1,28 +1,37 @@
 """Writes of this process to pods that the watch has not delivered yet.
 
 Without them, a late watch would let a decision repeat with another pod: a second pod would be drained
-or deleted. A write is forgotten once the watch has delivered it.
+or deleted. A write is forgotten once the watch has delivered it, or what another writer has made of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet_operator.core.pod_actions import BeginDrain, DeletePod, EndDrain, PodAction, Quarantine
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.resource_versions import is_later
+
+
+@dataclass(slots=True)
+class _Written:
+    """Changed fields of one pod, and its resourceVersion after the last write; empty if it is unknown."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    version: str = ""
 
 
 class UnobservedWrites:
     """Changes of pods by fleet and uid, as fields of their views."""
 
     def __init__(self) -> None:
-        self._changes: dict[FleetKey, dict[str, dict[str, Any]]] = {}
+        self._changes: dict[FleetKey, dict[str, _Written]] = {}
 
-    def note(self, key: FleetKey, action: PodAction) -> None:
-        """Note a successful write."""
+    def note(self, key: FleetKey, action: PodAction, version: str = "") -> None:
+        """Note a successful write. `version`: the resourceVersion that it has made."""
         match action:
             case DeletePod():
                 change: dict[str, Any] = {"deleting": True}
@@ -34,7 +43,9 @@ class UnobservedWrites:
                 change = {"quarantine": action.reason}
             case _:
                 return
-        self._changes.setdefault(key, {}).setdefault(action.pod_uid, {}).update(change)
+        written = self._changes.setdefault(key, {}).setdefault(action.pod_uid, _Written())
+        written.fields.update(change)
+        written.version = version
 
     def laid_over(self, key: FleetKey, pods: Sequence[PodView]) -> Sequence[PodView]:
         """The pods with the unobserved writes applied."""
@@ -44,13 +55,20 @@ class UnobservedWrites:
         there = {p.uid: p for p in pods}
         for uid in list(changes):
             pod = there.get(uid)
-            missing = {f: v for f, v in changes[uid].items() if pod and getattr(pod, f) != v}
-            if missing:
-                changes[uid] = missing
+            written = changes[uid]
+            missing = {f: v for f, v in written.fields.items() if pod and getattr(pod, f) != v}
+            if missing and pod is not None and not _has_seen(pod, written.version):
+                written.fields = missing
             else:
                 del changes[uid]
-        return [replace(p, **changes[p.uid]) if p.uid in changes else p for p in pods]
+        return [replace(p, **changes[p.uid].fields) if p.uid in changes else p for p in pods]
 
     def forget(self, key: FleetKey) -> None:
         """Forget a fleet that is gone."""
         self._changes.pop(key, None)
+
+
+def _has_seen(pod: PodView, version: str) -> bool:
+    """Whether a pod is as it was after a write, or later."""
+    known = version.isdecimal() and pod.version.isdecimal()
+    return known and not is_later(version, pod.version)

@@ -137,7 +137,6 @@ class WorkQueue(Generic[Key]):
             for entry in postponed:
                 heapq.heappush(self._heap, entry)
 
-
     def _wait_seconds(self, key: Key, now: float) -> float:
         """Take one run from the budget of a key. Returns: seconds until it has one; 0 if it was taken."""
         budget = self._budgets.setdefault(key, _Budget(RUNS_AT_ONCE, now))

@@ -18,6 +18,9 @@ from fleet_worker.http.unauthenticated import Probes
 
 __all__ = ["TICK_SECONDS", "Call", "FakeAdminPort"]
 
+ANSWER_SECONDS = 3600.0
+"""A held call lasts longer than any test."""
+
 
 class FakeAdminPort:
     """One worker's port at an address of its own."""
@@ -76,13 +79,15 @@ class FakeAdminPort:
         if self._inner is None or self._instance != instance:
             app = AdminApp(
                 [self._agent.api()],
-                guard=Guard(BearerFile(self._token_file), pod_uid=self.worker.uid, instance=instance),
+                guard=Guard(
+                    BearerFile(self._token_file), pod_uid=self.worker.uid, instance=instance
+                ),
                 probes=Probes(self._agent, lambda: None),
                 on_refused=lambda _: None,
             )
             self._instance = instance
             self._inner = httpx.AsyncClient(
-                transport=httpx.ASGITransport(app), base_url="http://worker", timeout=None
+                transport=httpx.ASGITransport(app), base_url="http://worker", timeout=ANSWER_SECONDS
             )
         return self._inner
 

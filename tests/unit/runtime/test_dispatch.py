@@ -16,8 +16,8 @@ from fleet_operator.core import worker_calls as make_call
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.ports import Addressee, WorkerAnswer
-from fleet_operator.runtime.call_defects import UNPLANNED_SECONDS
 from fleet_operator.runtime.attempts import FIRST_SECONDS
+from fleet_operator.runtime.call_defects import UNPLANNED_SECONDS
 from fleet_operator.runtime.dispatch import (
     ANSWER_WAIT_SECONDS,
     FOLD_SECONDS,

@@ -71,6 +71,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         wait=_wait(status, conditions, container),
         quarantine=_quarantine(metadata),
         drains_since=_drains_since(metadata),
+        version=metadata.get("resourceVersion", ""),
     )
 
 
@@ -197,10 +198,12 @@ def _last_end(container: Mapping[str, Any]) -> str:
 
 
 def _drains_since(metadata: Mapping[str, Any]) -> datetime | None:
-    """The start of the drain; long ago if the annotation cannot be read."""
-    written = metadata.get("annotations", {}).get(names.ANNOTATION_DRAIN)
+    """The start of the drain; long ago if the annotation cannot be read, or is missing."""
+    traffic, written = _traffic(metadata), _annotation(metadata, names.ANNOTATION_DRAIN)
+    if traffic == names.TRAFFIC_ALLOWED:
+        return None  # the Service selects it: the mark alone takes no client away
     if written is None:
-        return None
+        return _LONG_AGO if traffic == names.TRAFFIC_DRAINING else None
     try:
         since = datetime.fromisoformat(json.loads(written)["since"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -209,12 +212,29 @@ def _drains_since(metadata: Mapping[str, Any]) -> datetime | None:
 
 
 def _quarantine(metadata: Mapping[str, Any]) -> str:
-    written = metadata.get("annotations", {}).get(names.ANNOTATION_QUARANTINE)
+    traffic, written = _traffic(metadata), _annotation(metadata, names.ANNOTATION_QUARANTINE)
+    if traffic == names.TRAFFIC_ALLOWED:
+        return ""  # as above
     if written is None:
-        return ""
+        return (
+            f"its label {names.LABEL_TRAFFIC} is {traffic}"
+            if traffic == names.TRAFFIC_FENCED
+            else ""
+        )
     try:
         reason = str(json.loads(written)["reason"])
     except (ValueError, KeyError, TypeError, RecursionError):
         reason = str(written)
     # Escapes of JSON can hold what UTF-8 cannot, and the API server would refuse the status with it.
     return reason.encode(errors="replace").decode()[:_MAX_REASON]
+
+
+def _traffic(metadata: Mapping[str, Any]) -> str | None:
+    """The label by which the Service selects the pod."""
+    value: str | None = metadata.get("labels", {}).get(names.LABEL_TRAFFIC)
+    return value
+
+
+def _annotation(metadata: Mapping[str, Any], name: str) -> str | None:
+    value: str | None = metadata.get("annotations", {}).get(name)
+    return value
