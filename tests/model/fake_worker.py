@@ -234,6 +234,10 @@ class FakeWorker:
         """Whether it answers calls of this kind with success, and does nothing."""
         return bool(self.ignores & {kind, ALL})
 
+    def resets_connection_of(self, kind: str) -> bool:
+        """Whether it resets the connection of calls of this kind."""
+        return bool(self.resets & {kind, ALL})
+
     # --- time ---------------------------------------------------------------------------------
 
     def next_at(self) -> float | None:

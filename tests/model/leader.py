@@ -16,7 +16,7 @@ from tests.model.desired import NO_STATUS, Asked, Desired
 from tests.model.fake_pods import at, judged
 from tests.model.fake_revisions import at_once
 from tests.model.fake_state import Ticket, kind_of
-from tests.model.fake_worker import ALL, FakeWorker
+from tests.model.fake_worker import FakeWorker
 
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
@@ -121,8 +121,7 @@ class Flight:
 
     def is_reset(self, worker: FakeWorker) -> bool:
         """Whether the worker resets its connection."""
-        kind = kind_of(self.action.to_request(self.epoch))
-        return bool(worker.resets & {kind, ALL})
+        return worker.resets_connection_of(kind_of(self.action.to_request(self.epoch)))
 
 
 @dataclass(frozen=True)

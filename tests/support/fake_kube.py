@@ -86,6 +86,7 @@ class FakeKube:
         delay_seconds: how long a request is on its way before it takes effect.
         error: raised instead of doing anything.
         refuses: says, by verb and path, which error is raised instead of doing anything.
+        webhook: changes what a write would store, by its path.
         answers_lost: requests take effect and then fail as unknown.
         hangs: requests never take effect and never end.
         page_size: pages are no larger than this, whatever the limit of the request.
@@ -98,6 +99,7 @@ class FakeKube:
     delay_seconds: float = 0
     error: FleetError | None = None
     refuses: Callable[[str, str], FleetError | None] = field(default=lambda _verb, _path: None)
+    webhook: Callable[[str, Json], Json] = field(default=lambda _path, body: body)
     answers_lost: bool = False
     hangs: bool = False
     page_size: int = 500
@@ -150,7 +152,7 @@ class FakeKube:
         known = self.cluster.objects[path]
         if body["metadata"].get("uid", known["metadata"]["uid"]) != known["metadata"]["uid"]:
             raise Conflict(path)
-        return self._end(self.cluster.put(path, _merged(known, body)))
+        return self._end(self.cluster.put(path, self.webhook(path, _merged(known, body))))
 
     async def delete(self, path: str, *, uid: str) -> None:
         """Delete an object if it still is the one with this uid; silent if it is gone."""
@@ -229,7 +231,7 @@ class FakeKube:
             raise Conflict(path)
         if not path.endswith("/status"):
             body = body | {"metadata": body["metadata"] | {"managedFields": [_managed(body)]}}
-        return self.cluster.put(path, body)
+        return self.cluster.put(path, self.webhook(path, body))
 
     async def _begin(self, verb: str, path: str) -> None:
         self.requests.append((verb, path))

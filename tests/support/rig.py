@@ -118,7 +118,7 @@ class FakeWorkers:
 
     @staticmethod
     async def _take(worker: FakeWorker, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
-        if kind_of(action.to_request(epoch)) in worker.resets:
+        if worker.resets_connection_of(kind_of(action.to_request(epoch))):
             return WorkerAnswer(silent=True, message="connection reset")
         adapter = action.adapter if isinstance(action, LoraCall) else ""
         ticket = worker.take(action.to_request(epoch), now(), adapter=adapter)

@@ -52,6 +52,11 @@ class Attempt:
             pause_seconds = min(FIRST_SECONDS * (1 << doublings), LONGEST_SECONDS)
         return max(self.last_at + pause_seconds - now, 0.0)
 
+    def note_shown(self) -> None:
+        """Note that its effect was seen. Attempts before that do not count as ones that did not last."""
+        if not self.shown:
+            self.count, self.first_at, self.shown = 1, self.last_at, True
+
     def is_over(self, now: float) -> bool:
         """Whether its effect has lasted, or it is not done any more."""
         return now - self.last_at >= (LASTS_SECONDS if self.shown else FORGOTTEN_SECONDS)
@@ -82,10 +87,6 @@ class Attempts(Generic[K]):
         if len(self._known) > self._kept:
             del self._known[next(iter(self._known))]
         return known
-
-    def note_done(self, key: K, now: float) -> None:
-        """Note that something was done, with its effect."""
-        self.begin(key, now).shown = True
 
     def of(self, key: K) -> Attempt | None:
         """The attempts of a key; None without any."""

@@ -118,5 +118,7 @@ class BackgroundWrites:
             logger.error("fleet %s/%s: defect in %s", *key, part, exc_info=error, extra=found)
             self._problems.note(key, part, error)
             return error
-        self._problems.note(key, part, None)
+        if self._problems.has(key, part):
+            self._problems.note(key, part, None)
+            self._outdated.add((key, part))  # the conditions still report it
         return None

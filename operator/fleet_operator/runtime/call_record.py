@@ -62,13 +62,16 @@ class CallRecord:
         attempt = self._attempts.of(work)
         if attempt is None:
             return missing
-        attempt.last_at, attempt.shown = now, failed is None and answer.reason is None
+        attempt.last_at = now
         if failed is not None:
-            self._failed[work] = failed
+            self._failed[work], attempt.shown = failed, False
         elif answer.reason is not None:
-            attempt.count = 1  # the planners space the repetitions of reported refusals out
-        elif attempt.shown and call.kind in _LOADS:
-            self._attempts.forget(_PAUSE)  # one pause for each load is no repetition
+            # The planners space the repetitions of reported refusals out.
+            attempt.count, attempt.shown = 1, False
+        else:
+            attempt.note_shown()
+            if call.kind in _LOADS:
+                self._attempts.forget(_PAUSE)  # one pause for each load is no repetition
         return missing
 
     def note_state(self, state: WorkerState) -> None:
@@ -78,7 +81,7 @@ class CallRecord:
                 continue
             del self._failed[work]
             if (attempt := self._attempts.of(work)) is not None:
-                attempt.shown = True
+                attempt.note_shown()
 
     def unheeded(self, now: float) -> tuple[Unheeded, ...]:
         """The calls that the worker has not followed."""

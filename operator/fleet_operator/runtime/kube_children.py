@@ -6,7 +6,6 @@ write yet, does no harm.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,21 +16,19 @@ from fleet_operator.core.manifests import children as manifests
 from fleet_operator.core.manifests import router
 from fleet_operator.core.manifests.differences import contains, owns_more
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.errors import Conflict, NotFound, Retryable, Terminal, WriteUndone
+from fleet_operator.errors import Conflict, NotFound, Terminal, WriteUndone
 from fleet_operator.ports import Json, Kube
-from fleet_operator.runtime.attempts import Attempts
 from fleet_operator.runtime.background_writes import Write
 from fleet_operator.runtime.inference_pools import InferencePools
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.ownership import check_owner, fleet_lives, title_of
+from fleet_operator.runtime.repeated_writes import RepeatedWrites
 
 ROUTER_KINDS = {
     "Deployment": ("/apis/apps/v1", "deployments"),
     "Service": ("/api/v1", "services"),
 }
 """API and plural of the objects of a router."""
-MOST_CHILDREN = 4096
-"""The latest writes that are remembered."""
 _NEVER = "1"
 """A resourceVersion that no object has. An apply that names it creates a missing object, and is refused with
 409 if there is one. A POST would not do: the API server keeps its fields apart from those of an apply, and a
@@ -54,9 +51,9 @@ class KubeChildren:
         self._kube = kube
         self._count = metrics.writes.labels("child").inc
         self._written: dict[str, _Written] = {}
-        self._attempts: Attempts[str] = Attempts(kept=MOST_CHILDREN)
+        self._repeated: RepeatedWrites[str] = RepeatedWrites()
         self._attempted: dict[str, Json] = {}
-        """The manifest of the last write, by path. It is written again only if it was changed since."""
+        """The manifest of the last write, by path."""
         self._pools = InferencePools(kube, self._apply, self._delete)
 
     def due(
@@ -128,7 +125,7 @@ class KubeChildren:
         An object is read before its first write, and written by its uid from then on. A missing one is
         created only. So an object of another owner is never changed, whenever that was created.
         """
-        self._check_undone(path, manifest)
+        self._check_repeated(path, manifest)
         if self._is_written(path, manifest):
             return
         known = self._written.get(path)
@@ -156,35 +153,25 @@ class KubeChildren:
             # if the object is gone, or exists already. Read it before the next attempt.
             self._written.pop(path, None)
             raise
-        if not contains(stored, manifest):
-            raise WriteUndone(
-                f"{title_of(manifest)} was written, and is not as it was written: an admission webhook "
-                "changes it"
-            )
-        self._written[path] = _Written(manifest, stored["metadata"]["uid"])
         self._attempted[path] = manifest
-        self._attempts.note_done(path, asyncio.get_running_loop().time())
+        is_stored = contains(stored, manifest)
+        lost = "" if is_stored else "it is not stored as it was written"
+        self._repeated.note(path, title_of(manifest), lost=lost)
+        if is_stored:
+            self._written[path] = _Written(manifest, stored["metadata"]["uid"])
+        if isinstance(error := self._repeated.error_of(path), WriteUndone):
+            raise error
 
-    def _check_undone(self, path: str, manifest: Json) -> None:
-        """Check that a child may be written: one that was changed back lately only after a wait.
+    def _check_repeated(self, path: str, manifest: Json) -> None:
+        """Check that a child may be written now. One whose manifest has changed may.
 
-        Errors: WriteUndone if that has happened repeatedly; Retryable.
+        Errors: WriteUndone; Retryable.
         """
-        now = asyncio.get_running_loop().time()
-        if (attempt := self._attempts.of(path)) is None:
-            return
-        if self._attempted.get(path) != manifest or attempt.is_over(now):
-            self._attempts.forget(path)
-            self._attempted.pop(path, None)
-            return
-        is_written, wait_seconds = self._is_written(path, manifest), attempt.wait_seconds(now)
-        if attempt.is_undone(now) and (is_written or wait_seconds):
-            raise WriteUndone(
-                f"{title_of(manifest)} was written repeatedly, and did not stay as it was written: another "
-                "controller, or a user, changes it back"
-            )
-        if wait_seconds and not is_written:
-            raise Retryable(f"{title_of(manifest)} was changed back", after_seconds=wait_seconds)
+        if self._attempted.get(path, manifest) != manifest:
+            self._repeated.forget(path)
+        waits = self._is_written(path, manifest) or self._repeated.wait_seconds(path)
+        if waits and (error := self._repeated.error_of(path)) is not None:
+            raise error
 
     async def _find(self, path: str) -> Json | None:
         """Read an object; None if it does not exist. A read costs less than a write that changes nothing."""

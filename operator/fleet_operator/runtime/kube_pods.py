@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 from fleet_operator.api import names
 from fleet_operator.core.manifests.differences import contains
@@ -21,7 +21,7 @@ from fleet_operator.core.pod_actions import (
     Quarantine,
 )
 from fleet_operator.counts import agree
-from fleet_operator.errors import Conflict, NameTaken, NotFound, WriteUndone
+from fleet_operator.errors import Conflict, NameTaken, NotFound
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.ownership import check_owner, fleet_lives, title_of
@@ -30,6 +30,18 @@ from fleet_worker.logs import fields
 logger = logging.getLogger(__name__)
 
 _WATCHED_BY = (names.LABEL_MANAGED_BY, names.LABEL_FLEET, names.LABEL_ORDINAL)
+
+
+class Changed(NamedTuple):
+    """A change that the API server has accepted.
+
+    Fields:
+        version: the resourceVersion of the changed pod; empty if it is unknown.
+        lost: what it has not stored, in words; empty if it has stored all.
+    """
+
+    version: str = ""
+    lost: str = ""
 
 
 class KubePods:
@@ -49,13 +61,13 @@ class KubePods:
         (owner,) = metadata["ownerReferences"]
         return await fleet_lives(self._kube, metadata["namespace"], owner)
 
-    async def change(self, namespace: str, action: PodAction) -> str:
-        """Carry an action out. Returns: the resourceVersion of the changed pod; empty if it is unknown.
+    async def change(self, namespace: str, action: PodAction) -> Changed:
+        """Carry an action out.
 
-        Errors: those of the API server, WriteUndone, and NameTaken if another owner's pod has the name, or
-        a pod that the operator does not watch.
+        Errors: those of the API server, and NameTaken if another owner's pod has the name, or a pod that
+        the operator does not watch.
         """
-        version, pods = "", f"/api/v1/namespaces/{namespace}/pods"
+        changed, pods = Changed(), f"/api/v1/namespaces/{namespace}/pods"
         match action:
             case CreatePod():
                 self._count()
@@ -64,7 +76,7 @@ class KubePods:
                 except Conflict:
                     # The previous pod is not gone yet, or the watch is late, or the name is taken.
                     await self._check_name(pods, action.manifest)
-                    return ""
+                    return Changed()
             case DeletePod():
                 self._count()
                 await self._kube.delete(f"{pods}/{action.pod_name}", uid=action.pod_uid)
@@ -72,22 +84,22 @@ class KubePods:
                 if isinstance(action, AdoptPod) and not await fleet_lives(
                     self._kube, namespace, action.owner
                 ):
-                    return ""
+                    return Changed()
                 self._count()
                 changes = _changes(action)
                 patch = {"metadata": {"uid": action.pod_uid} | changes}
                 try:
                     stored = await self._kube.merge(f"{pods}/{action.pod_name}", patch)
                 except (NotFound, Conflict):
-                    return ""
-                _check_stored(stored["metadata"], changes, action)
-                version = stored["metadata"].get("resourceVersion", "")
+                    return Changed()
+                lost = _lost(stored["metadata"], changes)
+                changed = Changed(stored["metadata"].get("resourceVersion", ""), lost)
         done = type(action).__name__
         named = fields(
             "pod", namespace=namespace, pod=action.pod_name, operation=done, reason=action.reason
         )
         logger.info("%s %s: %s", done, action.pod_name, action.reason, extra=named)
-        return version
+        return changed
 
     async def _check_name(self, pods: str, manifest: Json) -> None:
         """Errors: NameTaken if another owner's pod, or one without its labels, has the name and is not
@@ -101,22 +113,15 @@ class KubePods:
                 _check_labels(found, manifest)
 
 
-def _check_stored(stored: Json, changes: Json, action: PodAction) -> None:
-    """Check that the API server has stored the changes of a pod's metadata.
-
-    Errors: WriteUndone.
-    """
+def _lost(stored: Json, changes: Json) -> str:
+    """What the API server has not stored of the changes of a pod's metadata; empty if it has all."""
     lost = [
-        f"{key} {name}"
+        f"{key} {name}".strip()
         for key, wanted in changes.items()
         for name, value in (wanted.items() if isinstance(wanted, dict) else [("", wanted)])
         if not _has(stored.get(key) or {}, name, value)
     ]
-    if lost:
-        raise WriteUndone(
-            f"{type(action).__name__} of Pod {action.pod_name} was accepted, and its {', '.join(lost)} did not "
-            "change: an admission webhook changes it back"
-        )
+    return f"{', '.join(lost)} did not change" if lost else ""
 
 
 def _has(stored: Any, name: str, value: Any) -> bool:

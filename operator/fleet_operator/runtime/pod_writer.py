@@ -19,19 +19,17 @@ from typing import get_args
 from fleet_operator.api import names
 from fleet_operator.core.pod_actions import CreatePod, PodAction
 from fleet_operator.core.worker_view import PodView
-from fleet_operator.errors import FleetError, NameTaken, Retryable, Terminal, WriteUndone
-from fleet_operator.runtime.attempts import Attempts
+from fleet_operator.errors import FleetError, NameTaken, Retryable, Terminal
 from fleet_operator.runtime.backoff import Backoff
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.repeated_writes import RepeatedWrites
 from fleet_operator.runtime.unobserved_writes import UnobservedWrites
 
 CREATIONS_AT_ONCE = 32
 """Half of the client's concurrent requests. The other half remains for statuses."""
 FIRST_SECONDS, LONGEST_SECONDS = 1.0, 60.0
 """Between two attempts to create pods that were refused."""
-MOST_CHANGES = 1000
-"""The latest changes of one fleet that are remembered."""
 _KINDS = tuple(kind.__name__ for kind in get_args(PodAction))
 UNSEEN_SECONDS = 5.0
 """How long to wait for the watch to deliver a created pod before it is created again."""
@@ -72,7 +70,7 @@ class PodWriter:
         self._pods = pods
         self._own = UnobservedWrites()
         self._creations: dict[FleetKey, _Creation] = {}
-        self._done: dict[FleetKey, Attempts[tuple[str, str]]] = {}
+        self._done: dict[FleetKey, RepeatedWrites[tuple[str, str]]] = {}
         """Kinds of changes, and names of their pods."""
 
     def laid_over(self, key: FleetKey, pods: Sequence[PodView]) -> Sequence[PodView]:
@@ -95,47 +93,20 @@ class PodWriter:
         Errors: those of the API server, repeated while the next attempt to create is not due.
         """
         created = [a for a in actions if isinstance(a, CreatePod)]
-        due, failures = self._due(key, actions)
+        done = self._done.setdefault(key, RepeatedWrites())
+        done.keep_missing([_name_of(a) for a in actions])
+        early = [a for a in actions if done.wait_seconds(_name_of(a))]
+        failures: list[Exception] = [e for a in early if (e := done.error_of(_name_of(a)))]
+        due = [a for a in actions if a not in early]
         failures += await self._at_once(key, [a for a in due if not isinstance(a, CreatePod)])
         if not created:
             self._creations.pop(key, None)
         elif creations := [a for a in due if isinstance(a, CreatePod)]:
             # A refused deletion of one pod says nothing about the creation of others.
             failures += await self._create_again(key, creations)
-        failures += self._undone(key)
+        failures += done.undone()
         if failures:
             raise min(failures, key=_urgency)
-
-    def _due(
-        self, key: FleetKey, actions: Sequence[PodAction]
-    ) -> tuple[list[PodAction], list[Exception]]:
-        """The actions that may be done now, and the waits of those that are repeated too early."""
-        now, done = asyncio.get_running_loop().time(), self._done.get(key)
-        if done is None:
-            return list(actions), []
-        waits = {a.pod_name: done.wait_seconds(_name_of(a), now) for a in actions}
-        early = [
-            Retryable(
-                f"{type(a).__name__} of Pod {a.pod_name} has not lasted", after_seconds=seconds
-            )
-            for a in actions
-            if (seconds := waits[a.pod_name]) > 0
-        ]
-        return [a for a in actions if not waits[a.pod_name]], list(early)
-
-    def _undone(self, key: FleetKey) -> list[Exception]:
-        """The changes that do not last."""
-        now, done = asyncio.get_running_loop().time(), self._done.get(key)
-        if done is None:
-            return []
-        found = [name for name, attempt in done.lately(now) if attempt.is_undone(now)]
-        return [
-            WriteUndone(
-                f"{kind} of Pod {name} was done repeatedly, and did not last: another controller, or a user, "
-                "changes it back"
-            )
-            for kind, name in found
-        ]
 
     async def _create_again(self, key: FleetKey, pods: Sequence[CreatePod]) -> list[Exception]:
         """Create pods, unless the API server has refused pods of this revision recently."""
@@ -195,21 +166,23 @@ class PodWriter:
     async def _change(self, key: FleetKey, action: PodAction) -> Exception | None:
         namespace, _ = key
         try:
-            version = await self._pods.change(namespace, action)
+            changed = await self._pods.change(namespace, action)
         except Exception as error:  # noqa: BLE001 - becomes a condition of the fleet
             return error
-        self._own.note(key, action, version)
-        self._note_done(key, action)
+        self._note_done(key, action, changed.lost)
+        if changed.lost:
+            return None
+        self._own.note(key, action, changed.version)
         if isinstance(action, CreatePod) and (creation := self._creations.get(key)) is not None:
             creation.unseen[action.pod_name] = asyncio.get_running_loop().time()
         return None
 
-    def _note_done(self, key: FleetKey, action: PodAction) -> None:
-        done = self._done.setdefault(key, Attempts(kept=MOST_CHANGES))
+    def _note_done(self, key: FleetKey, action: PodAction, lost: str) -> None:
+        done = self._done.setdefault(key, RepeatedWrites())
         for kind in _KINDS:
             if kind != type(action).__name__:  # what it undoes may be needed again at once
                 done.forget((kind, action.pod_name))
-        done.note_done(_name_of(action), asyncio.get_running_loop().time())
+        done.note(_name_of(action), " of Pod ".join(_name_of(action)), lost=lost)
 
 
 def _name_of(action: PodAction) -> tuple[str, str]:

@@ -58,6 +58,8 @@ class _Written(Generic[S]):
     """The resourceVersion of `written`. "0" is earlier than all."""
     lost: S | None = None
     """The status of the last write if it got no answer. It can take effect late."""
+    stored: S | None = None
+    """The status of the last write that was answered with success."""
 
 
 class StatusWriter:
@@ -223,7 +225,7 @@ class StatusWriter:
             known.sending = None
         whole = made.status == sent
         known.written = status if whole else type(status).read(made.status)
-        known.intended, known.lost = status, None
+        known.intended, known.lost, known.stored = status, None, status
         if is_later(made.version, known.version):
             known.version = made.version
         if subject.kind == names.FLEET_KIND:
@@ -284,5 +286,7 @@ def _is_due(known: _Written[Any], now: float) -> bool:
     stored = known.intended if known.sending is None else known.sending
     differs = known.computed != stored
     recently = now - known.written_at < PROGRESS_SECONDS
-    known.held_back = differs and recently and not is_urgent(stored, known.computed)
+    # A status that another writer has changed back: the two must not write in turn without a break.
+    again = known.computed == known.stored
+    known.held_back = differs and recently and (again or not is_urgent(stored, known.computed))
     return differs and not known.held_back
