@@ -31,7 +31,7 @@ from fleet_operator.core.manifests.templates import RecordedTemplate
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pod_waits import PodWait
 from fleet_operator.core.strategies.base import RolloutView
-from fleet_operator.core.work import Compared, Work
+from fleet_operator.core.work import Compared, Outcome, Unheeded, Work
 from fleet_operator.core.worker_calls import LEASE_SECONDS
 from fleet_operator.core.worker_view import PodView, Standing, WorkerView
 from fleet_worker.lifecycle.refused_stages import with_refusal
@@ -202,6 +202,20 @@ class WorkerBuilder:
         kind = "compare-adapter" if adapter else "compare"
         done = Compared(Work(kind, version, None, adapter), seconds_ago)
         return replace(self, around=self.around | {"compared": (done,)})
+
+    def ignoring(
+        self,
+        call: str,
+        why: str = "it does nothing",
+        *,
+        outcome: Outcome = Outcome.NO_EFFECT,
+        seconds_ago: float = 1,
+        lasts: bool = True,
+    ) -> Self:
+        """It has not followed a call, as `work` reads it."""
+        ignored = Unheeded(work(call), outcome, why, seconds_ago, lasts)
+        before = self.around.get("unheeded", ())
+        return replace(self, around=self.around | {"unheeded": (*before, ignored)})
 
     def heard(self, seconds_ago: float) -> Self:
         """It gave its last answer that long ago."""

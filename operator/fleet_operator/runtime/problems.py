@@ -146,6 +146,7 @@ def problem_of(part: str, error: Exception) -> Problem:
                 f"{error}. The operator repeats it every few seconds. Find the other writer in the object's "
                 "managedFields, or the webhook, and keep it from the operator's fields"
             ),
+            leaves_ready=part.startswith(STATUS),
         )
     if part == PODS:
         return Problem(

@@ -27,10 +27,12 @@ from fleet_operator.core.events import (
 )
 from fleet_operator.core.foreign_status import with_record_of
 from fleet_operator.core.observed import UnreadWeights, WeightsView
-from fleet_operator.errors import Conflict, FleetError, Unknown
+from fleet_operator.errors import Conflict, FleetError, Unknown, WriteUndone
 from fleet_operator.runtime.event_recorder import EventRecorder, Subject
 from fleet_operator.runtime.kube_statuses import KubeStatuses, StoredStatus
 from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.problems import status_part
+from fleet_operator.runtime.repeated_writes import RepeatedWrites
 from fleet_operator.runtime.resource_versions import ResourceVersions, is_later
 from fleet_operator.runtime.status_metrics import Shown, ShownFleet, ShownWeights
 from fleet_operator.runtime.store import FleetRecord
@@ -53,7 +55,8 @@ class _Written(Generic[S]):
     written_at: float
     adapter: str = ""
     sending: S | None = None
-    held_back: bool = False
+    due_at: float = NEVER
+    """When a delayed status is due."""
     version: str = "0"
     """The resourceVersion of `written`. "0" is earlier than all."""
     lost: S | None = None
@@ -72,6 +75,7 @@ class StatusWriter:
         self._weights: dict[str, _Written[WeightsStatus]] = {}
         self._keys: dict[FleetKey, set[str]] = {}
         self._versions = ResourceVersions()
+        self._repeated: RepeatedWrites[str] = RepeatedWrites()
 
     def fleet(self, record: FleetRecord) -> FleetStatus:
         """The fleet's last status: the last computed one, or else the stored one."""
@@ -138,19 +142,19 @@ class StatusWriter:
         A delayed status is due later: see `held_back_seconds`.
         """
         known = self._fleets.get(uid) or self._weights.get(uid)
-        return known is not None and _is_due(known, asyncio.get_running_loop().time())
+        return known is not None and self._is_due(known)
 
     def write_again(self) -> None:
         """Write all statuses again that are not stored as they were intended: other CRDs are installed."""
         for fleet in self._fleets.values():
-            fleet.intended = fleet.written
+            fleet.intended, fleet.stored = fleet.written, None
         for weights in self._weights.values():
-            weights.intended = weights.written
+            weights.intended, weights.stored = weights.written, None
 
     async def write(self, uid: str) -> None:
         """Write the status that was taken over last for this uid, unless it is stored already.
 
-        Errors: those of the API.
+        Errors: those of the API; WriteUndone while another writer changes it back.
         """
         if (fleet := self._fleets.get(uid)) is not None:
             await self._write(fleet, names.FLEET_PLURAL)
@@ -170,10 +174,7 @@ class StatusWriter:
         now = asyncio.get_running_loop().time()
         uids = self._keys.get(key, set())
         known = [k for uid in uids for k in (self._fleets.get(uid), self._weights.get(uid))]
-        due = (
-            k.written_at + PROGRESS_SECONDS - now for k in known if k is not None and k.held_back
-        )
-        return max(min(due, default=NEVER), 0)
+        return max(min((k.due_at - now for k in known if k is not None), default=NEVER), 0)
 
     def shown(self) -> Iterator[Shown]:
         """The last status of each object, for the metrics."""
@@ -192,13 +193,19 @@ class StatusWriter:
             self._fleets.pop(uid, None)
             self._weights.pop(uid, None)
             self._versions.forget(uid)
+            self._repeated.forget(uid)
         self._keys[key] = known & uids
         if not self._keys[key]:
             del self._keys[key]
 
     async def _write(self, known: _Written[S], plural: str) -> None:
-        if known.computed == known.intended:
-            return
+        subject = known.subject
+        if known.computed != known.intended and not self._repeated_in_seconds(known):
+            await self._send(known, plural)
+        if isinstance(error := self._repeated.error_of(subject.uid), WriteUndone):
+            raise error
+
+    async def _send(self, known: _Written[S], plural: str) -> None:
         now = asyncio.get_running_loop().time()
         status, subject = known.computed, known.subject
         sent = status.to_json()
@@ -223,6 +230,8 @@ class StatusWriter:
             raise
         finally:
             known.sending = None
+        if status == known.stored:
+            self._repeated.note(subject.uid, status_part(subject.kind, subject.name))
         whole = made.status == sent
         known.written = status if whole else type(status).read(made.status)
         known.intended, known.lost, known.stored = status, None, status
@@ -230,6 +239,25 @@ class StatusWriter:
             known.version = made.version
         if subject.kind == names.FLEET_KIND:
             self._versions.note(subject.uid, made.version)
+
+    def _is_due(self, known: _Written[Any]) -> bool:
+        now = asyncio.get_running_loop().time()
+        stored = known.intended if known.sending is None else known.sending
+        known.due_at = NEVER
+        if known.computed == stored:
+            return False
+        folded = not is_urgent(stored, known.computed)
+        progress_seconds = known.written_at + PROGRESS_SECONDS - now if folded else 0
+        wait_seconds = max(progress_seconds, self._repeated_in_seconds(known))
+        if wait_seconds > 0:
+            known.due_at = now + wait_seconds
+        return wait_seconds <= 0
+
+    def _repeated_in_seconds(self, known: _Written[Any]) -> float:
+        """The time until a status may be written that another writer has changed back; 0 for another one."""
+        if known.computed != known.stored:
+            return 0.0
+        return self._repeated.wait_seconds(known.subject.uid)
 
     async def _read_again(self, subject: Subject) -> None:
         """Read the status of a fleet that another process has written. A watch can be late or broken, and
@@ -280,13 +308,3 @@ def _note_stored(known: _Written[S] | None, status: S, version: str) -> bool:
 
 def _adapter_of(weights: WeightsView | UnreadWeights) -> str:
     return (weights.adapter if isinstance(weights, UnreadWeights) else weights.spec.adapter) or ""
-
-
-def _is_due(known: _Written[Any], now: float) -> bool:
-    stored = known.intended if known.sending is None else known.sending
-    differs = known.computed != stored
-    recently = now - known.written_at < PROGRESS_SECONDS
-    # A status that another writer has changed back: the two must not write in turn without a break.
-    again = known.computed == known.stored
-    known.held_back = differs and recently and (again or not is_urgent(stored, known.computed))
-    return differs and not known.held_back

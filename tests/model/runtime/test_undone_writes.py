@@ -184,7 +184,8 @@ def test_a_pod_that_is_deleted_as_soon_as_it_is_created_is_created_ever_later_an
     run(story)
 
 
-def test_a_status_that_another_writer_changes_back_is_written_once_a_second():
+@pytest.mark.parametrize("path", [WEIGHTS_PATH, FLEET_PATH])
+def test_a_status_that_another_writer_changes_back_is_written_ever_later_and_reported(path):
     async def story() -> None:
         async with Rig(replicas=1) as rig:
             await rig.applied("1")
@@ -192,17 +193,25 @@ def test_a_status_that_another_writer_changes_back_is_written_once_a_second():
             rig.kube.requests.clear()
 
             def change() -> None:
-                stored: dict[str, Any] = rig.cluster.objects[f"{WEIGHTS_PATH}/status"]
-                if stored["status"].get("conditions"):
-                    status = stored["status"] | {"conditions": []}
-                    written = rig.cluster.put(f"{WEIGHTS_PATH}/status", stored | {"status": status})
-                    rig.cluster.objects[WEIGHTS_PATH]["metadata"]["resourceVersion"] = written[
-                        "metadata"
-                    ]["resourceVersion"]
+                stored: dict[str, Any] = rig.cluster.objects[f"{path}/status"]
+                if stored["status"].get("workers" if path == FLEET_PATH else "conditions"):
+                    status = stored["status"] | {"workers": {}, "rollout": {}}
+                    if path == WEIGHTS_PATH:
+                        status |= {"conditions": []}
+                    written = rig.cluster.put(f"{path}/status", stored | {"status": status})
+                    rig.cluster.objects[path]["metadata"]["resourceVersion"] = written["metadata"][
+                        "resourceVersion"
+                    ]
                     rig.tell_operator()
 
             async with another_controller(change):
-                await asyncio.sleep(FOUGHT_SECONDS)
-            assert FOUGHT_SECONDS / 2 < writes_to(rig, WEIGHTS_PATH) <= FOUGHT_SECONDS + 2
+                await rig.until(lambda: reason_of(rig) == "WriteWithoutEffect", seconds=20)
+                assert "status of " in rig.condition("Stalled")["message"]
+                began = now()
+                while now() < began + FOUGHT_SECONDS:
+                    assert reason_of(rig) == "WriteWithoutEffect"
+                    await asyncio.sleep(0.5)
+            assert 5 < writes_to(rig, path) <= 2 * WRITES_PER_MINUTE
+            await rig.until(lambda: not reason_of(rig), seconds=20)
 
     run(story)

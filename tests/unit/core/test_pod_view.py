@@ -466,3 +466,34 @@ def test_the_start_of_a_drain_is_read_from_the_annotation(written, since):
     view = pod_view({"metadata": {"uid": "u", "name": "policy-0", "annotations": annotations}})
 
     assert view.drains_since == since
+
+
+def marked(annotation: str, traffic: str | None) -> dict[str, Any]:
+    """A pod with a mark of the operator, and with a label by which the Service selects it."""
+    labels = {names.LABEL_TRAFFIC: traffic} if traffic else {}
+    written = {annotation: '{"since": "2026-03-01T12:00:00+00:00", "reason": "it is silent"}'}
+    metadata = {"uid": "u", "name": "policy-0", "labels": labels}
+    return {"metadata": metadata | ({"annotations": written} if annotation else {})}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "traffic", "drains", "quarantined"),
+    [
+        (names.ANNOTATION_DRAIN, names.TRAFFIC_DRAINING, True, False),
+        (names.ANNOTATION_DRAIN, names.TRAFFIC_ALLOWED, False, False),
+        (names.ANNOTATION_DRAIN, None, True, False),
+        ("", names.TRAFFIC_DRAINING, True, False),
+        (names.ANNOTATION_QUARANTINE, names.TRAFFIC_FENCED, False, True),
+        (names.ANNOTATION_QUARANTINE, names.TRAFFIC_ALLOWED, False, False),
+        (names.ANNOTATION_QUARANTINE, None, False, True),
+        ("", names.TRAFFIC_FENCED, False, True),
+        ("", names.TRAFFIC_ALLOWED, False, False),
+    ],
+)
+def test_a_pod_that_the_service_selects_is_out_of_service_by_no_mark(
+    annotation, traffic, drains, quarantined
+):
+    """The label decides: a webhook, or another controller, may have changed one of the two back."""
+    view = pod_view(marked(annotation, traffic))
+
+    assert (view.drains_since is not None, bool(view.quarantine)) == (drains, quarantined)

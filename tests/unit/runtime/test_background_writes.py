@@ -6,6 +6,7 @@ import asyncio
 
 from tests.support.waiting import soon
 
+from fleet_operator.errors import Terminal
 from fleet_operator.runtime.background_writes import RETRY_SECONDS, BackgroundWrites
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.problems import Problems
@@ -30,3 +31,26 @@ async def test_a_cancelled_write_requests_a_reconcile_until_the_operator_stops()
     await asyncio.sleep(0)
     await writes.stop()
     assert asked == [RETRY_SECONDS]
+
+
+async def test_a_write_that_succeeds_after_a_failure_requests_a_reconcile() -> None:
+    """The conditions still report the failure."""
+    asked: list[float] = []
+    problems = Problems()
+    writes = BackgroundWrites(problems, Metrics(), lambda _, seconds: asked.append(seconds))
+
+    async def fail() -> None:
+        raise Terminal("403")
+
+    async def succeed() -> None:
+        pass
+
+    await asyncio.wait(writes.begin(KEY, {"status": fail}))
+    await soon(lambda: asked == [RETRY_SECONDS])
+    await asyncio.wait(writes.begin(KEY, {"status": succeed}))
+    await soon(lambda: asked == [RETRY_SECONDS, 0])
+    assert not problems.of(KEY)
+    (task,) = writes.begin(KEY, {"status": succeed})
+    await task
+    await asyncio.sleep(0)
+    assert asked == [RETRY_SECONDS, 0]

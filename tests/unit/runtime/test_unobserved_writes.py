@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support.builders import NOW, make_worker
 
@@ -35,6 +37,24 @@ def test_the_later_one_of_two_writes_counts():
     own.note(KEY, ENDED)
 
     assert seen(own, DRAINING) == [POD]
+
+
+def test_what_another_writer_has_made_of_a_write_counts_from_then_on():
+    """Else a mark that another controller takes away at once would count for ever."""
+    own = UnobservedWrites()
+    own.note(KEY, BEGUN, "12")
+    before, undone = replace(POD, version="11"), replace(POD, version="13")
+
+    assert [p.drains_since for p in seen(own, before)] == [NOW]
+    assert seen(own, undone) == [undone]
+    assert [p.drains_since for p in seen(own, before)] == [None]
+
+
+def test_without_a_known_version_a_write_counts_until_it_is_seen():
+    own = UnobservedWrites()
+    own.note(KEY, BEGUN)
+
+    assert [p.drains_since for p in seen(own, replace(POD, version="13"))] == [NOW]
 
 
 @pytest.mark.parametrize(

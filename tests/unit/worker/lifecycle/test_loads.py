@@ -171,6 +171,16 @@ async def test_a_refusal_stays_reported_after_a_stage_of_another_version(
     assert serving.state.earlier_stage_failures == ()
 
 
+async def test_a_stage_that_finds_its_weights_in_the_engine_ends_their_refusal(
+    serving: WorkerHarness,
+) -> None:
+    await refused(serving.stage("base", serving.root / "nothing"))
+    assert serving.state.stage_failure is not None
+    await serving.stage("base", serving.root / "base")
+
+    assert serving.state.stage_failure is None
+
+
 async def test_loading_the_loaded_version_does_nothing(serving: WorkerHarness) -> None:
     await serving.stage("1")
     await serving.pause()
