@@ -85,6 +85,7 @@ class Convergence:
             and {p.worker.run_id for p in serving} == {self._run()}
             and self.weights.phase is RolloutPhase.APPLIED
             and self._adapters_are_applied()
+            and not self._reports_calls()
             and self._statuses_are_of_today()
             and self._is_updated()
             and all(self._has_adapters(p.worker) for p in serving)
@@ -104,6 +105,11 @@ class Convergence:
         base = self.desired.base
         fleet = self.fleet.observed_generation == self.desired.generation
         return fleet and (base is None or self.weights.observed_generation == base.generation)
+
+    def _reports_calls(self) -> bool:
+        """Whether the fleet still reports calls without an effect. It does for some seconds after the last."""
+        found = condition_of(self.fleet.conditions, ConditionType.STALLED)
+        return found is not None and found.reason is ConditionReason.CALL_WITHOUT_EFFECT
 
     def _adapters_are_applied(self) -> bool:
         """Whether the WeightVersion of each adapter says so."""

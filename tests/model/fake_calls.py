@@ -126,7 +126,7 @@ def go_on(worker: FakeWorker, ticket: Ticket) -> None:
             if worker.not_idle_since is not None and not worker.careless:
                 worker.kill(worker.now)  # the last good weights cannot be put under live requests
         case "probe", PromptsRequest() as request:
-            worker.probe = _report(worker, request)
+            worker.probes.report = _report(worker, request)
             ticket.end()
 
 
@@ -392,9 +392,7 @@ def _loaded(worker: FakeWorker, ticket: Ticket) -> None:
     if worker.compare is not None:
         assert isinstance(request, LoadRequest | ApplyRequest)
         worker.effect = worker.compare(worker, request)
-    before, now = (worker.run_id, ticket.good_weights), (ticket.run_id, ticket.weights)
-    if worker.label == version and before != now:
-        worker.probe = None  # it is about other weights of the same version
+    worker.probes.note_loaded((version, ticket.run_id, digest_of(ticket.weights)))
     worker.label, worker.run_id, worker.weights = version, ticket.run_id, ticket.weights
     worker.source, worker.load_failure = ticket.source, None
     worker.meant[version, ticket.run_id] = digest_of(ticket.weights)

@@ -209,7 +209,7 @@ def _state_of(worker: FakeWorker) -> WorkerState:
         pause=worker.lease.as_state(now) if worker.lease is not None else None,
         lease_expiries=worker.lease_expiries,
         operation=_operation(worker),
-        probe=worker.probe,
+        probe=worker.probes.report,
         effect=worker.effect,
         epoch=worker.epoch,
         stage_failure=next((_failure(n, now) for n in worker.refused_stages), None),

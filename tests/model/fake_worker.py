@@ -37,7 +37,6 @@ from fleet_worker.protocol import (
     PauseMode,
     PauseRequest,
     Phase,
-    PromptsReport,
     Reason,
     Request,
     WorkerState,
@@ -125,7 +124,6 @@ class FakeWorker:
     room_for_adapters: int = ROOM_FOR_ADAPTERS
     no_slot_until: float = 0
     failing_adapters: int = 0
-    probe: PromptsReport | None = None
     probes: History = field(default_factory=History)
     paused_seconds: float | None = None
     staging: Ticket | None = None
@@ -233,6 +231,10 @@ class FakeWorker:
     def lies_about(self, kind: str) -> bool:
         """Whether it answers calls of this kind with success, and does nothing."""
         return bool(self.ignores & {kind, ALL})
+
+    def refuses_all(self, kind: str) -> bool:
+        """Whether it refuses all calls of this kind."""
+        return bool(self.refuses & {kind, ALL})
 
     def resets_connection_of(self, kind: str) -> bool:
         """Whether it resets the connection of calls of this kind."""
@@ -362,7 +364,7 @@ class FakeWorker:
         ticket = Ticket(request, adapter)
         if (reason := self.refusal_of_caller(request)) is not None:
             return ticket.end(reason)
-        if self.refuses & {ticket.kind, ALL}:
+        if self.refuses_all(ticket.kind):
             return ticket.end(Reason.WRONG_PHASE)
         if self.lies_about(ticket.kind):
             return ticket.end()

@@ -1008,4 +1008,28 @@ MUTANTS = [
         "return False",
         first_seed=9900001034,
     ),
+    Mutant(
+        18,
+        "a call without an effect is repeated at once",
+        "runtime/attempts.py",
+        "return max(self.last_at + pause_seconds - now, 0.0)",
+        "return 0.0",
+        story="a_worker_that_ignores_pauses",
+    ),
+    Mutant(
+        18,
+        "a refusal that the worker does not report counts as one that it does",
+        "runtime/call_record.py",
+        "if not is_reported(call, answer.state):",
+        "if False:",
+        story="a_worker_that_refuses_all_calls",
+    ),
+    Mutant(
+        18,
+        "calls without an effect are not reported",
+        "core/decision.py",
+        "lambda: problems_of_calls(observed, worker_calls),",
+        "lambda: (),",
+        story="a_worker_that_ignores_pauses",
+    ),
 ]

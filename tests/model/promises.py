@@ -35,6 +35,10 @@
 14. At most `rollout.maxStaging` workers read one checkpoint at once. A worker counts while the leader
     calls it for that, or while it reports that it reads, for at most the timeout of the call.
 15. Where a bounded number of workers swap at once, those with the fewest sessions go first.
+18. A worker gets a call for one work at most 16 times in a minute, whatever it answers. If it has
+    followed none for a minute, `Stalled` reports that, or the worker is listed in the fleet's status.
+    Each load has a pause of its own. A worker that waits for files, or for a slot, says itself when to
+    come again.
 
 `Simulation.endure`, `settle` and `run_quietly` check 6 and 7 at the end of a history. `same_files`
 checks 17, `refusals` 10, `effects` 13, and `external_fleets` 16.
@@ -51,6 +55,7 @@ from tests.model.desired import BASE_UID, NO_STATUS, rollout_of
 from tests.model.fake_state import digest_of, version_in
 from tests.model.order import check_order
 from tests.model.readers import Readers
+from tests.model.repeated_calls import RepeatedCalls
 from tests.model.retry_waits import check_retry_waits
 from tests.model.same_files import SameFiles
 
@@ -145,6 +150,7 @@ class Promises:
         readers: promise 14.
         same_files: promise 17.
         named_again: digests that the trainer has named for versions whose pin was dropped.
+        repeated_calls: promise 18.
         availability: promises 4 and 12.
     """
 
@@ -165,6 +171,7 @@ class Promises:
         self.readers = Readers(simulation)
         self.same_files = SameFiles(simulation)
         self.named_again: set[tuple[str, str, str | None, str]] = set()
+        self.repeated_calls = RepeatedCalls(simulation)
         self.availability = Availability(simulation)
         self.modes = {self.rollout.pause.mode}
         self.asked = self._specs()
@@ -642,12 +649,13 @@ class Promises:
             self.watching = (phase, self.sim.now)
 
     def note_decision(self, leader: Leader, decision: Decision) -> None:
-        """Promises 7, 15 and 17. Where versions mix, the applied version in the status must not go back, unless a
+        """Promises 7, 15, 17 and 18. Where versions mix, the applied version in the status must not go back, unless a
         worker has reported a false one.
         """
         check_order(self.sim, leader, decision)
         check_retry_waits(self.sim, leader, decision)
         self.same_files.check(leader)
+        self.repeated_calls.check(leader, decision)
         self._applied_is_recorded(leader, decision)
         if any(pod.grace for pod in self.sim.pods.values()):
             return

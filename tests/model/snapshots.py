@@ -135,7 +135,7 @@ def _pod(pod: FakePod, now: float, term: int) -> tuple[Any, ...]:
         (worker.epoch.term - term, worker.epoch.sequence) if worker.epoch else None,
         *(frozenset(s) for s in (worker.bad_sources, worker.breaking_versions)),
         tuple((t.work, t.step, _ago(t.ends_at, now)) for t in tickets if t),
-        worker.probe.version if worker.probe else None,
+        (report.version, report.run_id) if (report := worker.probes.report) else None,
     )
 
 

@@ -8,6 +8,7 @@ from tests.model import (
     scaling_stories,
     settings_stories,
     timing_stories,
+    unheeded_stories,
 )
 from tests.model.chronicle import Chronicle, Story
 from tests.model.faults import Faults
@@ -256,6 +257,16 @@ def a_run_that_starts_again() -> Chronicle:
 def a_run_that_counts_from_0_again() -> Chronicle:
     """Another run that counts alike: its weights are loaded, though the version is the same"""
     its = Chronicle()
+    its.fleet.control(runID="run-7", source={"path": "/weights/run-7/step_{version}"})
+    its.until(lambda: its.fleet.serving == ["1~run-7"] * 3)
+    its.fleet.control(runID="run-8", source={"path": "/weights/run-8/step_{version}"})
+    its.until(lambda: its.fleet.serving == ["1~run-8"] * 3)
+    return its
+
+
+def a_canary_of_a_run_that_counts_from_0_again() -> Chronicle:
+    """A canary of another run that counts alike: it is compared with the applied weights, once"""
+    its = Chronicle(rollout={"strategy": "Canary"})
     its.fleet.control(runID="run-7", source={"path": "/weights/run-7/step_{version}"})
     its.until(lambda: its.fleet.serving == ["1~run-7"] * 3)
     its.fleet.control(runID="run-8", source={"path": "/weights/run-8/step_{version}"})
@@ -605,6 +616,7 @@ STORIES: list[Story] = [
     a_status_that_was_lost,
     a_load_that_lasts_longer_than_a_lease,
     a_run_that_counts_from_0_again,
+    a_canary_of_a_run_that_counts_from_0_again,
     files_that_are_rewritten_under_their_path,
     files_that_are_rewritten_before_anything_is_written_down,
     a_leader_whose_clock_stopped,
@@ -631,4 +643,5 @@ STORIES: list[Story] = [
     *adapter_stories.STORIES,
     *settings_stories.STORIES,
     *timing_stories.STORIES,
+    *unheeded_stories.STORIES,
 ]

@@ -78,6 +78,7 @@ class Wire:
         sim.note("operator" if leader is sim.leader else "former", f"{call.work} on {call.pod_name}", call.reason)  # fmt: skip
         self.sent.append((str(call.work), call.pod_name))
         sim.promises.readers.note_sent(leader, call)
+        sim.promises.repeated_calls.note_sent(leader, call)
         call.to_request(leader.epoch)  # raises if the call does not fit into the protocol
         if sim.happens(sim.faults.call_lost):
             leader.note_call(uid, call, sim.now)

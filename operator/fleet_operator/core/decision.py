@@ -147,7 +147,7 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
     worker_calls = called_only_by(going, pods.calls, calls)
     ignored = parts.run(
         "the report on calls",
-        lambda: problems_of_calls(observed.workers, worker_calls),
+        lambda: problems_of_calls(observed, worker_calls),
         lambda: (),
     )
     known = (*problems_of(observed), *ignored, *observed.problems)

@@ -1,8 +1,8 @@
 """Reports the calls that workers do not follow, whatever their answers are.
 
 A call is planned again until the worker's state shows its effect. The runtime spaces the repetitions out,
-and counts them. Refusals that a worker reports in its state, and calls to take weights, are failures of the
-rollout (`worker_failures`): those are reported there.
+and counts them. Refusals that a worker reports in its state, and ignored calls to take the desired weights,
+are failures of the rollout (`worker_failures`): those are reported there.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.actions import WorkerCall
-from fleet_operator.core.facts import Workers
 from fleet_operator.core.messages import CHECK_WORKERS
+from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.problems import Problem
 from fleet_operator.core.work import Outcome, Unheeded, Work
 from fleet_operator.core.worker_view import WorkerView
@@ -28,20 +28,25 @@ _ANSWERS = {
 }
 
 
-def problems_of_calls(workers: Workers, calls: Iterable[WorkerCall]) -> tuple[Problem, ...]:
+def problems_of_calls(
+    observed: FleetObserved, calls: Iterable[WorkerCall]
+) -> tuple[Problem, ...]:
     """The problems that workers do not follow calls which are still needed: one for the base weights, and
     one for each adapter.
 
     `calls`: those of this decision.
     """
-    unheeded = [(w, u) for w in workers for u in w.unheeded if u.lasts and not u.is_failure]
-    if not unheeded:
+    lasting = [(w, u) for w in observed.workers for u in w.unheeded if u.lasts]
+    if not lasting:
         return ()
+    desired = {(w.spec.adapter, w.spec.version, w.spec.run_id) for w in observed.weights}
     planned = {(c.pod_uid, c.work) for c in calls}
     by_adapter: dict[str, list[str]] = {}
-    for worker, call in unheeded:
-        if _is_needed(worker, call, planned):
-            by_adapter.setdefault(call.work.adapter or "", []).append(_described(worker, call))
+    for worker, call in lasting:
+        adapter = call.work.adapter or ""
+        in_rollout = (adapter, call.work.version, call.work.run_id) in desired
+        if _is_needed(worker, call, planned) and not (call.is_failure and in_rollout):
+            by_adapter.setdefault(adapter, []).append(_described(worker, call))
     return tuple(_problem(adapter, found) for adapter, found in sorted(by_adapter.items()))
 
 

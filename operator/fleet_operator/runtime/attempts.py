@@ -65,9 +65,11 @@ class Attempt:
         """Whether its effect was there several times and did not last."""
         return self.shown and self.count >= REPORTED_ATTEMPTS and not self.is_over(now)
 
-    def lasts(self, now: float) -> bool:
+    @property
+    def lasts(self) -> bool:
         """Whether it has been tried in vain for longer than a passing trouble lasts."""
-        return self.count >= REPORTED_ATTEMPTS and now - self.first_at >= REPORTED_SECONDS
+        seconds = self.last_at - self.first_at
+        return self.count >= REPORTED_ATTEMPTS and seconds >= REPORTED_SECONDS
 
 
 class Attempts(Generic[K]):

@@ -95,5 +95,5 @@ class CallRecord:
             else:
                 continue
             age_seconds = max(now - attempt.last_at, 0.0)
-            found.append(Unheeded(work, outcome, why, age_seconds, attempt.lasts(now)))
+            found.append(Unheeded(work, outcome, why, age_seconds, attempt.lasts))
         return tuple(found)

@@ -22,7 +22,6 @@ from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Fence
 from fleet_operator.core.decision import Decision, decide
-from fleet_operator.core.facts import Workers
 from fleet_operator.core.lagging import lagging_workers
 from fleet_operator.core.lora import as_seen_by_lora
 from fleet_operator.core.pod_actions import Quarantine
@@ -39,7 +38,7 @@ LONG_AGO = LATELY_SECONDS + 1
 
 def problems(*workers: WorkerBuilder, planned: str = "") -> tuple[Problem, ...]:
     calls = [call_for(planned, workers[0].pod_view().uid)] if planned else []
-    return problems_of_calls(Workers(w.view() for w in workers), calls)
+    return problems_of_calls(make_fleet(*workers, wants="2"), calls)
 
 
 class TestReports:
@@ -67,6 +66,14 @@ class TestReports:
 
         assert not problems(ignored)
         assert problems(refused)
+
+    def test_those_to_take_weights_that_no_rollout_requests_are_reported_here(self):
+        """A barrier ends with the weights that some workers have loaded, whatever is desired since."""
+        (of_base,) = problems(make_worker().serving("1").ignoring("load 3"))
+        (of_sql,) = problems(make_worker().serving("1").ignoring("stage-adapter sql 2"))
+
+        assert "policy-0 answers load 3" in of_base.message
+        assert of_sql.concerns("sql")
 
     def test_a_call_that_is_not_needed_any_more_is_none(self):
         past = make_worker().serving("1").ignoring("pause", seconds_ago=LONG_AGO)

@@ -86,6 +86,15 @@ class History:
         self._kept = (answers,) if baseline is None else (baseline, answers)
         return baseline
 
+    def note_loaded(self, weights: WeightsName) -> None:
+        """Forget the report if it is about other weights with the same version and run."""
+        if self.report is None:
+            return
+        *name, digest = weights
+        alike = [self.report.version, self.report.run_id] == name
+        if alike and (digest is None or digest != self.report.digest):
+            self.report = None
+
 
 Scores = Sequence[Sequence[Position]]
 """Positions of a baseline's continuations, scored by the new version."""

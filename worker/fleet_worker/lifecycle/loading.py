@@ -161,8 +161,7 @@ def note_loaded(worker: Worker, weights: Weights | Received, seconds: float) -> 
     worker.kept.loaded(*labels, cleared=not _keeps_cache(worker))
     worker.version = weights.version
     worker.note_in_engine(weights)
-    if previous.version == weights.version and previous.name != weights.name:
-        worker.canary_history.report = None  # it is about other weights with the same version
+    worker.canary_history.note_loaded((weights.version, weights.run_id, weights.digest))
     if previous.checkpoint is not None and previous.checkpoint is not weights.checkpoint:
         worker.dispose(previous.checkpoint)
     worker.load_failure = None

@@ -162,6 +162,45 @@ async def test_a_version_is_compared_with_the_named_weights_and_not_with_refused
         assert (reported.version, reported.compared_with) == (version, "base")
 
 
+async def test_a_report_stays_after_a_load_of_another_run_with_the_same_number(
+    serving: WorkerHarness,
+) -> None:
+    """Without it a canary would load the baseline again, and the version again, without an end."""
+    await serving.run_prompts()
+    await serving.fence()
+    await serving.stage("base", run_id="another-run")
+    await serving.load("base", run_id="another-run")
+
+    assert serving.state.probe is not None
+    assert serving.state.probe.run_id is None
+    reported = await serving.run_prompts(compare_with="base")
+    assert reported is not None
+    assert (reported.run_id, reported.compared_with_run_id) == ("another-run", None)
+    assert reported.compared_with == "base"
+
+
+@pytest.mark.parametrize(
+    ("loaded", "stays"),
+    [
+        pytest.param(("1", "run", "sha256:a"), True, id="the same weights again"),
+        pytest.param(("1", "run", "sha256:b"), False, id="other files"),
+        pytest.param(("1", "run", None), False, id="weights without a digest"),
+        pytest.param(("1", "other", "sha256:b"), True, id="of another run"),
+        pytest.param(("2", "run", "sha256:b"), True, id="another version"),
+    ],
+)
+def test_a_report_on_other_weights_of_the_same_name_is_forgotten(
+    loaded: WeightsName, stays: bool
+) -> None:
+    """The operator may not know the digests, and would take it for a report on these weights."""
+    history = History()
+    answers = Answers("1", (), run_id="run", digest="sha256:a")
+    history.report = report(answers, None, ())
+    history.note_loaded(loaded)
+
+    assert (history.report is not None) is stays
+
+
 @pytest.mark.parametrize(
     ("named", "compared_with"),
     [
