@@ -6,6 +6,7 @@ They follow the rules of the simulator's fake worker, which the model's promises
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.model.fake_worker import FakeWorker
+from tests.support.builders import path_of
 from tests.support.waiting import eventually_async
 
 from bench_scale.fakes import FakeFleet, dead_among, standalone_address
@@ -20,7 +22,7 @@ from fleet_operator.api.source import WeightSource
 from fleet_operator.clients.workers import WorkerClient
 from fleet_operator.core import actions
 from fleet_operator.ports import Addressee, WorkerAnswer
-from fleet_worker.protocol import Epoch, PauseMode, Reason
+from fleet_worker.protocol import Epoch, PauseMode, Phase, Reason
 
 pytestmark = pytest.mark.timeout(1500)  # the program may have to be built first
 
@@ -57,7 +59,7 @@ def addressee(fakes: FakeFleet, number: int, *, token: str = TOKEN, **changed: s
 
 
 def stage(version: str, **changed: Any) -> actions.Stage:
-    source = WeightSource(path=f"/weights/step_{version}")
+    source = WeightSource(path=path_of(version))
     return actions.Stage(version=version, source=source, **LONG, **(ADDRESSED | changed))
 
 
@@ -67,13 +69,14 @@ def pause(mode: PauseMode = PauseMode.KEEP, lease_seconds: float = LEASE_SECONDS
     )
 
 
-def load(version: str) -> actions.Load:
-    return actions.Load(version=version, **LONG, **ADDRESSED)
+def load(version: str, *, run_id: str | None = None) -> actions.Load:
+    return actions.Load(version=version, run_id=run_id, **LONG, **ADDRESSED)
 
 
-def apply(version: str) -> actions.Apply:
+def apply(version: str, *, run_id: str | None = None) -> actions.Apply:
     return actions.Apply(
         version=version,
+        run_id=run_id,
         mode=PauseMode.KEEP,
         drain_timeout_seconds=5,
         lease_seconds=LEASE_SECONDS,
@@ -82,12 +85,24 @@ def apply(version: str) -> actions.Apply:
     )
 
 
-def resume(version: str) -> actions.Resume:
-    return actions.Resume(version=version, **ADDRESSED)
+def resume(version: str, *, run_id: str | None = None) -> actions.Resume:
+    return actions.Resume(version=version, run_id=run_id, **ADDRESSED)
 
 
-def admit(version: str) -> actions.Admit:
-    return actions.Admit(version=version, **ADDRESSED)
+def admit(version: str, *, run_id: str | None = None) -> actions.Admit:
+    return actions.Admit(version=version, run_id=run_id, **ADDRESSED)
+
+
+def probe(version: str, *, run_id: str | None = None) -> actions.CanaryPrompts:
+    return actions.CanaryPrompts(
+        version=version,
+        run_id=run_id,
+        prompts=("a prompt",),
+        max_tokens=8,
+        compare_with="base",
+        **LONG,
+        **ADDRESSED,
+    )
 
 
 def fence() -> actions.Fence:
@@ -127,12 +142,33 @@ def facts(answer: WorkerAnswer) -> dict[str, Any]:
         "reason": answer.reason,
         "phase": state.phase,
         "admitted": state.admitted,
-        "version": state.version,
-        "staged": state.staged.version if state.staged else None,
+        "version": (state.version, state.run_id),
+        "staged": (state.staged.version, state.staged.run_id) if state.staged else None,
+        "probe": state.probe
+        and (state.probe.version, state.probe.run_id, state.probe.compared_with),
         "paused": state.pause is not None,
-        "has_loaded": bool(state.timings and state.timings.load_seconds),
+        "has_loaded": state.phase is Phase.PAUSED
+        and bool(state.timings and state.timings.load_seconds),
         "epoch": state.epoch,
     }
+
+
+async def answer_alike(
+    client: WorkerClient,
+    worker: Addressee,
+    model: FakeWorker,
+    action: actions.WorkerCall,
+    epoch: Epoch,
+    *log: str,
+) -> None:
+    """Both get a call, and answer with the same facts."""
+    ticket = model.take(action.to_request(epoch), 0)
+    expected = facts(WorkerAnswer(state=model.state(0), reason=ticket.reason))
+    assert facts(await client.call(worker, action, epoch)) == expected, "\n".join(
+        [*log, str(action)]
+    )
+    if expected["reason"] is None:
+        assert facts(await client.state(worker)) == expected
 
 
 async def test_the_fake_fleet_answers_as_the_fake_workers_of_the_simulator(
@@ -141,13 +177,26 @@ async def test_the_fake_fleet_answers_as_the_fake_workers_of_the_simulator(
     worker, model = addressee(fakes, 1), FakeWorker("standalone-1", 1, "r", 0, start_seconds=0)
     model.tick(0)
     for number, (action, epoch) in enumerate(LIFE):
-        model_state, model_reason = model.call(action.to_request(epoch), 0)
-        expected = facts(WorkerAnswer(state=model_state, reason=model_reason))
-        assert facts(await client.call(worker, action, epoch)) == expected, (
-            f"call {number}: {action}"
-        )
-        if expected["reason"] is None:
-            assert facts(await client.state(worker)) == expected
+        await answer_alike(client, worker, model, action, epoch, f"call {number}")
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_so_it_does_in_a_random_life(
+    fakes: FakeFleet, client: WorkerClient, seed: int
+) -> None:
+    worker, model = addressee(fakes, 1), FakeWorker("standalone-1", 1, "r", 0, start_seconds=0)
+    model.tick(0)
+    chance = random.Random(seed)  # noqa: S311 - a seed to repeat
+    log = [f"seed {seed}"]
+    for sequence in range(200):
+        version, run_id = chance.choice("123"), chance.choice([None, "run-a", "run-b"])
+        known = [(model.staged, model.staged_run_id), (model.label, model.run_id)]
+        if chance.random() < 0.7 and (named := [n for n in known if n[0]]):
+            version, run_id = chance.choice(named)
+        made = chance.choice([stage, load, apply, resume, admit])(version, run_id=run_id)
+        action = chance.choice([made, made, made, pause(), fence(), probe(version, run_id=run_id)])
+        log.append(str(action.work))
+        await answer_alike(client, worker, model, action, Epoch(term=1, sequence=sequence), *log)
 
 
 async def test_calls_that_are_not_for_them_are_refused(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.model.fake_worker import FakeWorker
 from tests.support.worker_pair import NOT_COMPARED, Pair
 
 from fleet_worker import protocol
@@ -33,6 +35,15 @@ CALLS: list[tuple[int, type[Request]]] = [
     (5, protocol.AdapterRequest),
     (1, protocol.AdapterRemoval),
 ]
+
+Field = tuple[type[Request], str]
+
+IGNORED: dict[Field, str] = {
+    (protocol.FenceRequest, "reason"): "for the log of the worker",
+    (protocol.PromptsRequest, "prompts"): "the fake has no engine that samples",
+    (protocol.PromptsRequest, "max_tokens"): "as above",
+}
+"""Fields of requests → why the fake does not use them."""
 
 
 class Play:
@@ -136,15 +147,90 @@ class Play:
         return {name: given[name] for name in kind.model_fields if given[name] is not None}
 
 
+async def play(pair: Pair, seed: int) -> None:
+    """Play a random history."""
+    its = Play(pair, seed)
+    for _ in range(STEPS):
+        await its.step()
+        if pair.fake.phase is Phase.DRAINING or pair.harness.ended:
+            break
+    await its.let_go()
+
+
+def drain_of_a_client() -> None:
+    """Swaps that wait for a client: the engine of the real worker in these plays has none."""
+    drains = {"mode": "wait", "drain_timeout_seconds": 1, "lease_seconds": 30}
+    epoch = {"term": 1, "sequence": 1}
+    for kind in (protocol.PauseRequest, protocol.ApplyRequest):
+        fake = FakeWorker("uid-0", 0, "r", 0, start_seconds=0)
+        fake.tick(0)
+        fake.staged, fake.staged_weights, fake.staged_source = "2", "2", "/weights/step_2"
+        fake.serve()
+        fake.tick(1)
+        named = {"version": "2"} if kind is protocol.ApplyRequest else {}
+        fake.take(kind.model_validate(drains | named | {"epoch": epoch}), 1)
+        fake.tick(1.5)
+        assert fake.phase is Phase.PAUSING
+        fake.tick(2)
+        assert fake.phase is not Phase.PAUSING
+
+
+def _subclasses(kind: type[Request]) -> Iterator[type[Request]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+@pytest.fixture
+def read_by_fake(monkeypatch: pytest.MonkeyPatch) -> set[Field]:
+    """The fields of requests that the fake worker reads."""
+    found: set[Field] = set()
+    at_work: list[str] = []
+
+    def noted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **named: Any) -> Any:
+            at_work.append(method.__name__)
+            try:
+                return method(*args, **named)
+            finally:
+                at_work.pop()
+
+        return wrapped
+
+    def get(request: Request, name: str) -> Any:
+        if at_work and name in type(request).model_fields:
+            found.add((type(request), name))
+        return object.__getattribute__(request, name)
+
+    for method in (FakeWorker.take, FakeWorker.tick):
+        monkeypatch.setattr(FakeWorker, method.__name__, noted(method))
+    monkeypatch.setattr(Request, "__getattribute__", get, raising=False)
+    return found
+
+
+async def test_the_fake_worker_uses_every_field_of_every_request_or_ignores_it_for_a_reason(
+    tmp_path: Path, read_by_fake: set[Field]
+) -> None:
+    fields = {(kind, name) for _, kind in CALLS for name in kind.model_fields}
+    for seed in range(10):
+        async with Pair.start(tmp_path / str(seed)) as pair:
+            await play(pair, seed)
+    drain_of_a_client()
+
+    assert read_by_fake | IGNORED.keys() == fields
+    assert not read_by_fake & IGNORED.keys()
+
+
+def test_every_request_of_the_operator_is_played() -> None:
+    kinds = {kind for kind in _subclasses(Request) if "path" in kind.__dict__}
+
+    assert {kind for _, kind in CALLS} == kinds
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_fake_worker_answers_as_the_real_one(seed: int, tmp_path: Path) -> None:
     async with Pair.start(tmp_path) as pair:
-        play = Play(pair, seed)
-        for _ in range(STEPS):
-            await play.step()
-            if pair.fake.phase is Phase.DRAINING or pair.harness.ended:
-                break
-        await play.let_go()
+        await play(pair, seed)
 
 
 def test_every_field_of_a_state_is_compared_or_has_a_reason() -> None:

@@ -5,15 +5,19 @@ import (
 	"time"
 )
 
-// request holds the fields of all requests of the protocol that a fake worker reads.
+// request holds the fields of all requests of the protocol that a fake worker reads. The operator is its
+// only holder, and it has no requests that could drain.
 type request struct {
-	Version      string  `json:"version"`
-	RunID        string  `json:"run_id"`
-	Digest       string  `json:"digest"`
-	Source       source  `json:"source"`
-	Mode         string  `json:"mode"`
-	LeaseSeconds float64 `json:"lease_seconds"`
-	Epoch        epoch   `json:"epoch"`
+	Version           string  `json:"version"`
+	RunID             string  `json:"run_id"`
+	Digest            string  `json:"digest"`
+	Source            source  `json:"source"`
+	Mode              string  `json:"mode"`
+	LeaseSeconds      float64 `json:"lease_seconds"`
+	CompareWith       string  `json:"compare_with"`
+	CompareWithRunID  string  `json:"compare_with_run_id"`
+	CompareWithDigest string  `json:"compare_with_digest"`
+	Epoch             epoch   `json:"epoch"`
 }
 
 type source struct {
@@ -59,6 +63,8 @@ type probe struct {
 	RunID       string  `json:"run_id,omitempty"`
 	Digest      string  `json:"digest"`
 	Compared    string  `json:"compared_with,omitempty"`
+	ComparedRun string  `json:"compared_with_run_id,omitempty"`
+	ComparedSum string  `json:"compared_with_digest,omitempty"`
 	Finite      bool    `json:"finite"`
 	Repetition  float64 `json:"repetition"`
 	Drift       float64 `json:"logprob_drift"`
@@ -136,8 +142,11 @@ func (w *fakeWorker) act(kind string, r request) string {
 			w.fleet.changed(w)
 			return ""
 		case "probe":
+			if w.phase != "serving" && w.phase != "joining" {
+				return "WrongPhase"
+			}
 			w.work("probe", r)
-			w.report()
+			w.report(r)
 			return ""
 		}
 		return "AdaptersOff"
@@ -207,6 +216,9 @@ func (w *fakeWorker) hold(r request) {
 func (w *fakeWorker) load(kind string, r request) string {
 	isStaged := w.staged != nil && named(*w.staged, r)
 	if named(w.loaded, r) && !isStaged {
+		if kind == "apply" && w.phase == "joining" {
+			return "WrongPhase"
+		}
 		if kind == "apply" && w.phase == "paused" {
 			w.serve()
 		}
@@ -227,6 +239,9 @@ func (w *fakeWorker) load(kind string, r request) string {
 	before := w.phase
 	w.staged, w.phase = nil, "loading"
 	w.work(kind, r)
+	if w.probe != nil && w.probe.isOnOther(taken) {
+		w.probe = nil
+	}
 	w.loaded, w.hasLoaded, w.phase = taken, true, before
 	switch {
 	case !w.admitted:
@@ -252,19 +267,32 @@ func (w *fakeWorker) open(kind string, r request) string {
 	return ""
 }
 
-func (w *fakeWorker) report() {
-	compared := ""
-	if w.probe != nil {
-		compared = w.probe.Version
-	}
+// report notes the answers of the weights in the engine, and compares them with those of the named ones.
+func (w *fakeWorker) report(r request) {
 	w.probe = &probe{
-		Version: w.loaded.version, RunID: w.loaded.runID, Digest: w.loaded.digest(), Compared: compared,
+		Version: w.loaded.version, RunID: w.loaded.runID, Digest: w.loaded.digest(),
 		Finite: true, Repetition: 0.1, Drift: 0.1, KL: 0.1, TokensCount: 32,
 	}
+	baseline := request{Version: r.CompareWith, RunID: r.CompareWithRunID, Digest: r.CompareWithDigest}
+	for i := len(w.answered) - 1; i >= 0; i-- {
+		known := w.answered[i]
+		if known != w.loaded && (baseline.Version == "" || (known.runID == baseline.RunID && named(known, baseline))) {
+			w.probe.Compared, w.probe.ComparedRun, w.probe.ComparedSum = known.version, known.runID, known.digest()
+			w.answered = []weights{known, w.loaded}
+			return
+		}
+	}
+	w.answered = []weights{w.loaded}
 }
 
+// isOnOther: the report is on other weights with the same name.
+func (p probe) isOnOther(w weights) bool {
+	return p.Version == w.version && p.RunID == w.runID && p.Digest != w.digest()
+}
+
+// named: a request means these weights. An omitted run, or digest, may be any.
 func named(have weights, r request) bool {
-	same := have.version == r.Version && have.runID == r.RunID
+	same := have.version == r.Version && (r.RunID == "" || have.runID == r.RunID)
 	return same && (r.Digest == "" || r.Digest == have.digest())
 }
 

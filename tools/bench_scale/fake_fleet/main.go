@@ -39,7 +39,7 @@ func main() {
 	fleet := newFakeFleet()
 	for n := range *standalone {
 		name := fmt.Sprintf("standalone-%d", n)
-		fleet.add(newFakeWorker(fleet, name, name, *token, "base", "/weights/base"))
+		fleet.add(newFakeWorker(fleet, name, name, *token, "base", "/models/base"))
 	}
 	if *kubeconfig != "" {
 		kubelet, err := newFakeKubelet(*kubeconfig, *namespace, fleet)

@@ -10,7 +10,9 @@ import (
 )
 
 // fakeWorker follows the rules of the worker protocol, without an engine and without requests: what
-// would take time is a pause of `took`. Fields below `mu` are held by it.
+// would take time is a pause of `took`. It has no adapters, and refuses calls about them. It answers as
+// the simulator's fake worker, which is checked against the real one (tests/cluster/test_fake_fleet.py).
+// Fields below `mu` are held by it.
 type fakeWorker struct {
 	fleet   *fakeFleet
 	name    string
@@ -43,7 +45,8 @@ type fakeWorker struct {
 	wasHeld    bool
 	epoch      *epoch
 	probe      *probe
-	shown      string // the version that the fleet counts it for
+	answered   []weights // whose answers to canary prompts it keeps: a baseline, and the last ones
+	shown      string    // the version that the fleet counts it for
 }
 
 // weights name one set of weights.
@@ -69,7 +72,7 @@ func newFakeWorker(fleet *fakeFleet, name, uid, token, version, path string) *fa
 func (w *fakeWorker) start() {
 	w.began, w.phase, w.admitted = time.Now(), "joining", false
 	w.loaded, w.staged = weights{version: w.version, path: w.path}, nil
-	w.operation, w.epoch, w.probe = nil, nil, nil
+	w.operation, w.epoch, w.probe, w.answered = nil, nil, nil, nil
 	w.hasLoaded, w.wasHeld = false, false
 }
 
