@@ -13,6 +13,7 @@ from tests.model.fake_state import digest_of
 from tests.model.fake_worker import FakeWorker
 
 from fleet_operator.runtime import status_writer
+from fleet_worker.protocol import OpenRequest
 
 MAX_WRITES = 7
 LOOKS = 5
@@ -99,6 +100,63 @@ async def test_the_newest_of_many_versions_wins_and_no_worker_stays_paused(
     status = (await workspace.weights())["status"]
     assert status["supersededVersions"] >= 1
     assert all(w.lease_until is None for w in workspace.kubelet.workers)
+
+
+@pytest.mark.usefixtures("shared_operator")
+@pytest.mark.parametrize("strategy", ["Synchronized", "Canary"])
+async def test_two_runs_with_the_same_numbers_are_told_apart_everywhere(
+    workspace: Workspace, strategy: str
+) -> None:
+    await workspace.make_fleet(replicas=2, version="1", rollout={"strategy": strategy})
+    await workspace.applied("1", replicas=2)
+    for run in ("run-a", "run-b"):
+        await workspace.publish("5", runID=run, source={"path": f"/weights/{run}/step_{{version}}"})
+        of_run = f"5~{run}"
+        await workspace.applied("5", replicas=2, weights=of_run)
+
+        digest = digest_of(of_run)
+        assert {(w.label, w.run_id) for w in workspace.kubelet.workers} == {("5", run)}
+        applied = (await workspace.fleet())["status"]["applied"]
+        assert (applied["version"], applied["runID"], applied["digest"]) == ("5", run, digest)
+        data = (await workspace.objects("configmaps"))[f"{FLEET}-applied"]["data"]
+        assert (data["version"], data["runID"], data["digest"]) == ("5", run, digest)
+
+    history = (await workspace.weights())["status"]["history"]
+    assert [(e["version"], e.get("runID")) for e in history][:2] == [
+        ("5", "run-b"),
+        ("5", "run-a"),
+    ]
+    await workspace.kubelet.kill(f"{FLEET}-1")
+    worker = workspace.kubelet.worker(f"{FLEET}-1")
+    assert (worker.start_version, worker.start_run_id) == ("5", "run-b")
+    await workspace.applied("5", replicas=2, weights="5~run-b")
+    opened = [c.ticket.request for port in workspace.kubelet.ports.values() for c in port.calls]
+    runs = {(r.version, r.run_id) for r in opened if isinstance(r, OpenRequest)}
+    assert {("5", "run-a"), ("5", "run-b")} <= runs
+
+
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_worker_that_answers_and_does_nothing_is_reported_and_called_ever_later(
+    workspace: Workspace,
+) -> None:
+    await workspace.make_fleet(replicas=2, version="1", rollout={"maxFailures": 0})
+    await workspace.applied("1", replicas=2)
+    idle = workspace.kubelet.worker(f"{FLEET}-1")
+    idle.ignores = frozenset({"stage"})
+    await workspace.publish("2")
+
+    async def is_reported() -> bool:
+        stalled = await workspace.condition("Stalled")
+        return bool(stalled and stalled["reason"] == "CallWithoutEffect")
+
+    await workspace.until(is_reported, "the worker is reported")
+    stalled = await workspace.condition("Stalled")
+    assert stalled is not None
+    assert f"{FLEET}-1" in stalled["message"]
+    calls = [c for c in workspace.kubelet.ports[f"{FLEET}-1"].calls if c.kind == "stage"]
+    assert len(calls) <= 3
+    idle.ignores = frozenset()
+    await workspace.applied("2", replicas=2)
 
 
 @pytest.mark.usefixtures("shared_operator")

@@ -249,8 +249,12 @@ class Workspace:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{await self.story()}") from None
 
-    async def applied(self, version: str, *, replicas: int = 3, seconds: float = 90) -> None:
-        """Wait until the status reports that all workers serve a version, and they do."""
+    async def applied(
+        self, version: str, *, replicas: int = 3, seconds: float = 90, weights: str = ""
+    ) -> None:
+        """Wait until the status reports that all workers serve a version, and they do. `weights`: as the fake
+        workers name them; by default like the version.
+        """
 
         async def is_it() -> bool:
             found = await self.weights()
@@ -262,7 +266,7 @@ class Workspace:
                 and status.get("observedGeneration") == generation
                 and ready
                 and ready["status"] == "True"
-                and self.serving == [version] * replicas
+                and self.serving == [weights or version] * replicas
             )
 
         await self.until(is_it, f"version {version} is applied", seconds=seconds)
