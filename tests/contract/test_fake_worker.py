@@ -112,9 +112,10 @@ class Play:
         """A body for each field of a request, with the names that both know as often as not."""
         chance, fake = self.chance, self.pair.fake
         version, run_id = chance.choice(VERSIONS), chance.choice(RUNS)
-        names = [(fake.staged, fake.staged_run_id), (fake.label, fake.run_id)]
-        if chance.random() < 0.7 and (known := [n for n in names if n[0]]):
-            version, run_id = chance.choice(known)  # type: ignore[assignment]
+        held = ((fake.staged, fake.staged_run_id), (fake.label, fake.run_id))
+        known = [(name, run) for name, run in held if name is not None]
+        if known and chance.random() < 0.7:
+            version, run_id = chance.choice(known)
             run_id = chance.choice([run_id, run_id, run_id, None])
         folder = f"lora_{version}" if adapter else f"step_{version}"
         own = version == "base" and not adapter

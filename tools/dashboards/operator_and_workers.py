@@ -156,7 +156,7 @@ def _calls() -> Section:
             ),
             graph(
                 "Calls that were not done",
-                "By outcome; silent is a call without an answer.",
+                "By outcome; silent is a call without an answer, NoEffect one that was answered and not followed.",
                 Query(
                     f'sum by (kind, outcome) (rate({calls}{{outcome!="done"}}[{_RATE}]))',
                     "{{kind}} {{outcome}}",
