@@ -280,12 +280,16 @@ async def test_work_in_progress_and_failures_name_their_run(serving: WorkerHarne
     assert (operation.kind, operation.version, operation.run_id) == ("load", "40", "run-7")
 
 
-async def test_canary_reports_of_one_run_are_not_used_for_the_next(serving: WorkerHarness) -> None:
+async def test_a_canary_report_names_its_run_after_a_load_of_the_next(
+    serving: WorkerHarness,
+) -> None:
     await swap(serving, "40", write_tiny(serving.root / "a", 1.0), "run-7")
     assert await serving.run_prompts() is not None
     await swap(serving, "40", write_tiny(serving.root / "b", 2.0), "run-8")
 
-    assert serving.state.probe is None
+    reported = serving.state.probe
+    assert reported is not None
+    assert (reported.version, reported.run_id) == ("40", "run-7")
 
 
 @pytest.fixture
