@@ -45,13 +45,15 @@ class _Written:
 
 
 class KubeChildren:
-    """The children of all fleets, as this process writes them."""
+    """The children of all fleets, as this process writes them. `clock`: as of `RepeatedWrites`."""
 
-    def __init__(self, kube: Kube, metrics: Metrics) -> None:
+    def __init__(
+        self, kube: Kube, metrics: Metrics, *, clock: Callable[[], float] | None = None
+    ) -> None:
         self._kube = kube
         self._count = metrics.writes.labels("child").inc
         self._written: dict[str, _Written] = {}
-        self._repeated: RepeatedWrites[str] = RepeatedWrites()
+        self._repeated: RepeatedWrites[str] = RepeatedWrites(clock)
         self._attempted: dict[str, Json] = {}
         """The manifest of the last write, by path."""
         self._pools = InferencePools(kube, self._apply, self._delete)
@@ -118,6 +120,7 @@ class KubeChildren:
     def forget_written(self) -> None:
         """Read every child again before its next write, since it may have changed."""
         self._written.clear()
+        self._attempted.clear()
 
     async def _apply(self, path: str, manifest: Json) -> None:
         """Write a child if it differs, and if its fleet is not being deleted.

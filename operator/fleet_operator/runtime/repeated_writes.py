@@ -7,7 +7,7 @@ Each is repeated ever later. It is a problem while its effect is missing, and af
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Generic, TypeVar
 
 from fleet_operator.errors import FleetError, Retryable, WriteUndone
@@ -20,9 +20,10 @@ K = TypeVar("K", bound=Hashable)
 
 
 class RepeatedWrites(Generic[K]):
-    """Writes by key."""
+    """Writes by key. `clock`: monotonic seconds; by default the event loop's."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._attempts: Attempts[K] = Attempts(kept=MOST_WRITES)
         self._titles: dict[K, str] = {}
 
@@ -34,7 +35,7 @@ class RepeatedWrites(Generic[K]):
             title: What it does, for messages.
             lost: What the API server has not stored of it.
         """
-        now = _now()
+        now = self._clock()
         attempt = self._attempts.begin(key, now)
         if lost:
             attempt.shown = False
@@ -46,11 +47,11 @@ class RepeatedWrites(Generic[K]):
 
     def wait_seconds(self, key: K) -> float:
         """The time until a write may be repeated; 0 if it may be done now."""
-        return self._attempts.wait_seconds(key, _now())
+        return self._attempts.wait_seconds(key, self._clock())
 
     def error_of(self, key: K) -> FleetError | None:
         """Why a write is repeated, or must wait; None if it may be done, and nothing is known about it."""
-        now, attempt = _now(), self._attempts.of(key)
+        now, attempt = self._clock(), self._attempts.of(key)
         if attempt is None or attempt.is_over(now):
             return None
         title = self._titles.get(key, "")
@@ -67,12 +68,12 @@ class RepeatedWrites(Generic[K]):
 
     def undone(self) -> list[FleetError]:
         """The problems of all writes that do not last."""
-        errors = (self.error_of(key) for key, _ in self._attempts.lately(_now()))
+        errors = (self.error_of(key) for key, _ in self._attempts.lately(self._clock()))
         return [e for e in errors if isinstance(e, WriteUndone)]
 
     def keep_missing(self, keys: Collection[K]) -> None:
         """Forget the writes without an effect that are not needed any more. `keys`: those that are."""
-        for key, attempt in self._attempts.lately(_now()):
+        for key, attempt in self._attempts.lately(self._clock()):
             if key not in keys and not attempt.shown:
                 self.forget(key)
 
@@ -80,7 +81,3 @@ class RepeatedWrites(Generic[K]):
         """Let the next write of this key be the first one again."""
         self._attempts.forget(key)
         self._titles.pop(key, None)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -130,13 +130,18 @@ def cases() -> list[Any]:
 
 @pytest.mark.parametrize(("fleet", "kind", "begin", "how"), cases())
 def test_a_call_that_is_not_followed_is_repeated_ever_later_and_reported(
-    fleet: str, kind: str, begin: Begin, how: str, caplog: pytest.LogCaptureFixture
+    fleet: str,
+    kind: str,
+    begin: Begin,
+    how: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story() -> None:
         async with Rig(replicas=2, **FLEETS.get(fleet, {})) as rig:
             await rig.applied("1")
             caplog.clear()
-            caplog.handler.addFilter(RepeatedLines(now))
+            monkeypatch.setattr(caplog.handler, "filters", [RepeatedLines(now)])
             begin(rig)
             for worker in rig.workers.workers.values():
                 setattr(worker, how, frozenset({kind}))
