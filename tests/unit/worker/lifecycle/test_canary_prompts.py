@@ -190,7 +190,7 @@ async def test_a_report_stays_after_a_load_of_another_run_with_the_same_number(
     ],
 )
 def test_a_report_on_other_weights_of_the_same_name_is_forgotten(
-    loaded: WeightsName, stays: bool
+    loaded: WeightsName, *, stays: bool
 ) -> None:
     """The operator may not know the digests, and would take it for a report on these weights."""
     history = History()
