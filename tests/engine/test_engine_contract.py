@@ -176,7 +176,7 @@ def test_every_library_reads_the_one_set_of_weights_and_the_engine_only_its_dige
     assert found[0]["draft"] == [["model.a", [ord("9")]]], "other directories are not compared"
 
 
-def test_the_audit_recomputes_with_the_digested_weights_whatever_lies_next_to_them(
+def test_the_audit_recomputes_with_the_digested_weights_whatever_is_next_to_them(
     tmp_path: Path, weights: Any
 ) -> None:
     # The index of an earlier save, and an adapter over another model.

@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from argparse import Namespace
+from functools import partial
 from typing import Any
 
 from prometheus_client import REGISTRY
