@@ -149,7 +149,9 @@ class RefusingSimulation(Simulation):
         """A new leader, which knows of no problem."""
         super().start_operator()
         self.looks.clear()
-        self.child_objects = KubeChildren(self.api, Metrics(), clock=lambda: self.now)  # what it uses
+        self.child_objects = KubeChildren(
+            self.api, Metrics(), clock=lambda: self.now
+        )  # what it uses
         self.pod_objects = KubePods(self.api, Metrics())  # what it uses
         problems = Problems(lambda: self.now)
         given = {f.name: getattr(self.leader, f.name) for f in fields(self.leader) if f.init}

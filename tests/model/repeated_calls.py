@@ -139,7 +139,9 @@ def _waits_for_files(state: WorkerState, work: Work) -> bool:
     """Whether a worker reports that the files of a version are not complete, or that it has no slot."""
     failures = (state.stage_failure, *state.earlier_stage_failures, *state.adapter_failures)
     return any(
-        f is not None and (f.version, f.run_id) == (work.version, work.run_id) and f.reason in _PASSES
+        f is not None
+        and (f.version, f.run_id) == (work.version, work.run_id)
+        and f.reason in _PASSES
         for f in failures
     )
 

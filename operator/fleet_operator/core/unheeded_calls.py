@@ -28,9 +28,7 @@ _ANSWERS = {
 }
 
 
-def problems_of_calls(
-    observed: FleetObserved, calls: Iterable[WorkerCall]
-) -> tuple[Problem, ...]:
+def problems_of_calls(observed: FleetObserved, calls: Iterable[WorkerCall]) -> tuple[Problem, ...]:
     """The problems that workers do not follow calls which are still needed: one for the base weights, and
     one for each adapter.
 
