@@ -180,7 +180,7 @@ def test_marks_of_dropped_pins_that_cannot_be_read_may_be_of_each_version_withou
     assert made.fleet.to_json()["droppedPins"] == before["droppedPins"]
 
 
-def test_a_pin_that_gives_way_beside_one_that_cannot_be_read_leaves_a_mark() -> None:
+def test_a_pin_that_gives_way_next_to_one_that_cannot_be_read_leaves_a_mark() -> None:
     older = [
         PIN_OF_8 | {"version": str(n), "runID": "first", "source": {"path": f"/weights/{n}"}}
         for n in range(MAX_PINNED - 2)
