@@ -104,7 +104,7 @@ async def test_the_newest_of_many_versions_wins_and_no_worker_stays_paused(
 
 @pytest.mark.usefixtures("shared_operator")
 @pytest.mark.parametrize("strategy", ["Synchronized", "Canary"])
-async def test_two_runs_with_the_same_numbers_are_told_apart_everywhere(
+async def test_two_runs_with_the_same_numbers_are_distinguished_everywhere(
     workspace: Workspace, strategy: str
 ) -> None:
     await workspace.make_fleet(replicas=2, version="1", rollout={"strategy": strategy})

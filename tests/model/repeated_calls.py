@@ -1,6 +1,6 @@
 """Promise 18: a call is repeated ever later while its worker does not follow it, and that is reported.
 
-Checked when a leader sends a call, and at each of its decisions. What counts is the worker itself, not what
+Checked when a leader sends a call, and at each of its decisions. The worker itself counts, not what
 the operator makes of its answers.
 """
 
@@ -123,7 +123,7 @@ class RepeatedCalls:
 
 
 def _likeness(worker: FakeWorker) -> tuple[object, ...]:
-    """What calls change in a worker, and what faults do to it."""
+    """The effects of calls and faults on a worker."""
     return (
         *(worker.phase, worker.admitted, worker.hung, worker.ahead),
         *(worker.label, worker.run_id, worker.weights),

@@ -89,7 +89,7 @@ class Answered:
     facts: dict[str, Any]
 
     def differences(self, fake: Answered) -> dict[str, tuple[Any, Any]]:
-        """What differs in the answer of the fake: the real one, and that of the fake."""
+        """The differences in the answer of the fake: the real one, and that of the fake."""
         ours = self.facts | {"status": self.status, "reason": self.reason}
         theirs = fake.facts | {"status": fake.status, "reason": fake.reason}
         return {k: (v, theirs[k]) for k, v in ours.items() if v != theirs[k]}
@@ -313,12 +313,12 @@ class Pair:
         return facts
 
     def states(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What both report now."""
+        """The states that both report now."""
         real, fake = self.harness.state, self.fake.state(self.now)
         return self.facts(real, "real"), self.facts(fake, "fake")
 
     def differences(self) -> dict[str, tuple[Any, Any]]:
-        """What the states of both differ in."""
+        """The differences of both states."""
         real, fake = self.states()
         return Answered(200, None, real).differences(Answered(200, None, fake))
 

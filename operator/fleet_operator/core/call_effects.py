@@ -1,4 +1,4 @@
-"""What a worker's state must show after a call that was answered with success.
+"""The signs that a worker's state must show after a call that was answered with success.
 
 A worker that answers with success and does nothing would otherwise be called without an end. In case of
 doubt the effect counts as shown: the next decision plans the call again if it is needed.

@@ -43,7 +43,7 @@ class Problem:
         part: the part that failed, such as `Service policy`; its next success ends the problem.
         leaves_ready: the spec is in effect nevertheless, as when an Event cannot be posted.
         concerns_weights: the WeightVersions of the fleet report it, too.
-        adapter: only those of this adapter, or of the base weights (empty); all if it is None.
+        adapter: only those of this adapter, or of the base weights (empty); None: all.
     """
 
     part: str

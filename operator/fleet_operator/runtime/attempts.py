@@ -1,4 +1,4 @@
-"""Spaces out what is done again and again, because its effect is not seen or does not last.
+"""Spaces out what is done repeatedly, because its effect is not seen or does not last.
 
 The operator acts on what it sees, so it does the same again only if the effect is not there. The first
 repetition of something that had its effect comes at once. Each further one waits longer, up to a limit,
@@ -73,7 +73,7 @@ class Attempt:
 
 
 class Attempts(Generic[K]):
-    """What was done lately, by key. `kept`: how many keys are remembered; the oldest are forgotten."""
+    """The last attempts, by key. `kept`: how many keys are remembered; the oldest are forgotten."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
@@ -100,7 +100,7 @@ class Attempts(Generic[K]):
         return 0.0 if known is None else known.wait_seconds(now)
 
     def lately(self, now: float) -> list[tuple[K, Attempt]]:
-        """What was done lately, and may be done again."""
+        """The attempts of the last time, which may come again."""
         return [(key, known) for key, known in self._known.items() if not known.is_over(now)]
 
     def forget(self, key: K) -> None:

@@ -71,7 +71,7 @@ class CallRecord:
         else:
             attempt.note_shown()
             if call.kind in _LOADS:
-                self._attempts.forget(_PAUSE)  # one pause for each load is no repetition
+                self._attempts.forget(_PAUSE)  # one pause for each load is not a repetition
         return missing
 
     def note_state(self, state: WorkerState) -> None:

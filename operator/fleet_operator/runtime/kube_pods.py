@@ -114,7 +114,7 @@ class KubePods:
 
 
 def _lost(stored: Json, changes: Json) -> str:
-    """What the API server has not stored of the changes of a pod's metadata; empty if it has all."""
+    """The part that the API server has not stored of the changes of a pod's metadata; empty if it has all."""
     lost = [
         f"{key} {name}".strip()
         for key, wanted in changes.items()

@@ -93,7 +93,7 @@ def test_a_drain_whose_label_another_controller_takes_away_is_repeated_ever_late
     run(story)
 
 
-def test_a_pod_that_the_service_still_selects_is_no_quarantined_one():
+def test_a_pod_that_the_service_still_selects_is_not_quarantined():
     """The mark alone takes no client away."""
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""What a worker's state must show after each kind of call that was answered with success."""
+"""The signs that a worker's state must show after each kind of call that was answered with success."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class TestReports:
         assert "policy-3 answers pause" in found.message
         assert "its phase is serving" in found.message
 
-    def test_a_passing_trouble_is_none(self):
+    def test_a_passing_trouble_is_not_reported(self):
         assert not problems(make_worker().serving("1").ignoring("pause", lasts=False))
 
     @pytest.mark.parametrize("outcome", Outcome)
@@ -75,7 +75,7 @@ class TestReports:
         assert "policy-0 answers load 3" in of_base.message
         assert of_sql.concerns("sql")
 
-    def test_a_call_that_is_not_needed_any_more_is_none(self):
+    def test_a_call_that_is_not_needed_any_more_is_not_reported(self):
         past = make_worker().serving("1").ignoring("pause", seconds_ago=LONG_AGO)
 
         assert not problems(past)

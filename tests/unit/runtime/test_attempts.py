@@ -1,4 +1,4 @@
-"""What is done again and again waits ever longer, until its effect has lasted."""
+"""Attempts that are repeated wait ever longer, until their effect has lasted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet_operator.runtime.attempts import (
 
 
 def tried_without_effect(seconds: float) -> list[float]:
-    """When something is done in so many seconds that is tried as soon as it may be."""
+    """When something is done within `seconds` that is tried as soon as it may be."""
     attempts, now, done = Attempts[str](), 0.0, []
     while now < seconds:
         if not attempts.wait_seconds("a", now):

@@ -100,7 +100,7 @@ def test_a_refusal_that_the_state_reports_keeps_the_pace_of_the_planners():
     assert record.unheeded(30) == ()
 
 
-def test_an_effect_that_does_not_last_is_told_from_one_that_is_missing():
+def test_an_effect_that_does_not_last_is_distinguished_from_one_that_is_missing():
     record = CallRecord()
     for n in range(3):
         send(record, "fence", answer(JOINING), float(n))

@@ -40,7 +40,7 @@ def test_the_later_one_of_two_writes_counts():
 
 
 def test_what_another_writer_has_made_of_a_write_counts_from_then_on():
-    """Else a mark that another controller takes away at once would count for ever."""
+    """Else a mark that another controller takes away at once would count forever."""
     own = UnobservedWrites()
     own.note(KEY, BEGUN, "12")
     before, undone = replace(POD, version="11"), replace(POD, version="13")
@@ -50,7 +50,7 @@ def test_what_another_writer_has_made_of_a_write_counts_from_then_on():
     assert [p.drains_since for p in seen(own, before)] == [None]
 
 
-def test_without_a_known_version_a_write_counts_until_it_is_seen():
+def test_without_a_known_version_a_write_counts_until_a_watch_shows_it():
     own = UnobservedWrites()
     own.note(KEY, BEGUN)
 

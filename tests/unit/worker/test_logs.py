@@ -79,11 +79,11 @@ def test_setting_up_twice_logs_once(
 
 
 class TestRepeatedLines:
-    """A line that is written again and again does not fill a disk."""
+    """A line that is written repeatedly does not fill a disk."""
 
     @staticmethod
     def written(clock: FakeClock, lines: Iterable[tuple[float, str]]) -> list[str]:
-        """The texts that pass, of lines that are logged after so many seconds each."""
+        """The texts that pass, of lines that are logged after these seconds each."""
         repeated, passed = logs.RepeatedLines(clock), list[str]()
         for seconds, text in lines:
             clock.advance(seconds)
