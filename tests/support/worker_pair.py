@@ -57,6 +57,7 @@ NOT_COMPARED = {
     "management": "of the template; no call changes it",
     "protocol": "of the release",
     "effect": "of a model; promise 13 has an own fake of it",
+    "remarks": "of a checkpoint; as above",
     "transfer": "a trainer's, not the operator's",
     "engine": "of the image",
     "earlier_stage_failures": "compared with stage_failure",

@@ -35,7 +35,6 @@ KNOWN_AT_MOST = 4096
 SourceKey = tuple[str | None, HuggingFaceSource | None]
 """Path and repository of a source: comparing tuples is faster than comparing pydantic models."""
 
-
 _Name = tuple[str, str | None, str | None]
 
 

@@ -24,6 +24,7 @@ from fleet_operator.runtime.decided_writes import DecidedWrites
 from fleet_operator.runtime.defect_log import DefectLog
 from fleet_operator.runtime.dispatch import Caller, Dispatcher, Sent
 from fleet_operator.runtime.epochs import Epochs
+from fleet_operator.runtime.known_status import NEVER
 from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.metrics import Metrics
@@ -34,7 +35,7 @@ from fleet_operator.runtime.pod_writer import PodWriter
 from fleet_operator.runtime.problems import PODS, STATUS, Problems, status_part
 from fleet_operator.runtime.router_objects import RouterObjects
 from fleet_operator.runtime.status_parts import StatusParts
-from fleet_operator.runtime.status_writer import NEVER, StatusWriter
+from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import FleetRecord, Store
 from fleet_operator.runtime.templates import TEMPLATE, Templates
 from fleet_operator.runtime.traces import CallTrace, RolloutTraces
@@ -283,13 +284,8 @@ class Reconciler:
         self._note_driver(key, "")
         self._problems.forget_fleet(key)
         for part in (
-            self._tokens,
-            self._calls,
-            self._defects,
-            self._parts,
-            self._pod_writer,
-            self._templates,
-            self._epochs,
+            *(self._tokens, self._calls, self._defects, self._parts),
+            *(self._pod_writer, self._templates, self._epochs),
         ):
             part.forget(key)
         seconds = asyncio.get_running_loop().time()

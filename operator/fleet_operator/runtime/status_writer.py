@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from fleet_operator.api import names
 from fleet_operator.api.fleet_status import FleetStatus
@@ -29,7 +29,8 @@ from fleet_operator.core.foreign_status import with_record_of
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.errors import Conflict, FleetError, Unknown, WriteUndone
 from fleet_operator.runtime.event_recorder import EventRecorder, Subject
-from fleet_operator.runtime.kube_statuses import KubeStatuses, StoredStatus
+from fleet_operator.runtime.known_status import NEVER, KnownStatus, S, note_record
+from fleet_operator.runtime.kube_statuses import KubeStatuses
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.problems import status_part
 from fleet_operator.runtime.repeated_writes import RepeatedWrites
@@ -38,31 +39,7 @@ from fleet_operator.runtime.status_metrics import Shown, ShownFleet, ShownWeight
 from fleet_operator.runtime.store import FleetRecord
 
 PROGRESS_SECONDS = 1.0
-NEVER = float("inf")
-
-S = TypeVar("S", FleetStatus, WeightsStatus)
 W = TypeVar("W", WeightsView, UnreadWeights)
-
-
-@dataclass(slots=True)
-class _Written(Generic[S]):
-    subject: Subject
-    computed: S
-    written: S
-    """The stored status, as far as this process knows."""
-    intended: S
-    """The whole status of the last write. An older CRD does not permit all of it."""
-    written_at: float
-    adapter: str = ""
-    sending: S | None = None
-    due_at: float = NEVER
-    """When a delayed status is due."""
-    version: str = "0"
-    """The resourceVersion of `written`. "0" is earlier than all."""
-    lost: S | None = None
-    """The status of the last write if it got no answer. It can take effect late."""
-    stored: S | None = None
-    """The status of the last write that was answered with success."""
 
 
 class StatusWriter:
@@ -71,8 +48,8 @@ class StatusWriter:
     def __init__(self, objects: KubeStatuses, recorder: EventRecorder) -> None:
         self._objects = objects
         self._recorder = recorder
-        self._fleets: dict[str, _Written[FleetStatus]] = {}
-        self._weights: dict[str, _Written[WeightsStatus]] = {}
+        self._fleets: dict[str, KnownStatus[FleetStatus]] = {}
+        self._weights: dict[str, KnownStatus[WeightsStatus]] = {}
         self._keys: dict[FleetKey, set[str]] = {}
         self._versions = ResourceVersions()
         self._repeated: RepeatedWrites[str] = RepeatedWrites()
@@ -82,7 +59,8 @@ class StatusWriter:
         known = self._fleets.get(record.uid)
         if known is None or known.sending is None:
             self._versions.note(record.uid, record.version)  # only with what it has recorded
-        _note_record(known, record)
+        if known is not None:
+            note_record(known, record)
         return known.computed if known else record.status
 
     def stored(self, record: FleetRecord) -> FleetStatus:
@@ -93,7 +71,8 @@ class StatusWriter:
     def weights(self, view: W, version: str) -> W:
         """The WeightVersion with its last status. `version`: the resourceVersion of the view."""
         known = self._weights.get(view.uid)
-        _note_stored(known, view.status, version)
+        if known is not None:
+            known.note_stored(view.status, version)
         return replace(view, status=known.computed) if known else view
 
     def take_fleet(self, key: FleetKey, uid: str, before: FleetStatus, status: FleetStatus) -> str:
@@ -105,7 +84,7 @@ class StatusWriter:
         subject = Subject(
             kind=names.FLEET_KIND, namespace=namespace, name=name, uid=uid, fleet=name
         )
-        known = self._fleets.setdefault(uid, _Written(subject, before, before, before, -NEVER))
+        known = self._fleets.setdefault(uid, KnownStatus(subject, before, before, before))
         if known.computed != before:  # another process has recorded something in the meantime
             status = with_record_of(known.computed, ours=status, base=before)
         self._recorder.post_waiting(key)
@@ -127,7 +106,7 @@ class StatusWriter:
             fleet=key[1],
         )
         before = weights.status
-        stored = _Written(subject, before, before, before, -NEVER)
+        stored = KnownStatus(subject, before, before, before)
         known = self._weights.setdefault(weights.uid, stored)
         known.adapter = _adapter_of(weights)
         for event in weights_events(known.computed, status):
@@ -147,9 +126,9 @@ class StatusWriter:
     def write_again(self) -> None:
         """Write all statuses again that are not stored as they were intended: other CRDs are installed."""
         for fleet in self._fleets.values():
-            fleet.intended, fleet.stored = fleet.written, None
+            fleet.write_again()
         for weights in self._weights.values():
-            weights.intended, weights.stored = weights.written, None
+            weights.write_again()
 
     async def write(self, uid: str) -> None:
         """Write the status that was taken over last for this uid, unless it is stored already.
@@ -198,17 +177,16 @@ class StatusWriter:
         if not self._keys[key]:
             del self._keys[key]
 
-    async def _write(self, known: _Written[S], plural: str) -> None:
+    async def _write(self, known: KnownStatus[S], plural: str) -> None:
         subject = known.subject
         if known.computed != known.intended and not self._repeated_in_seconds(known):
             await self._send(known, plural)
         if isinstance(error := self._repeated.error_of(subject.uid), WriteUndone):
             raise error
 
-    async def _send(self, known: _Written[S], plural: str) -> None:
+    async def _send(self, known: KnownStatus[S], plural: str) -> None:
         now = asyncio.get_running_loop().time()
         status, subject = known.computed, known.subject
-        sent = status.to_json()
         known.sending, known.written_at = status, now
         try:
             made = await self._objects.write(
@@ -216,7 +194,7 @@ class StatusWriter:
                 namespace=subject.namespace,
                 name=subject.name,
                 uid=subject.uid,
-                status=sent,
+                status=status.to_json(),
                 version=self._versions.of(subject.uid),
             )
         except Conflict:
@@ -232,15 +210,11 @@ class StatusWriter:
             known.sending = None
         if status == known.stored:
             self._repeated.note(subject.uid, status_part(subject.kind, subject.name))
-        whole = made.status == sent
-        known.written = status if whole else type(status).read(made.status)
-        known.intended, known.lost, known.stored = status, None, status
-        if is_later(made.version, known.version):
-            known.version = made.version
+        known.note_answer(status, made)
         if subject.kind == names.FLEET_KIND:
             self._versions.note(subject.uid, made.version)
 
-    def _is_due(self, known: _Written[Any]) -> bool:
+    def _is_due(self, known: KnownStatus[Any]) -> bool:
         now = asyncio.get_running_loop().time()
         stored = known.intended if known.sending is None else known.sending
         known.due_at = NEVER
@@ -253,7 +227,7 @@ class StatusWriter:
             known.due_at = now + wait_seconds
         return wait_seconds <= 0
 
-    def _repeated_in_seconds(self, known: _Written[Any]) -> float:
+    def _repeated_in_seconds(self, known: KnownStatus[Any]) -> float:
         """The time until a status may be written that another writer has changed back; 0 for another one."""
         if known.computed != known.stored:
             return 0.0
@@ -278,32 +252,7 @@ class StatusWriter:
             known.written = known.intended = found.status
             return
         self._versions.note(subject.uid, found.version)
-        _note_record(known, found)
-
-
-def _note_record(known: _Written[FleetStatus] | None, stored: FleetRecord | StoredStatus) -> None:
-    """Note a stored status of a fleet, as `_note_stored`, and what another process has recorded in it."""
-    if known is None:
-        return
-    before, status = known.written, stored.status
-    is_new = _note_stored(known, status, stored.version)
-    if is_new and not stored.edited and status not in (before, known.lost):
-        known.computed = with_record_of(status, ours=known.computed, base=before)
-
-
-def _note_stored(known: _Written[S] | None, status: S, version: str) -> bool:
-    """Note a status that was stored after the last write of this process: another writer has written, or a
-    write without an answer took effect late. If it differs, the next reconcile writes again.
-
-    Returns: whether it was stored after the last write.
-    """
-    if known is None or known.sending is not None or not is_later(version, known.version):
-        return False
-    known.written = known.intended = status
-    known.version = version
-    if known.computed.unread != status.unread:
-        known.computed = known.computed.model_copy(update={"unread": status.unread})
-    return True
+        note_record(known, found)
 
 
 def _adapter_of(weights: WeightsView | UnreadWeights) -> str:

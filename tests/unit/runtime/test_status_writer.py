@@ -26,11 +26,12 @@ from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.errors import Conflict, Retryable, Unknown
 from fleet_operator.runtime.event_recorder import EventRecorder
+from fleet_operator.runtime.known_status import NEVER
 from fleet_operator.runtime.kube_statuses import KubeStatuses
 from fleet_operator.runtime.managed_fields import is_edited
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.problems import Problems
-from fleet_operator.runtime.status_writer import NEVER, PROGRESS_SECONDS, StatusWriter
+from fleet_operator.runtime.status_writer import PROGRESS_SECONDS, StatusWriter
 from fleet_operator.runtime.store import FleetRecord
 
 KEY = ("rl", "policy")
