@@ -109,7 +109,14 @@ class Explorer:
             fleet.act()
         else:
             before = leader.decision
-            if before is not None and not (before.worker_calls or before.pod_actions):
+            if (
+                before is not None
+                and not before.pod_actions
+                and all(
+                    leader.must_wait(call.pod_uid, call.work, fleet.now)
+                    for call in before.worker_calls
+                )
+            ):
                 fleet.tick(IDLE_STEP_SECONDS)
             fleet.decide()
 

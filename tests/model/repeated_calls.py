@@ -6,7 +6,7 @@ the operator makes of its answers.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,11 +38,11 @@ LASTS_SECONDS = 8.0
 _PASSES = frozenset({Reason.NO_ADAPTER_SLOT, Reason.SOURCE_NOT_READY, Reason.SOURCE_ABSENT})
 
 Called = tuple[int, str, int, "Work"]
-"""A leader, uid of a worker, restarts of it, and the work that a call asks for."""
+"""The term of a leader, uid of a worker, restarts of it, and the work that a call asks for."""
 
 
 @dataclass
-class _Ignored:
+class Ignored:
     """Calls for one work in a row that a worker has not followed.
 
     Fields:
@@ -64,21 +64,22 @@ class RepeatedCalls:
 
     def __init__(self, simulation: Simulation) -> None:
         self.sim = simulation
-        self.sent: dict[tuple[object, ...], deque[float]] = defaultdict(deque)
-        self.ignored: dict[Called, _Ignored] = {}
+        self.sent: dict[tuple[object, ...], deque[float]] = {}
+        self.ignored: dict[Called, Ignored] = {}
 
     def note_sent(self, leader: Leader, call: WorkerCall) -> None:
         """A call leaves an operator."""
         pod, now = self.sim.pods.get(call.pod_uid), self.sim.now
         if pod is None:
             return
-        called: Called = (id(leader), call.pod_uid, pod.worker.restarts, call.work)
+        called: Called = (leader.term, call.pod_uid, pod.worker.restarts, call.work)
         self._note_ignored(leader, call, called, pod.worker)
         heard = leader.heard.get(call.pod_uid)
         if heard is not None and _waits_for_files(heard.state, call.work):
             return  # the worker says itself when to come again
         # Each load has a pause of its own.
-        lately = self.sent[*called, pod.worker.weights if call.kind == "pause" else None]
+        of_load = pod.worker.weights if call.kind == "pause" else None
+        lately = self.sent.setdefault((*called, of_load), deque())
         lately.append(now)
         while lately[0] <= now - 60:
             lately.popleft()
@@ -95,7 +96,7 @@ class RepeatedCalls:
             pod = self.sim.pods.get(call.pod_uid)
             if pod is None:
                 continue
-            ignored = self.ignored.get((id(leader), pod.uid, pod.worker.restarts, call.work))
+            ignored = self.ignored.get((leader.term, pod.uid, pod.worker.restarts, call.work))
             if ignored is None or ignored.worker != _likeness(pod.worker):
                 continue
             seconds = ignored.last_at - ignored.first_at
@@ -118,7 +119,7 @@ class RepeatedCalls:
         apart_seconds = LASTS_SECONDS if worker.claims else SPACED_AT_MOST_SECONDS
         is_old = known is not None and now - known.last_at >= apart_seconds
         if known is None or is_old or known.worker != likeness:
-            known = self.ignored[called] = _Ignored(likeness, now, now)
+            known = self.ignored[called] = Ignored(likeness, now, now)
         known.count, known.last_at = known.count + 1, now
 
 

@@ -18,6 +18,7 @@ from tests.model.faults import Faults
 from tests.model.leader import KEY, Doing, Flight, Leader
 from tests.model.promises import Promises
 from tests.model.readers import Readers
+from tests.model.repeated_calls import Ignored, RepeatedCalls
 from tests.model.same_files import SameFiles
 from tests.model.simulator import Simulation
 from tests.model.wire import Wire
@@ -41,6 +42,8 @@ _MUTABLE = frozenset(
             Promises,
             Availability,
             Readers,
+            RepeatedCalls,
+            Ignored,
             SameFiles,
             Faults,
             Simulation,
