@@ -325,6 +325,8 @@ class Promises:
                 continue
             if worker.silent_seconds and not pod.ready:
                 continue  # neither clients nor the leader reach it
+            if not isinstance(state.phase, Phase):
+                self.sim.fail(9, f"Ready is True, and {pod.name} may load: its phase is unknown")
             has = (str(state.version), state.run_id)
             if has != name or state.digest != digest:
                 self.sim.fail(9, f"Ready is True, and {pod.name} serves {has} {state.digest}")

@@ -182,10 +182,12 @@ def a_change_to_a_barrier_after_a_long_drain() -> Chronicle:
     pause = {"mode": "Wait", "drainTimeoutSeconds": 60}
     rollout = {"pause": pause, "timeouts": {"loadSeconds": 30}}
     its = Chronicle(replicas=3, rollout=_IN_FLIGHT | rollout)
-    for worker in its.fleet.workers.values():
+    first, *others = its.fleet.workers.values()
+    first.requests.left_seconds, first.slow_seconds = 5.0, 5.0
+    for worker in others:
         worker.requests.left_seconds, worker.slow_seconds = 50.0, 5.0
     its.fleet.publish("2")
-    its.until(lambda: its.all_are(Phase.LOADING), seconds=1.0)
+    its.until(lambda: all(w.phase is Phase.LOADING for w in others), seconds=1.0)
     its.go(2)
     its.fleet.control(rollout=_SYNCHRONIZED | rollout)
     its.go(1)
