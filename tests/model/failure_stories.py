@@ -432,7 +432,24 @@ def a_change_of_strategy_late_in_a_swap() -> Chronicle:
     return its.end()
 
 
+def a_label_whose_pin_was_dropped() -> Chronicle:
+    """The status has room for two pins, and a trainer goes back under a label of other files: refused"""
+    its = Chronicle(replicas=1, pins=2)
+    for version in ("2", "3", "4", "5"):
+        its.fleet.publish(version)
+        its.until(lambda: its.fleet.converged() and not its.fleet.leader.todo)
+    its.fleet.rewrite("/weights/step_2")
+    its.fleet.ask("trainer", "goes back to 2", {"version": "2", "rollbackTo": "2"})
+    its.go(5)
+    said = its.fleet.stalled.reason if its.fleet.stalled else None
+    if said != ConditionReason.DIGEST_REQUIRED:
+        its.fleet.fail(9, f"a label without a pin comes again, and Stalled says {said}")
+    its.fleet.publish("6")
+    return its.end()
+
+
 STORIES: list[Story] = [
+    a_label_whose_pin_was_dropped,
     a_late_admission_to_a_worker_that_breaks,
     a_superseded_version_that_broke_an_engine,
     a_change_to_canary_while_all_are_paused,

@@ -62,15 +62,6 @@ MUTANTS = [
         story="a_canary_that_has_lost_the_applied_weights",
     ),
     Mutant(
-        6,
-        "a worker forgets the refusal of a version when it stages another one",
-        "lifecycle/refused_stages.py",
-        "return tuple(r for r in before if (r.version, r.run_id) != (version, run_id))",
-        "return ()",
-        first_seed=7800007259,
-        package="fleet_worker",
-    ),
-    Mutant(
         1,
         "workers without a baseline judge while the one that could compare is silent",
         "core/strategies/baselines.py",
@@ -430,7 +421,7 @@ MUTANTS = [
         "core/dropped_pins.py",
         "    for pin in dropped:",
         "    for pin in ():",
-        first_seed=14,
+        story="a_label_whose_pin_was_dropped",
     ),
     Mutant(
         9,
@@ -446,7 +437,7 @@ MUTANTS = [
         "core/reused_versions.py",
         "is_known = wanted.digest is not None or not pins.may_be_dropped(wanted)",
         "is_known = True",
-        first_seed=14,
+        story="a_label_whose_pin_was_dropped",
     ),
     Mutant(
         17,
