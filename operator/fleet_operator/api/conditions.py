@@ -107,6 +107,8 @@ class ConditionReason(StrEnum):
     DIGEST_REQUIRED = "DigestRequired"
     """The version may have named other files of its run before, and the fleet has no room for their
     digest any more. So `spec.digest` must say which files the version means."""
+    TOO_MANY = "TooMany"
+    """More WeightVersions name the fleet than it looks at. The newest ones have no effect."""
     EXTERNALLY_MANAGED = "ExternallyManaged"
     """The fleet's trainer drives the workers itself. A WeightVersion has no effect on the fleet."""
     VERSIONS_DIFFER = "VersionsDiffer"

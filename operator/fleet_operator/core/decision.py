@@ -20,6 +20,7 @@ from fleet_operator.core.actions import Admit, Apply, WorkerCall
 from fleet_operator.core.fallback_plan import fallback_plan, no_pod_changes
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.fleet_status import fleet_status
+from fleet_operator.core.idle_weights import idle_statuses, problems_of_number
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pod_actions import BeginDrain, DeletePod, EndDrain, PodAction, Quarantine
 from fleet_operator.core.precedence import called_only_by, one_call_per_worker
@@ -31,15 +32,13 @@ from fleet_operator.core.problems import (
     with_problems,
 )
 from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout
-from fleet_operator.core.steering import not_steering
 from fleet_operator.core.unheeded_calls import problems_of_calls
 from fleet_operator.core.unreadable import (
     problems_of,
     problems_of_weights,
     suspend_unreadable,
-    unread_status,
 )
-from fleet_operator.core.weights_status import refused_status, weights_status
+from fleet_operator.core.weights_status import weights_status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ class Decision:
         rollout: the plan for the base weights.
         lora_plans: the plans for LoRA adapters, by uid of their WeightVersion.
         worker_calls: at most one for each worker, and none for a worker whose pod is deleted now.
-        weights: the status of every WeightVersion of the fleet, by uid.
+        weights: the status of every WeightVersion in `FleetObserved.all_weights`, by uid.
         is_planned: whether there is a plan for the base weights. Otherwise its applied weights are only
             those of the last status.
         defects: parts that raised. Their replacements change nothing.
@@ -140,9 +139,10 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
         ),
         lambda: kept_fleet_status(observed.status),
     )
+    idle = idle_statuses(parts, observed, now)
+    steering = [w for w in observed.weights if w.uid not in idle]
     weights = {
-        w.uid: _weights_status(parts, observed, w, plans, planned, seen, now)
-        for w in observed.weights
+        w.uid: _weights_status(parts, observed, w, plans, planned, seen, now) for w in steering
     }
     worker_calls = called_only_by(going, pods.calls, calls)
     ignored = parts.run(
@@ -150,7 +150,7 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
         lambda: problems_of_calls(observed, worker_calls),
         lambda: (),
     )
-    known = (*problems_of(observed), *ignored, *observed.problems)
+    known = (*problems_of(observed), *ignored, *problems_of_number(observed), *observed.problems)
     problems = (*(d.problem() for d in parts.defects), *known)
     return Decision(
         rollout=rollout,
@@ -169,9 +169,9 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
                 generation=w.generation,
                 now=now,
             )
-            for w in observed.weights
+            for w in steering
         }
-        | {u.uid: unread_status(u, now) for u in observed.unread},
+        | idle,
         is_planned=planned is not None,
         defects=tuple(parts.defects),
     )
@@ -230,9 +230,6 @@ def _weights_status(
         return kept_weights_status(weights.status, generation=weights.generation)
 
     def computed() -> WeightsStatus:
-        refusal = not_steering(observed, weights)
-        if refusal is not None:
-            return refused_status(weights, *refusal, now=now)
         if not weights.spec.adapter:
             return weights_status(observed, weights, rollout, now=now) if rollout else kept()
         if weights.uid not in plans:

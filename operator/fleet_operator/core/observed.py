@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
@@ -137,6 +138,9 @@ class FleetObserved:
         operator: namespace and name of the operator's Lease, as `ns/name`.
         stored: the status that is certainly stored; None if that is `status`.
         unread: WeightVersions of this fleet that could not be read.
+        beyond: WeightVersions that steer nothing, because there are too many (`steering.LOOKED_AT`), and
+            that get a status now.
+        beyond_count: how many there are beyond the bound.
         unreadable: why this generation's spec cannot be read; `spec` is the last one that could.
         problems: failures of the runtime that no success has ended yet.
         template: the template for pods of this spec; None while unknown, and then no pod is created
@@ -155,6 +159,8 @@ class FleetObserved:
     weights: tuple[WeightsView, ...] = ()
     workers: Workers = NO_WORKERS
     unread: tuple[UnreadWeights, ...] = ()
+    beyond: tuple[WeightsView | UnreadWeights, ...] = ()
+    beyond_count: int = 0
     unreadable: str = ""
     problems: tuple[Problem, ...] = ()
     template: RecordedTemplate | None = None
@@ -164,14 +170,18 @@ class FleetObserved:
         init=False, compare=False, repr=False
     )
 
+    _lora: Mapping[str, WeightsView] = field(init=False, compare=False, repr=False)
+    """Those that steer adapters, by uid."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "_steering", self._steers_what())
+        object.__setattr__(self, "_lora", self._steer_adapters())
         object.__setattr__(self, "workers", Workers.of(self.workers))
 
     @property
     def all_weights(self) -> tuple[WeightsView | UnreadWeights, ...]:
-        """Every WeightVersion, read or not."""
-        return (*self.weights, *self.unread)
+        """Every WeightVersion of which a decision sets the status, read or not."""
+        return (*self.weights, *self.unread, *self.beyond)
 
     @property
     def is_external(self) -> bool:
@@ -199,15 +209,17 @@ class FleetObserved:
         """The WeightVersions that steer adapters, oldest first, at most `spec.adapters.max`. One with the
         name of the base model takes no place: workers refuse it.
         """
-        read = [w for w in self._steering.values() if isinstance(w, WeightsView)]
-        steering = [w for w in read if w.spec.adapter and not self.has_model_name(w)]
-        return tuple(steering[: self.spec.adapters.max])
+        return tuple(self._lora.values())
 
     def steers(self, weights: WeightsView) -> WeightsView | UnreadWeights | None:
         """Returns the WeightVersion that steers the base weights or the adapter of this one, or the
         unread one that has its place. None in an External fleet.
         """
         return self._steering.get(weights.spec.adapter)
+
+    def has_slot(self, weights: WeightsView) -> bool:
+        """Whether this one steers an adapter."""
+        return weights.uid in self._lora
 
     def has_model_name(self, weights: WeightsView) -> bool:
         """Whether its adapter has the name under which requests reach the base model."""
@@ -217,7 +229,8 @@ class FleetObserved:
         if self.is_external:
             return {}
         found: dict[str, WeightsView | UnreadWeights] = {}
-        for weights in sorted(self.all_weights, key=lambda w: (w.created_at, w.name)):
+        every: list[WeightsView | UnreadWeights] = [*self.weights, *self.unread]
+        for weights in sorted(every, key=lambda w: (w.created_at, w.name)):
             if isinstance(weights, UnreadWeights):
                 adapter = weights.adapter
             else:
@@ -225,3 +238,8 @@ class FleetObserved:
             if adapter is not None:
                 found.setdefault(adapter, weights)
         return found
+
+    def _steer_adapters(self) -> dict[str, WeightsView]:
+        read = (w for w in self._steering.values() if isinstance(w, WeightsView))
+        steering = (w for w in read if w.spec.adapter and not self.has_model_name(w))
+        return {w.uid: w for w in islice(steering, self.spec.adapters.max)}

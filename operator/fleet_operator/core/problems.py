@@ -147,7 +147,7 @@ def with_problems(
         ConditionType.STALLED,
         is_true=True,
         reason=reason,
-        message=_joined(first, messages),
+        message=joined_messages(first, messages),
         generation=generation,
         now=now,
     )
@@ -171,7 +171,19 @@ def with_problems(
     )
 
 
-def _joined(first: str | None, messages: Sequence[str]) -> str:
+def reports(
+    status: FleetStatus | WeightsStatus, reason: ConditionReason, message: str, *, generation: int
+) -> bool:
+    """Whether a status is stalled for exactly this, in this generation, and not ready."""
+    stalled = condition_of(status.conditions, ConditionType.STALLED)
+    ready = condition_of(status.conditions, ConditionType.READY)
+    if stalled is None or ready is None or ready.status != "False":
+        return False
+    said = (status.observed_generation, stalled.reason, stalled.message)
+    return said == (generation, reason, shortened(message))
+
+
+def joined_messages(first: str | None, messages: Sequence[str]) -> str:
     """The messages as one. Those that have more than an even share of the characters are shortened.
 
     `first`: comes first. Later decisions may have it from here only (`alone`), so it keeps more than an even

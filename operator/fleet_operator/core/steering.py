@@ -9,6 +9,10 @@ from fleet_operator.counts import counted
 FLEET_GRACE_SECONDS = 30.0
 """How much later than a WeightVersion its fleet may be created."""
 
+LOOKED_AT = 128
+"""How many WeightVersions of a fleet count, the oldest ones. A fleet needs one, and one for each of its
+adapters, at most 65."""
+
 NotSteering = tuple[ConditionReason, str]
 """Reason and message."""
 
@@ -35,7 +39,7 @@ def not_steering(observed: FleetObserved, weights: WeightsView) -> NotSteering |
     if observed.has_model_name(weights):
         message = f"{adapter!r} is the name of the base model in requests; give the LoRA adapter another name"
         return ConditionReason.INVALID_SPEC, message
-    if adapter and all(w.uid != weights.uid for w in observed.lora_weights):
+    if adapter and not observed.has_slot(weights):
         most = counted(observed.spec.adapters.max, "adapter")
         message = (
             f"fleet {observed.name} serves at most {most}; raise its spec.adapters.max (which recreates "
@@ -43,6 +47,15 @@ def not_steering(observed: FleetObserved, weights: WeightsView) -> NotSteering |
         )
         return ConditionReason.NO_ROOM_FOR_ADAPTERS, message
     return None
+
+
+def too_many(fleet: str) -> NotSteering:
+    """Why a WeightVersion that its fleet does not look at has no effect. `fleet`: its name."""
+    message = (
+        f"fleet {fleet} looks at its oldest {LOOKED_AT} WeightVersions only, and this one is newer; delete "
+        "those that the fleet does not need"
+    )
+    return ConditionReason.TOO_MANY, message
 
 
 def missing_fleet(key: tuple[str, str]) -> NotSteering:

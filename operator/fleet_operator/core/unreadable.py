@@ -19,6 +19,7 @@ from fleet_operator.core.problems import (
     Problem,
     kept_fleet_status,
     kept_weights_status,
+    reports,
     with_problems,
 )
 
@@ -139,11 +140,15 @@ def unread_parts(status: Status) -> tuple[Problem, ...]:
 
 
 def unread_status(weights: UnreadWeights, now: datetime) -> WeightsStatus:
-    """Returns the status of a WeightVersion of which no generation could be read."""
-    kept = kept_weights_status(weights.status, generation=weights.generation)
+    """Returns the status of a WeightVersion of which no generation could be read: the last one if it says
+    so already.
+    """
+    before, generation = weights.status, weights.generation
     problem = _invalid("spec", _unread_message(weights))
-    before = weights.status.conditions
-    return with_problems(kept, before, [problem], generation=weights.generation, now=now)
+    if reports(before, problem.reason, problem.message, generation=generation):
+        return before
+    kept = kept_weights_status(before, generation=generation)
+    return with_problems(kept, before.conditions, [problem], generation=generation, now=now)
 
 
 def _unread_message(weights: UnreadWeights) -> str:

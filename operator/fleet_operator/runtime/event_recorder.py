@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from fleet_operator.api import names
 from fleet_operator.api.conditions import shortened
@@ -36,6 +38,8 @@ MAX_WAITING = 100
 KEPT_SECONDS = 3600.0
 """As the API server keeps an Event by default."""
 
+K = TypeVar("K")
+V = TypeVar("V")
 _Said = tuple[str, str, str]
 """Uid of the object, reason and message: what makes two Events the same."""
 
@@ -51,7 +55,7 @@ class Subject:
     fleet: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Budget:
     tokens: float
     counted_at: float
@@ -97,6 +101,7 @@ class EventRecorder:
         self._instance = instance
         self._queues: dict[FleetKey, _Queue] = {}
         self._posted_at: dict[_Said, float] = {}
+        """In order of time, as the budgets. So an Event costs the same after any number of others."""
         # By object, as in client-go: many Events of one object must not suppress those of others.
         self._budgets: dict[str, _Budget] = {}
 
@@ -113,9 +118,7 @@ class EventRecorder:
             reason=event.reason,
         )
         logger.log(level, "%s %s/%s: %s: %s", *subject_and_reason, event.message, extra=about)
-        self._posted_at = {
-            k: t for k, t in self._posted_at.items() if now - t < REPEAT_AFTER_SECONDS
-        }
+        _drop_first(self._posted_at, lambda at: now - at >= REPEAT_AFTER_SECONDS)
         queue = self._queues.setdefault(key, _Queue())
         said = (subject.uid, event.reason, event.message)
         known = said in self._posted_at or said in queue.waiting
@@ -160,6 +163,7 @@ class EventRecorder:
                     self._problems.note(key, EVENTS, error if queue.waiting else None)
                     return
                 del queue.waiting[said]
+                self._posted_at.pop(said, None)
                 self._posted_at[said] = asyncio.get_running_loop().time()
                 self._problems.note(key, EVENTS, None)
         finally:
@@ -172,12 +176,13 @@ class EventRecorder:
             await self._kube.create(path, body)
 
     def _may_post(self, uid: str, now: float) -> bool:
-        self._budgets = {u: b for u, b in self._budgets.items() if b.left(now) < BURST}
-        budget = self._budgets.setdefault(uid, _Budget(BURST, now))
+        _drop_first(self._budgets, lambda budget: budget.left(now) >= BURST)
+        budget = self._budgets.get(uid) or _Budget(BURST, now)
         left = budget.left(now)
         if left < 1:
             return False
-        budget.tokens, budget.counted_at = left - 1, now
+        self._budgets.pop(uid, None)
+        self._budgets[uid] = _Budget(left - 1, now)
         return True
 
     def _body(self, subject: Subject, event: NewEvent) -> Json:
@@ -206,3 +211,9 @@ class EventRecorder:
             "reportingComponent": names.FIELD_MANAGER,
             "reportingInstance": self._instance,
         }
+
+
+def _drop_first(known: dict[K, V], is_over: Callable[[V], bool]) -> None:
+    """Drop the first entries that are over."""
+    while known and is_over(known[first := next(iter(known))]):
+        del known[first]

@@ -73,10 +73,12 @@ class Observer:
         pods = (as_deleting(p, record.uid) for p in self._pod_writer.laid_over(key, seen))
         # The pods come in order of ordinal.
         workers = Workers({p.ordinal: self._worker_cache.view(p, now) for p in pods}.values())
-        weights = tuple(self._watched(key, w, now) for w in self._store.weights_of(key))
+        named = self._store.named(key)
+        looked_at = named.looked_at
+        weights = tuple(self._watched(key, w, now) for w in looked_at if isinstance(w, WeightsView))
         self._rollouts.forget_all_but(key, {w.uid for w in weights})
         deaf = exhausted_epochs(self._epochs.beyond(key, (w.pod for w in workers)))
-        unread = tuple(self._last(u) for u in self._store.unread_of(key))
+        unread = tuple(self._last(u) for u in looked_at if isinstance(u, UnreadWeights))
         observed = FleetObserved(
             name=key[1],
             namespace=key[0],
@@ -89,6 +91,8 @@ class Observer:
             weights=weights,
             workers=workers,
             unread=unread,
+            beyond=tuple(self._last(w) for w in named.turn(now)),
+            beyond_count=named.beyond,
             unreadable=record.unreadable,
             problems=(*self._problems.of(key), *deaf),
             router=self._routers.of(key, record.uid),
@@ -102,12 +106,18 @@ class Observer:
         now = asyncio.get_running_loop().time()
         return Workers([self._worker_cache.view(p, now) for p in self._pods.pods_of(key)])
 
-    def all_weights(self, key: FleetKey) -> list[WeightsView | UnreadWeights]:
-        """Every WeightVersion that names the fleet, with its last status."""
-        found: list[WeightsView | UnreadWeights] = []
-        found += [self._last(w) for w in self._store.weights_of(key)]
-        found += [self._last(u) for u in self._store.unread_of(key)]
-        return found
+    def looked_at(self, key: FleetKey) -> list[WeightsView | UnreadWeights]:
+        """Every WeightVersion that the fleet looks at, with its last status."""
+        return [self._last(w) for w in self._store.named(key).looked_at]
+
+    def beyond(self, key: FleetKey) -> list[WeightsView | UnreadWeights]:
+        """The WeightVersions that the fleet does not look at and that get a status now."""
+        now = asyncio.get_running_loop().time()
+        return [self._last(w) for w in self._store.named(key).turn(now)]
+
+    def turn_in_seconds(self, key: FleetKey) -> float:
+        """Seconds until other ones get a status; infinite if each has one."""
+        return self._store.named(key).turn_in_seconds(asyncio.get_running_loop().time())
 
     def note_decided(self, key: FleetKey, weights: Mapping[str, WeightsStatus]) -> None:
         """Begin to measure what a decision has begun. `weights`: new statuses by uid."""

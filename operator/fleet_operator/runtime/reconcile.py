@@ -201,7 +201,8 @@ class Reconciler:
         waits = [BUSY_SECONDS if busy or caller is None else self._resync_seconds]
         asked = (rollout.step.requeue_after_seconds, decision.pods.requeue_after_seconds)
         waits += [s for s in asked if s is not None]
-        return min([*waits, self._statuses.held_back_seconds(key)])
+        waits += [self._statuses.held_back_seconds(key), self._observer.turn_in_seconds(key)]
+        return min(waits)
 
     async def _with_template(self, key: FleetKey, observed: FleetObserved) -> FleetObserved:
         """Add the template of the fleet's pods; None until it is read."""
@@ -278,8 +279,8 @@ class Reconciler:
 
     async def _refuse_orphans(self, key: FleetKey) -> float | None:
         """Report on WeightVersions without a fleet, and forget the fleet."""
-        orphans = self._observer.all_weights(key)
-        self._statuses.forget_all_but(key, {w.uid for w in orphans})
+        orphans, beyond = self._observer.looked_at(key), self._observer.beyond(key)
+        self._statuses.forget_all_but(key, {w.uid for w in (*orphans, *beyond)})
         self._forget_measurements(key)
         self._note_driver(key, "")
         self._problems.forget_fleet(key)
@@ -289,8 +290,10 @@ class Reconciler:
         ):
             part.forget(key)
         seconds = asyncio.get_running_loop().time()
-        made, left_seconds = self._orphans.update(key, orphans, seconds, now=datetime.now(UTC))
-        self._parts.write(key, self._parts.take_weights(key, orphans, made))
+        now = datetime.now(UTC)
+        made, left_seconds = self._orphans.update(key, orphans, seconds, beyond=beyond, now=now)
+        self._parts.write(key, self._parts.take_weights(key, (*orphans, *beyond), made))
         held_back_seconds = self._statuses.held_back_seconds(key)
-        after_seconds = min(held_back_seconds, NEVER if left_seconds is None else left_seconds)
+        waits = (held_back_seconds, self._observer.turn_in_seconds(key))
+        after_seconds = min(*waits, NEVER if left_seconds is None else left_seconds)
         return None if after_seconds == NEVER else after_seconds

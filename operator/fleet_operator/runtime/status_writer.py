@@ -39,7 +39,7 @@ from fleet_operator.runtime.status_metrics import Shown, ShownFleet, ShownWeight
 from fleet_operator.runtime.store import FleetRecord
 
 PROGRESS_SECONDS = 1.0
-W = TypeVar("W", WeightsView, UnreadWeights)
+W = TypeVar("W", bound=WeightsView | UnreadWeights)
 
 
 class StatusWriter:
@@ -98,21 +98,24 @@ class StatusWriter:
         self, key: FleetKey, weights: WeightsView | UnreadWeights, status: WeightsStatus
     ) -> str:
         """Take over the new status of a WeightVersion, as `take_fleet`. `key`: the fleet that it names."""
-        subject = Subject(
-            kind=names.WEIGHTS_KIND,
-            namespace=weights.namespace,
-            name=weights.name,
-            uid=weights.uid,
-            fleet=key[1],
-        )
-        before = weights.status
-        stored = KnownStatus(subject, before, before, before)
-        known = self._weights.setdefault(weights.uid, stored)
+        known = self._weights.get(weights.uid)
+        if known is None:
+            subject = Subject(
+                kind=names.WEIGHTS_KIND,
+                namespace=weights.namespace,
+                name=weights.name,
+                uid=weights.uid,
+                fleet=key[1],
+            )
+            before = weights.status
+            known = KnownStatus(subject, before, before, before)
+            self._weights[weights.uid] = known
+            self._keys.setdefault(key, set()).add(weights.uid)
         known.adapter = _adapter_of(weights)
-        for event in weights_events(known.computed, status):
-            self._recorder.record(subject, event)
-        known.computed = status
-        self._keys.setdefault(key, set()).add(weights.uid)
+        if status is not known.computed:  # most statuses are not computed again
+            for event in weights_events(known.computed, status):
+                self._recorder.record(known.subject, event)
+            known.computed = status
         return weights.uid
 
     def is_due(self, uid: str) -> bool:

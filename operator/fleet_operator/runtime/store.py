@@ -20,6 +20,7 @@ from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_operator.core.observed import UnreadWeights, WeightsView
+from fleet_operator.runtime.fleet_weights import FleetWeights
 from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.managed_fields import is_edited, writer_of_version
 from fleet_operator.runtime.pod_informer import FleetKey
@@ -66,6 +67,7 @@ class Store:
         self._fleets: dict[FleetKey, FleetRecord] = {}
         self._weights: dict[FleetKey, WeightsView | UnreadWeights] = {}
         self._weights_versions: dict[FleetKey, str] = {}
+        self._by_fleet: dict[FleetKey, FleetWeights] = {}
 
     def fleet(self, key: FleetKey) -> FleetRecord | None:
         """The fleet; None if it is gone or being deleted."""
@@ -81,21 +83,21 @@ class Store:
         """All fleets."""
         return list(self._fleets)
 
+    def named(self, key: FleetKey) -> FleetWeights:
+        """All WeightVersions that name this fleet. Read only."""
+        return self._by_fleet.get(key) or FleetWeights()
+
     def weights_of(self, key: FleetKey) -> tuple[WeightsView, ...]:
-        """The WeightVersions that name this fleet, oldest first."""
-        return tuple(w for w in self._of(key) if isinstance(w, WeightsView))
+        """The WeightVersions that this fleet looks at, oldest first."""
+        return tuple(w for w in self.named(key).looked_at if isinstance(w, WeightsView))
 
     def unread_of(self, key: FleetKey) -> tuple[UnreadWeights, ...]:
-        """The WeightVersions that name this fleet and have no readable spec, oldest first."""
-        return tuple(w for w in self._of(key) if isinstance(w, UnreadWeights))
+        """Those that this fleet would look at if they could be read, oldest first."""
+        return tuple(w for w in self.named(key).looked_at if isinstance(w, UnreadWeights))
 
     def version_of(self, weights: WeightsView | UnreadWeights) -> str:
         """The resourceVersion of a WeightVersion; empty if it is gone."""
         return self._weights_versions.get((weights.namespace, weights.name), "")
-
-    def _of(self, key: FleetKey) -> list[WeightsView | UnreadWeights]:
-        found = (w for w in self._weights.values() if (w.namespace, w.fleet) == key)
-        return sorted(found, key=lambda w: (w.created_at, w.name))
 
     def put_fleet(self, body: RawObject) -> None:
         """Take in a fleet that was added or modified."""
@@ -147,9 +149,12 @@ class Store:
                     read.unreadable,
                     extra=fleet_fields("unreadable", (key[0], read.fleet), weightversion=key[1]),
                 )
+        if known is not None and known.fleet != read.fleet:
+            self._forget_weights(key)
         self._weights[key], self._weights_versions[key] = read, _version(body)
-        for fleet in {w.fleet for w in (known, read) if w is not None}:
-            self._on_change((read.namespace, fleet))
+        fleet = (read.namespace, read.fleet)
+        if self._by_fleet.setdefault(fleet, FleetWeights()).put(read):
+            self._on_change(fleet)
 
     def remove_fleet(self, body: RawObject) -> None:
         """Forget a fleet."""
@@ -175,17 +180,24 @@ class Store:
         for fleet in [k for k, f in self._fleets.items() if f.uid in gone_uids]:
             del self._fleets[fleet]
             self._on_change(fleet)
-        for key, gone in [(k, w) for k, w in self._weights.items() if w.uid in gone_uids]:
-            del self._weights[key], self._weights_versions[key]
-            self._on_change((gone.namespace, gone.fleet))
+        for key in [k for k, w in self._weights.items() if w.uid in gone_uids]:
+            self._forget_weights(key)
 
     def remove_weights(self, body: RawObject) -> None:
         """Forget a WeightVersion."""
         key = _key(body)
         known = self._weights.get(key)
         if known is not None and known.uid == body["metadata"]["uid"]:
-            del self._weights[key], self._weights_versions[key]
-            self._on_change((known.namespace, known.fleet))
+            self._forget_weights(key)
+
+    def _forget_weights(self, key: FleetKey) -> None:
+        gone = self._weights.pop(key)
+        del self._weights_versions[key]
+        fleet = (gone.namespace, gone.fleet)
+        self._by_fleet[fleet].remove(gone.name)
+        if not len(self._by_fleet[fleet]):
+            del self._by_fleet[fleet]
+        self._on_change(fleet)
 
 
 def _weights_view(body: RawObject) -> WeightsView:

@@ -72,7 +72,7 @@ class UndecidedFleets:
         unreadable = record.unreadable if record.spec is None else ""
         if not (problems or unreadable):
             return BUSY_SECONDS
-        weights = self._observer.all_weights(key)
+        weights = self._observer.looked_at(key)
         self._statuses.forget_all_but(key, {record.uid, *(w.uid for w in weights)})
         before = self._statuses.fleet(record)
         made = report_undecided(

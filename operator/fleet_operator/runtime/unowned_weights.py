@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core.idle_weights import idle_status
 from fleet_operator.core.observed import UnreadWeights, WeightsView
-from fleet_operator.core.steering import FLEET_GRACE_SECONDS, missing_fleet
+from fleet_operator.core.steering import FLEET_GRACE_SECONDS, missing_fleet, too_many
 from fleet_operator.core.unreadable import unread_status
-from fleet_operator.core.weights_status import awaiting_status, is_stalled_for, refused_status
+from fleet_operator.core.weights_status import awaiting_status, is_stalled_for
 from fleet_operator.runtime.pod_informer import FleetKey
 
 
@@ -29,14 +30,16 @@ class UnownedWeights:
         weights: Sequence[WeightsView | UnreadWeights],
         seconds: float,
         *,
+        beyond: Sequence[WeightsView | UnreadWeights] = (),
         now: datetime,
     ) -> tuple[Mapping[str, WeightsStatus], float | None]:
         """The statuses of these WeightVersions now.
 
         Args:
             key: Namespace and name of the fleet that they name.
-            weights: All that name it, with their last status.
+            weights: Those that the fleet would look at, with their last status.
             seconds: The monotonic clock.
+            beyond: Others that get a status now.
             now: For conditions.
 
         Returns: uid → status, and the seconds after which to update again, if that is needed.
@@ -45,7 +48,7 @@ class UnownedWeights:
         since = {o.uid: before.get(o.uid, seconds) for o in weights}
         self._since[key] = since
         refusal = missing_fleet(key)
-        made: dict[str, WeightsStatus] = {}
+        made = {w.uid: idle_status(w, too_many(key[1]), now) for w in beyond}
         waits: list[float] = []
         for each in weights:
             if isinstance(each, UnreadWeights) and not each.fleet:
@@ -53,7 +56,7 @@ class UnownedWeights:
                 continue
             left_seconds = since[each.uid] + FLEET_GRACE_SECONDS - seconds
             if left_seconds <= 0 or is_stalled_for(each, refusal[0]):
-                made[each.uid] = refused_status(each, *refusal, now=now)
+                made[each.uid] = idle_status(each, refusal, now)
             else:
                 made[each.uid] = awaiting_status(each, *refusal, now=now)
                 waits.append(left_seconds)

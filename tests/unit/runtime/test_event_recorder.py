@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support import virtual_time
+from tests.support.counted_calls import operator_calls
 from tests.support.fake_kube import FakeCluster
 
 from fleet_operator.core.events import NewEvent
@@ -160,6 +161,24 @@ def test_memory_of_many_objects_is_freed_again():
         assert len(await setup.events()) == 501
         assert len(setup.recorder._posted_at) == 1
         assert len(setup.recorder._budgets) == 1
+
+    virtual_time.run(story())
+
+
+def test_events_of_twice_as_many_objects_cost_twice_as_much():
+    async def cost_of(number: int) -> int:
+        setup = Setup()
+        with operator_calls() as calls:
+            for n in range(number):
+                subject = Subject(
+                    kind="WeightVersion", namespace="rl", name=f"w{n}", uid=f"u{n}", fleet="policy"
+                )
+                setup.recorder.record(subject, APPLIED)
+            assert len(await setup.events()) == number
+        return calls[0]
+
+    async def story() -> None:
+        assert await cost_of(400) < 2.2 * await cost_of(200)
 
     virtual_time.run(story())
 

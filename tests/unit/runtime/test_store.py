@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.support.counted_calls import operator_calls
 
 from fleet_operator.runtime.store import Store
 
@@ -158,6 +159,28 @@ def test_weightversions_are_found_by_their_fleet_oldest_first(seen):
 
     assert [w.name for w in seen.store.weights_of(KEY)] == ["c", "a", "b"]
     assert seen.store.weights_of(("elsewhere", "policy")) == ()
+
+
+def test_weightversions_of_a_fleet_are_found_without_a_look_at_those_of_others(seen):
+    def cost() -> int:
+        with operator_calls() as calls:
+            assert len(seen.store.weights_of(KEY)) == 1
+        return calls[0]
+
+    seen.store.put_weights(weights())
+    alone = cost()
+    for number in range(50):
+        seen.store.put_weights(weights(name=f"other-{number}", fleet="other"))
+    assert cost() == alone
+
+
+def test_a_weightversion_that_names_another_fleet_is_not_found_at_the_former_one(seen):
+    """The API server permits no such change, but an object may be created again."""
+    seen.store.put_weights(weights())
+    seen.store.put_weights(weights(fleet="other", uid="again"))
+    assert seen.store.weights_of(KEY) == ()
+    assert len(seen.store.weights_of(("rl", "other"))) == 1
+    assert seen.changes == [KEY, KEY, ("rl", "other")]
 
 
 def test_a_weightversion_is_read_with_its_time_of_creation(seen):
