@@ -17,6 +17,7 @@ from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.problems import (
     Problem,
+    joined_messages,
     kept_fleet_status,
     kept_weights_status,
     reports,
@@ -63,16 +64,7 @@ def report_undecided(
         fleet=with_problems(
             kept_fleet_status(status), status.conditions, found, generation=generation, now=now
         ),
-        weights={
-            w.uid: with_problems(
-                kept_weights_status(w.status, generation=w.generation),
-                w.status.conditions,
-                concerning,
-                generation=w.generation,
-                now=now,
-            )
-            for w in weights
-        },
+        weights={w.uid: _kept_with(w, concerning, now) for w in weights},
     )
 
 
@@ -143,12 +135,21 @@ def unread_status(weights: UnreadWeights, now: datetime) -> WeightsStatus:
     """Returns the status of a WeightVersion of which no generation could be read: the last one if it says
     so already.
     """
-    before, generation = weights.status, weights.generation
     problem = _invalid("spec", _unread_message(weights))
-    if reports(before, problem.reason, problem.message, generation=generation):
-        return before
+    return _kept_with(weights, [problem], now)
+
+
+def _kept_with(
+    weights: WeightsView | UnreadWeights, problems: Sequence[Problem], now: datetime
+) -> WeightsStatus:
+    """The last status with these problems alone; itself if it reports them already."""
+    before, generation = weights.status, weights.generation
+    if problems:
+        message = joined_messages(None, [p.message for p in problems])
+        if reports(before, problems[0].reason, message, generation=generation):
+            return before
     kept = kept_weights_status(before, generation=generation)
-    return with_problems(kept, before.conditions, [problem], generation=generation, now=now)
+    return with_problems(kept, before.conditions, problems, generation=generation, now=now)
 
 
 def _unread_message(weights: UnreadWeights) -> str:

@@ -41,9 +41,10 @@ class RepeatedWrites(Generic[K]):
             attempt.shown = False
         else:
             attempt.note_shown()
-        known = dict(self._attempts.lately(now))
-        self._titles = {k: t for k, t in self._titles.items() if k in known}
         self._titles[key] = f"{title}: {lost}" if lost else title
+        if len(self._titles) > 2 * MOST_WRITES:  # seldom, so that a write costs the same after many others
+            known = dict(self._attempts.lately(now))
+            self._titles = {k: t for k, t in self._titles.items() if k in known}
 
     def wait_seconds(self, key: K) -> float:
         """The time until a write may be repeated; 0 if it may be done now."""

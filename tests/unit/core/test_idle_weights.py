@@ -10,6 +10,7 @@ import pytest
 from tests.support.builders import NOW, make_fleet, make_weights, make_worker
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core import idle_weights, unreadable
 from fleet_operator.core.decision import Decision, decide
@@ -17,6 +18,7 @@ from fleet_operator.core.idle_weights import says_too_many
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.problems import Problem
 from fleet_operator.core.steering import LOOKED_AT
+from fleet_operator.core.unreadable import report_undecided
 
 MANY = 100
 LATER = NOW + timedelta(hours=1)
@@ -149,6 +151,32 @@ def test_they_do_not_repeat_the_problems_of_the_fleet(computed: list[str]) -> No
     made = decided(replace(fleet, problems=(refused,)))
     assert computed == []
     assert stalled(made.weights["w0"]) == (ConditionReason.READ_REFUSED, "403")
+
+
+def test_a_fleet_without_a_decision_computes_no_status_that_would_say_the_same_again(
+    computed: list[str],
+) -> None:
+    refused = Problem(
+        part="pods", reason=ConditionReason.READ_REFUSED, message="403", concerns_weights=True
+    )
+
+    def reported(weights: list[WeightsView]) -> list[WeightsView]:
+        made = report_undecided(
+            "policy",
+            generation=1,
+            unreadable="",
+            status=FleetStatus(),
+            weights=weights,
+            problems=[refused],
+            now=LATER,
+        )
+        return [replace(w, status=made.weights[w.uid]) for w in weights]
+
+    weights = reported([numbered(n) for n in range(MANY)])
+    assert len(computed) == MANY
+    computed.clear()
+    assert reported(weights) == weights
+    assert computed == []
 
 
 def test_those_beyond_the_bound_say_so_and_the_fleet_counts_them() -> None:

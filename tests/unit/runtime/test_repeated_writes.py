@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from tests.support import virtual_time
+from tests.support.counted_calls import operator_calls
 
 from fleet_operator.errors import Retryable, WriteUndone
 from fleet_operator.runtime.attempts import FIRST_SECONDS, LASTS_SECONDS
-from fleet_operator.runtime.repeated_writes import RepeatedWrites
+from fleet_operator.runtime.repeated_writes import MOST_WRITES, RepeatedWrites
 
 
 def test_one_that_was_changed_back_once_is_repeated_at_once():
@@ -40,6 +41,19 @@ def test_one_that_was_changed_back_repeatedly_is_a_problem_until_it_has_lasted()
         assert writes.wait_seconds("a") == 0
 
     virtual_time.run(story())
+
+
+def test_twice_as_many_writes_cost_twice_as_much_and_their_memory_is_bounded():
+    def cost_of(number: int) -> int:
+        writes = RepeatedWrites[int](clock=lambda: 0.0)
+        with operator_calls() as calls:
+            for key in range(number):
+                writes.note(key, "Service a")
+        assert len(writes._titles) <= 2 * MOST_WRITES
+        return calls[0]
+
+    assert cost_of(400) <= 2.2 * cost_of(200)
+    cost_of(4 * MOST_WRITES)
 
 
 def test_one_that_was_not_stored_is_a_problem_at_once_while_it_is_needed():
