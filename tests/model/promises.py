@@ -64,7 +64,7 @@ from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.work import Work
-from fleet_operator.core.worker_view import Standing
+from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Phase, number_of
 
 if TYPE_CHECKING:
@@ -319,17 +319,19 @@ class Promises:
         ):
             self.sim.fail(9, f"Ready is True, and {spec.version} names other files than before")
         for worker in observed.workers:
-            pod, state = worker.pod, worker.state
-            gone = pod.deleting or pod.quarantine or not pod.running
-            if gone or state is None or not state.admitted:
-                continue
-            if worker.silent_seconds and not pod.ready:
-                continue  # neither clients nor the leader reach it
-            if not isinstance(state.phase, Phase):
-                self.sim.fail(9, f"Ready is True, and {pod.name} may load: its phase is unknown")
-            has = (str(state.version), state.run_id)
-            if has != name or state.digest != digest:
-                self.sim.fail(9, f"Ready is True, and {pod.name} serves {has} {state.digest}")
+            self._serves(worker, name, digest)
+
+    def _serves(self, worker: WorkerView, name: Name, digest: str | None) -> None:
+        pod, state = worker.pod, worker.state
+        if pod.deleting or pod.quarantine or not pod.running or state is None or not state.admitted:
+            return
+        if worker.silent_seconds and not pod.ready:
+            return  # neither clients nor the leader reach it
+        if not isinstance(state.phase, Phase):
+            self.sim.fail(9, f"Ready is True, and {pod.name} may load: its phase is unknown")
+        has = (str(state.version), state.run_id)
+        if has != name or state.digest != digest:
+            self.sim.fail(9, f"Ready is True, and {pod.name} serves {has} {state.digest}")
 
     def _files_were_compared(
         self, uid: str, spec: WeightsSpec, ready: Condition | None, meant: str | None
