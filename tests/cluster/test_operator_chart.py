@@ -20,6 +20,7 @@ from devcluster.errors import CommandError
 from fleet_operator.api import names
 from fleet_operator.core.manifests.pods import build_pod
 from fleet_operator.runtime import permissions
+from fleet_operator.runtime.heartbeats import lease_name
 from fleet_operator.runtime.settings import parse_settings
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,7 @@ def rights(role: dict[str, Any]) -> set[Right]:
 
 NEEDED = {(g, resource, verb) for g, resource, verbs in permissions.NEEDED for verb in verbs}
 LEASE = {(permissions.LEASE_GROUP, "leases", verb) for verb in permissions.LEASE_VERBS}
+HEARTBEAT = {(permissions.LEASE_GROUP, "leases", verb) for verb in permissions.HEARTBEAT_VERBS}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +85,16 @@ def test_helm_lint_accepts_the_chart(cluster: Cluster) -> None:
 
 
 def test_the_operator_may_exactly_what_it_needs(rendered: Rendered) -> None:
-    assert rights(rendered.one("ClusterRole")) == NEEDED
+    assert rights(rendered.one("ClusterRole")) == NEEDED | HEARTBEAT
+
+
+def test_of_leases_it_may_only_write_its_own_heartbeat(rendered: Rendered) -> None:
+    rules = [r for r in rendered.one("ClusterRole")["rules"] if r["resources"] == ["leases"]]
+
+    assert {tuple(r["verbs"]): r.get("resourceNames") for r in rules} == {
+        ("get",): None,
+        permissions.HEARTBEAT_VERBS: [lease_name(f"{NAMESPACE}/rlfleet")],
+    }
 
 
 def test_with_namespaces_it_may_the_same_there_and_nothing_elsewhere(cluster: Cluster) -> None:
@@ -91,7 +102,8 @@ def test_with_namespaces_it_may_the_same_there_and_nothing_elsewhere(cluster: Cl
     roles = [r for r in there.all("Role") if r["metadata"]["name"] == "rlfleet"]
     bindings = [b for b in there.all("RoleBinding") if b["metadata"]["name"] == "rlfleet"]
 
-    assert {r["metadata"]["namespace"]: rights(r) for r in roles} == {"a": NEEDED, "b": NEEDED}
+    needed = NEEDED | HEARTBEAT
+    assert {r["metadata"]["namespace"]: rights(r) for r in roles} == {"a": needed, "b": needed}
     assert {b["metadata"]["namespace"] for b in bindings} == {"a", "b"}
     assert there.all("ClusterRoleBinding") == []
     assert "rlfleet" not in {r["metadata"]["name"] for r in there.all("ClusterRole")}

@@ -24,7 +24,11 @@ from fleet_operator.runtime.main import EXIT_CANNOT_START
 
 ROOT = Path(__file__).parents[2]
 NEEDED = {(g, resource, verb) for g, resource, verbs in permissions.NEEDED for verb in verbs}
-LEASE = {(permissions.LEASE_GROUP, "leases", verb) for verb in permissions.LEASE_VERBS}
+LEASE = {
+    (permissions.LEASE_GROUP, "leases", verb)
+    for verb in (*permissions.LEASE_VERBS, *permissions.HEARTBEAT_VERBS)
+}
+"""Those on the two Leases of the operator."""
 REVIEW = ("authorization.k8s.io", "selfsubjectaccessreviews", "create")
 """The rights of every authenticated user."""
 

@@ -20,8 +20,9 @@ def test_the_page_lists_exactly_the_rights_that_the_operator_requests() -> None:
         for group, resource, verbs in ROW.findall(PAGE.read_text())
     }
     lease = (permissions.LEASE_GROUP, "leases", permissions.LEASE_VERBS)
+    heartbeat = (permissions.LEASE_GROUP, "leases", permissions.HEARTBEAT_VERBS)
 
-    assert listed == {*permissions.NEEDED, lease}
+    assert listed == {*permissions.NEEDED, lease, heartbeat}
 
 
 def test_the_operator_requests_no_right_twice() -> None:

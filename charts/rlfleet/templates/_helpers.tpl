@@ -178,4 +178,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [get]
+# The heartbeat in the namespaces of fleets.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: ["{{ include "rlfleet.fullname" . }}.{{ include "rlfleet.namespace" . }}"]
+  verbs: [create, patch]
 {{- end -}}

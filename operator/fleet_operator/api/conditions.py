@@ -187,6 +187,9 @@ class ConditionReason(StrEnum):
     READ_REFUSED = "ReadRefused"
     """The API server refuses to list or watch objects that the operator follows, so its view may be
     outdated."""
+    DRIVEN_BY_ANOTHER_OPERATOR = "DrivenByAnotherOperator"
+    """The status names another operator as the fleet's driver, and this operator cannot learn whether it
+    lives. Possibly no operator drives the fleet."""
     INTERNAL_ERROR = "InternalError"
     """A part of the operator failed. This is a defect of rlfleet; the traceback is in the operator's
     log."""

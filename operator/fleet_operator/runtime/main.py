@@ -12,8 +12,9 @@ from fleet_operator.errors import FleetError, Terminal
 from fleet_operator.runtime import logs
 from fleet_operator.runtime.lease_thread import LeaseThread
 from fleet_operator.runtime.loop_lag import LoopLag
-from fleet_operator.runtime.operator_process import Operator, take_signals
+from fleet_operator.runtime.operator_process import Operator
 from fleet_operator.runtime.settings import Settings
+from fleet_operator.runtime.stopping import take_signals
 from fleet_operator.runtime.traces import RolloutTraces
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 
 from fleet_operator.api import names
@@ -24,6 +22,8 @@ from fleet_operator.runtime.custom_resources import NO_CRDS, CustomResources
 from fleet_operator.runtime.dispatch import Dispatcher
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.event_recorder import EventRecorder
+from fleet_operator.runtime.foreign_fleets import ForeignFleets
+from fleet_operator.runtime.heartbeats import Heartbeats
 from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.kube_secrets import KubeSecrets
@@ -40,6 +40,7 @@ from fleet_operator.runtime.router_objects import RouterObjects
 from fleet_operator.runtime.served_schemas import ServedSchemas
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.status_writer import StatusWriter
+from fleet_operator.runtime.stopping import first_of, take_signals
 from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.templates import Templates
 from fleet_operator.runtime.timed_kube import TimedKube
@@ -99,9 +100,16 @@ class Operator:
         )
         self.tokens = AdminTokens(KubeSecrets(kube, metrics))
         self.schemas = ServedSchemas(self._kube, self._note_schemas)
-        self.statuses = statuses = StatusWriter(
-            KubeStatuses(kube, metrics, self.schemas), self.recorder
+        objects = KubeStatuses(kube, metrics, self.schemas)
+        self.statuses = statuses = StatusWriter(objects, self.recorder)
+        foreign = ForeignFleets(
+            OtherOperators(kube, operator),
+            store=self.store,
+            statuses=statuses,
+            objects=objects,
+            metrics=metrics,
         )
+        self.heartbeats = Heartbeats(kube, operator, foreign.driven, self.problems)
         metrics.show_statuses(statuses.shown, self.store.replicas_of)
         self.calls = Dispatcher(
             LeaderWorkers(worker_client, lambda: self.lease.is_leader),
@@ -124,7 +132,7 @@ class Operator:
             pod_writer=PodWriter(KubePods(kube, metrics)),
             statuses=statuses,
             epochs=self.epochs,
-            rivals=OtherOperators(kube, operator),
+            foreign=foreign,
             metrics=metrics,
             problems=self.problems,
             templates=Templates(kube, settings.default_image, metrics.writes.labels("child").inc),
@@ -151,10 +159,10 @@ class Operator:
                 namespace=self._settings.lease_namespace, name=self._settings.lease_name
             )
             rights = permissions.Permissions(self._kube, self._settings.namespaces, place)
-            if not await _first(self._check(rights), stop.wait()):
+            if not await first_of(self._check(rights), stop.wait()):
                 return 0
             self.fit = True
-            if not await _first(self.lease.acquire(), stop.wait()):
+            if not await first_of(self.lease.acquire(), stop.wait()):
                 return 0
             stack.push_async_callback(self.lease.release)
             self.metrics.leading.set(1)
@@ -166,18 +174,19 @@ class Operator:
         stopping = asyncio.create_task(stop.wait(), name="stop")
         tasks = [holding, stopping, asyncio.create_task(self.pods.run(), name="pods")]
         try:
-            if await _first(self._fill(), asyncio.wait(tasks, return_when=_FIRST)):
+            if await first_of(self._fill(), asyncio.wait(tasks, return_when=_FIRST)):
                 tasks.append(asyncio.create_task(self._work(), name="queue"))
                 tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
                 tasks.append(asyncio.create_task(self._raise_terms(), name="terms"))
                 tasks.append(asyncio.create_task(self.child_watch.run(), name="children"))
                 tasks.append(asyncio.create_task(self.schemas.run(), name="schemas"))
+                tasks.append(asyncio.create_task(self.heartbeats.run(), name="heartbeats"))
                 gone = self.resources.keep_forgetting()
                 tasks.append(asyncio.create_task(gone, name="gone"))
                 watching = asyncio.Event()
                 watches = self.resources.follow(watching, lambda: take_signals(stop))
                 tasks.append(asyncio.create_task(watches, name="watches"))
-                await _first(watching.wait(), asyncio.wait(tasks, return_when=_FIRST))
+                await first_of(watching.wait(), asyncio.wait(tasks, return_when=_FIRST))
                 take_signals(stop)
             done, _ = await asyncio.wait(tasks, return_when=_FIRST)
             if stopping in done:
@@ -278,21 +287,3 @@ class Operator:
         if not self.fit:
             return "the operator's permissions are not checked yet"
         return "the caches are not filled yet" if self.lease.is_leader and not self.synced else ""
-
-
-def take_signals(stop: asyncio.Event) -> None:
-    """Let SIGTERM and SIGINT stop the operator."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-
-
-async def _first(work: Awaitable[object], other: Awaitable[object]) -> bool:
-    """Run two awaitables until one is done. Returns: whether the first one is done."""
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(other)]
-    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
-    for task in done:
-        task.result()
-    return tasks[0] in done

@@ -1,8 +1,9 @@
 """Decides which release of the operator drives a fleet, if several watch the same namespaces.
 
-Every fleet's status names the Lease whose holder drives it. A process with another Lease leaves the
-fleet alone, and reports it, until that Lease is gone or was not renewed for a minute. Only the driving
-operator writes statuses, so that two releases never overwrite each other.
+Every fleet's status names the operator that drives it, and this operator renews a heartbeat Lease in the fleet's
+namespace. A process of another release leaves the fleet alone, and reports it, until that Lease is gone or was
+not renewed for two minutes. Only the driving operator writes statuses, so that two releases never overwrite
+each other.
 """
 
 from __future__ import annotations
@@ -14,75 +15,100 @@ from dataclasses import dataclass
 from fleet_operator.core.events import NewEvent
 from fleet_operator.errors import FleetError, NotFound
 from fleet_operator.ports import Kube
+from fleet_operator.runtime.heartbeats import HEARTBEAT_SECONDS, lease_name, lease_path
 
-TAKEOVER_SECONDS = 60.0
-"""Four times the duration of a Lease: an upgrade of the other release takes less."""
+TAKEOVER_SECONDS = 4 * HEARTBEAT_SECONDS
+"""An upgrade of the other release takes less."""
 POLL_SECONDS = 10.0
+UNKNOWN_SECONDS = 180.0
+"""After this time without an answer about the other operator's heartbeat, the fleet reports it."""
 _NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
-_LEASE = re.compile(rf"({_NAME})/({_NAME})")
+_LEASE = re.compile(rf"{_NAME}/{_NAME}")
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The other operator that drives a fleet. `unknown`: why it has not been known for minutes whether this
+    operator lives; empty if it does.
+    """
+
+    operator: str
+    unknown: str = ""
 
 
 @dataclass
 class _Known:
-    """A Lease as last read. `since`: when its resourceVersion changed. `polled_at`: when it was read."""
+    """A heartbeat as last read.
+
+    Fields:
+        since: when its resourceVersion changed.
+        polled_at: when it was read, or should have been.
+        unread_since: since when each read has failed; None after one that did not.
+        error: of the last read, if it failed.
+    """
 
     version: str = ""
     since: float = 0.0
     polled_at: float = float("-inf")
     lives: bool = True
+    unread_since: float | None = None
+    error: str = ""
 
 
 class OtherOperators:
-    """Leases of other releases. Times are seconds of the event loop's clock."""
+    """Operators of other releases. Times are seconds of the event loop's clock."""
 
     def __init__(self, kube: Kube, own: str) -> None:
         self._kube = kube
-        self._known: dict[str, _Known] = {}
+        self._known: dict[tuple[str, str], _Known] = {}
         self.own = own
         """The Lease of this process, as `namespace/name`."""
 
-    async def driver(self, recorded: str) -> str:
-        """The other Lease whose holder drives a fleet; empty if this process may.
+    async def driver(self, namespace: str, recorded: str) -> Driver | None:
+        """The other operator that drives a fleet; None if this process may.
 
-        `recorded`: the Lease that the fleet's status names.
+        Args:
+            namespace: That of the fleet.
+            recorded: The operator that the fleet's status names.
         """
-        if recorded in {"", self.own}:
-            return ""
-        found = _LEASE.fullmatch(recorded)
-        if found is None:
-            return ""  # not written by an operator
-        known = self._known.setdefault(recorded, _Known())
+        if recorded in {"", self.own} or not _LEASE.fullmatch(recorded):
+            return None  # ours, or not written by an operator
+        known = self._known.setdefault((namespace, recorded), _Known())
         now = asyncio.get_running_loop().time()
         if now - known.polled_at >= POLL_SECONDS:
             known.polled_at = now
-            await self._poll(known, namespace=found[1], name=found[3])
-        return recorded if known.lives else ""
+            await self._poll(known, lease_path(namespace, recorded))
+        if not known.lives:
+            return None
+        since = known.unread_since
+        is_unknown = since is not None and now - since >= UNKNOWN_SECONDS
+        return Driver(recorded, known.error if is_unknown else "")
 
-    async def _poll(self, known: _Known, *, namespace: str, name: str) -> None:
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+    async def _poll(self, known: _Known, path: str) -> None:
         now = asyncio.get_running_loop().time()
         try:
             version = (await self._kube.get(path))["metadata"]["resourceVersion"]
         except NotFound:
             version = "gone"
-        except FleetError:
-            return  # unknown: keep the last answer
+        except FleetError as error:  # unknown: keep the last answer
+            known.unread_since = now if known.unread_since is None else known.unread_since
+            known.error = str(error)
+            return
+        known.unread_since = None
         if version != known.version:
             known.version, known.since = version, now
         known.lives = now - known.since < TAKEOVER_SECONDS
 
 
-def left_to(other: str, own: str, fleet: str) -> NewEvent:
-    """The Event on a fleet that another release drives."""
-    namespace, _, name = other.partition("/")
+def left_to(other: str, own: str, namespace: str) -> NewEvent:
+    """The Event on a fleet that another release drives. `namespace`: that of the fleet."""
     return NewEvent(
         type="Warning",
         reason="DrivenByAnotherOperator",
         message=(
             f"the operator with Lease {own} leaves this fleet to the operator with Lease {other}. Give "
             "the two releases namespaces that do not overlap (watchNamespaces). If the other operator "
-            f"is gone, this one takes over when Lease {name} in {namespace} was not renewed for a minute. "
-            f"Without the right to get that Lease: kubectl patch inferencefleet {fleet} --subresource=status "
-            """--type=merge -p '{"status":{"operator":null}}'"""
+            f"is gone, this one takes over when Lease {lease_name(other)} in {namespace} is deleted or was "
+            f"not renewed for {TAKEOVER_SECONDS:.0f} s"
         ),
     )

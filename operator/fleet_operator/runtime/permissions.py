@@ -15,6 +15,7 @@ from fleet_operator.core.manifests.inference_pool import GROUP as POOL_GROUP
 from fleet_operator.core.manifests.inference_pool import PLURAL as POOLS
 from fleet_operator.errors import Terminal
 from fleet_operator.ports import Kube
+from fleet_operator.runtime.heartbeats import lease_name
 
 NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (names.GROUP, names.FLEET_PLURAL, ("get", "list", "watch")),
@@ -37,6 +38,8 @@ exactly these, and a test compares them."""
 LEASE_GROUP = "coordination.k8s.io"
 LEASE_VERBS = ("get", "create", "update")
 """On the Lease, in the operator's own namespace."""
+HEARTBEAT_VERBS = ("create", "patch")
+"""On the operator's heartbeat Lease, by its name, in the watched namespaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,12 @@ class Permissions:
             for namespace in namespaces or ("",)
             for group, resource, verbs in NEEDED
             for verb in verbs
+        ]
+        heartbeat = lease_name(f"{lease.namespace}/{lease.name}")
+        asked += [
+            (namespace, LEASE_GROUP, "leases", verb, heartbeat)
+            for namespace in namespaces or ("",)
+            for verb in HEARTBEAT_VERBS
         ]
         # Without these the process would stay a standby forever.
         asked += [

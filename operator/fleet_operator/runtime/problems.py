@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 PASSING_SECONDS = 60.0
 PODS = "pods"
 EVENTS = "Events"
+HEARTBEAT = "the heartbeat Lease"
 STATUS = "status of "
 """Prefix of the parts that write statuses."""
 _REASONS: dict[type[Exception], ConditionReason] = {
@@ -165,7 +166,7 @@ def problem_of(part: str, error: Exception) -> Problem:
             f"{part} {what}: {error}. The operator tries again. Check its permissions "
             "(docs/reference/rbac.md) and admission policies"
         ),
-        leaves_ready=part == EVENTS or part.startswith(STATUS),
+        leaves_ready=part in {EVENTS, HEARTBEAT} or part.startswith(STATUS),
         concerns_weights=part.startswith(STATUS),
     )
 

@@ -24,12 +24,12 @@ from fleet_operator.runtime.decided_writes import DecidedWrites
 from fleet_operator.runtime.defect_log import DefectLog
 from fleet_operator.runtime.dispatch import Caller, Dispatcher, Sent
 from fleet_operator.runtime.epochs import Epochs
+from fleet_operator.runtime.foreign_fleets import ForeignFleets
 from fleet_operator.runtime.known_status import NEVER
 from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.observer import Observer
-from fleet_operator.runtime.other_operators import OtherOperators, left_to
 from fleet_operator.runtime.pod_informer import FleetKey, PodInformer
 from fleet_operator.runtime.pod_writer import PodWriter
 from fleet_operator.runtime.problems import PODS, STATUS, Problems, status_part
@@ -64,7 +64,7 @@ class Reconciler:
         pod_writer: PodWriter,
         statuses: StatusWriter,
         epochs: Epochs,
-        rivals: OtherOperators,
+        foreign: ForeignFleets,
         metrics: Metrics,
         problems: Problems,
         templates: Templates,
@@ -81,7 +81,7 @@ class Reconciler:
         self._pod_writer = pod_writer
         self._statuses = statuses
         self._epochs = epochs
-        self._rivals = rivals
+        self._foreign = foreign
         self._metrics = metrics
         self._problems = problems
         self._templates = templates
@@ -93,7 +93,6 @@ class Reconciler:
         self._decided = DecidedWrites(children, pod_writer, problems)
         self._defects = DefectLog(metrics)
         self._orphans = UnownedWeights()
-        self._others: dict[FleetKey, str] = {}
         self._callers = Callers(
             tokens=tokens,
             epochs=epochs,
@@ -104,7 +103,7 @@ class Reconciler:
             resync_seconds=resync_seconds,
         )
         self._observer = Observer(
-            rivals.own,
+            foreign.own,
             store=store,
             pods=pods,
             pod_writer=pod_writer,
@@ -149,9 +148,11 @@ class Reconciler:
         if record is None:
             return await self._refuse_orphans(key)
         self._orphans.forget(key)
-        if other := await self._rivals.driver(record.status.operator):
-            return self._leave(key, record, other)
-        self._note_driver(key, "")
+        if await self._foreign.leave(key, record, datetime.now(UTC)):
+            # The next status begins with the one that the other operator has written.
+            self._statuses.forget_all_but(key, set())
+            self._forget_measurements(key)
+            return self._resync_seconds
         if record.spec is None or not self._pods.is_synced(key[0]):
             return self._undecided.report_undecided(key, record, datetime.now(UTC))
         caller = await self._callers.read(key, record, record.spec)
@@ -250,25 +251,8 @@ class Reconciler:
 
     async def _stand_still(self, key: FleetKey) -> None:
         record = self._store.fleet(key)
-        if record is not None and record.spec is not None and key not in self._others:
+        if record is not None and record.spec is not None and key not in self._foreign:
             await self._undecided.keep(key, record, record.spec, datetime.now(UTC))
-
-    def _leave(self, key: FleetKey, record: FleetRecord, other: str) -> float:
-        """Leave a fleet to another operator, and report it once. Returns: seconds to the next reconcile."""
-        if self._note_driver(key, other):
-            self._statuses.report(key, record.uid, left_to(other, self._rivals.own, key[1]))
-        # The next status begins with the one that the other operator has written.
-        self._statuses.forget_all_but(key, set())
-        self._forget_measurements(key)
-        return self._resync_seconds
-
-    def _note_driver(self, key: FleetKey, other: str) -> bool:
-        """Note which other operator drives a fleet; empty for none. Returns: whether that is new."""
-        before = self._others.pop(key, "")
-        if other:
-            self._others[key] = other
-        self._metrics.left_to_others.set(len(self._others))
-        return other != before
 
     def _forget_measurements(self, key: FleetKey) -> None:
         """Forget what this process has measured and shown of a fleet."""
@@ -282,10 +266,9 @@ class Reconciler:
         orphans, beyond = self._observer.looked_at(key), self._observer.beyond(key)
         self._statuses.forget_all_but(key, {w.uid for w in (*orphans, *beyond)})
         self._forget_measurements(key)
-        self._note_driver(key, "")
         self._problems.forget_fleet(key)
         for part in (
-            *(self._tokens, self._calls, self._defects, self._parts),
+            *(self._tokens, self._calls, self._defects, self._parts, self._foreign),
             *(self._pod_writer, self._templates, self._epochs),
         ):
             part.forget(key)

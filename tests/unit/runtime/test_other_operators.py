@@ -1,4 +1,4 @@
-"""Another release that drives a fleet is left alone for as long as its Lease is renewed."""
+"""Another release that drives a fleet is left alone for as long as its heartbeat is renewed."""
 
 from __future__ import annotations
 
@@ -7,25 +7,34 @@ import asyncio
 import pytest
 from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster
-from tests.support.rig import FLEET_PATH, Rig
+from tests.support.rig import FLEET_PATH, WEIGHTS_PATH, Rig
 
 from fleet_operator.errors import Retryable, Terminal
-from fleet_operator.runtime.other_operators import POLL_SECONDS, TAKEOVER_SECONDS, OtherOperators
+from fleet_operator.runtime.heartbeats import HEARTBEAT_SECONDS, Heartbeats
+from fleet_operator.runtime.other_operators import (
+    POLL_SECONDS,
+    TAKEOVER_SECONDS,
+    UNKNOWN_SECONDS,
+    Driver,
+    OtherOperators,
+)
+from fleet_operator.runtime.problems import HEARTBEAT, Problems
 
 OWN, OTHER = "rl/operator", "ops/rlfleet"
-LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/ops/leases/rlfleet"
+LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/rl/leases/rlfleet.ops"
+OWN_LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/rl/leases/operator.rl"
 STATUS_PATH = f"{FLEET_PATH}/status"
 
 
 def renew(cluster: FakeCluster) -> None:
-    spec = {"holderIdentity": "someone", "leaseDurationSeconds": 15}
-    cluster.put(LEASE_PATH, {"metadata": {"name": "rlfleet"}, "spec": spec})
+    spec = {"holderIdentity": OTHER, "leaseDurationSeconds": 60}
+    cluster.put(LEASE_PATH, {"metadata": {"name": "rlfleet.ops"}, "spec": spec})
 
 
 async def keep_renewing(cluster: FakeCluster) -> None:
     while True:
         renew(cluster)
-        await asyncio.sleep(2)
+        await asyncio.sleep(HEARTBEAT_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +44,7 @@ async def keep_renewing(cluster: FakeCluster) -> None:
 def test_a_fleet_that_names_no_other_lease_is_ours_and_costs_no_request(recorded):
     async def story() -> None:
         client = FakeCluster().client()
-        assert await OtherOperators(client, OWN).driver(recorded) == ""
+        assert await OtherOperators(client, OWN).driver("rl", recorded) is None
         assert client.requests == []
 
     virtual_time.run(story())
@@ -49,7 +58,7 @@ def test_the_holder_of_a_renewed_lease_keeps_its_fleets_and_the_lease_is_rarely_
         renewing = asyncio.create_task(keep_renewing(cluster))
         await asyncio.sleep(0.1)
         for _ in range(300):
-            assert await rivals.driver(OTHER) == OTHER
+            assert await rivals.driver("rl", OTHER) == Driver(OTHER)
             await asyncio.sleep(1)
         assert client.requests == [("GET", LEASE_PATH)] * int(300 / POLL_SECONDS)
         renewing.cancel()
@@ -63,31 +72,78 @@ def test_a_lease_that_ends_leaves_its_fleets_after_a_while(how):
         cluster = FakeCluster()
         rivals = OtherOperators(cluster.client(), OWN)
         renew(cluster)
-        assert await rivals.driver(OTHER) == OTHER
+        assert await rivals.driver("rl", OTHER) == Driver(OTHER)
         if how == "deleted":
             cluster.drop(LEASE_PATH)
         await asyncio.sleep(TAKEOVER_SECONDS - 1)
-        assert await rivals.driver(OTHER) == OTHER
+        assert await rivals.driver("rl", OTHER) == Driver(OTHER)
         await asyncio.sleep(TAKEOVER_SECONDS + POLL_SECONDS)
-        assert await rivals.driver(OTHER) == ""
+        assert await rivals.driver("rl", OTHER) is None
         renew(cluster)
         await asyncio.sleep(POLL_SECONDS)
-        assert await rivals.driver(OTHER) == OTHER, "it has come back"
+        assert await rivals.driver("rl", OTHER) == Driver(OTHER), "it has come back"
 
     virtual_time.run(story())
 
 
 @pytest.mark.parametrize("error", [Terminal("403"), Retryable("503")], ids=str)
-def test_a_lease_that_cannot_be_read_is_taken_for_one_that_is_held(error):
+def test_a_heartbeat_that_cannot_be_read_leaves_the_fleet_and_is_unknown_after_minutes(error):
     async def story() -> None:
         client = FakeCluster().client()
         client.error = error
         rivals = OtherOperators(client, OWN)
+        for _ in range(int(UNKNOWN_SECONDS / POLL_SECONDS)):
+            assert await rivals.driver("rl", OTHER) == Driver(OTHER)
+            await asyncio.sleep(POLL_SECONDS)
         for _ in range(20):
-            assert await rivals.driver(OTHER) == OTHER
+            assert await rivals.driver("rl", OTHER) == Driver(OTHER, unknown=str(error))
             await asyncio.sleep(TAKEOVER_SECONDS)
+        client.error = None
+        renew(client.cluster)
+        assert await rivals.driver("rl", OTHER) == Driver(OTHER), "it is known again"
 
     virtual_time.run(story())
+
+
+class TestHeartbeats:
+    def test_one_lease_in_each_namespace_of_fleets_is_renewed_in_less_than_a_quarter_of_the_takeover(self):
+        async def story() -> None:
+            cluster = FakeCluster()
+            fleets = [("rl", "a"), ("rl", "b"), ("other", "c")]
+            client = cluster.client()
+            beating = Heartbeats(client, OWN, lambda: fleets, Problems())
+            task = asyncio.create_task(beating.run())
+            rivals = OtherOperators(cluster.client(), OTHER)
+            await asyncio.sleep(0.1)
+            for _ in range(60):
+                assert await rivals.driver("rl", OWN) == Driver(OWN)
+                assert await rivals.driver("other", OWN) == Driver(OWN)
+                await asyncio.sleep(POLL_SECONDS)
+            renewals = [path for verb, path in client.requests if verb == "APPLY"]
+            assert renewals.count(OWN_LEASE_PATH) == 60 * POLL_SECONDS / HEARTBEAT_SECONDS + 1
+            assert len(renewals) == 2 * renewals.count(OWN_LEASE_PATH)
+            assert cluster.objects[OWN_LEASE_PATH]["spec"]["holderIdentity"] == OWN
+            assert 4 * HEARTBEAT_SECONDS <= TAKEOVER_SECONDS
+            task.cancel()
+
+        virtual_time.run(story())
+
+    def test_a_refused_renewal_is_a_problem_of_the_fleets_of_that_namespace_only(self):
+        async def story() -> None:
+            client = FakeCluster().client()
+            client.refuses = lambda _, path: Terminal("403") if "/rl/" in path else None
+            problems = Problems()
+            beating = Heartbeats(client, OWN, lambda: [("rl", "a"), ("other", "c")], problems)
+            await beating.renew()
+            assert problems.has(("rl", "a"), HEARTBEAT)
+            (problem,) = problems.of(("rl", "a"))
+            assert (problem.reason, problem.leaves_ready) == ("WriteRefused", True)
+            assert not problems.of(("other", "c"))
+            client.refuses = lambda *_: None
+            await beating.renew()
+            assert not problems.of(("rl", "a"))
+
+        virtual_time.run(story())
 
 
 class TestAFleetOfAnotherRelease:
@@ -124,7 +180,7 @@ class TestAFleetOfAnotherRelease:
                 events = [o for p, o in rig.cluster.objects.items() if "/events/" in p]
                 (event,) = [e for e in events if e["reason"] == "DrivenByAnotherOperator"]
                 assert event["type"] == "Warning"
-                for word in (OTHER, OWN, "watchNamespaces", "kubectl patch inferencefleet policy"):
+                for word in (OTHER, OWN, "watchNamespaces", "Lease rlfleet.ops in rl"):
                     assert word in event["message"]
                 shown = rig.operator.metrics.render().decode()
                 assert "rlfleet_fleets_of_other_operators 1.0" in shown
@@ -148,5 +204,52 @@ class TestAFleetOfAnotherRelease:
                 await rig.applied("2")
                 shown = rig.operator.metrics.render().decode()
                 assert "rlfleet_fleets_of_other_operators 0.0" in shown
+
+        virtual_time.run(story())
+
+    @pytest.mark.parametrize("lives", [False, True], ids=["gone", "alive"])
+    def test_a_fleet_of_which_nobody_can_know_the_driver_says_so_once_and_its_driver_takes_that_back(
+        self, lives
+    ):
+        async def story() -> None:
+            async with Rig() as rig:
+                await rig.applied("1")
+                renewing = await self.taken_over(rig)
+                rig.kube.refuses = lambda _, path: Terminal("403") if path == LEASE_PATH else None
+                rig.publish("2")
+                before = len(rig.writes)
+                await asyncio.sleep(UNKNOWN_SECONDS - 2 * POLL_SECONDS)
+                assert rig.condition("Stalled") is None, "it may pass"
+                await asyncio.sleep(4 * POLL_SECONDS + 30)
+                rig.tell_operator()
+                for of in (FLEET_PATH, WEIGHTS_PATH):
+                    stalled, ready = rig.condition("Stalled", of=of), rig.condition("Ready", of=of)
+                    assert (stalled["status"], stalled["reason"]) == ("True", "DrivenByAnotherOperator")
+                    assert ready["status"] == "False"
+                assert rig.weights["observedGeneration"] == 2
+                assert rig.fleet["operator"] == OTHER
+                message = rig.condition("Stalled")["message"]
+                for word in (OTHER, OWN, "rlfleet.ops in rl", "403", "kubectl patch inferencefleet"):
+                    assert word in message
+                if lives:  # and writes its own status over it
+                    stored = rig.cluster.objects[f"{FLEET_PATH}/status"]
+                    status = stored["status"] | {"conditions": []}
+                    rig.cluster.put(f"{FLEET_PATH}/status", stored | {"status": status})
+                    rig.tell_operator()
+                await asyncio.sleep(1200)
+                statuses = [path for _, path in rig.writes[before:] if path.endswith("/status")]
+                assert sorted(statuses) == [f"{FLEET_PATH}/status", f"{WEIGHTS_PATH}/status"]
+                assert (rig.condition("Stalled") is None) == lives
+
+                rig.publish("3")
+                await rig.until(
+                    lambda: rig.weights["observedGeneration"] == 3, what="said of 3, too"
+                )
+                rig.kube.refuses = lambda *_: None
+                renewing.cancel()
+                await rig.until(lambda: rig.fleet["operator"] == OWN, seconds=200)
+                rig.tell_operator()
+                await rig.applied("3")
+                assert rig.condition("Stalled") is None
 
         virtual_time.run(story())

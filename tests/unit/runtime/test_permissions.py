@@ -52,6 +52,8 @@ async def test_every_needed_verb_is_checked_in_every_namespace():
         for group, resource, verbs in permissions.NEEDED
         for verb in verbs
     }
+    leases = ("coordination.k8s.io", "leases", "")
+    needed |= {(n, *leases, verb) for n in ("a", "b") for verb in permissions.HEARTBEAT_VERBS}
 
     assert asked == needed
 
@@ -69,6 +71,8 @@ async def test_the_rights_on_the_lease_are_checked_by_name_in_its_namespace():
 
     assert {q for q in judge.asked if q[2] == "leases"} == {
         ("a", "coordination.k8s.io", "leases", "", "get", ""),  # of releases that overlap
+        ("a", "coordination.k8s.io", "leases", "", "create", "operator.system"),
+        ("a", "coordination.k8s.io", "leases", "", "patch", "operator.system"),
         ("system", "coordination.k8s.io", "leases", "", "create", ""),
         ("system", "coordination.k8s.io", "leases", "", "get", "operator"),
         ("system", "coordination.k8s.io", "leases", "", "update", "operator"),
