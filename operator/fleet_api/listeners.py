@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from fleet_api.settings import Settings
 from fleet_api.tls import Certificate
+from fleet_operator.own_ports.bounded_site import BoundedSite
+from fleet_operator.own_ports.metrics_page import BOUNDS
 
 SHUTDOWN_SECONDS = 10.0
 """How long requests that still run after the drain may take to end."""
@@ -46,28 +48,31 @@ async def listening(
     """Serve both applications while the block runs. Errors: CannotListenError."""
     tls = _certificate(settings)
     async with AsyncExitStack() as stack:
-        for served, port, context in (
-            (app, settings.port, tls.context if tls else None),
-            (metrics, settings.metrics_port, None),
-        ):
-            if not port:
-                continue
-            runner = web.AppRunner(
-                served,
-                access_log=None,
-                logger=_connections,
-                handler_cancellation=True,
-                shutdown_timeout=SHUTDOWN_SECONDS,
-            )
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            try:
-                await web.TCPSite(runner, settings.host, port, ssl_context=context).start()
-            except OSError as error:
-                raise CannotListenError(
-                    f"port {port} is not available ({error.strerror})"
-                ) from error
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=_connections,
+            handler_cancellation=True,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+        )
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        with _explaining(settings.port):
+            context = tls.context if tls else None
+            await web.TCPSite(runner, settings.host, settings.port, ssl_context=context).start()
+        if settings.metrics_port:
+            with _explaining(settings.metrics_port):
+                site = await BoundedSite.start(metrics, settings.metrics_port, BOUNDS)
+            stack.push_async_callback(site.cleanup)
         yield
+
+
+@contextmanager
+def _explaining(port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CannotListenError(f"port {port} is not available ({error.strerror})") from error
 
 
 def _certificate(settings: Settings) -> Certificate | None:

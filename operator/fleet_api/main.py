@@ -147,7 +147,7 @@ async def run(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, lifecycle.stopping.set)
     kube = AsyncKube(access, FIELD_MANAGER)
-    metrics = Metrics()
+    metrics = Metrics(names_fleets=settings.fleet_metrics)
     app = build(settings, kube, lifecycle, metrics)
     try:
         async with listening(app, metrics.application(), settings):

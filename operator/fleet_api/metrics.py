@@ -5,9 +5,12 @@ Labels come from the table of routes, fixed words, and fleets that a caller is a
 
 from __future__ import annotations
 
+from functools import partial
+
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from fleet_operator.own_ports.metrics_page import MetricsPage
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 
@@ -15,7 +18,9 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300
 class Metrics:
     """The metrics of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, names_fleets: bool = True) -> None:
+        """`names_fleets`: whether the series of changes name the fleet and its namespace."""
+        self._names_fleets = names_fleets
         self._registry = registry = CollectorRegistry()
         self.requests = Counter(
             "rlfleet_rl_api_requests", "Requests by route and status.", ("route", "method", "status"),
@@ -60,15 +65,9 @@ class Metrics:
         self.requests.labels(route, method, status).inc()
         self.seconds.labels(route, method).observe(seconds)
         if fleet is not None:
+            fleet = fleet if self._names_fleets else ("", "")
             self.changes.labels(*fleet, route, status).inc()
 
     def application(self) -> web.Application:
         """Serves `/metrics`."""
-
-        async def show(_: web.Request) -> web.Response:
-            body = generate_latest(self._registry)
-            return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-        app = web.Application()
-        app.router.add_get("/metrics", show)
-        return app
+        return MetricsPage(lambda: partial(generate_latest, self._registry)).application()

@@ -12,12 +12,16 @@ from tests.support.builders import make_fleet
 
 from devcluster import Cluster
 from devcluster.errors import CommandError
+from fleet_api.settings import parse_settings as parse_api_settings
 from fleet_operator.api import names
 from fleet_operator.core.manifests.pods import build_pod
+from fleet_operator.runtime.settings import parse_settings
 
+NAMES = "metrics.fleetNames=true"
 MONITORS = ("metrics.serviceMonitor.enabled=true", "metrics.podMonitor.enabled=true")
 RULE = "metrics.prometheusRule.enabled=true"
 DASHBOARDS = "metrics.dashboards.enabled=true"
+PROTECTED = "metrics.networkPolicy.enabled=true"
 FILES = {file.name: json.loads(file.read_text()) for file in CHART.glob("files/dashboards/*.json")}
 ALERTS = [
     rule
@@ -38,7 +42,7 @@ def alerts(rendered: Rendered) -> dict[str, dict[str, Any]]:
 
 def test_objects_of_the_prometheus_operator_are_made_on_request_alone(cluster: Cluster) -> None:
     kinds = {each["kind"] for each in Rendered(cluster).objects}
-    more = {each["kind"] for each in Rendered(cluster, *MONITORS, RULE).objects}
+    more = {each["kind"] for each in Rendered(cluster, *MONITORS, NAMES, RULE).objects}
 
     assert more - kinds == {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
 
@@ -78,7 +82,7 @@ def test_workers_are_scraped_where_the_operator_watches(
 
 
 def test_alerts_arrive_as_they_are_in_the_file(cluster: Cluster) -> None:
-    made = alerts(Rendered(cluster, RULE))
+    made = alerts(Rendered(cluster, NAMES, RULE))
     expected = {rule["alert"]: rule for rule in ALERTS}
     del made["RlfleetNoLeader"], expected["RlfleetNoLeader"]
 
@@ -87,7 +91,7 @@ def test_alerts_arrive_as_they_are_in_the_file(cluster: Cluster) -> None:
 
 def test_a_release_is_alerted_that_none_of_its_own_operators_leads(cluster: Cluster) -> None:
     """Another release on the cluster may have a leader."""
-    rendered = Rendered(cluster, RULE)
+    rendered = Rendered(cluster, NAMES, RULE)
     flag = next(a for a in rendered.container()["args"] if a.startswith("--lease-name="))
     lease = f"{NAMESPACE}/{flag.partition('=')[2]}"
     alert = alerts(rendered)["RlfleetNoLeader"]
@@ -99,7 +103,7 @@ def test_a_release_is_alerted_that_none_of_its_own_operators_leads(cluster: Clus
 def test_alerts_can_be_left_out_and_get_labels_and_runbooks(cluster: Cluster) -> None:
     value = 'metrics.prometheusRule={"enabled": true, "disabled": ["RlfleetRolloutSlow"]'
     value += ', "alertLabels": {"team": "rl"}, "runbookUrl": "https://runbooks.example/alerts"}'
-    made = alerts(Rendered(cluster, value))
+    made = alerts(Rendered(cluster, NAMES, value))
     links = {name: rule["annotations"]["runbook_url"] for name, rule in made.items()}
 
     assert {rule["alert"] for rule in ALERTS} - set(made) == {"RlfleetRolloutSlow"}
@@ -117,7 +121,7 @@ def dashboards(rendered: Rendered) -> list[dict[str, Any]]:
 
 
 def test_dashboards_arrive_as_they_are_in_the_files_on_request_alone(cluster: Cluster) -> None:
-    made = dashboards(Rendered(cluster, DASHBOARDS))
+    made = dashboards(Rendered(cluster, NAMES, DASHBOARDS))
     contents = {name: json.loads(text) for each in made for name, text in each["data"].items()}
 
     assert dashboards(Rendered(cluster)) == []
@@ -132,8 +136,66 @@ def test_dashboards_arrive_as_they_are_in_the_files_on_request_alone(cluster: Cl
 def test_dashboards_can_go_to_the_folder_and_the_namespace_of_a_grafana(cluster: Cluster) -> None:
     value = 'metrics.dashboards={"enabled": true, "namespace": "monitoring"'
     value += ', "labels": {"grafana": "rl"}, "annotations": {"grafana_folder": "rlfleet"}}'
-    made = [each["metadata"] for each in dashboards(Rendered(cluster, value))]
+    made = [each["metadata"] for each in dashboards(Rendered(cluster, NAMES, value))]
 
     assert {each["namespace"] for each in made} == {"monitoring"}
     assert {each["labels"]["grafana"] for each in made} == {"rl"}
     assert {each["annotations"]["grafana_folder"] for each in made} == {"rlfleet"}
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ((), False),
+        ((PROTECTED,), True),
+        ((PROTECTED, "metrics.fleetNames=false"), False),
+        ((NAMES,), True),
+    ],
+    ids=["default", "with a policy", "not wanted", "wanted"],
+)
+def test_metrics_name_fleets_only_where_a_policy_limits_the_readers_or_on_request(
+    cluster: Cluster, values: tuple[str, ...], *, named: bool
+) -> None:
+    rendered = Rendered(cluster, *values)
+
+    assert parse_settings(rendered.container()["args"]).fleet_metrics is named
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [((), False), (("api.networkPolicy.enabled=true",), True), ((NAMES,), True)],
+    ids=["default", "with a policy", "wanted"],
+)
+def test_so_do_the_metrics_of_the_rl_api(
+    cluster: Cluster, values: tuple[str, ...], *, named: bool
+) -> None:
+    rendered = Rendered(cluster, "api.enabled=true", *values)
+    arguments = rendered.container("rlfleet-api")["args"]
+
+    assert parse_api_settings(arguments).fleet_metrics is named
+
+
+@pytest.mark.parametrize("values", [(RULE,), (DASHBOARDS,), (RULE, "metrics.fleetNames=false")])
+def test_alerts_and_dashboards_without_the_series_that_they_need_are_refused(
+    cluster: Cluster, values: tuple[str, ...]
+) -> None:
+    with pytest.raises(CommandError, match=r"metrics\.networkPolicy\.enabled"):
+        Rendered(cluster, *values)
+
+
+def test_a_policy_closes_the_operators_pods_to_all_but_the_readers_of_metrics(
+    cluster: Cluster,
+) -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    closed = Rendered(cluster, PROTECTED)
+    opened = Rendered(cluster, PROTECTED, f"metrics.networkPolicy.from={json.dumps([peer])}")
+    specs = [each.one("NetworkPolicy")["spec"] for each in (closed, opened)]
+
+    assert [spec["policyTypes"] for spec in specs] == [["Ingress"]] * 2
+    assert [spec["ingress"] for spec in specs] == [
+        [],
+        [{"ports": [{"port": "metrics"}], "from": [peer]}],
+    ]
+    chosen = specs[0]["podSelector"]["matchLabels"]
+    assert chosen.items() <= closed.pod()["metadata"]["labels"].items()
+    assert Rendered(cluster).all("NetworkPolicy") == []

@@ -92,7 +92,8 @@ def test_another_chart_installs_it_and_leaves_it_out_again(
         return {line for line in listed.split() if not line.endswith("/default")}
 
     monitors = [f"rlfleet.metrics.{m}.enabled=true" for m in ("serviceMonitor", "prometheusRule")]
-    made = applied("install", *monitors, "rlfleet.api.enabled=true")
+    names = "rlfleet.metrics.fleetNames=true"
+    made = applied("install", *monitors, names, "rlfleet.api.enabled=true")
     assert made == {
         "deployment.apps/platform-rlfleet",
         "deployment.apps/platform-rlfleet-api",

@@ -48,6 +48,7 @@ SETS: dict[str, tuple[str, ...]] = {
         "metrics.serviceMonitor.enabled=true",
         "metrics.podMonitor.enabled=true",
         "metrics.prometheusRule.enabled=true",
+        'metrics.networkPolicy={"enabled":true,"from":[{"namespaceSelector":{}}]}',
         'tracing.otlpEndpoint="http://collector:4318"',
     ),
     "without-metrics": ("metrics.service.enabled=false",),

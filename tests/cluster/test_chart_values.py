@@ -155,6 +155,7 @@ EVERY_OBJECT = (
     "api.networkPolicy.enabled=true",
     *(f"metrics.{kind}.enabled=true" for kind in ("serviceMonitor", "podMonitor", "dashboards")),
     "metrics.prometheusRule.enabled=true",
+    "metrics.networkPolicy.enabled=true",
 )
 
 
@@ -273,13 +274,16 @@ def test_a_pod_in_the_network_of_the_node_gives_its_port_to_the_next_one(
 
 def test_ports_can_be_changed(cluster: Cluster) -> None:
     made = Rendered(
-        cluster, "api.enabled=true", "port=9080", "api.port=9090", "api.metricsPort=9091"
+        cluster,
+        "api.enabled=true",
+        *("metricsPort=9080", "probePort=9081", "api.port=9090", "api.metricsPort=9091"),
     )
+    operator = parse_settings(made.container()["args"])
     opened = {p["name"]: p["containerPort"] for p in made.container("rlfleet-api")["ports"]}
     api = parse_api_settings(made.container("rlfleet-api")["args"])
 
-    assert [p["containerPort"] for p in made.container()["ports"]] == [9080]
-    assert parse_settings(made.container()["args"]).port == 9080
+    assert [p["containerPort"] for p in made.container()["ports"]] == [9080, 9081]
+    assert (operator.metrics_port, operator.probe_port) == (9080, 9081)
     assert opened == {"http": 9090, "metrics": 9091}
     assert (api.port, api.metrics_port) == (9090, 9091)
 
@@ -290,6 +294,7 @@ def test_ports_can_be_changed(cluster: Cluster) -> None:
         (("hostNetwork=true", "networkPolicy.enabled=true"), r"networkPolicy\.adminFrom"),
         (("api.hostNetwork=true", "networkPolicy.enabled=true"), r"networkPolicy\.metricsFrom"),
         (("api.hostNetwork=true", "api.networkPolicy.enabled=true"), "has no effect on pods"),
+        (("hostNetwork=true", "metrics.networkPolicy.enabled=true"), "has no effect on pods"),
     ],
 )
 def test_policies_that_do_not_fit_the_network_of_the_node_are_refused(
@@ -300,7 +305,7 @@ def test_policies_that_do_not_fit_the_network_of_the_node_are_refused(
     with pytest.raises(CommandError, match=message):
         Rendered(cluster, "api.enabled=true", 'watchNamespaces=["rl"]', *values)
 
-    if "api.networkPolicy" not in values[1]:
+    if values[1] == "networkPolicy.enabled=true":
         assert Rendered(cluster, "api.enabled=true", 'watchNamespaces=["rl"]', *values, *named)
 
 

@@ -202,13 +202,13 @@ def test_images_are_those_of_the_charts_release(rendered: Rendered) -> None:
 def test_probes_ask_the_port_that_the_operator_opens(rendered: Rendered) -> None:
     container = rendered.container()
     settings = parse_settings(container["args"])
-    (port,) = container["ports"]
+    (port,) = (p for p in container["ports"] if p["name"] == "probes")
     paths = {
         kind: container[kind]["httpGet"]["path"]
         for kind in ("startupProbe", "livenessProbe", "readinessProbe")
     }
 
-    assert port["containerPort"] == settings.port
+    assert port["containerPort"] == settings.probe_port
     assert {container[kind]["httpGet"]["port"] for kind in paths} == {port["name"]}
     assert paths == {
         "startupProbe": "/livez",

@@ -108,7 +108,7 @@ async def _has_looked(workspace: Workspace, operator: OperatorProcess) -> None:
     """All is well, and this process has looked at the fleet since."""
     await workspace.applied("1", replicas=1)
     until = await operator.metric("rlfleet_reconcile_seconds_count") + 1
-    looks = {"metadata": {"labels": {"looked-at-by": str(operator.port)}}}
+    looks = {"metadata": {"labels": {"looked-at-by": str(operator.probe_port)}}}
     await workspace.admin.merge(workspace.path("inferencefleets"), looks)
 
     async def has() -> bool:

@@ -23,9 +23,7 @@ async def test_a_release_with_watched_namespaces_takes_over_from_one_that_is_gon
     await workspace.admin.delete(f"{LEASES}/{before.namespace}/leases/{before.name}")
     watched = f'watchNamespaces=["{workspace.namespace}"]'
     values = (watched, "crds.enabled=false", "rbac.aggregate=false")
-    second = await asyncio.to_thread(
-        install, workspace.cluster, "second", "second-system", *values
-    )
+    second = await asyncio.to_thread(install, workspace.cluster, "second", "second-system", *values)
     workspace.release = second
     try:
         operator = await workspace.start_operator()

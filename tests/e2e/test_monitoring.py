@@ -71,7 +71,7 @@ EMPTY_BY_NATURE = NEEDS_A_FAULT | NEEDS_ADAPTERS | NEEDS_A_ROLLOUT_UNDER_WAY
 
 @pytest.fixture(scope="module")
 def prometheus(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    stack.install(cluster, "api.enabled=true", "api.replicaCount=1")
+    stack.install(cluster, "api.enabled=true", "api.replicaCount=1", "metrics.fleetNames=true")
     monitors = [f"metrics.{kind}.enabled=true" for kind in ("serviceMonitor", "podMonitor")]
     chosen = [word for value in ("api.enabled=true", *monitors) for word in ("--set", value)]
     rendered = cluster.helm("template", RELEASE, str(CHART), "-n", SYSTEM, *chosen).stdout

@@ -29,6 +29,7 @@ class Operator:
     def __init__(self, kubeconfig: Path, namespace: str, log: Path) -> None:
         self._log = log
         self._port = free_port()
+        ports = (f"--metrics-port={self._port}", f"--probe-port={free_port()}")
         self.worst_lag_seconds = 0.0
         self.worst_busy_seconds = 0.0
         environment = {k: os.environ[k] for k in _KEPT if k in os.environ} | {
@@ -42,7 +43,7 @@ class Operator:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "fleet_operator", *place),
-                    *(f"--lease-name={LEASE}", f"--port={self._port}", "--default-image=fake"),
+                    *(f"--lease-name={LEASE}", *ports, "--default-image=fake"),
                 ],
                 env=environment,
                 stdin=subprocess.DEVNULL,

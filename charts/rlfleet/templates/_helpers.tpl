@@ -95,6 +95,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
   verbs: [list]
 {{- end -}}
 
+{{/* Whether metrics name fleets: the root context, and whether a NetworkPolicy limits who reads them. */}}
+{{- define "rlfleet.fleetNames" -}}
+{{- $chosen := (first .).Values.metrics.fleetNames -}}
+{{- ternary $chosen (last .) (kindIs "bool" $chosen) -}}
+{{- end -}}
+
 {{/* The network and the account's token of a pod, from the values of the operator or of the RL API. */}}
 {{- define "rlfleet.podSettings" -}}
 {{- $pod := dict -}}

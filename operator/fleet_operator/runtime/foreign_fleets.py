@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from fleet_operator.api import names
+from fleet_operator.api.status import Status
 from fleet_operator.core.another_operator import unknown_driver
+from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.core.unreadable import report_undecided
 from fleet_operator.errors import Conflict, FleetError
 from fleet_operator.runtime.heartbeats import lease_name
@@ -99,7 +101,8 @@ class ForeignFleets:
         self, key: FleetKey, record: FleetRecord, driver: Driver, now: datetime
     ) -> None:
         namespace, name = key
-        weights = [*self._store.weights_of(key), *self._store.unread_of(key)]
+        weights: list[WeightsView | UnreadWeights] = [*self._store.weights_of(key)]
+        weights += self._store.unread_of(key)
         problem = unknown_driver(
             own=self.own,
             other=driver.operator,
@@ -116,29 +119,37 @@ class ForeignFleets:
             problems=[problem],
             now=now,
         )
-        before = self._reported.get(key, {})
-        reported = self._reported[key] = {}
-        parts = [
-            (names.FLEET_PLURAL, name, record.uid, record.generation, record.version, made.fleet),
-            *(
-                (
-                    names.WEIGHTS_PLURAL, w.name, w.uid, w.generation,
-                    self._store.version_of(w), made.weights[w.uid],
-                )
-                for w in weights
-            ),
-        ]  # fmt: skip
-        for plural, of, uid, generation, version, status in parts:
-            if before.get(uid) != generation:
-                try:
-                    # An operator that lives has written since then, and the API server refuses this.
-                    await self._objects.write(
-                        plural, namespace=namespace, name=of, uid=uid, status=status.to_json(), version=version
-                    )
-                except Conflict:
-                    continue
-                except FleetError as error:
-                    fields = fleet_fields("unreported", key)
-                    logger.warning("status of %s not written: %s", of, error, extra=fields)
-                    continue
-            reported[uid] = generation
+        before, reported = self._reported.get(key, {}), dict[str, int]()
+        self._reported[key] = reported
+        fleet = (names.FLEET_PLURAL, name, record.version)
+        if before.get(record.uid) == record.generation or await self._write(
+            key, *fleet, uid=record.uid, status=made.fleet
+        ):
+            reported[record.uid] = record.generation
+        for each in weights:
+            of = (names.WEIGHTS_PLURAL, each.name, self._store.version_of(each))
+            if before.get(each.uid) == each.generation or await self._write(
+                key, *of, uid=each.uid, status=made.weights[each.uid]
+            ):
+                reported[each.uid] = each.generation
+
+    async def _write(
+        self, key: FleetKey, plural: str, name: str, version: str, *, uid: str, status: Status
+    ) -> bool:
+        """Write a status over a resourceVersion. Returns: whether that was done."""
+        try:
+            await self._objects.write(
+                plural,
+                namespace=key[0],
+                name=name,
+                uid=uid,
+                status=status.to_json(),
+                version=version,
+            )
+        except Conflict:  # an operator that lives has written since then
+            return False
+        except FleetError as error:
+            fields = fleet_fields("unreported", key)
+            logger.warning("status of %s not written: %s", name, error, extra=fields)
+            return False
+        return True

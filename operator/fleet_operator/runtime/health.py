@@ -1,7 +1,10 @@
-"""The operator's own port: /metrics, /livez and /readyz.
+"""The operator's own ports: /livez and /readyz on one, /metrics on another.
 
 Live: the event loop runs, and a leader works on its queue. Ready: this process leads with filled
 caches, or is a standby, so that a Deployment with a standby is complete. A ready process may have a warning.
+
+Every client that reaches the pod reaches both ports. So both are bounded (`bounded_site`), and readers of
+metrics do not delay probes.
 """
 
 from __future__ import annotations
@@ -11,25 +14,24 @@ from collections.abc import Callable
 from aiohttp import web
 
 from fleet_operator.errors import Terminal
+from fleet_operator.own_ports.bounded_site import BoundedSite, Bounds
+from fleet_operator.own_ports.metrics_page import BOUNDS, MetricsPage
 from fleet_operator.runtime.metrics import Metrics
 
 Check = Callable[[], str]
 """Returns the problem; empty without one."""
+PROBES = Bounds(connections=64, per_address=16, rest_seconds=0.5, per_second=250, seconds=2)
 
 
-async def serve(
-    port: int, metrics: Metrics, *, live: Check, ready: Check, warning: Check = str
-) -> web.AppRunner:
-    """Start listening. The caller cleans up the runner.
+async def serve_probes(
+    port: int, *, live: Check, ready: Check, warning: Check = str
+) -> BoundedSite:
+    """Answer probes. The caller cleans up.
 
     `warning`: what `/readyz` says of a process that is ready.
 
     Errors: Terminal if the port is not available.
     """
-
-    async def show_metrics(_: web.Request) -> web.Response:
-        headers = {"Content-Type": metrics.content_type}
-        return web.Response(body=metrics.render(), headers=headers)
 
     async def livez(_: web.Request) -> web.Response:
         return _answer(live())
@@ -38,19 +40,24 @@ async def serve(
         return _answer(ready(), warning())
 
     app = web.Application()
-    app.router.add_get("/metrics", show_metrics)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
+    return await _listen(app, port, PROBES, "--probe-port")
+
+
+async def serve_metrics(port: int, metrics: Metrics) -> BoundedSite:
+    """Serve `/metrics`. The caller cleans up. Errors: Terminal if the port is not available."""
+    page = MetricsPage(metrics.prepare)
+    return await _listen(page.application(), port, BOUNDS, "--metrics-port")
+
+
+async def _listen(app: web.Application, port: int, bounds: Bounds, flag: str) -> BoundedSite:
     try:
-        await web.TCPSite(runner, port=port).start()
+        return await BoundedSite.start(app, port, bounds)
     except OSError as error:
-        await runner.cleanup()
         raise Terminal(
-            f"port {port} is not available ({error.strerror}): choose another one with --port"
+            f"port {port} is not available ({error.strerror}): choose another one with {flag}"
         ) from error
-    return runner
 
 
 def _answer(problem: str, warning: str = "") -> web.Response:

@@ -29,9 +29,7 @@ def lease_name(operator: str) -> str:
 
 def lease_path(namespace: str, operator: str) -> str:
     """The path of the heartbeat Lease of an operator in a namespace of its fleets."""
-    return (
-        f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{lease_name(operator)}"
-    )
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{lease_name(operator)}"
 
 
 class Heartbeats:

@@ -7,7 +7,7 @@ would grow without bound. `status_metrics` has the series of statuses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from platform import python_version
 
 from prometheus_client import (
@@ -20,7 +20,6 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from fleet_operator.api.weights import RolloutTimings, WeightsStatus
 from fleet_operator.core.lagging import silent_workers
@@ -38,11 +37,17 @@ SILENT = "silent"
 class Metrics:
     """All series of one operator process."""
 
-    content_type = CONTENT_TYPE_LATEST
-
-    def __init__(self, operator: str = "") -> None:
-        """`operator`: namespace and name of the Lease, as in the status of fleets."""
+    def __init__(self, operator: str = "", *, names_fleets: bool = True) -> None:
+        """
+        Args:
+            operator: Namespace and name of the Lease, as in the status of fleets.
+            names_fleets: Whether to show the series that name fleets and namespaces.
+        """
+        self._names_fleets = names_fleets
+        self._statuses: StatusMetrics | None = None
         self._registry = registry = CollectorRegistry()
+        self._fleets = fleets = CollectorRegistry()
+        """The series that name fleets and namespaces."""
         self.leading = Gauge(
             "rlfleet_operator_leading", "1 while this process leads.", ("operator",),
             registry=registry,
@@ -68,7 +73,7 @@ class Metrics:
         self._silent = Gauge(
             "rlfleet_fleet_silent_workers",
             "Workers that run, have answered before, and do not answer the operator for 10 s.",
-            _FLEET, registry=registry,
+            _FLEET, registry=fleets,
         )  # fmt: skip
         self.writes = Counter(
             "rlfleet_api_writes", "Writes to the Kubernetes API.", ("kind",), registry=registry
@@ -101,15 +106,15 @@ class Metrics:
         self._rollouts = Counter(
             "rlfleet_rollouts",
             "Rollouts that have ended, by result, and by the last reason of those that were not applied.",
-            (*_FLEET, "kind", "result", "reason"), registry=registry,
+            (*_FLEET, "kind", "result", "reason"), registry=fleets,
         )  # fmt: skip
         self._phases = Histogram(
             "rlfleet_rollout_phase_seconds", "Duration of the phases of applied rollouts.",
-            (*_FLEET, "kind", "phase"), buckets=_SECONDS, registry=registry,
+            (*_FLEET, "kind", "phase"), buckets=_SECONDS, registry=fleets,
         )  # fmt: skip
         self._pauses = Histogram(
             "rlfleet_rollout_worker_pause_seconds", "Longest pause of a worker in a rollout.",
-            (*_FLEET, "kind"), buckets=_SECONDS, registry=registry,
+            (*_FLEET, "kind"), buckets=_SECONDS, registry=fleets,
         )  # fmt: skip
         self._missing = Gauge(
             "rlfleet_operator_crd_missing_fields",
@@ -123,9 +128,17 @@ class Metrics:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
 
+    def prepare(self) -> Callable[[], bytes]:
+        """Returns what renders all series in the Prometheus text format, in any thread."""
+        if not self._names_fleets:
+            return partial(generate_latest, self._registry)
+        if self._statuses is not None:
+            self._statuses.take()
+        return lambda: generate_latest(self._registry) + generate_latest(self._fleets)
+
     def render(self) -> bytes:
         """All series in the Prometheus text format."""
-        return generate_latest(self._registry)
+        return self.prepare()()
 
     def count_call(self, kind: str, outcome: str, seconds: float) -> None:
         """Count a call to a worker, and its time. `outcome`: from a fixed list."""
@@ -148,8 +161,9 @@ class Metrics:
         self._request_seconds(verb).observe(seconds)
 
     def show_statuses(self, shown: Callable[[], Iterable[Shown]], replicas: Replicas) -> None:
-        """Compute series at each scrape. `shown`: the last status of each object."""
-        self._registry.register(StatusMetrics(shown, replicas))
+        """Compute series at each rendering. `shown`: the last status of each object."""
+        self._statuses = StatusMetrics(shown, replicas)
+        self._fleets.register(self._statuses)
 
     def count_rollouts(
         self, key: FleetKey, adapter: str, before: WeightsStatus, after: WeightsStatus

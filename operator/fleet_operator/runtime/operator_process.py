@@ -1,6 +1,6 @@
 """The operator's process: build its parts, wait to lead, reconcile, and end in order.
 
-    start → web port → Lease → caches filled → watches and queue → stop: queue, calls, events, Lease
+    start → own ports → Lease → caches filled → watches and queue → stop: queue, calls, events, Lease
 
 A process that loses the Lease ends at once with a non-zero code. Its calls in flight carry an old term,
 which workers refuse.
@@ -74,7 +74,7 @@ class Operator:
     ) -> None:
         self._settings = settings
         operator = f"{settings.lease_namespace}/{settings.lease_name}"
-        self.metrics = metrics = Metrics(operator)
+        self.metrics = metrics = Metrics(operator, names_fleets=settings.fleet_metrics)
         self._kube = kube = TimedKube(kube, metrics.count_request)
         self.queue: WorkQueue[FleetKey] = WorkQueue()
         self.lease = lease
@@ -147,14 +147,15 @@ class Operator:
     async def run(self, stop: asyncio.Event) -> int:
         """Run until `stop` is set. Returns: the exit code."""
         async with AsyncExitStack() as stack:
-            runner = await health.serve(
-                self._settings.port,
-                self.metrics,
+            probes = await health.serve_probes(
+                self._settings.probe_port,
                 live=self._not_live,
                 ready=self._not_ready,
                 warning=self.schemas.describe,
             )
-            stack.push_async_callback(runner.cleanup)
+            stack.push_async_callback(probes.cleanup)
+            page = await health.serve_metrics(self._settings.metrics_port, self.metrics)
+            stack.push_async_callback(page.cleanup)
             place = permissions.LeasePlace(
                 namespace=self._settings.lease_namespace, name=self._settings.lease_name
             )

@@ -36,7 +36,7 @@ from fleet_operator.runtime.problems import PODS, STATUS, Problems, status_part
 from fleet_operator.runtime.router_objects import RouterObjects
 from fleet_operator.runtime.status_parts import StatusParts
 from fleet_operator.runtime.status_writer import StatusWriter
-from fleet_operator.runtime.store import FleetRecord, Store
+from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.templates import TEMPLATE, Templates
 from fleet_operator.runtime.traces import CallTrace, RolloutTraces
 from fleet_operator.runtime.undecided import RECONCILE, UndecidedFleets

@@ -41,7 +41,11 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
     )
     lease_name: str = Field("rlfleet-operator", description="name of the Lease")
     default_image: str = Field("", description="worker image of fleets without one")
-    port: int = Field(8080, ge=1, le=65_535, description="port of /metrics, /livez and /readyz")
+    metrics_port: int = Field(8080, ge=1, le=65_535, description="port of /metrics")
+    probe_port: int = Field(8082, ge=1, le=65_535, description="port of /livez and /readyz")
+    fleet_metrics: bool = Field(
+        default=False, description="whether /metrics has the series that name fleets: true or false"
+    )
     log_format: LogFormat = Field("json", description="format of log lines: json or text")
     log_level: Literal["DEBUG", "INFO", "WARNING"] = Field(
         "INFO", description="lowest level that is logged: DEBUG, INFO or WARNING"

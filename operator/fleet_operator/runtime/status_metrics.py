@@ -1,8 +1,8 @@
-"""Series that are computed from the statuses of all objects at each scrape.
+"""Series that are computed from the statuses of all objects at each rendering.
 
 A status is the only source, so an alert and `kubectl get` cannot disagree, and the series of an
 object end with the object. Times are exported as timestamps: a query knows the present time. The lag
-in seconds alone is a duration, for alerts that compare it with a number; it is as new as the scrape.
+in seconds alone is a duration, for alerts that compare it with a number; it is as new as the rendering.
 """
 
 from __future__ import annotations
@@ -62,24 +62,32 @@ class StatusMetrics(Collector):
     """Computes the series.
 
     Args:
-        shown: The statuses to show, read at each scrape.
-        replicas: The replicas of each fleet, read at each scrape. An alert compares the workers with them.
+        shown: The statuses to show.
+        replicas: The replicas of each fleet. An alert compares the workers with them.
     """
 
     def __init__(self, shown: Callable[[], Iterable[Shown]], replicas: Replicas) -> None:
         self._shown = shown
         self._replicas = replicas
+        self._taken: list[tuple[Shown, int | None]] = []
+
+    def take(self) -> None:
+        """Read the statuses and replicas that `collect` shows: the event loop changes them."""
+        self._taken = [
+            (each, self._replicas(each.key) if isinstance(each, ShownFleet) else None)
+            for each in self._shown()
+        ]
 
     def describe(self) -> list[GaugeMetricFamily]:
         """The families without samples: registering must not read any status."""
         return [*_Fleets().families, *_Weights().families]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """All families, with a sample for each status that has the value."""
+        """All families, with a sample for each status that has the value. Any thread may ask for them."""
         fleets, weights = _Fleets(), _Weights()
-        for each in self._shown():
+        for each, replicas in self._taken:
             if isinstance(each, ShownFleet):
-                fleets.add(each, self._replicas(each.key))
+                fleets.add(each, replicas)
             else:
                 weights.add(each)
         yield from fleets.families

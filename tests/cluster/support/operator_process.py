@@ -29,11 +29,12 @@ class OperatorProcess:
         self, proxy: ApiProxy, kubeconfig: Path, arguments: list[str], *, again: bool = False
     ) -> None:
         self.proxy = proxy
-        self.port = free_port()
+        self.metrics_port, self.probe_port = free_port(), free_port()
         self.starts = 0
         self.log = kubeconfig.with_suffix(".log")
         self._kubeconfig = kubeconfig
-        self._arguments = [a for a in arguments if not a.startswith("--port=")]
+        own = ("--metrics-port=", "--probe-port=")
+        self._arguments = [a for a in arguments if not a.startswith(own)]
         self._again = again
         self._process: asyncio.subprocess.Process
         self._kept: asyncio.Task[int]
@@ -51,7 +52,8 @@ class OperatorProcess:
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "fleet_operator"),
-                *(*self._arguments, f"--port={self.port}"),
+                *self._arguments,
+                *(f"--metrics-port={self.metrics_port}", f"--probe-port={self.probe_port}"),
                 env=environment,
                 cwd=self._kubeconfig.parent,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -86,7 +88,8 @@ class OperatorProcess:
 
     async def page(self, path: str) -> tuple[int, str]:
         """Status and text of one of its own pages; 0 while it does not answer."""
-        return await asyncio.to_thread(_page, f"http://127.0.0.1:{self.port}{path}")
+        port = self.metrics_port if path == "/metrics" else self.probe_port
+        return await asyncio.to_thread(_page, f"http://127.0.0.1:{port}{path}")
 
     async def metric(self, name: str) -> float:
         """Sum of a metric over all its labels."""

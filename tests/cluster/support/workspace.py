@@ -278,6 +278,6 @@ class Workspace:
             for w in self.kubelet.workers
         ]
         statuses = [json.dumps(o.get("status")) for o in (await self.fleet(), await self.weights())]
-        faults = [f"{o.port}: {dict(o.proxy.faults.chosen)}" for o, _ in self._logs]
-        logs = [f"--- operator on port {o.port}\n{o.said(since=n)}" for o, n in self._logs]
+        faults = [f"{o.probe_port}: {dict(o.proxy.faults.chosen)}" for o, _ in self._logs]
+        logs = [f"--- operator on port {o.probe_port}\n{o.said(since=n)}" for o, n in self._logs]
         return "\n".join([*statuses, *workers, *faults, *logs])

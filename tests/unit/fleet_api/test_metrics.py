@@ -80,3 +80,15 @@ async def test_the_page_names_every_series(metrics: Metrics) -> None:
     families = re.findall(r"# TYPE (rlfleet_rl_api_\S+) (\S+)", await shown(metrics))
 
     assert named == {name for name, _ in families if not name.endswith("_created")}
+
+
+async def test_without_names_changes_are_counted_and_no_fleet_is_named() -> None:
+    metrics = Metrics(names_fleets=False)
+    metrics.observe("/route", "PUT", 202, 0.1, ("rl", "policy"))
+    text = await shown(metrics)
+
+    assert (
+        'rlfleet_rl_api_changes_total{fleet="",namespace="",route="/route",status="202"} 1.0'
+        in text
+    )
+    assert "policy" not in text

@@ -1,4 +1,4 @@
-"""/livez, /readyz and /metrics of the operator's own port."""
+"""/livez and /readyz, and /metrics on another port."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def answer(port: int, path: str) -> tuple[int, str, str]:
 async def test_probes(port, path, problem, status, text):
     checks = {"live": lambda: "", "ready": lambda: ""}
     checks["live" if path == "/livez" else "ready"] = lambda: problem
-    runner = await health.serve(port, Metrics(), **checks)
+    runner = await health.serve_probes(port, **checks)
     try:
         assert (await answer(port, path))[:2] == (status, text)
     finally:
@@ -47,7 +47,7 @@ async def test_probes(port, path, problem, status, text):
 
 async def test_a_process_that_is_ready_may_have_a_warning(port):
     checks = {"live": lambda: "", "ready": lambda: "", "warning": lambda: "the CRDs are older"}
-    runner = await health.serve(port, Metrics(), **checks)
+    runner = await health.serve_probes(port, **checks)
     try:
         assert (await answer(port, "/readyz"))[:2] == (200, "ok\nwarning: the CRDs are older\n")
         assert (await answer(port, "/livez"))[:2] == (200, "ok\n")
@@ -57,7 +57,7 @@ async def test_a_process_that_is_ready_may_have_a_warning(port):
 
 @needs_ipv6
 async def test_the_port_listens_on_the_addresses_of_both_families(port):
-    runner = await health.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
+    runner = await health.serve_probes(port, live=lambda: "", ready=lambda: "")
     found = []
     try:
         async with aiohttp.ClientSession() as session:
@@ -71,7 +71,7 @@ async def test_the_port_listens_on_the_addresses_of_both_families(port):
 
 
 async def test_metrics_come_in_the_prometheus_format(port):
-    runner = await health.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
+    runner = await health.serve_metrics(port, Metrics())
     try:
         status, text, kind = await answer(port, "/metrics")
     finally:
@@ -83,17 +83,18 @@ async def test_metrics_come_in_the_prometheus_format(port):
 
 
 async def test_nothing_else_is_served(port):
-    runner = await health.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
+    runner = await health.serve_probes(port, live=lambda: "", ready=lambda: "")
     try:
         assert (await answer(port, "/"))[0] == 404
+        assert (await answer(port, "/metrics"))[0] == 404
     finally:
         await runner.cleanup()
 
 
 async def test_a_port_in_use_ends_the_operator_with_one_sentence(port):
-    runner = await health.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
+    runner = await health.serve_probes(port, live=lambda: "", ready=lambda: "")
     try:
         with pytest.raises(Terminal, match=f"port {port} is not available"):
-            await health.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
+            await health.serve_probes(port, live=lambda: "", ready=lambda: "")
     finally:
         await runner.cleanup()

@@ -94,7 +94,7 @@ class Process:
 
 
 class Quiet:
-    """Replaces the web port's runner."""
+    """Replaces a port of the process."""
 
     async def cleanup(self) -> None:
         pass
@@ -109,7 +109,8 @@ def without_sockets_and_kopf(monkeypatch):
         ready.set()
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(health, "serve", serve)
+    monkeypatch.setattr(health, "serve_probes", serve)
+    monkeypatch.setattr(health, "serve_metrics", serve)
     monkeypatch.setattr(kopf_watch, "run", watches)
     monkeypatch.setattr(operator_process, "take_signals", lambda _: None)
 

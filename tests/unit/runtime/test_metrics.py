@@ -8,8 +8,10 @@ from tests.support import virtual_time
 from tests.support.builders import applied_status, history_of, make_fleet, make_worker
 from tests.support.rig import WEIGHTS_PATH, Rig
 
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutTimings
 from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.status_metrics import ShownFleet
 
 KEY = ("rl", "policy")
 NOTHING = applied_status("1")
@@ -155,3 +157,22 @@ def test_the_process_shows_its_own_memory_and_processor_time():
 
     assert "\nprocess_resident_memory_bytes " in shown
     assert "\nprocess_cpu_seconds_total " in shown
+
+
+def test_without_names_no_series_tells_of_a_fleet_and_those_of_the_process_stay():
+    pages = []
+    for names_fleets in (True, False):
+        metrics = Metrics("sys/rlfleet", names_fleets=names_fleets)
+        shown = [ShownFleet(KEY, FleetStatus(desired_version="secret-run-7"))]
+        metrics.show_statuses(lambda shown=shown: shown, {KEY: 4}.get)
+        metrics.count_rollouts(KEY, "", NOTHING, applied_status("2", history=history_of("2")))
+        metrics.count_call("pause", "ok", 0.1)
+        pages.append(metrics.render().decode())
+    named, unnamed = pages
+
+    for word in ('namespace="', 'fleet="', "secret-run-7"):
+        assert word in named
+        assert word not in unnamed
+    for page in pages:
+        assert 'rlfleet_worker_calls_total{kind="pause",outcome="ok"} 1.0' in page
+        assert 'rlfleet_operator_leading{operator="sys/rlfleet"}' in page

@@ -106,7 +106,9 @@ def test_a_heartbeat_that_cannot_be_read_leaves_the_fleet_and_is_unknown_after_m
 
 
 class TestHeartbeats:
-    def test_one_lease_in_each_namespace_of_fleets_is_renewed_in_less_than_a_quarter_of_the_takeover(self):
+    def test_one_lease_in_each_namespace_of_fleets_is_renewed_in_less_than_a_quarter_of_the_takeover(
+        self,
+    ):
         async def story() -> None:
             cluster = FakeCluster()
             fleets = [("rl", "a"), ("rl", "b"), ("other", "c")]
@@ -208,7 +210,7 @@ class TestAFleetOfAnotherRelease:
         virtual_time.run(story())
 
     @pytest.mark.parametrize("lives", [False, True], ids=["gone", "alive"])
-    def test_a_fleet_of_which_nobody_can_know_the_driver_says_so_once_and_its_driver_takes_that_back(
+    def test_a_fleet_whose_drivers_life_is_unknown_says_so_once_and_a_living_driver_takes_it_back(
         self, lives
     ):
         async def story() -> None:
@@ -224,12 +226,21 @@ class TestAFleetOfAnotherRelease:
                 rig.tell_operator()
                 for of in (FLEET_PATH, WEIGHTS_PATH):
                     stalled, ready = rig.condition("Stalled", of=of), rig.condition("Ready", of=of)
-                    assert (stalled["status"], stalled["reason"]) == ("True", "DrivenByAnotherOperator")
+                    assert (stalled["status"], stalled["reason"]) == (
+                        "True",
+                        "DrivenByAnotherOperator",
+                    )
                     assert ready["status"] == "False"
                 assert rig.weights["observedGeneration"] == 2
                 assert rig.fleet["operator"] == OTHER
                 message = rig.condition("Stalled")["message"]
-                for word in (OTHER, OWN, "rlfleet.ops in rl", "403", "kubectl patch inferencefleet"):
+                for word in (
+                    OTHER,
+                    OWN,
+                    "rlfleet.ops in rl",
+                    "403",
+                    "kubectl patch inferencefleet",
+                ):
                     assert word in message
                 if lives:  # and writes its own status over it
                     stored = rig.cluster.objects[f"{FLEET_PATH}/status"]

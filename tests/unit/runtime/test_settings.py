@@ -20,7 +20,7 @@ def test_defaults_are_those_of_the_chart():
     settings = parse_settings([])
 
     assert (settings.namespaces, settings.lease_namespace) == ((), "default")
-    assert (settings.lease_name, settings.port) == ("rlfleet-operator", 8080)
+    assert (settings.lease_name, settings.metrics_port) == ("rlfleet-operator", 8080)
     assert (settings.log_format, settings.log_level) == ("json", "INFO")
     assert (settings.resync_seconds, settings.default_image) == (30.0, "")
     assert settings.otlp_endpoint == ""
@@ -42,10 +42,10 @@ def test_namespaces(given, namespaces):
 
 def test_a_variable_takes_the_place_of_a_flag_and_a_flag_wins(monkeypatch):
     monkeypatch.setenv("RLFLEET_LOG_LEVEL", "DEBUG")
-    monkeypatch.setenv("RLFLEET_PORT", "9000")
+    monkeypatch.setenv("RLFLEET_METRICS_PORT", "9000")
 
     assert parse_settings([]).log_level == "DEBUG"
-    assert parse_settings(["--port=9001"]).port == 9001
+    assert parse_settings(["--metrics-port=9001"]).metrics_port == 9001
 
 
 def test_the_lease_is_in_the_pods_own_namespace(bare_environment):
@@ -61,10 +61,10 @@ def test_every_process_has_an_identity_of_its_own():
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
-        pytest.param("--port", "http", id="a port that is not a number"),
-        pytest.param("--port", "70000", id="a port that does not exist"),
-        pytest.param("--port", "80.5", id="half a port"),
-        pytest.param("--port", "0", id="no port"),
+        pytest.param("--metrics-port", "http", id="a port that is not a number"),
+        pytest.param("--metrics-port", "70000", id="a port that does not exist"),
+        pytest.param("--metrics-port", "80.5", id="half a port"),
+        pytest.param("--metrics-port", "0", id="no port"),
         pytest.param("--resync-seconds", "often", id="a time that is not a number"),
         pytest.param("--resync-seconds", "0", id="looking all the time"),
         pytest.param("--resync-seconds", "nan", id="no number at all"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -35,11 +36,17 @@ WEIGHTS = FLEET | {"weightversion": "policy", "adapter": ""}
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 
 
+def page_of(shown: Sequence[Shown]) -> str:
+    registry = CollectorRegistry()
+    statuses = StatusMetrics(lambda: shown, {KEY: 4}.get)
+    registry.register(statuses)
+    statuses.take()
+    return generate_latest(registry).decode()
+
+
 def samples(name: str, *shown: Shown) -> list[tuple[dict[str, str], float]]:
     """Labels and value of each sample of one metric, as Prometheus reads them."""
-    registry = CollectorRegistry()
-    registry.register(StatusMetrics(lambda: shown, {KEY: 4}.get))
-    families = text_string_to_metric_families(generate_latest(registry).decode())
+    families = text_string_to_metric_families(page_of(shown))
     return [(s.labels, s.value) for family in families for s in family.samples if s.name == name]
 
 
@@ -242,9 +249,7 @@ def test_two_versions_of_one_fleet_never_make_the_same_series():
     """A refused version, and one of an adapter, next to the one that steers the base weights."""
     status = applied_status("2", effect=RolloutEffect(version="2", min_changed_share=0.5))
     shown = [weights(status), weights(status, "second"), weights(status, "tuned", "tuned")]
-    registry = CollectorRegistry()
-    registry.register(StatusMetrics(lambda: shown, {KEY: 4}.get))
-    lines = generate_latest(registry).decode().splitlines()
+    lines = page_of(shown).splitlines()
     series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
 
     assert len(series) == len(set(series))

@@ -1,0 +1,1 @@
+"""Ports of our own processes: bounded for unknown clients, and the page of metrics."""

@@ -1,0 +1,189 @@
+"""Serves an aiohttp application on a port that strangers reach, at a bounded cost of the event loop.
+
+A connection carries one request, and ends after some seconds. An address has a part of the connections, and a place
+rests after its use: more connections are closed unread. Where all are in use the oldest one gives way. So a client
+that comes now and then, such as a kubelet or Prometheus, is answered next to clients that never stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections import Counter
+from dataclasses import dataclass
+from typing import Self, cast
+
+from aiohttp import web
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 1024
+CLOSED_PER_SECOND = 2000.0
+"""How many connections are closed unread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The bounds of one port.
+
+    Fields:
+        connections: how many are open at once.
+        per_address: how many of them one address has.
+        rest_seconds: how long the place of an ended connection counts as that of its address.
+        per_second: how many are served.
+        seconds: how long one may last.
+    """
+
+    connections: int
+    per_address: int
+    rest_seconds: float
+    per_second: float
+    seconds: float
+
+
+class BoundedSite:
+    """One port, and its application. Use `start` to make it."""
+
+    def __init__(self, runner: web.AppRunner, sockets: list[socket.socket], bounds: Bounds) -> None:
+        self._runner = runner
+        self._make_protocol = cast("web.Server", runner.server)  # of a runner that is set up
+        self._sockets = sockets
+        self._bounds = bounds
+        self._open: dict[_Connection, None] = {}  # the oldest come first
+        self._by_address: Counter[str] = Counter()
+        self._accepting: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def start(cls, app: web.Application, port: int, bounds: Bounds) -> Self:
+        """Listen on all addresses of both families. Errors: OSError if the port is not available."""
+        sockets = _listen(port)
+
+        async def close(_: web.Request, response: web.StreamResponse) -> None:
+            response.force_close()
+            response.headers["Connection"] = "close"
+
+        app.on_response_prepare.append(close)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = cls(runner, sockets, bounds)
+        site._accepting = [asyncio.create_task(site._accept(each)) for each in sockets]
+        return site
+
+    async def cleanup(self) -> None:
+        """Stop listening, and close all connections."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.wait(self._accepting)
+        for each in self._sockets:
+            each.close()
+        for connection in list(self._open):
+            connection.abort()
+        await self._runner.cleanup()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except OSError as error:  # the client has gone, or the process has no more descriptors
+                logger.debug("a connection was not accepted: %s", error)
+                await asyncio.sleep(1 / self._bounds.per_second)
+                continue
+            if self._by_address[address[0]] >= self._bounds.per_address:
+                accepted.close()
+                await asyncio.sleep(1 / CLOSED_PER_SECOND)
+            else:
+                await self._take(accepted, str(address[0]))
+                await asyncio.sleep(1 / self._bounds.per_second)
+
+    async def _take(self, accepted: socket.socket, address: str) -> None:
+        if len(self._open) >= self._bounds.connections:
+            next(iter(self._open)).abort()
+        connection = _Connection(self._make_protocol(), self, address)
+        self._open[connection] = None
+        self._by_address[address] += 1
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: connection, accepted)
+        except OSError:
+            self.forget(connection)
+            accepted.close()
+            return
+        loop.call_later(self._bounds.seconds, connection.abort)
+
+    def forget(self, connection: _Connection) -> None:
+        """Note that a connection has ended."""
+        if connection in self._open:
+            del self._open[connection]
+            rest_seconds = self._bounds.rest_seconds
+            asyncio.get_running_loop().call_later(rest_seconds, self._leave, connection.address)
+
+    def _leave(self, address: str) -> None:
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+
+class _Connection(asyncio.Protocol):
+    """Passes everything on to the protocol of aiohttp, and tells its site when it ends."""
+
+    def __init__(self, inner: asyncio.Protocol, site: BoundedSite, address: str) -> None:
+        self._inner = inner
+        self._site = site
+        self._transport: asyncio.Transport | None = None
+        self.address = address
+
+    def abort(self) -> None:
+        """End the connection at once. The client loses the rest."""
+        self._site.forget(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._inner.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._site.forget(self)
+        self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+
+def _listen(port: int) -> list[socket.socket]:
+    """Sockets for all addresses of the families that this machine has."""
+    made: list[socket.socket] = []
+    with contextlib.ExitStack() as failing:
+        for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+            try:
+                each = socket.socket(family, socket.SOCK_STREAM)
+            except OSError:
+                continue  # the machine does not have this family
+            failing.callback(each.close)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family is socket.AF_INET6:
+                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                each.bind((address, port))
+            except OSError as error:
+                if error.errno == errno.EADDRNOTAVAIL:
+                    continue
+                raise
+            each.listen(BACKLOG)
+            each.settimeout(0)
+            made.append(each)
+        failing.pop_all()
+    return made

@@ -1,0 +1,152 @@
+"""A port that strangers reach has a bounded number of connections, and answers others next to them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from aiohttp import web
+from tests.support.waiting import eventually_async
+
+from fleet_operator.own_ports.bounded_site import BoundedSite, Bounds
+from free_ports import free_port
+
+FEW = Bounds(connections=6, per_address=3, rest_seconds=0, per_second=1000, seconds=30)
+REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+class Served:
+    """A port whose requests are counted. `hold`: whether a reply waits for `go`."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.requests = 0
+        self.running = self.most_running = 0
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def answer(self, _: web.Request) -> web.Response:
+        self.requests += 1
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await self.go.wait()
+        finally:
+            self.running -= 1
+        return web.Response(text="ok")
+
+
+@asynccontextmanager
+async def serving(bounds: Bounds) -> AsyncIterator[Served]:
+    served = Served()
+    app = web.Application()
+    app.router.add_get("/", served.answer)
+    site = await BoundedSite.start(app, served.port, bounds)
+    try:
+        yield served
+    finally:
+        await site.cleanup()
+
+
+async def connect(port: int, source: str = "127.0.0.1"):
+    return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+
+
+async def read(port: int, source: str = "127.0.0.1") -> bytes:
+    """The whole reply on a connection of its own; empty if it was closed before."""
+    reader, writer = await connect(port, source)
+    try:
+        writer.write(REQUEST)
+        return await asyncio.wait_for(reader.read(), 10)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_a_connection_carries_one_request() -> None:
+    async with serving(FEW) as served:
+        reader, writer = await connect(served.port)
+        writer.write(REQUEST * 5)
+        reply = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+
+    assert reply.count(b"HTTP/1.1 200") == 1
+    assert b"Connection: close" in reply
+    assert served.requests == 1
+
+
+async def test_an_address_has_a_part_of_the_connections_and_others_are_answered() -> None:
+    async with serving(FEW) as served:
+        served.go.clear()
+        waiting = [asyncio.create_task(read(served.port)) for _ in range(20)]
+        await until(lambda: served.running == FEW.per_address)
+        await until(lambda: sum(t.done() for t in waiting) == 20 - FEW.per_address)
+        other = asyncio.create_task(read(served.port, "127.0.0.2"))
+        await until(lambda: served.running == FEW.per_address + 1)
+        served.go.set()
+
+        assert b"200" in await other
+        answered = [b"200" in reply for reply in await asyncio.gather(*waiting)]
+        assert sum(answered) == FEW.per_address
+        assert b"200" in await read(served.port), "ended connections count no more"
+
+
+async def test_the_oldest_connection_gives_way_where_all_are_in_use() -> None:
+    async with serving(FEW) as served:
+        idle = [await connect(served.port, f"127.0.0.{n}") for n in (1, 1, 1, 2, 2, 2)]
+        for n in (3, 4):
+            assert b"200" in await read(served.port, f"127.0.0.{n}")
+        ended = await asyncio.wait_for(idle[0][0].read(), 10)
+        served.go.clear()
+        for _, writer in idle:
+            writer.close()
+
+    assert ended == b""
+    assert served.most_running == 1
+
+
+async def test_a_connection_ends_after_its_time() -> None:
+    bounds = replace(FEW, seconds=0.3)
+    async with serving(bounds) as served:
+        reader, writer = await connect(served.port)
+        began = time.monotonic()
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        assert time.monotonic() - began < 5
+        assert served.requests == 0
+
+
+async def test_no_more_connections_are_served_a_second_than_the_bound() -> None:
+    bounds = replace(FEW, per_second=20)
+    async with serving(bounds) as served:
+        began = time.monotonic()
+        for _ in range(20):
+            assert b"200" in await read(served.port)
+        assert time.monotonic() - began > 0.8
+
+
+async def test_the_place_of_an_ended_connection_rests() -> None:
+    async with serving(replace(FEW, rest_seconds=30)) as served:
+        replies = [await read(served.port) for _ in range(FEW.per_address + 2)]
+        other = await read(served.port, "127.0.0.2")
+
+    assert [b"200" in reply for reply in replies] == [True] * FEW.per_address + [False] * 2
+    assert b"200" in other
+
+
+async def test_a_port_in_use_is_an_error() -> None:
+    async with serving(FEW) as served:
+        with pytest.raises(OSError, match="in use"):
+            await BoundedSite.start(web.Application(), served.port, FEW)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async def holds() -> bool:
+        return condition()
+
+    await eventually_async(holds, within_seconds=10)
