@@ -92,6 +92,7 @@ class Authenticator:
         self._cluster = cluster
         self._keys = keys
         self._audiences = audiences
+        self._named = " or ".join(audiences)
         self._metrics = metrics or Metrics()
         # Separate caches: a flood of unknown tokens must not push out those of callers.
         self._accepted: TtlCache[bytes, Caller] = TtlCache(MAX_REVIEWS, monotonic)
@@ -194,10 +195,11 @@ class Authenticator:
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         status = (await self._cluster.call("POST", REVIEWS_PATH, body=body)).get("status", {})
         if not status.get("authenticated"):
-            return "the API server does not accept the token: it is malformed, expired or revoked"
+            wanted = f", or not for the audience {self._named}" if self._audiences else ""
+            return f"the API server does not accept the token: it is malformed, expired, revoked{wanted}"
         # An authenticator that knows no audiences answers without them.
         if self._audiences and not set(self._audiences) & set(status.get("audiences") or ()):
-            return f"the token is not for the audience {' or '.join(self._audiences)}"
+            return f"the token is not for the audience {self._named}"
         user = status["user"]
         return Caller(
             name=user["username"],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
 
 from fleet_operator.command_line import parse
 from fleet_worker.logs import LogFormat
@@ -52,7 +52,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
         "that are passed on (default: none)",
     )
     audiences: Annotated[tuple[str, ...], BeforeValidator(_list)] = Field(
-        (), description="comma-separated audiences of tokens (default: the API server's own)"
+        ("rlfleet",),
+        description="comma-separated audiences of tokens (default: rlfleet); empty: the API server's own, which "
+        "needs a certificate",
     )
     external_fleets: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_fleets)] = Field(
         (),
@@ -91,6 +93,19 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
     log_level: Literal["DEBUG", "INFO", "WARNING"] = Field(
         "INFO", description="lowest level that is logged: DEBUG, INFO or WARNING"
     )
+
+    @field_validator("audiences")
+    @classmethod
+    def _keep_tokens_of_the_api_server_secret(
+        cls, audiences: tuple[str, ...], info: ValidationInfo
+    ) -> tuple[str, ...]:
+        # A reader of the network would have all that a caller may do in Kubernetes.
+        if not audiences and info.data.get("tls_cert") is None:
+            raise ValueError(
+                "tokens for the API server would come over HTTP: name an audience, such as rlfleet, or set "
+                "--tls-cert and --tls-key"
+            )
+        return audiences
 
 
 def parse_settings(arguments: Sequence[str] | None = None) -> Settings:

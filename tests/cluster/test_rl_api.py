@@ -94,7 +94,8 @@ class RlApi:
             bound = (f"--role={role}", f"--serviceaccount={namespace}:{name}")
             await asyncio.to_thread(kubectl, *call, "rolebinding", role, *bound)
         await self._until_it_may(name, namespace, verbs[-1])
-        return (await asyncio.to_thread(kubectl, *call, "token", name)).stdout.strip()
+        made = await asyncio.to_thread(kubectl, *call, "token", name, "--audience=rlfleet")
+        return made.stdout.strip()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -127,6 +128,16 @@ async def api(workspace: Workspace, chart: Rendered, tmp_path: Path) -> AsyncIte
         assert process.returncode == 0, log.decode()
         lines = [json.loads(line) for line in log.decode().splitlines()]
         assert [line for line in lines if line["level"] == "ERROR"] == []
+
+
+async def test_a_token_for_the_api_server_is_refused(api: RlApi) -> None:
+    workspace = api.workspace
+    await workspace.make_fleet(replicas=1, version="1")
+    own = (await workspace.kubectl("create", "token", "default")).strip()
+    status, problem = await api.send("GET", "/v1/rl/state", own)
+
+    assert status == 401
+    assert "audience rlfleet" in problem["detail"]
 
 
 async def test_kubernetes_decides_about_each_request(api: RlApi) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.cluster.test_operator_chart import CHART, Rendered, rights
 
 from devcluster import Cluster
+from devcluster.errors import CommandError
 from fleet_api.settings import parse_settings
 
 ACCOUNT = "rlfleet-api"
@@ -122,7 +123,18 @@ def test_the_service_and_the_budget_are_about_its_pods_and_not_the_operators(
 def test_the_arguments_are_flags_of_the_process(chart: Rendered) -> None:
     settings = parse_settings(chart.container(ACCOUNT)["args"])
 
-    assert (settings.port, settings.audiences, settings.keys_folder) == (8090, (), None)
+    assert (settings.port, settings.audiences, settings.keys_folder) == (8090, ("rlfleet",), None)
+
+
+def test_tokens_for_the_api_server_without_a_certificate_are_refused(
+    devcluster_api: Cluster,
+) -> None:
+    for_the_api_server = ("api.enabled=true", "api.audiences=[]")
+    with pytest.raises(CommandError, match=r"api\.tls\.secretName"):
+        Rendered(devcluster_api, *for_the_api_server)
+
+    made = Rendered(devcluster_api, *for_the_api_server, 'api.tls.secretName="certificate"')
+    assert parse_settings(made.container(ACCOUNT)["args"]).audiences == ()
 
 
 def test_with_a_certificate_the_port_and_its_probes_are_https(

@@ -94,7 +94,7 @@ def token(shared_fleet: Fleet) -> str:
     kubectl("create", "role", "watcher", "--verb=get,patch", f"--resource={kinds}")
     account = f"--serviceaccount={NAMESPACE}:watcher"
     kubectl("create", "rolebinding", "watcher", "--role=watcher", account)
-    return str(kubectl("create", "token", "watcher").stdout.strip())
+    return str(kubectl("create", "token", "watcher", "--audience=rlfleet").stdout.strip())
 
 
 def use_the_rl_api(fleet: Fleet, token: str) -> set[int]:

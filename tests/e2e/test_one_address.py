@@ -138,7 +138,7 @@ def account(shared_fleet: Fleet) -> str:
     rights = ("--clusterrole=edit", f"--serviceaccount={NAMESPACE}:trainer")
     kubectl("create", "rolebinding", "trainer", *rights)
     stack.install(shared_fleet.cluster, *SETTINGS)
-    return str(kubectl("create", "token", "trainer").stdout.strip())
+    return str(kubectl("create", "token", "trainer", "--audience=rlfleet").stdout.strip())
 
 
 @pytest.fixture(scope="module")

@@ -116,3 +116,18 @@ async def test_files_that_are_not_a_certificate_end_the_start_with_a_message(
     with pytest.raises(CannotListenError, match=r"tls\.key cannot be loaded"):
         async with listening(web.Application(), web.Application(), settings):
             pass
+
+
+def test_tokens_are_for_the_rl_api_alone_unless_the_port_has_a_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certificate = [f"--tls-cert={tmp_path}/tls.crt", f"--tls-key={tmp_path}/tls.key"]
+    assert parse_settings([]).audiences == ("rlfleet",)
+    assert parse_settings(["--audiences=", *certificate]).audiences == ()
+    assert parse_settings(["--audiences=trainers"]).audiences == ("trainers",)
+    with pytest.raises(SystemExit):
+        parse_settings(["--audiences="])
+
+    refused = capsys.readouterr().err
+    for word in ("--audiences", "HTTP", "--tls-cert"):
+        assert word in refused
