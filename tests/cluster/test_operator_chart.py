@@ -97,6 +97,27 @@ def test_of_leases_it_may_only_write_its_own_heartbeat(rendered: Rendered) -> No
     }
 
 
+def test_with_named_fleets_it_may_read_their_admin_tokens_and_no_other_secret(
+    cluster: Cluster,
+) -> None:
+    made = Rendered(cluster, 'rbac.secretsOf=["a/policy","b/judge"]')
+    (wide,) = (r for r in made.one("ClusterRole")["rules"] if r["resources"] == ["secrets"])
+    roles = [r for r in made.all("Role") if "-secret-" in r["metadata"]["name"]]
+
+    assert wide["verbs"] == ["create"]
+    assert {(r["metadata"]["namespace"], *r["rules"][0]["resourceNames"]) for r in roles} == {
+        ("a", "policy-admin-token"),
+        ("b", "judge-admin-token"),
+    }
+    assert set().union(*map(rights, roles)) == {("", "secrets", "get")}
+    bound = {b["roleRef"]["name"] for b in made.all("RoleBinding")}
+    assert {r["metadata"]["name"] for r in roles} <= bound
+    settings = parse_settings(made.container()["args"])
+    assert settings.secrets_of == (("a", "policy"), ("b", "judge"))
+    with pytest.raises(CommandError, match="watchNamespaces lacks a"):
+        Rendered(cluster, 'rbac.secretsOf=["a/policy"]', 'watchNamespaces=["b"]')
+
+
 def test_with_namespaces_it_may_the_same_there_and_nothing_elsewhere(cluster: Cluster) -> None:
     there = Rendered(cluster, 'watchNamespaces=["a","b"]')
     roles = [r for r in there.all("Role") if r["metadata"]["name"] == "rlfleet"]

@@ -13,6 +13,7 @@ import yaml
 from tests.contract.test_documents import strict_schema
 from tests.support.documents import samples
 
+from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.weights import WeightsSpec
 
@@ -26,9 +27,24 @@ def test_each_folder_has_a_manifest_and_a_page_and_is_listed() -> None:
     page = (EXAMPLES / "README.md").read_text()
     folders = {f.name for f in EXAMPLES.iterdir() if f.is_dir()}
 
-    assert {m.parent.name for m in MANIFESTS} == folders - {"argocd", "flux"}
+    assert {m.parent.name for m in MANIFESTS} == folders - {"argocd", "flux", "tenant"}
     assert all((m.parent / "README.md").exists() for m in MANIFESTS)
     assert {name for name in folders if f"]({name}" not in page} == set()
+
+
+def test_the_quota_of_a_tenant_counts_our_resources() -> None:
+    documents = yaml.safe_load_all((EXAMPLES / "tenant/namespace.yaml").read_text())
+    made = {document["kind"]: document for document in documents}
+    counted = {
+        f"count/{plural}.{names.GROUP}" for plural in (names.FLEET_PLURAL, names.WEIGHTS_PLURAL)
+    }
+
+    assert set(made) == {"Namespace", "ResourceQuota", "LimitRange"}
+    assert counted <= set(made["ResourceQuota"]["spec"]["hard"])
+    # A quota of requests refuses pods without them.
+    asked = {k.removeprefix("requests.") for k in made["ResourceQuota"]["spec"]["hard"]}
+    (limit,) = made["LimitRange"]["spec"]["limits"]
+    assert set(limit["defaultRequest"]) == asked & {"cpu", "memory"}
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.parent.name)

@@ -224,6 +224,7 @@ class Rig:
             metrics_port=0,
             probe_port=0,
             fleet_metrics=True,
+            secrets_of=(),
             log_format="text",
             log_level="INFO",
             resync_seconds=30.0,

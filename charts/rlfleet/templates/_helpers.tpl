@@ -177,7 +177,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
   verbs: [get, create, patch, delete]
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [get, create]
+  verbs: {{ if .Values.rbac.secretsOf }}[create]{{ else }}[get, create]{{ end }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

@@ -159,7 +159,9 @@ class Operator:
             place = permissions.LeasePlace(
                 namespace=self._settings.lease_namespace, name=self._settings.lease_name
             )
-            rights = permissions.Permissions(self._kube, self._settings.namespaces, place)
+            rights = permissions.Permissions(
+                self._kube, self._settings.namespaces, place, self._settings.secrets_of
+            )
             if not await first_of(self._check(rights), stop.wait()):
                 return 0
             self.fit = True

@@ -16,6 +16,7 @@ from fleet_operator.core.manifests.inference_pool import PLURAL as POOLS
 from fleet_operator.errors import Terminal
 from fleet_operator.ports import Kube
 from fleet_operator.runtime.heartbeats import lease_name
+from fleet_operator.runtime.pod_informer import FleetKey
 
 NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (names.GROUP, names.FLEET_PLURAL, ("get", "list", "watch")),
@@ -57,13 +58,31 @@ Question = tuple[str, str, str, str, str]
 class Permissions:
     """Permission checks of this process, retried until all are answered."""
 
-    def __init__(self, kube: Kube, namespaces: tuple[str, ...], lease: LeasePlace) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        namespaces: tuple[str, ...],
+        lease: LeasePlace,
+        secrets_of: tuple[FleetKey, ...] = (),
+    ) -> None:
+        """
+        Args:
+            kube: The API.
+            namespaces: The watched ones; empty for all.
+            lease: The operator's Lease.
+            secrets_of: Fleets whose Secrets may be read, by their names; empty for all Secrets.
+        """
         self._kube = kube
         asked = [
             (namespace, group, resource, verb, "")
             for namespace in namespaces or ("",)
             for group, resource, verbs in NEEDED
             for verb in verbs
+            if not (secrets_of and (resource, verb) == ("secrets", "get"))
+        ]
+        asked += [
+            (namespace, "", "secrets", "get", names.admin_token_secret_name(fleet))
+            for namespace, fleet in secrets_of
         ]
         heartbeat = lease_name(f"{lease.namespace}/{lease.name}")
         asked += [

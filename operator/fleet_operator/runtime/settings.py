@@ -21,6 +21,12 @@ def _namespaces(text: str | tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n for n in names if n))
 
 
+def _fleets(text: str | tuple[tuple[str, str], ...]) -> tuple[tuple[str, ...], ...]:
+    if not isinstance(text, str):
+        return text
+    return tuple(tuple(word.split("/")) for word in _namespaces(text))
+
+
 def _own_namespace() -> str:
     try:
         return SERVICE_ACCOUNT_NAMESPACE.read_text(encoding="utf-8").strip()
@@ -33,6 +39,11 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
 
     namespaces: Annotated[tuple[str, ...], BeforeValidator(_namespaces)] = Field(
         (), description="comma-separated namespaces to watch (default: all)"
+    )
+    secrets_of: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_fleets)] = Field(
+        (),
+        description="comma-separated <namespace>/<fleet> whose Secrets the account may read (default: all "
+        "Secrets in the watched namespaces)",
     )
     lease_namespace: str = Field(
         default_factory=_own_namespace,

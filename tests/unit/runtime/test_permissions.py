@@ -58,6 +58,18 @@ async def test_every_needed_verb_is_checked_in_every_namespace():
     assert asked == needed
 
 
+async def test_the_secrets_of_named_fleets_are_checked_by_name_and_no_other_is():
+    judge = Judge("get secrets")
+    with pytest.raises(Terminal, match="get secrets in a"):
+        await permissions.Permissions(judge, (), LEASE, (("a", "policy"), ("b", "judge"))).check()
+
+    assert {q for q in judge.asked if (q[2], q[4]) == ("secrets", "get")} == {
+        ("a", "", "secrets", "", "get", "policy-admin-token"),
+        ("b", "", "secrets", "", "get", "judge-admin-token"),
+    }
+    assert ("", "", "secrets", "", "create", "") in judge.asked
+
+
 async def test_without_namespaces_the_rights_in_all_of_them_are_checked():
     judge = Judge()
     await check(judge)
