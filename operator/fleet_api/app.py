@@ -16,6 +16,7 @@ from aiohttp.typedefs import Middleware
 from fleet_api import request_log
 from fleet_api.calls import AUDITED, PATH_KEY, PREFIX, Admission, Audited, address_of
 from fleet_api.contract import JSON
+from fleet_api.health import add_health
 from fleet_api.limits import MAX_BODY_BYTES, RATE, SLOT, Limits
 from fleet_api.metrics import Metrics
 from fleet_api.openapi import document
@@ -56,13 +57,6 @@ def application(
     table = tuple(routes)
     described = json.dumps(document(table, release()))
 
-    async def livez(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def readyz(_: web.Request) -> web.Response:
-        problem = not_ready()
-        return web.Response(status=503 if problem else 200, text=(problem or "ok") + "\n")
-
     async def openapi(_: web.Request) -> web.Response:
         return web.Response(text=described, content_type=JSON)
 
@@ -70,8 +64,7 @@ def application(
         client_max_size=MAX_BODY_BYTES,
         middlewares=[_audited(metrics), _explained, _limited(limits, proxied)],
     )
-    app.router.add_get("/livez", livez)
-    app.router.add_get("/readyz", readyz)
+    add_health(app, not_ready)
     app[PROXIED] = set()
     app.router.add_route("GET", OPENAPI_PATH, openapi)
     for route in table:

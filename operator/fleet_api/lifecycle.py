@@ -22,6 +22,10 @@ class Lifecycle:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def not_ready(self) -> str:
+        """Why this replica is not ready; empty if it is."""
+        return "this replica is stopping" if self.stopping.is_set() else ""
+
     async def until_ending(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of the work. Errors: those of the work; Problem 503 if the process ends first."""
         task = asyncio.ensure_future(work)

@@ -11,8 +11,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from fleet_api.settings import Settings
 from fleet_api.tls import Certificate
-from fleet_operator.own_ports.bounded_site import BoundedSite
-from fleet_operator.own_ports.metrics_page import BOUNDS
+from fleet_operator.own_ports.bounded_site import METRICS, PROBES, BoundedSite
 
 SHUTDOWN_SECONDS = 10.0
 """How long requests that still run after the drain may take to end."""
@@ -43,9 +42,9 @@ _connections.addFilter(_Unquoted())
 
 @asynccontextmanager
 async def listening(
-    app: web.Application, metrics: web.Application, settings: Settings
+    app: web.Application, metrics: web.Application, probes: web.Application, settings: Settings
 ) -> AsyncIterator[None]:
-    """Serve both applications while the block runs. Errors: CannotListenError."""
+    """Serve the applications while the block runs. Errors: CannotListenError."""
     tls = _certificate(settings)
     async with AsyncExitStack() as stack:
         runner = web.AppRunner(
@@ -60,10 +59,14 @@ async def listening(
         with _explaining(settings.port):
             context = tls.context if tls else None
             await web.TCPSite(runner, settings.host, settings.port, ssl_context=context).start()
-        if settings.metrics_port:
-            with _explaining(settings.metrics_port):
-                site = await BoundedSite.start(metrics, settings.metrics_port, BOUNDS)
-            stack.push_async_callback(site.cleanup)
+        for own, port, bounds in (
+            (metrics, settings.metrics_port, METRICS),
+            (probes, settings.probe_port, PROBES),
+        ):
+            if port:
+                with _explaining(port):
+                    site = await BoundedSite.start(own, port, bounds)
+                stack.push_async_callback(site.cleanup)
         yield
 
 

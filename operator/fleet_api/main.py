@@ -19,6 +19,7 @@ from fleet_api.control import control_routes
 from fleet_api.events import Events
 from fleet_api.external import External
 from fleet_api.fleets import Fleets
+from fleet_api.health import add_health
 from fleet_api.keys import PublicKeys, StaticKeys
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.limits import Limits, Rate, Slots, Waits
@@ -120,7 +121,7 @@ def build(
             Rate(settings.proxied_requests_per_second, time.monotonic),
             Slots(settings.concurrent_proxied_requests, metrics.in_work.labels("proxied").set),
         ),
-        not_ready=lambda: "this replica is stopping" if lifecycle.stopping.is_set() else "",
+        not_ready=lifecycle.not_ready,
         metrics=metrics,
     )
 
@@ -149,8 +150,9 @@ async def run(settings: Settings) -> int:
     kube = AsyncKube(access, FIELD_MANAGER)
     metrics = Metrics(names_fleets=settings.fleet_metrics)
     app = build(settings, kube, lifecycle, metrics)
+    probes = add_health(web.Application(), lifecycle.not_ready)
     try:
-        async with listening(app, metrics.application(), settings):
+        async with listening(app, metrics.application(), probes, settings):
             try:
                 logger.info("serving on port %d", settings.port)
                 await lifecycle.stopping.wait()

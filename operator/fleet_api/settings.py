@@ -33,6 +33,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
     )
     port: int = Field(8090, ge=1, le=65_535, description="port of the API, /livez and /readyz")
     metrics_port: int = Field(0, ge=0, le=65_535, description="port of /metrics (default: none)")
+    probe_port: int = Field(
+        0, ge=0, le=65_535, description="port of /livez and /readyz for the kubelet (default: none)"
+    )
     fleet_metrics: bool = Field(
         default=False, description="whether /metrics names fleets and namespaces: true or false"
     )

@@ -60,6 +60,7 @@ SETS: dict[str, tuple[str, ...]] = {
         "hostNetwork=true",
         "api.hostNetwork=true",
         "api.metricsPort=8081",
+        "api.probePort=8083",
         'api.dnsPolicy="Default"',
         'api.dnsConfig={"options":[{"name":"ndots","value":"1"}]}',
         'affinity={"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"preference":{"matchExpressions":[{"key":"pool","operator":"Exists"}]}}]}}',

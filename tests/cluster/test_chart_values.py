@@ -277,6 +277,7 @@ def test_ports_can_be_changed(cluster: Cluster) -> None:
         cluster,
         "api.enabled=true",
         *("metricsPort=9080", "probePort=9081", "api.port=9090", "api.metricsPort=9091"),
+        "api.probePort=9092",
     )
     operator = parse_settings(made.container()["args"])
     opened = {p["name"]: p["containerPort"] for p in made.container("rlfleet-api")["ports"]}
@@ -284,8 +285,8 @@ def test_ports_can_be_changed(cluster: Cluster) -> None:
 
     assert [p["containerPort"] for p in made.container()["ports"]] == [9080, 9081]
     assert (operator.metrics_port, operator.probe_port) == (9080, 9081)
-    assert opened == {"http": 9090, "metrics": 9091}
-    assert (api.port, api.metrics_port) == (9090, 9091)
+    assert opened == {"http": 9090, "metrics": 9091, "probes": 9092}
+    assert (api.port, api.metrics_port, api.probe_port) == (9090, 9091, 9092)
 
 
 @pytest.mark.parametrize(

@@ -137,17 +137,25 @@ def test_tokens_for_the_api_server_without_a_certificate_are_refused(
     assert parse_settings(made.container(ACCOUNT)["args"]).audiences == ()
 
 
-def test_with_a_certificate_the_port_and_its_probes_are_https(
-    devcluster_api: Cluster, chart: Rendered
-) -> None:
+def test_probes_have_a_port_of_their_own(chart: Rendered) -> None:
+    container = chart.container(ACCOUNT)
+    (port,) = (p for p in container["ports"] if p["name"] == "probes")
+    probes = {k: container[f"{k}Probe"]["httpGet"] for k in ("startup", "liveness", "readiness")}
+
+    assert parse_settings(container["args"]).probe_port == port["containerPort"]
+    assert {k: (p["path"], p["port"]) for k, p in probes.items()} == {
+        "startup": ("/livez", "probes"),
+        "liveness": ("/livez", "probes"),
+        "readiness": ("/readyz", "probes"),
+    }
+
+
+def test_with_a_certificate_the_port_is_https(devcluster_api: Cluster) -> None:
     made = Rendered(devcluster_api, "api.enabled=true", 'api.tls.secretName="certificate"')
     container = made.container(ACCOUNT)
     (mount,) = container["volumeMounts"]
     settings = parse_settings(container["args"])
-    probes = ("startupProbe", "livenessProbe", "readinessProbe")
 
-    assert {container[probe]["httpGet"]["scheme"] for probe in probes} == {"HTTPS"}
-    assert {chart.container(ACCOUNT)[p]["httpGet"]["scheme"] for p in probes} == {"HTTP"}
     assert {str(settings.tls_cert), str(settings.tls_key)} == {
         f"{mount['mountPath']}/{file}" for file in ("tls.crt", "tls.key")
     }

@@ -44,6 +44,12 @@ class Bounds:
     seconds: float
 
 
+METRICS = Bounds(connections=32, per_address=16, rest_seconds=1, per_second=100, seconds=10)
+"""Of metrics. A page may have some MiB, and each connection may hold one that its client does not read."""
+PROBES = Bounds(connections=64, per_address=16, rest_seconds=0.5, per_second=250, seconds=2)
+"""Of `/livez` and `/readyz`."""
+
+
 class BoundedSite:
     """One port, and its application. Use `start` to make it."""
 

@@ -10,13 +10,9 @@ from collections.abc import Callable
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from fleet_operator.own_ports.bounded_site import Bounds
-
 RENDER_SECONDS = 1.0
 _REST = 9
 """Times of the last rendering that pass before the next one."""
-BOUNDS = Bounds(connections=32, per_address=16, rest_seconds=1, per_second=100, seconds=10)
-"""A page may have some MiB, and each connection may hold one that its client does not read."""
 
 
 class MetricsPage:

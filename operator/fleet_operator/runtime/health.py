@@ -14,13 +14,12 @@ from collections.abc import Callable
 from aiohttp import web
 
 from fleet_operator.errors import Terminal
-from fleet_operator.own_ports.bounded_site import BoundedSite, Bounds
-from fleet_operator.own_ports.metrics_page import BOUNDS, MetricsPage
+from fleet_operator.own_ports.bounded_site import METRICS, PROBES, BoundedSite, Bounds
+from fleet_operator.own_ports.metrics_page import MetricsPage
 from fleet_operator.runtime.metrics import Metrics
 
 Check = Callable[[], str]
 """Returns the problem; empty without one."""
-PROBES = Bounds(connections=64, per_address=16, rest_seconds=0.5, per_second=250, seconds=2)
 
 
 async def serve_probes(
@@ -48,7 +47,7 @@ async def serve_probes(
 async def serve_metrics(port: int, metrics: Metrics) -> BoundedSite:
     """Serve `/metrics`. The caller cleans up. Errors: Terminal if the port is not available."""
     page = MetricsPage(metrics.prepare)
-    return await _listen(page.application(), port, BOUNDS, "--metrics-port")
+    return await _listen(page.application(), port, METRICS, "--metrics-port")
 
 
 async def _listen(app: web.Application, port: int, bounds: Bounds, flag: str) -> BoundedSite:

@@ -10,6 +10,8 @@ import pytest
 from aiohttp import web
 from tests.support.families import IPV4, IPV6, needs_ipv6, url_of
 
+from fleet_api.health import add_health
+from fleet_api.lifecycle import Lifecycle
 from fleet_api.listeners import listening
 from fleet_api.settings import Settings
 from free_ports import free_port
@@ -43,7 +45,7 @@ async def test_a_request_that_is_not_http_leaves_a_line_without_its_key(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     settings = Settings(host="127.0.0.1", port=free_port())
-    async with listening(web.Application(), web.Application(), settings):
+    async with listening(*(web.Application() for _ in range(3)), settings):
         assert b" 400 " in await answer_to(settings.port, request_text)
 
     (line,) = [one for one in caplog.records if one.name.startswith("fleet_api")]
@@ -52,16 +54,34 @@ async def test_a_request_that_is_not_http_leaves_a_line_without_its_key(
 
 
 @needs_ipv6
-async def test_both_ports_listen_on_the_addresses_of_both_families() -> None:
-    settings = Settings(port=free_port(), metrics_port=free_port())
+async def test_each_port_listens_on_the_addresses_of_both_families() -> None:
+    settings = Settings(port=free_port(), metrics_port=free_port(), probe_port=free_port())
     found = []
     async with (
-        listening(web.Application(), web.Application(), settings),
+        listening(*(web.Application() for _ in range(3)), settings),
         aiohttp.ClientSession() as session,
     ):
-        for port in (settings.port, settings.metrics_port):
+        for port in (settings.port, settings.metrics_port, settings.probe_port):
             for address in (IPV4, IPV6):
                 async with session.get(url_of(address, port)) as response:
                     found.append(response.status)
 
-    assert found == [404] * 4
+    assert found == [404] * 6
+
+
+async def test_the_port_of_the_probes_serves_them_and_no_fleet() -> None:
+    lifecycle = Lifecycle()
+    probes = add_health(web.Application(), lifecycle.not_ready)
+    settings = Settings(host="127.0.0.1", port=free_port(), probe_port=free_port())
+    found = []
+    async with (
+        listening(web.Application(), web.Application(), probes, settings),
+        aiohttp.ClientSession() as session,
+    ):
+        for _ in range(2):
+            for path in ("/livez", "/readyz", "/fleets/rl/policy/v1/models"):
+                async with session.get(f"http://127.0.0.1:{settings.probe_port}{path}") as reply:
+                    found.append(reply.status)
+            lifecycle.stopping.set()
+
+    assert found == [200, 200, 404, 200, 503, 404]

@@ -103,7 +103,7 @@ async def test_a_pair_that_does_not_fit_leaves_the_one_before_in_service(
 @pytest.mark.parametrize("flag", ["--tls-cert=/tls.crt", "--tls-key=/tls.key"])
 async def test_one_file_of_the_pair_is_not_enough(flag: str) -> None:
     with pytest.raises(CannotListenError, match="set both --tls-cert and --tls-key"):
-        async with listening(web.Application(), web.Application(), parse_settings([flag])):
+        async with listening(*(web.Application() for _ in range(3)), parse_settings([flag])):
             pass
 
 
@@ -114,7 +114,7 @@ async def test_files_that_are_not_a_certificate_end_the_start_with_a_message(
     settings = Settings(tls_cert=tmp_path / "tls.crt", tls_key=tmp_path / "tls.key")
 
     with pytest.raises(CannotListenError, match=r"tls\.key cannot be loaded"):
-        async with listening(web.Application(), web.Application(), settings):
+        async with listening(*(web.Application() for _ in range(3)), settings):
             pass
 
 
