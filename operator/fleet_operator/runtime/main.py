@@ -14,7 +14,7 @@ from fleet_operator.runtime.lease_thread import LeaseThread
 from fleet_operator.runtime.loop_lag import LoopLag
 from fleet_operator.runtime.operator_process import Operator
 from fleet_operator.runtime.settings import Settings
-from fleet_operator.runtime.stopping import take_signals
+from fleet_operator.runtime.signals import take_signals
 from fleet_operator.runtime.traces import RolloutTraces
 
 logger = logging.getLogger(__name__)

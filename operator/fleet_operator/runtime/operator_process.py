@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 
 from fleet_operator.api import names
@@ -39,8 +40,8 @@ from fleet_operator.runtime.reconcile import Reconciler
 from fleet_operator.runtime.router_objects import RouterObjects
 from fleet_operator.runtime.served_schemas import ServedSchemas
 from fleet_operator.runtime.settings import Settings
+from fleet_operator.runtime.signals import take_signals
 from fleet_operator.runtime.status_writer import StatusWriter
-from fleet_operator.runtime.stopping import first_of, take_signals
 from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.templates import Templates
 from fleet_operator.runtime.timed_kube import TimedKube
@@ -156,16 +157,11 @@ class Operator:
             stack.push_async_callback(probes.cleanup)
             page = await health.serve_metrics(self._settings.metrics_port, self.metrics)
             stack.push_async_callback(page.cleanup)
-            place = permissions.LeasePlace(
-                namespace=self._settings.lease_namespace, name=self._settings.lease_name
-            )
-            rights = permissions.Permissions(
-                self._kube, self._settings.namespaces, place, self._settings.secrets_of
-            )
-            if not await first_of(self._check(rights), stop.wait()):
+            rights = permissions.Permissions.of(self._kube, self._settings)
+            if not await _first(self._check(rights), stop.wait()):
                 return 0
             self.fit = True
-            if not await first_of(self.lease.acquire(), stop.wait()):
+            if not await _first(self.lease.acquire(), stop.wait()):
                 return 0
             stack.push_async_callback(self.lease.release)
             self.metrics.leading.set(1)
@@ -177,7 +173,7 @@ class Operator:
         stopping = asyncio.create_task(stop.wait(), name="stop")
         tasks = [holding, stopping, asyncio.create_task(self.pods.run(), name="pods")]
         try:
-            if await first_of(self._fill(), asyncio.wait(tasks, return_when=_FIRST)):
+            if await _first(self._fill(), asyncio.wait(tasks, return_when=_FIRST)):
                 tasks.append(asyncio.create_task(self._work(), name="queue"))
                 tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
                 tasks.append(asyncio.create_task(self._raise_terms(), name="terms"))
@@ -189,7 +185,7 @@ class Operator:
                 watching = asyncio.Event()
                 watches = self.resources.follow(watching, lambda: take_signals(stop))
                 tasks.append(asyncio.create_task(watches, name="watches"))
-                await first_of(watching.wait(), asyncio.wait(tasks, return_when=_FIRST))
+                await _first(watching.wait(), asyncio.wait(tasks, return_when=_FIRST))
                 take_signals(stop)
             done, _ = await asyncio.wait(tasks, return_when=_FIRST)
             if stopping in done:
@@ -290,3 +286,14 @@ class Operator:
         if not self.fit:
             return "the operator's permissions are not checked yet"
         return "the caches are not filled yet" if self.lease.is_leader and not self.synced else ""
+
+
+async def _first(work: Awaitable[object], other: Awaitable[object]) -> bool:
+    """Run two awaitables until one is done. Returns: whether the first one is done."""
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(other)]
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    for task in done:
+        task.result()
+    return tasks[0] in done

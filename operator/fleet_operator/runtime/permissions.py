@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Self
 
 from fleet_operator.api import names
 from fleet_operator.core.manifests.inference_pool import GROUP as POOL_GROUP
@@ -17,6 +18,7 @@ from fleet_operator.errors import Terminal
 from fleet_operator.ports import Kube
 from fleet_operator.runtime.heartbeats import lease_name
 from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.settings import Settings
 
 NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (names.GROUP, names.FLEET_PLURAL, ("get", "list", "watch")),
@@ -96,6 +98,12 @@ class Permissions:
             for verb in LEASE_VERBS
         ]
         self._answers: dict[Question, bool | None] = dict.fromkeys(asked)
+
+    @classmethod
+    def of(cls, kube: Kube, settings: Settings) -> Self:
+        """Those that the operator needs with these settings."""
+        lease = LeasePlace(namespace=settings.lease_namespace, name=settings.lease_name)
+        return cls(kube, settings.namespaces, lease, settings.secrets_of)
 
     async def check(self) -> None:
         """Check that every needed permission is granted.
