@@ -181,15 +181,15 @@ class ConditionReason(StrEnum):
     CRD_OUTDATED = "CRDOutdated"
     """The CRDs of the cluster are of another release, and do not permit all that the operator writes into
     statuses. It writes the rest."""
+    DRIVEN_BY_ANOTHER_OPERATOR = "DrivenByAnotherOperator"
+    """The status names another operator as the fleet's driver, and this operator cannot learn whether it
+    lives. Possibly no operator drives the fleet."""
     WRITE_WITHOUT_EFFECT = "WriteWithoutEffect"
     """The API server accepts a write of the operator, and an admission webhook or another controller
     changes the object back."""
     READ_REFUSED = "ReadRefused"
     """The API server refuses to list or watch objects that the operator follows, so its view may be
     outdated."""
-    DRIVEN_BY_ANOTHER_OPERATOR = "DrivenByAnotherOperator"
-    """The status names another operator as the fleet's driver, and this operator cannot learn whether it
-    lives. Possibly no operator drives the fleet."""
     INTERNAL_ERROR = "InternalError"
     """A part of the operator failed. This is a defect of rlfleet; the traceback is in the operator's
     log."""
