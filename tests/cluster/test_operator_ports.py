@@ -55,7 +55,7 @@ async def test_512_connections_that_read_without_an_end_slow_no_rollout(
         for n in range(5):
             seconds.append(await rollout(workspace, f"b{n}"))
             probes.append(await probe(operator.probe_port))
-    print(f"rollouts alone {alone}, with the flood {seconds}, probes {probes}")  # noqa: T201
+    print(f"rollouts alone {alone}, with the flood {seconds}, probes {probes}")  # noqa: T201 - with -s, the times
 
     assert operator.starts == 1
     assert sorted(seconds)[2] <= max(2 * sorted(alone)[1], 1.0)
