@@ -29,9 +29,8 @@ class FakeAdminPort:
         self.address = address
         self._agent = FakeAgent(worker, _now)
         self._port = port
-        self._folder = tempfile.TemporaryDirectory(prefix="fake-admin-port-")
-        self._token_file = Path(self._folder.name, "token")
-        self._token_file.write_text(f"{token}\n")
+        self._token = token
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._inner: httpx.AsyncClient | None = None
         self._instance = ""
         self._runner: web.AppRunner | None = None
@@ -63,6 +62,9 @@ class FakeAdminPort:
         if self._inner is not None:
             await self._inner.aclose()
             self._inner = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     async def _handle(self, request: web.Request) -> web.Response:
         reply = await self._process().request(
@@ -76,11 +78,16 @@ class FakeAdminPort:
     def _process(self) -> httpx.AsyncClient:
         """The application of the process that runs now."""
         instance = self.worker.instance
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="fake-admin-port-")
+            Path(self._folder.name, "token").write_text(f"{self._token}\n")
         if self._inner is None or self._instance != instance:
             app = AdminApp(
                 [self._agent.api()],
                 guard=Guard(
-                    BearerFile(self._token_file), pod_uid=self.worker.uid, instance=instance
+                    BearerFile(Path(self._folder.name, "token")),
+                    pod_uid=self.worker.uid,
+                    instance=instance,
                 ),
                 probes=Probes(self._agent, lambda: None),
                 on_refused=lambda _: None,
