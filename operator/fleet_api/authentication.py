@@ -195,8 +195,10 @@ class Authenticator:
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         status = (await self._cluster.call("POST", REVIEWS_PATH, body=body)).get("status", {})
         if not status.get("authenticated"):
-            wanted = f", or not for the audience {self._named}" if self._audiences else ""
-            return f"the API server does not accept the token: it is malformed, expired, revoked{wanted}"
+            cause = (
+                f"revoked or not for the audience {self._named}" if self._named else "or revoked"
+            )
+            return f"the API server does not accept the token: it is malformed, expired, {cause}"
         # An authenticator that knows no audiences answers without them.
         if self._audiences and not set(self._audiences) & set(status.get("audiences") or ()):
             return f"the token is not for the audience {self._named}"

@@ -17,10 +17,23 @@ from dataclasses import dataclass
 from typing import Self, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 logger = logging.getLogger(__name__)
 
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether a line of the server is about an error of ours, and not about a request that is not HTTP. Such a
+    request may hold a secret, and strangers could fill the log with it.
+    """
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_served = logging.getLogger(f"{__name__}.served")
+_served.addFilter(_is_ours)
+
 BACKLOG = 1024
+SHUTDOWN_SECONDS = 1.0
 CLOSED_PER_SECOND = 2000.0
 """How many connections are closed unread."""
 
@@ -72,7 +85,9 @@ class BoundedSite:
             response.headers["Connection"] = "close"
 
         app.on_response_prepare.append(close)
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(
+            app, access_log=None, logger=_served, shutdown_timeout=SHUTDOWN_SECONDS
+        )
         await runner.setup()
         site = cls(runner, sockets, bounds)
         site._accepting = [asyncio.create_task(site._accept(each)) for each in sockets]

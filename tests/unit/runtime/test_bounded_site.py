@@ -139,6 +139,17 @@ async def test_the_place_of_an_ended_connection_rests() -> None:
     assert b"200" in other
 
 
+async def test_a_request_that_is_not_http_leaves_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(FEW) as served:
+        reader, writer = await connect(served.port)
+        writer.write(b"GET /a-secret a HTTP/9.x\r\n\r\n")
+        assert b" 400 " in await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+
+    assert "a-secret" not in caplog.text
+    assert [line for line in caplog.records if line.levelname == "ERROR"] == []
+
+
 async def test_a_port_in_use_is_an_error() -> None:
     async with serving(FEW) as served:
         with pytest.raises(OSError, match="in use"):
