@@ -12,16 +12,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
 
 CONNECT_SECONDS = 5.0
 KEPT_SECONDS = 30.0
 """How long requests share connections. The next request opens new ones."""
 
 
-def _session(*, force_close: bool) -> aiohttp.ClientSession:
+def _session(resolver: AbstractResolver, *, force_close: bool) -> aiohttp.ClientSession:
     # A generation may take any time, and `Slots` limits their number.
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, force_close=force_close),
+        connector=aiohttp.TCPConnector(
+            limit=0, force_close=force_close, resolver=resolver, use_dns_cache=False
+        ),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         auto_decompress=False,
         trust_env=False,
@@ -33,15 +36,19 @@ def _session(*, force_close: bool) -> aiohttp.ClientSession:
 class _Kept:
     """Shared connections. `users`: requests whose reply has not ended. `since`: when the first one began."""
 
-    session: aiohttp.ClientSession = field(default_factory=lambda: _session(force_close=False))
+    session: aiohttp.ClientSession
     since: float = field(default_factory=time.monotonic)
     users: int = 0
 
 
 class Connections:
-    """The connections of the proxy: shared ones, and new ones for requests that are sent again."""
+    """The connections of the proxy: shared ones, and new ones for requests that are sent again.
 
-    def __init__(self) -> None:
+    `resolver`: finds the address of each host, for each new connection.
+    """
+
+    def __init__(self, resolver: AbstractResolver) -> None:
+        self._resolver = resolver
         self._kept: _Kept | None = None
         self._old: set[_Kept] = set()
         """Exchanged connections with replies that have not ended."""
@@ -58,7 +65,7 @@ class Connections:
     def new(self) -> aiohttp.ClientSession:
         """A session in which each request opens a new connection."""
         if self._new is None:
-            self._new = _session(force_close=True)
+            self._new = _session(self._resolver, force_close=True)
         return self._new
 
     @asynccontextmanager
@@ -66,7 +73,7 @@ class Connections:
         """A session whose connections requests share. The block lasts until the reply has ended."""
         before, used = None, self._kept
         if used is None or time.monotonic() - used.since > KEPT_SECONDS:
-            before, used = used, _Kept()
+            before, used = used, _Kept(_session(self._resolver, force_close=False))
             self._kept = used
             if before is not None:
                 self._old.add(before)

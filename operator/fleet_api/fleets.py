@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -90,7 +91,7 @@ class Fleets:
         operator does not count it either, and reports it.
         """
         listed = await self._cluster.call("GET", *_pods_of(fleet))
-        owned = [pod for pod in listed["items"] if _owner_uid(pod["metadata"]) == fleet.uid]
+        owned = [pod for pod in listed["items"] if owner_uid(pod["metadata"]) == fleet.uid]
         workers = [(names.worker_of(pod["metadata"]), pod) for pod in owned]
         found = {worker[1]: pod for worker, pod in workers if worker and worker[0] == fleet.name}
         return dict(sorted(found.items()))
@@ -115,6 +116,7 @@ def check_name(text: str, what: str) -> str:
     return text
 
 
-def _owner_uid(metadata: dict[str, Any]) -> str:
+def owner_uid(metadata: Mapping[str, Any]) -> str:
+    """The uid of the controller that owns an object; empty without one."""
     owners = metadata.get("ownerReferences") or ()
     return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")

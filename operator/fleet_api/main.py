@@ -16,6 +16,7 @@ from fleet_api.authorization import Authorizer
 from fleet_api.calls import Admission
 from fleet_api.changes import Changes
 from fleet_api.control import control_routes
+from fleet_api.destinations import Destinations
 from fleet_api.events import Events
 from fleet_api.external import External
 from fleet_api.fleets import Fleets
@@ -32,7 +33,6 @@ from fleet_api.proxy import Proxy
 from fleet_api.reads import Reads
 from fleet_api.routes import state_routes
 from fleet_api.settings import Settings
-from fleet_api.upstream import Upstream, service_of, upstream_of
 from fleet_api.worker_metrics import WorkerMetrics
 from fleet_worker.logs import handler
 from rlfleet.errors import NotConfigured
@@ -46,14 +46,9 @@ EXIT_CANNOT_START = 2
 
 
 def build(
-    settings: Settings,
-    cluster: Cluster,
-    lifecycle: Lifecycle,
-    metrics: Metrics,
-    upstream: Upstream = upstream_of,
-    service: Upstream = service_of,
+    settings: Settings, cluster: Cluster, lifecycle: Lifecycle, metrics: Metrics
 ) -> web.Application:
-    """The application of one process. `upstream` and `service`: as for `Proxy`."""
+    """The application of one process."""
     streams = Slots(
         settings.event_streams,
         metrics.streams.set,
@@ -77,8 +72,7 @@ def build(
         monotonic=time.monotonic,
     )
     proxy = Proxy(
-        upstream,
-        service,
+        Destinations(cluster, time.monotonic),
         keys=PublicKeys(settings.public_keys_folder),
         max_bytes=settings.proxied_body_bytes,
     )

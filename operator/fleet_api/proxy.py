@@ -25,13 +25,14 @@ from yarl import URL
 from fleet_api.calls import Access, Call, path_of
 from fleet_api.connections import Connections
 from fleet_api.contract import BODY_ERRORS, Contract
+from fleet_api.destinations import Destinations
 from fleet_api.fleets import Fleet
 from fleet_api.keys import PublicKeys
 from fleet_api.passed_body import Memory, PassedBody
+from fleet_api.passed_headers import UPSTREAM_AUTHORIZATION, reply_headers, request_headers
 from fleet_api.problems import Problem, busy, unauthorized
 from fleet_api.replies import AnyDocument
 from fleet_api.route import Route
-from fleet_api.upstream import UPSTREAM_AUTHORIZATION, Upstream, reply_headers, request_headers
 from fleet_worker.protocol import (
     DATA_ROUTES,
     HEADER_RUN,
@@ -40,6 +41,7 @@ from fleet_worker.protocol import (
     READING_TEXT_ROUTES,
     TEXT_ROUTES,
 )
+from rlfleet.errors import RlfleetError
 
 PAUSES_SECONDS = (0.0, 0.05, 0.1, 0.2)
 """The pauses before each repetition of a request with an unmet demand. Clients repeat it for longer."""
@@ -57,21 +59,17 @@ class Proxy:
     """Passes requests on.
 
     Args:
-        upstream: Returns the address of a fleet, without a path.
-        service: Returns the address of its Service, where requests are sent again.
+        destinations: The checked Services of fleets.
         keys: The keys of public ports.
         max_bytes: Largest body of a request.
     """
 
-    def __init__(
-        self, upstream: Upstream, service: Upstream, *, keys: PublicKeys, max_bytes: int
-    ) -> None:
-        self._upstream = upstream
-        self._service = service
+    def __init__(self, destinations: Destinations, *, keys: PublicKeys, max_bytes: int) -> None:
+        self._destinations = destinations
         self._keys = keys
         self._max_bytes = max_bytes
         self._memory = Memory(KEPT_BYTES)
-        self._connections = Connections()
+        self._connections = Connections(destinations)
 
     async def close(self) -> None:
         """End the connections."""
@@ -134,6 +132,7 @@ class Proxy:
                 return response
             if body.fault is not None:
                 raise body.fault from error
+            self._destinations.forget(call.fleet)
             raise busy(
                 "NoReply",
                 f"the fleet {call.fleet.name!r} does not answer ({type(error).__name__}); send the "
@@ -149,20 +148,19 @@ class Proxy:
         """The first reply of a worker that meets the request's demand, or else the last one."""
         async with self._connections.kept() as kept:
             parts = body.parts() if call.request.body_exists else None
-            reply = await _send(kept, call, self._upstream(call.fleet), headers, parts)
+            address = await self._destinations.of(call.fleet)
+            reply = await _send(kept, call, address, headers, parts)
             try:
                 for pause_seconds in PAUSES_SECONDS:
                     again = body.again
                     if again is None or not _may_differ_elsewhere(reply, call.fleet, headers):
                         break
                     await asyncio.sleep(pause_seconds)
-                    service, content = (
-                        self._service(call.fleet),
-                        io.BytesIO(again) if again else None,
-                    )
+                    content = io.BytesIO(again) if again else None
                     try:
+                        service = await self._destinations.behind(call.fleet)
                         other = await _send(self._connections.new, call, service, headers, content)
-                    except (aiohttp.ClientError, TimeoutError):
+                    except (aiohttp.ClientError, TimeoutError, Problem, RlfleetError):
                         break  # the first reply is still an answer
                     reply.release()
                     reply = other

@@ -38,5 +38,9 @@ class TtlCache(Generic[K, V]):
         while len(self._entries) > self._size:
             self._entries.popitem(last=False)
 
+    def drop(self, key: K) -> None:
+        """Forget a value."""
+        self._entries.pop(key, None)
+
     def __len__(self) -> int:
         return len(self._entries)

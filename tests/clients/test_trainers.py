@@ -102,10 +102,10 @@ async def address(tmp_path: Path) -> AsyncIterator[tuple[str, list[AdminServer]]
         replies = await stack.enter_async_context(TestServer(fake_replies()))
         for one in made:
             one.admin.harness.engine.describe = lambda: CONFIGURATION
-        upstream = str(replies.make_url("")).rstrip("/")
         cluster = external_fleet(made, port)
+        cluster.lead(str(replies.make_url("")))
         settings = parse_settings(flags)
-        app = build(settings, cluster, Lifecycle(), Metrics(), lambda _: upstream)
+        app = build(settings, cluster, Lifecycle(), Metrics())
         server = await stack.enter_async_context(TestServer(app))
         yield str(server.make_url(f"/t/{KEY}/fleets/rl/policy")), made
 

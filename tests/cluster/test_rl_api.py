@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 import yaml
 from aiohttp import web
+from aiohttp.abc import ResolveResult
 from aiohttp.test_utils import TestClient, TestServer
 from tests.cluster.support.api_proxy import ApiProxy
 from tests.cluster.support.operator_process import KEPT
@@ -23,6 +24,7 @@ from tests.cluster.test_operator_chart import NAMESPACE, Rendered
 from tests.support.waiting import eventually_async
 
 from devcluster import Cluster
+from fleet_api.destinations import Destinations
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.main import build
 from fleet_api.metrics import Metrics
@@ -219,17 +221,53 @@ async def test_a_trainer_that_knows_one_vllm_updates_the_whole_fleet(api: RlApi)
         entry["manager"] for entry in (await workspace.weights())["metadata"]["managedFields"]
     }
     assert ACCOUNT in managers
-    # The fleet's Service has no name outside of the cluster, where this process runs.
+    # The Service is the fleet's own, and its address leads nowhere outside of the cluster, where this runs.
     status, problem = await api.send("POST", "/v1/completions", trainer, {})
     assert (status, problem["reason"]) == (503, "NoReply")
     assert (await api.send("POST", "/v1/completions", trainer[:-4], {}))[0] == 401
 
 
-async def test_a_stream_passes_part_by_part_for_an_account_that_may_get_the_fleet(
+async def test_no_service_that_a_tenant_makes_under_a_fleets_name_gets_a_request(
     api: RlApi,
 ) -> None:
-    # In this process, since a Service has no name outside of the cluster.
-    await api.workspace.make_fleet(replicas=1, version="1")
+    workspace = api.workspace
+    await workspace.make_fleet(replicas=1, version="1")
+    tenant = await api.account("tenant", workspace.namespace, "get")
+    services = f"/api/v1/namespaces/{workspace.namespace}/services"
+    uid = (await workspace.fleet())["metadata"]["uid"]
+    claimed = {"apiVersion": "rlfleet.dev/v1alpha1", "kind": "InferenceFleet", "name": FLEET}
+    owner = {"ownerReferences": [claimed | {"uid": uid, "controller": True}]}
+    ports = [{"name": "http", "port": 8000, "targetPort": "http"}]
+    by_name = {"type": "ExternalName", "externalName": f"{FLEET}.another.svc", "ports": ports}
+    by_hand = {"ports": ports}
+
+    async def reason() -> str:
+        status, problem = await api.send("POST", "/v1/completions", tenant, {})
+        assert status == 503
+        return str(problem["reason"])
+
+    for metadata, spec, expected in (
+        ({}, by_name, "NameTaken"),
+        (owner, by_name, "NoService"),
+        (owner, by_hand, "NoService"),
+    ):
+        made = {"metadata": {"name": FLEET, **metadata}, "spec": spec}
+        await workspace.admin.create(services, {"apiVersion": "v1", "kind": "Service", **made})
+        await eventually_async(lambda expected=expected: _is(reason, expected))
+        await workspace.admin.delete(f"{services}/{FLEET}")
+    await workspace.change_fleet(replicas=0)
+    await eventually_async(lambda: _is(reason, "NoWorkers"))
+
+
+async def _is(reason: Callable[[], Awaitable[str]], expected: str) -> bool:
+    """The RL API knows a Service for some seconds."""
+    return await reason() == expected
+
+
+async def test_a_stream_passes_part_by_part_for_an_account_that_may_get_the_fleet(
+    api: RlApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In this process, since the address of a Service leads nowhere outside of the cluster.
     reader = await api.account("reader", api.workspace.namespace, "get")
     go_on = asyncio.Event()
 
@@ -246,8 +284,18 @@ async def test_a_stream_passes_part_by_part_for_an_account_that_may_get_the_flee
     kube = AsyncKube(load_access(api.kubeconfig), ACCOUNT)
     path = f"/fleets/{api.workspace.namespace}/{FLEET}/v1/completions"
     async with TestServer(fake_router) as router:
-        address = str(router.make_url("")).rstrip("/")
-        app = build(parse_settings([]), kube, Lifecycle(), Metrics(), lambda _: address)
+        serving = {"port": router.port, "adminPort": api.workspace.admin_port}
+        await api.workspace.start_operator()
+        await api.workspace.make_fleet(replicas=1, version="1", serving=serving)
+        await api.workspace.applied("1", replicas=1)
+        resolve = Destinations.resolve
+
+        async def resolve_here(self: Destinations, *asked: Any) -> list[ResolveResult]:
+            (found,) = await resolve(self, *asked)
+            return [{**found, "host": "127.0.0.1"}]
+
+        monkeypatch.setattr(Destinations, "resolve", resolve_here)
+        app = build(parse_settings([]), kube, Lifecycle(), Metrics())
         async with TestClient(TestServer(app)) as client:
             for token, status in ((reader[:-4], 401), (reader, 200)):
                 headers = {"Authorization": f"Bearer {token}"}

@@ -18,6 +18,7 @@ RIGHTS = {
     ("rlfleet.dev", "inferencefleets", "get"),
     *(("rlfleet.dev", "weightversions", verb) for verb in ("get", "list", "watch", "patch")),
     ("", "pods", "list"),
+    ("", "services", "get"),
 }
 
 

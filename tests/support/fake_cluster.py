@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.fake_objects import FakeObjects
+from yarl import URL
 
+from fleet_operator.api import names
 from rlfleet.errors import NotFound
 from rlfleet.ports import Json
 
@@ -31,6 +33,7 @@ FLEET: Json = {
     },
 }
 PODS = "/api/v1/namespaces/rl/pods"
+SERVICES = "/api/v1/namespaces/rl/services/"
 READER, TRAINER, STRANGER = "reader-token", "trainer-token", "stranger-token"
 
 
@@ -61,6 +64,19 @@ def pod(ordinal: int, *, fleet: str = "policy", owner: str = FLEET_UID, **status
     }
 
 
+def service(name: str, address: str, port: int, selector: Json, owner: str = FLEET_UID) -> Json:
+    """A Service as the operator makes it."""
+    return {
+        "metadata": {"name": name, "ownerReferences": [{"uid": owner, "controller": True}]},
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": address,
+            "selector": selector,
+            "ports": [{"name": "http", "protocol": "TCP", "port": port, "targetPort": "http"}],
+        },
+    }
+
+
 class FakeCluster:
     """Fleet `policy` in namespace `rl`. Accounts: a reader, a trainer, and one of namespace `other`."""
 
@@ -82,6 +98,9 @@ class FakeCluster:
             "system:serviceaccount:rl:trainer": reads
             | {("patch", "weightversions", "rl", "policy")},
         }
+        self.services: dict[str, Json] = {}
+        """By name. By default nothing listens there."""
+        self.lead("http://127.0.0.9:8000")
         self.secrets: dict[str, Json] = {}
         """By path."""
         self.columns = ["Name", "Ready", "Status", "Restarts", "Age", "IP"]
@@ -95,6 +114,18 @@ class FakeCluster:
     def fleet(self) -> Json:
         assert self.objects.fleet is not None
         return self.objects.fleet
+
+    def lead(self, endpoint: str, router: str | None = None) -> None:
+        """Let the fleet's Services lead to these URLs, which have one port."""
+        url = URL(endpoint)
+        name, port = self.fleet["metadata"]["name"], url.port or 0
+        self.fleet["spec"].setdefault("serving", {})["port"] = port
+        made = [service(name, url.host or "", port, names.endpoint_selector(name))]
+        if router is not None:
+            self.fleet["spec"]["router"] = {"image": "router"}
+            address, selector = URL(router).host or "", names.router_selector(name)
+            made.append(service(names.router_name(name), address, port, selector))
+        self.services |= {one["metadata"]["name"]: one for one in made}
 
     def count(self, path: str) -> int:
         return sum(called == path for _, called, _ in self.calls)
@@ -133,6 +164,8 @@ class FakeCluster:
         if path == PODS and params is not None:
             self.times_all_pods_were_read += 1
             return {"items": copy.deepcopy(self.pods)}
+        if path.startswith(SERVICES) and path.removeprefix(SERVICES) in self.services:
+            return copy.deepcopy(self.services[path.removeprefix(SERVICES)])
         if path in self.secrets:
             return copy.deepcopy(self.secrets[path])
         raise NotFound(f"{method} {path}")

@@ -93,6 +93,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 - apiGroups: [""]
   resources: [pods]
   verbs: [list]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get]
 {{- end -}}
 
 {{/* Whether metrics name fleets: the root context, and whether a NetworkPolicy limits who reads them. */}}

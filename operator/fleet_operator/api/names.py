@@ -132,6 +132,16 @@ def fleet_selector(fleet: str) -> str:
     return f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_FLEET}={fleet}"
 
 
+def endpoint_selector(fleet: str) -> dict[str, str]:
+    """Selector of the fleet's endpoint: its workers that are neither quarantined nor about to go."""
+    return fleet_labels(fleet) | {LABEL_TRAFFIC: TRAFFIC_ALLOWED}
+
+
+def router_selector(fleet: str) -> dict[str, str]:
+    """Labels of the router's pods. No worker has them: routers are not workers of the fleet."""
+    return {LABEL_NAME: ROUTER_APP_NAME, LABEL_ROUTER: fleet}
+
+
 def endpoint_url(fleet: str, namespace: str, port: int) -> str:
     """Address of the fleet inside the cluster."""
     return f"http://{fleet}.{namespace}.svc:{port}"

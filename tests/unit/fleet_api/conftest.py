@@ -67,15 +67,15 @@ def lifecycle() -> Lifecycle:
 
 
 @pytest.fixture
-def upstream() -> str:
-    """Where requests of rollout clients are passed on to: by default nothing listens there."""
-    return "http://127.0.0.1:9"
+def upstream() -> str | None:
+    """Where the fleet's Service leads to: by default nothing listens there."""
+    return None
 
 
 @pytest.fixture
-def service(upstream: str) -> str:
-    """Where they are sent again."""
-    return upstream
+def upstream_router() -> str | None:
+    """Where the Service of its router leads to. It has the port of the other one."""
+    return None
 
 
 @pytest.fixture
@@ -84,16 +84,18 @@ async def api(
     flags: list[str],
     lifecycle: Lifecycle,
     tmp_path: Path,
-    upstream: str,
-    service: str,
+    upstream: str | None,
+    upstream_router: str | None,
 ) -> AsyncIterator[Api]:
+    if upstream is not None:
+        cluster.lead(upstream, upstream_router)
     keys = tmp_path / "keys"
     keys.mkdir()
     public = tmp_path / "public-keys"
     public.mkdir()
     folders = [f"--keys-folder={keys}", f"--public-keys-folder={public}"]
     settings = parse_settings([*folders, "--requests-per-second=1000", *flags])
-    app = build(settings, cluster, lifecycle, Metrics(), lambda _: upstream, lambda _: service)
+    app = build(settings, cluster, lifecycle, Metrics())
     server = TestServer(app)
     await server.start_server(access_log=None)  # as `main` starts it
     async with TestClient(server) as http:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ThreadedResolver, web
 from aiohttp.test_utils import TestServer
 from tests.support.fake_cluster import READER
 from tests.unit.fleet_api.conftest import Api
@@ -97,7 +97,7 @@ async def test_a_reply_that_has_begun_outlives_the_exchange_of_its_connection(
 async def test_connections_end_with_the_last_reply_that_comes_over_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = Connections()
+    made = Connections(ThreadedResolver())
     async with AsyncExitStack() as first:
         kept = await first.enter_async_context(made.kept())
         monkeypatch.setattr(connections, "KEPT_SECONDS", -1.0)

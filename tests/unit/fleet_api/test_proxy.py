@@ -13,13 +13,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from tests.support.fake_cluster import READER, STRANGER
+from tests.support.fake_cluster import READER, SERVICES, STRANGER
 from tests.unit.fleet_api.conftest import Api
-
-from fleet_api.fleets import Fleet
-from fleet_api.upstream import service_of, upstream_of
-from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.fleet_status import FleetStatus
 
 CHAT = "/v1/chat/completions"
 
@@ -255,7 +250,7 @@ async def test_a_fleet_that_does_not_answer_is_503(api: Api, fake_upstream: Fake
     assert (status, problem["reason"]) == (503, "NoReply")
 
 
-async def test_many_requests_read_the_fleet_once_and_leave_no_audit_lines(
+async def test_many_requests_read_the_fleet_and_its_service_once_and_leave_no_audit_lines(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -264,21 +259,6 @@ async def test_many_requests_read_the_fleet_once_and_leave_no_audit_lines(
     await api.send("POST", "/tokenize", STRANGER, json={})
 
     assert [r for r, _ in api.cluster.objects.requests] == ["get inferencefleets"]
+    assert api.cluster.count(f"{SERVICES}policy") == 1
     lines = [one for one in caplog.records if getattr(one, "event", "") == "audit"]
     assert len(lines) == 1, "only the refused one"
-
-
-def test_the_upstream_is_the_router_if_the_fleet_has_one() -> None:
-    spec = {
-        "model": {"name": "q", "source": {"path": "/w/base"}},
-        "weights": {"roots": ["/w"]},
-        "serving": {"port": 8123},
-    }
-
-    def fleet(**more: Any) -> Fleet:
-        return Fleet("rl", "policy", "u", 1, FleetSpec.model_validate(spec | more), FleetStatus())
-
-    assert upstream_of(fleet()) == "http://policy.rl.svc:8123"
-    routed = fleet(router={"image": "r"})
-    assert upstream_of(routed) == "http://policy-router.rl.svc:8123"
-    assert service_of(routed) == "http://policy.rl.svc:8123"

@@ -26,16 +26,16 @@ KEY = "key-of-the-public-port"
 class Workers:
     """Workers behind one address. `versions`: each reply has the next one, and the last one stays."""
 
-    def __init__(self, *versions: int, key: str = "") -> None:
+    def __init__(self, *versions: int, host: str = "127.0.0.1", port: int | None = None) -> None:
         self.versions = list(versions)
-        self.key = key
+        self.key = ""
         self.holds: asyncio.Event | None = None
         """Until then no completion is answered."""
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         self.connections: list[Any] = []
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self.server = TestServer(app)
+        self.server = TestServer(app, host=host, port=port)
 
     @property
     def url(self) -> str:
@@ -71,22 +71,22 @@ async def router() -> AsyncIterator[Workers]:
 
 
 @pytest.fixture
-async def behind() -> AsyncIterator[Workers]:
-    """The fleet's Service."""
-    made = Workers(42, 42, 43)
+async def behind(router: Workers) -> AsyncIterator[Workers]:
+    """The fleet's Service, on the port of the router's."""
+    made = Workers(42, 42, 43, host="127.0.0.2", port=router.server.port)
     await made.server.start_server()
     yield made
     await made.server.close()
 
 
 @pytest.fixture
-def upstream(router: Workers) -> str:
-    return router.url
+def upstream(behind: Workers) -> str:
+    return behind.url
 
 
 @pytest.fixture
-def service(behind: Workers) -> str:
-    return behind.url
+def upstream_router(router: Workers) -> str:
+    return router.url
 
 
 # --- demands --------------------------------------------------------------------------------------
@@ -170,9 +170,9 @@ async def test_a_request_without_a_demand_takes_no_room_while_its_reply_is_made(
 
 
 async def test_the_key_of_the_public_port_is_sent_for_clients_that_know_only_the_rl_api(
-    api: Api, router: Workers
+    api: Api, router: Workers, behind: Workers
 ) -> None:
-    router.key = KEY
+    router.key = behind.key = KEY
     (api.public_keys / "rl.policy").write_text(f"{KEY}\n")
     (api.keys / "rl.policy").write_text(STATIC_KEY)
 
@@ -203,9 +203,9 @@ async def test_prime_rl_is_ready_at_the_one_address_of_a_fleet_with_a_key(
 
 @pytest.mark.parametrize("content", ["", "\n\n", "a wrong key", "Schlüssel"])
 async def test_a_key_that_the_workers_refuse_is_401_with_the_place_for_the_right_one(
-    api: Api, router: Workers, content: str
+    api: Api, router: Workers, behind: Workers, content: str
 ) -> None:
-    router.key = KEY
+    router.key = behind.key = KEY
     (api.public_keys / "rl.policy").write_text(content)
     status, problem = await api.send("POST", CHAT, json={})
 
@@ -216,7 +216,6 @@ async def test_a_key_that_the_workers_refuse_is_401_with_the_place_for_the_right
 async def test_a_request_whose_key_the_router_drops_goes_to_the_service(
     api: Api, router: Workers, behind: Workers
 ) -> None:
-    api.cluster.fleet["spec"]["router"] = {"image": "router"}
     (api.public_keys / "rl.policy").write_text(KEY)
     router.key, behind.key = "never-right", KEY
 
@@ -232,13 +231,13 @@ async def test_the_end_of_a_session_reaches_the_router_and_is_200_without_one(
 ) -> None:
     path = "/finish_session?session_id=rollout-17"
     assert (await api.send("POST", path))[0] == 200
-    assert router.requests == []
-
-    api.cluster.fleet["spec"]["router"] = {"image": "router"}
-    api.cluster.fleet["metadata"]["name"] = "routed"
-    api.cluster.rights["system:serviceaccount:rl:reader"].add(
-        ("get", "inferencefleets", "rl", "routed")
-    )
-    assert (await api.send("POST", f"//fleets/rl/routed{path}"))[0] == 200
     assert [path for path, _, _ in router.requests] == [path]
     assert (await api.send("POST", path, None))[0] == 401
+
+    del api.cluster.fleet["spec"]["router"]
+    api.cluster.fleet["metadata"]["name"] = "plain"
+    api.cluster.rights["system:serviceaccount:rl:reader"].add(
+        ("get", "inferencefleets", "rl", "plain")
+    )
+    assert (await api.send("POST", f"//fleets/rl/plain{path}"))[0] == 200
+    assert len(router.requests) == 1

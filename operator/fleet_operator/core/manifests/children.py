@@ -27,8 +27,7 @@ def service(observed: FleetObserved) -> dict[str, Any]:
         options["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": timeout_seconds}}
     spec = {
         "type": "ClusterIP",
-        "selector": names.fleet_labels(observed.name)
-        | {names.LABEL_TRAFFIC: names.TRAFFIC_ALLOWED},
+        "selector": names.endpoint_selector(observed.name),
         "ports": [{"name": "http", "port": serving.port, "targetPort": "http"}],
     }
     return made | {"spec": spec | options}

@@ -25,7 +25,6 @@ def inference_pool(observed: FleetObserved) -> dict[str, Any] | None:
     if serving.inference_pool is None:
         return None
     picker = serving.inference_pool.endpoint_picker_ref
-    selector = names.fleet_labels(observed.name) | {names.LABEL_TRAFFIC: names.TRAFFIC_ALLOWED}
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": "InferencePool",
@@ -36,7 +35,7 @@ def inference_pool(observed: FleetObserved) -> dict[str, Any] | None:
             "ownerReferences": [owner_reference(observed)],
         },
         "spec": {
-            "selector": {"matchLabels": selector},
+            "selector": {"matchLabels": names.endpoint_selector(observed.name)},
             "targetPorts": [{"number": serving.port}],
             "endpointPickerRef": {
                 "name": picker.name,

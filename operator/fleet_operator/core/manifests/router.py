@@ -118,13 +118,13 @@ def _deployment(observed: FleetObserved, router: Router) -> dict[str, Any]:
     }
     spec = {
         "replicas": router.replicas,
-        "selector": {"matchLabels": _pod_labels(observed)},
+        "selector": {"matchLabels": names.router_selector(observed.name)},
         # The next replica is ready before one goes.
         "strategy": {
             "type": "RollingUpdate",
             "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
         },
-        "template": {"metadata": {"labels": _pod_labels(observed)}, "spec": pod},
+        "template": {"metadata": {"labels": names.router_selector(observed.name)}, "spec": pod},
     }
     return _object(observed, "apps/v1", "Deployment") | {"spec": spec}
 
@@ -133,15 +133,10 @@ def _service(observed: FleetObserved) -> dict[str, Any]:
     port = observed.spec.serving.port
     spec = {
         "type": "ClusterIP",
-        "selector": _pod_labels(observed),
+        "selector": names.router_selector(observed.name),
         "ports": [{"name": "http", "port": port, "targetPort": "http"}],
     }
     return _object(observed, "v1", "Service") | {"spec": spec}
-
-
-def _pod_labels(observed: FleetObserved) -> dict[str, str]:
-    """Returns labels that no worker has: routers are not workers of the fleet."""
-    return {names.LABEL_NAME: names.ROUTER_APP_NAME, names.LABEL_ROUTER: observed.name}
 
 
 def _object(observed: FleetObserved, api_version: str, kind: str) -> dict[str, Any]:

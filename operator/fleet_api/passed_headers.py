@@ -1,14 +1,9 @@
-"""Where requests of rollout clients go, and which headers cross in both directions."""
+"""Which headers of rollout clients cross, in both directions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
-
-from fleet_api.fleets import Fleet
-from fleet_operator.api import names
 
 UPSTREAM_AUTHORIZATION = "X-Upstream-Authorization"
 """Header that becomes the `Authorization` for the worker, whose public port may have a key."""
@@ -38,24 +33,6 @@ _REPLY_HEADERS = frozenset({"content-encoding", "content-length", "content-type"
 
 _STEERING_PREFIXES = ("x-accel-", "x-sendfile", "x-rlfleet-")
 """Not these: a proxy in front of the RL API, such as nginx, takes them for commands."""
-
-Upstream = Callable[[Fleet], str]
-
-
-def upstream_of(fleet: Fleet) -> str:
-    """Address of the router or of the Service, from names alone, since a status is not trusted."""
-    if fleet.spec.router is None:
-        return service_of(fleet)
-    return _address(names.router_name(fleet.name), fleet)
-
-
-def service_of(fleet: Fleet) -> str:
-    """Address of the Service, which chooses a worker for each connection."""
-    return _address(fleet.name, fleet)
-
-
-def _address(name: str, fleet: Fleet) -> str:
-    return names.endpoint_url(name, fleet.namespace, fleet.spec.serving.port)
 
 
 def request_headers(request: web.Request, public_key: str | None) -> CIMultiDict[str]:
