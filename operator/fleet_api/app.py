@@ -17,7 +17,7 @@ from fleet_api import request_log
 from fleet_api.calls import AUDITED, PATH_KEY, PREFIX, Admission, Audited, address_of
 from fleet_api.contract import JSON
 from fleet_api.health import add_health
-from fleet_api.limits import MAX_BODY_BYTES, RATE, SLOT, Limits
+from fleet_api.limits import LIMITS, MAX_BODY_BYTES, SLOT, Limits, Slots
 from fleet_api.metrics import Metrics
 from fleet_api.openapi import document
 from fleet_api.problems import Problem, invalid, of_error, of_http
@@ -39,6 +39,7 @@ def application(
     routes: Iterable[Route],
     admission: Admission,
     *,
+    arriving: Slots,
     limits: Limits,
     proxied: Limits,
     not_ready: Callable[[], str],
@@ -49,6 +50,7 @@ def application(
     Args:
         routes: The routes of fleets.
         admission: Lets authorized requests through.
+        arriving: Limits the requests that are not authorized yet.
         limits: Limits of the requests that the RL API answers.
         proxied: Limits of the requests that it passes on.
         not_ready: Returns why this replica is not ready; empty if it is.
@@ -62,13 +64,18 @@ def application(
 
     app = web.Application(
         client_max_size=MAX_BODY_BYTES,
-        middlewares=[_audited(metrics), _explained, _limited(limits, proxied)],
+        middlewares=[_audited(metrics), _explained, _limited(arriving, limits, proxied)],
     )
     add_health(app, not_ready)
     app[PROXIED] = set()
     app.router.add_route("GET", OPENAPI_PATH, openapi)
     for route in table:
-        handle = admission.to(route.handler, route.access)
+        handle = admission.to(
+            route.handler,
+            route.access,
+            reads_body=not route.is_proxied and route.method not in READING_METHODS,
+            is_large=route.is_large,
+        )
         for prefix in (PREFIX, PATH_KEY + PREFIX):
             app.router.add_route(route.method, prefix + route.path, handle)
             if route.is_proxied:
@@ -162,16 +169,17 @@ def _is_proxied(request: web.Request) -> bool:
     return resource is not None and resource.canonical in request.app[PROXIED]
 
 
-def _limited(limits: Limits, proxied: Limits) -> Middleware:
+def _limited(arriving: Slots, limits: Limits, proxied: Limits) -> Middleware:
     @web.middleware
     async def limited(request: web.Request, handler: Handle) -> web.StreamResponse:
         if request.path in HEALTH_PATHS:
             return await handler(request)
         which = proxied if _is_proxied(request) else limits
-        request[RATE] = which.rate
+        request[LIMITS] = which
         if request.match_info.get("namespace") is None:
             which.rate.take(address_of(request))  # no route of a fleet, so that it has no caller
-        with which.slots.slot() as request[SLOT]:
+        # The caller and its rights are not known yet, so the request takes nothing from a tenant.
+        with arriving.slot() as request[SLOT]:
             return await handler(request)
 
     return limited

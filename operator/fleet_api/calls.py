@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http import HTTPStatus
@@ -14,10 +15,12 @@ from aiohttp import web
 
 from fleet_api.authentication import Authenticator, Caller
 from fleet_api.authorization import Authorizer, Right
+from fleet_api.bodies import CONTENT
 from fleet_api.fleets import Fleet, Fleets, check_name
-from fleet_api.limits import RATE, Rate
+from fleet_api.limits import LARGE_BODY_BYTES, LIMITS, MAX_BODY_BYTES, SLOT, Rate, Slots
 from fleet_api.problems import Problem
 from fleet_api.ttl_cache import TtlCache
+from fleet_api.whole_body import whole_body
 from rlfleet.ports import Kind
 from rlfleet.resources import WeightVersion
 
@@ -106,21 +109,55 @@ class Admission:
         authenticator: Authenticator,
         authorizer: Authorizer,
         *,
+        bodies: Slots,
         refused: Rate,
         monotonic: Callable[[], float],
     ) -> None:
-        """`refused`: the rate of requests without a caller, by address and credential."""
+        """Build it.
+
+        Args:
+            fleets: Reads fleets.
+            authenticator: Finds callers.
+            authorizer: Checks rights.
+            bodies: The memory for bodies that are read whole, in bytes.
+            refused: The rate of requests without a caller, by address and credential.
+            monotonic: Seconds of a clock that only grows.
+        """
+        self._bodies = bodies
         self._fleets = fleets
         self._seen: TtlCache[tuple[str, str], Fleet] = TtlCache(MAX_FLEETS, monotonic)
         self._authenticator = authenticator
         self._authorizer = authorizer
         self._refused = refused
 
-    def to(self, handler: Handler, access: Access) -> Callable[[web.Request], Awaitable[Any]]:
-        """A handler of aiohttp that runs this one for callers with this access."""
+    def to(
+        self, handler: Handler, access: Access, *, reads_body: bool, is_large: bool
+    ) -> Callable[[web.Request], Awaitable[Any]]:
+        """A handler of aiohttp that runs this one for callers with this access.
+
+        From the authorization on, everything that the request takes is taken from the fleet's namespace.
+
+        Args:
+            handler: The handler of a route.
+            access: The rights that it needs.
+            reads_body: Whether it needs the whole body.
+            is_large: Whether the body may be large in an External fleet.
+        """
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            return await handler(await self._call(request, access))
+            call = await self._call(request, access)
+            request[SLOT].release()
+            limits, tenant = request[LIMITS], call.fleet.namespace
+            limits.tenants.take(tenant)
+            async with AsyncExitStack() as held:
+                request[CONTENT] = b""
+                if reads_body:
+                    most = (
+                        LARGE_BODY_BYTES if is_large and call.fleet.is_external else MAX_BODY_BYTES
+                    )
+                    await held.enter_async_context(whole_body(request, most, self._bodies, tenant))
+                request[SLOT] = held.enter_context(limits.slots.slot(tenant))
+                return await handler(call)
 
         return handle
 
@@ -129,7 +166,7 @@ class Admission:
         key = namespace, name = request.match_info["namespace"], request.match_info["name"]
         caller = await self._caller(request, namespace, name)
         request[AUDITED].caller = caller.name
-        request[RATE].take(caller.credential)
+        request[LIMITS].rate.take(caller.credential)
 
         async def require(right: Right) -> None:
             await self._authorizer.require(caller, right, key)

@@ -51,7 +51,7 @@ class Changes:
         )
         key = _key(call, body)
         waits = isinstance(body, Waiting) and body.wait
-        with self._waits.of(call.request, call.caller.name) if waits else nullcontext():
+        with self._waits.of(call.request, call.fleet.namespace) if waits else nullcontext():
             return await self._lifecycle.until_ending(self._carry_out(call, seen, body, act, key))
 
     async def _carry_out(

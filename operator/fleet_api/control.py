@@ -169,7 +169,17 @@ def control_routes(managed: Managed, external: External) -> tuple[Route, ...]:
     return (
         Route("GET", "/health", health, Access.FLEET, _HEALTH),
         Route("GET", "/get_world_size", world_size, Access.FLEET, _WORLD_SIZE),
-        *(Route(r.method, r.path, _handler_of(r, external), r.access, r.contract) for r in rows),
+        *(
+            Route(
+                r.method,
+                r.path,
+                _handler_of(r, external),
+                r.access,
+                r.contract,
+                is_large="update_weights" in r.path,
+            )
+            for r in rows
+        ),
     )
 
 

@@ -62,7 +62,7 @@ class Events:
         """Transitions of the fleet's weights, as server-sent events."""
         seen = call.present_weights
         since = _since(call.request.headers.get(HEADER), seen)
-        with self._slots.slot(call.caller.name):
+        with self._slots.slot(call.fleet.namespace):
             # A proxy that collects the reply would hold the events back.
             headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
             response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM} | headers)

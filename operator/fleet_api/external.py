@@ -17,10 +17,9 @@ from http import HTTPStatus
 from aiohttp import web
 
 from fleet_api.admin_token import admin_token
-from fleet_api.bodies import content_of
+from fleet_api.bodies import CONTENT
 from fleet_api.calls import AUDITED, Call, externally_managed, path_of
 from fleet_api.fan_out import (
-    LARGE_BODY_BYTES,
     Room,
     Rule,
     failure,
@@ -44,14 +43,12 @@ _ALL = Rule()
 _RULES = {
     "/pause": Rule(first_alone=True),
     "/sleep": Rule(first_alone=True),
-    "/update_weights": Rule(max_bytes=LARGE_BODY_BYTES),
     "/start_weight_update": Rule(whole=True),
     "/init_weight_transfer_engine": Rule(whole=True, split=split_init_info),
     "/init_broadcaster": Rule(whole=True, split=split_broadcaster),
     "/server_info": Rule(one=True),
 }
 """Routes that are not passed on to all workers unchanged."""
-_OF_ONE, _LARGE_OF_ONE = Rule(), Rule(max_bytes=LARGE_BODY_BYTES)
 
 
 @dataclass(slots=True)
@@ -101,10 +98,10 @@ class External:
 
     async def _answer(self, call: Call) -> web.Response:
         rule = _rule_of(call)
-        content = await content_of(call.request, rule.max_bytes)
+        content = call.request[CONTENT]
         if call.request.method in READING_METHODS:
             return await self._fan_out(call, rule, content)
-        with self._waits.of(call.request, call.caller.name):
+        with self._waits.of(call.request, call.fleet.namespace):
             async with self._as_driver(call):
                 return await self._fan_out(call, rule, content)
 
@@ -198,10 +195,7 @@ def _requests(
 
 
 def _rule_of(call: Call) -> Rule:
-    path = _worker_path_of(call)
-    if _pod_of(call):
-        return _LARGE_OF_ONE if "update_weights" in path else _OF_ONE
-    return _RULES.get(path, _ALL)
+    return _ALL if _pod_of(call) else _RULES.get(_worker_path_of(call), _ALL)
 
 
 def _pod_of(call: Call) -> str:

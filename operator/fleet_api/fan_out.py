@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from fleet_api.limits import MAX_BODY_BYTES
 from fleet_api.ports import MAX_REPLY_BYTES, Target, WorkerReply
 from fleet_api.problems import RETRY_SECONDS, Problem
 from fleet_operator.counts import counted
 from fleet_worker.protocol import Reason
 
-LARGE_BODY_BYTES = 16 * 1024 * 1024
-"""Limit of a body with names, types and shapes of all tensors of a model, as workers have it."""
 REPLY_BYTES = 512
 """Room for the answer of each worker, beyond that for one long answer. Most have less than 100 bytes."""
 _MAX_MESSAGE_CHARACTERS = 500
@@ -37,14 +34,12 @@ class Rule:
         one: one worker answers for all.
         split: makes the body of each worker, with its rank in a group that all join; without it all get
             the same bytes.
-        max_bytes: largest body of a request.
     """
 
     whole: bool = False
     first_alone: bool = False
     one: bool = False
     split: Split | None = None
-    max_bytes: int = MAX_BODY_BYTES
 
 
 class Room:

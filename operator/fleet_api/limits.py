@@ -13,6 +13,10 @@ from aiohttp import web
 from fleet_api.problems import Problem, busy
 
 MAX_BODY_BYTES = 64 * 1024
+LARGE_BODY_BYTES = 16 * 1024 * 1024
+"""Limit of a body with names, types and shapes of all tensors of a model, as workers have it."""
+CREDENTIALS_OF_ONE_TENANT = 4
+"""A namespace has the rate of this number of credentials, however many it uses."""
 MAX_CLIENTS = 10_000
 """Largest number of clients whose rate is known. The one that was silent longest is forgotten first."""
 BURST_SECONDS = 2.0
@@ -79,10 +83,14 @@ class Rate:
 
 
 class Slots:
-    """Limits how many requests run at once. A named caller gets at most half of the slots.
+    """Divides places, or bytes, among tenants. A tenant may hold as much as is still free for others.
+
+    So of k tenants that want more than there is, each gets a share of 1/(k + 1), and the rest is the reserve of
+    the next one. Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
+    switches", 1998.
 
     Args:
-        limit: The number of slots.
+        limit: The number of all slots.
         on_change: Called with the number of taken slots at each change.
         what: What the slots are for, in messages.
         flag: The flag that sets `limit`, for messages.
@@ -97,54 +105,91 @@ class Slots:
         flag: str = "--concurrent-requests",
     ) -> None:
         self._limit = limit
-        self._limit_of_one = max(1, limit // 2)
         self._on_change = on_change
         self._what = what
         self._remedy = f"send the request again, or raise {flag} or the number of replicas"
         self._taken: Counter[str] = Counter()
 
     @contextmanager
-    def slot(self, caller: str = "") -> Iterator[Slot]:
-        """Hold a slot. Errors: Problem 503 if all are taken, or the caller has its share."""
-        if self._taken.total() >= self._limit:
-            raise busy("Overloaded", f"{self._limit} {self._what}; {self._remedy}")
-        if caller and self._taken[caller] >= self._limit_of_one:
-            raise busy(
-                "CallerOverloaded",
-                f"{self._limit_of_one} {self._what} for {caller}, which is the share of one caller; "
-                f"{self._remedy}",
-            )
-        self._count(caller, 1)
-        slot = Slot(lambda: self._count(caller, -1))
+    def slot(self, tenant: str = "", amount: int = 1) -> Iterator[Slot]:
+        """Hold slots. Without a tenant only the limit of all counts.
+
+        Errors: Problem 503 if fewer than `amount` are free, or the tenant has its share.
+        """
+        slot = self.open(tenant)
+        if not slot.add(amount):
+            raise self._refusal(tenant, amount)
         try:
             yield slot
         finally:
             slot.release()
 
-    def _count(self, caller: str, change: int) -> None:
-        self._taken[caller] += change
-        if not self._taken[caller]:
-            del self._taken[caller]
+    def open(self, tenant: str) -> Slot:
+        """A holder of no slots yet."""
+        return Slot(
+            lambda amount: self._fits(tenant, amount), lambda change: self._count(tenant, change)
+        )
+
+    @property
+    def _free(self) -> int:
+        return self._limit - self._taken.total()
+
+    def _fits(self, tenant: str, amount: int) -> bool:
+        return (self._taken[tenant] if tenant else 0) + amount <= self._free
+
+    def _refusal(self, tenant: str, amount: int) -> Problem:
+        if amount > self._free:
+            return busy(
+                "Overloaded",
+                f"of {self._limit} {self._free} are free: {self._what}; {self._remedy}",
+            )
+        return busy(
+            "NamespaceOverloaded",
+            f"{self._taken[tenant]} of {self._limit} {self._what} for namespace {tenant!r}, which is its "
+            f"share; {self._remedy}",
+        )
+
+    def _count(self, tenant: str, change: int) -> None:
+        self._taken[tenant] += change
+        if not self._taken[tenant]:
+            del self._taken[tenant]
         self._on_change(self._taken.total())
 
 
 class Slot:
-    """The slot of one request. `on_release`: called once."""
+    """The slots of one request.
 
-    def __init__(self, on_release: Callable[[], None]) -> None:
-        self._on_release: Callable[[], None] | None = on_release
+    Args:
+        fits: Returns whether a number of further slots may be taken.
+        count: Counts a change.
+    """
+
+    def __init__(self, fits: Callable[[int], bool], count: Callable[[int], None]) -> None:
+        self._fits = fits
+        self._count = count
+        self._amount = 0
+
+    def add(self, amount: int) -> bool:
+        """Take more. Returns: whether they fit into the share."""
+        if not self._fits(amount):
+            return False
+        self._amount += amount
+        self._count(amount)
+        return True
+
+    def keep(self, amount: int) -> None:
+        """Free all slots beyond this number."""
+        if freed := max(0, self._amount - amount):
+            self._amount -= freed
+            self._count(-freed)
 
     def release(self) -> None:
-        """Free the slot, also before the request ends; a second time changes nothing."""
-        if self._on_release is not None:
-            self._on_release()
-        self._on_release = None
+        """Free all slots, also before the request ends; a second time changes nothing."""
+        self.keep(0)
 
 
 SLOT = web.RequestKey("slot", Slot)
-"""The slot of a running request."""
-RATE = web.RequestKey("rate", Rate)
-"""The rate of requests of the kind of a request, by credential."""
+"""The slot of a request: of one that arrives, and then of one that runs."""
 
 
 class Waits:
@@ -154,16 +199,27 @@ class Waits:
         self._slots = slots
 
     @contextmanager
-    def of(self, request: web.Request, caller: str) -> Iterator[None]:
-        """Hold a slot for a request that waits. Errors: Problem 503."""
-        with self._slots.slot(caller):
+    def of(self, request: web.Request, namespace: str) -> Iterator[None]:
+        """Hold a slot for a request that waits for a fleet of this namespace. Errors: Problem 503."""
+        with self._slots.slot(namespace):
             request[SLOT].release()
             yield
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one kind of requests."""
+    """The limits of one kind of requests.
+
+    Fields:
+        rate: requests of each credential.
+        tenants: requests to the fleets of each namespace.
+        slots: requests that run, by namespace.
+    """
 
     rate: Rate
+    tenants: Rate
     slots: Slots
+
+
+LIMITS = web.RequestKey("limits", Limits)
+"""The limits of the kind of a request."""

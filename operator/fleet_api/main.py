@@ -23,7 +23,7 @@ from fleet_api.fleets import Fleets
 from fleet_api.health import add_health
 from fleet_api.keys import PublicKeys, StaticKeys
 from fleet_api.lifecycle import Lifecycle
-from fleet_api.limits import Limits, Rate, Slots, Waits
+from fleet_api.limits import CREDENTIALS_OF_ONE_TENANT, Limits, Rate, Slots, Waits
 from fleet_api.listeners import CannotListenError, listening
 from fleet_api.managed import Managed
 from fleet_api.metrics import Metrics
@@ -68,6 +68,9 @@ def build(
         fleets,
         authenticator,
         Authorizer(cluster, monotonic=time.monotonic),
+        bodies=Slots(
+            settings.body_bytes, what="bytes of bodies are in memory", flag="--body-bytes"
+        ),
         refused=Rate(settings.requests_per_second, time.monotonic),
         monotonic=time.monotonic,
     )
@@ -107,13 +110,23 @@ def build(
     app = application(
         table,
         admission,
-        limits=Limits(
-            Rate(settings.requests_per_second, time.monotonic),
+        arriving=Slots(
+            settings.concurrent_requests + settings.concurrent_proxied_requests,
+            metrics.in_work.labels("arriving").set,
+        ),
+        limits=_limits(
+            settings.requests_per_second,
+            "--requests-per-second",
             Slots(settings.concurrent_requests, metrics.in_work.labels("own").set),
         ),
-        proxied=Limits(
-            Rate(settings.proxied_requests_per_second, time.monotonic),
-            Slots(settings.concurrent_proxied_requests, metrics.in_work.labels("proxied").set),
+        proxied=_limits(
+            settings.proxied_requests_per_second,
+            "--proxied-requests-per-second",
+            Slots(
+                settings.concurrent_proxied_requests,
+                metrics.in_work.labels("proxied").set,
+                flag="--concurrent-proxied-requests",
+            ),
         ),
         not_ready=lifecycle.not_ready,
         metrics=metrics,
@@ -126,6 +139,15 @@ def build(
 
     app.on_cleanup.append(close)
     return app
+
+
+def _limits(per_second: float, flag: str, slots: Slots) -> Limits:
+    of_tenant = per_second * CREDENTIALS_OF_ONE_TENANT
+    return Limits(
+        Rate(per_second, time.monotonic, flag=flag),
+        Rate(of_tenant, time.monotonic, subject="namespace", flag=flag),
+        slots,
+    )
 
 
 async def run(settings: Settings) -> int:

@@ -88,7 +88,7 @@ class Managed:
 
     async def update_weights(self, call: Call) -> web.Response:
         """`/update_weights {weight_dir}`: ask for this version, and wait for its outcome."""
-        body = await read(call.request, UpdateWeights)
+        body = read(call.request, UpdateWeights)
         if body.update_info is not None:
             raise _not_for_trainers(call.fleet, "weights over a collective")
         rollout = await self._publish(call, call.present_weights, body.weight_dir, body)
@@ -96,7 +96,7 @@ class Managed:
 
     async def collective_rpc(self, call: Call) -> web.Response:
         """`/collective_rpc` with the method `reload_weights`: ask for a version, and wait for its outcome."""
-        body = await read(call.request, CollectiveRpc)
+        body = read(call.request, CollectiveRpc)
         if body.method != "reload_weights":
             raise Problem(
                 HTTPStatus.BAD_REQUEST,
@@ -112,7 +112,7 @@ class Managed:
 
     async def load_adapter(self, call: Call) -> web.Response:
         """`/v1/load_lora_adapter`: ask for a version of an adapter that has a WeightVersion, and wait."""
-        body = await read(call.request, LoadAdapter)
+        body = read(call.request, LoadAdapter)
         found = await self._fleets.weights(call.fleet, body.lora_name)
         if found is None:
             # Not 404, which trainers repeat, since they wait for the adapter's files.
@@ -128,7 +128,7 @@ class Managed:
 
     async def unload_adapter(self, call: Call) -> web.Response:
         """`/v1/unload_lora_adapter`: refused, since the WeightVersion would load it again."""
-        name = (await read(call.request, UnloadAdapter)).lora_name
+        name = read(call.request, UnloadAdapter).lora_name
         raise Problem(
             HTTPStatus.CONFLICT,
             "OperatorManaged",

@@ -50,7 +50,7 @@ class Mutations:
 
     async def _change(self, call: Call, model: type[B], act: Act[B]) -> web.Response:
         seen = call.present_weights
-        body = await read(call.request, model)
+        body = read(call.request, model)
         changed = await self._changes.carry_out(call, seen, body, act)
         response = _response(changed.result)
         if changed.replayed:

@@ -7,31 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from aiohttp import web
 
 from fleet_api.bodies import in_time
+from fleet_api.limits import Slot
 from fleet_api.problems import Problem, too_large
-
-
-class Memory:
-    """The memory for bodies that may have to be sent again."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._left_bytes = max_bytes
-
-    def take(self, size_bytes: int) -> bool:
-        """Reserve memory. Returns: whether there was enough."""
-        if size_bytes > self._left_bytes:
-            return False
-        self._left_bytes -= size_bytes
-        return True
-
-    def give_back(self, size_bytes: int) -> None:
-        """Release memory."""
-        self._left_bytes += size_bytes
 
 
 class PassedBody:
     """The body of a request, up to a limit. It keeps the parts while there is memory for them.
 
     Args:
+        memory: Holds the bytes of kept parts.
         may_need: Returns whether a body may have to be sent again. Otherwise it is kept only until its end.
 
     Fields:
@@ -43,7 +27,7 @@ class PassedBody:
         request: web.Request,
         max_bytes: int,
         *,
-        memory: Memory,
+        memory: Slot,
         may_need: Callable[[bytearray], bool],
     ) -> None:
         self._request = request
@@ -85,14 +69,13 @@ class PassedBody:
 
     def forget(self) -> None:
         """Drop the parts, and keep no more."""
-        if self._kept is not None:
-            self._memory.give_back(len(self._kept))
+        self._memory.release()
         self._kept = None
 
     def _keep(self, part: bytes) -> None:
         if self._kept is None:
             return
-        if self._memory.take(len(part)):
+        if self._memory.add(len(part)):
             self._kept += part
         else:
             self.forget()

@@ -28,7 +28,8 @@ from fleet_api.contract import BODY_ERRORS, Contract
 from fleet_api.destinations import Destinations
 from fleet_api.fleets import Fleet
 from fleet_api.keys import PublicKeys
-from fleet_api.passed_body import Memory, PassedBody
+from fleet_api.limits import Slots
+from fleet_api.passed_body import PassedBody
 from fleet_api.passed_headers import UPSTREAM_AUTHORIZATION, reply_headers, request_headers
 from fleet_api.problems import Problem, busy, unauthorized
 from fleet_api.replies import AnyDocument
@@ -45,7 +46,7 @@ from rlfleet.errors import RlfleetError
 
 PAUSES_SECONDS = (0.0, 0.05, 0.1, 0.2)
 """The pauses before each repetition of a request with an unmet demand. Clients repeat it for longer."""
-KEPT_BYTES = 16 * 1024 * 1024
+KEPT_BYTES = 32 * 1024 * 1024
 """Memory for the bodies with a demand that wait for the first byte of their reply. A body for which no
 memory is left is not sent again."""
 _DEMAND_HEADERS = (HEADER_VERSION_EXACT, HEADER_VERSION_MIN, HEADER_RUN)
@@ -68,7 +69,7 @@ class Proxy:
         self._destinations = destinations
         self._keys = keys
         self._max_bytes = max_bytes
-        self._memory = Memory(KEPT_BYTES)
+        self._memory = Slots(KEPT_BYTES)
         self._connections = Connections(destinations)
 
     async def close(self) -> None:
@@ -108,7 +109,7 @@ class Proxy:
         body = PassedBody(
             call.request,
             self._max_bytes,
-            memory=self._memory,
+            memory=self._memory.open(call.fleet.namespace),
             may_need=lambda content: _may_be_sent_again(call, headers, content),
         )
         response: web.StreamResponse | None = None

@@ -18,6 +18,7 @@ class Route:
         path: below the prefix.
         is_proxied: it is for rollout clients, which send many requests. These have limits of their own,
             and no audit line unless they are refused.
+        is_large: its body may be large in an External fleet.
     """
 
     method: str
@@ -26,6 +27,7 @@ class Route:
     access: Access
     contract: Contract
     is_proxied: bool = False
+    is_large: bool = False
 
     @property
     def title(self) -> str:

@@ -86,6 +86,12 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
     proxied_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, le=1 << 30, description="largest body that is passed on"
     )
+    body_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=1 << 16,
+        le=1 << 40,
+        description="bodies that are read whole, in memory at once",
+    )
     event_streams: int = Field(
         64, ge=1, le=100_000, description="streams of events that are open at once"
     )

@@ -98,6 +98,8 @@ class FakeCluster:
             "system:serviceaccount:rl:trainer": reads
             | {("patch", "weightversions", "rl", "policy")},
         }
+        self.tenants: dict[str, FakeObjects] = {}
+        """Objects of other namespaces."""
         self.services: dict[str, Json] = {}
         """By name. By default nothing listens there."""
         self.lead("http://127.0.0.9:8000")
@@ -114,6 +116,23 @@ class FakeCluster:
     def fleet(self) -> Json:
         assert self.objects.fleet is not None
         return self.objects.fleet
+
+    def add_tenant(self, namespace: str, *tokens: str) -> FakeObjects:
+        """Fleet `policy` in another namespace, and an account with all rights on it for each token."""
+        made = self.tenants[namespace] = FakeObjects()
+        made.fleet = copy.deepcopy(FLEET)
+        made.fleet["metadata"] |= {"namespace": namespace, "uid": f"uid-in-{namespace}"}
+        for token in tokens:
+            self.users[token] = account(namespace, token)
+            self.rights[self.users[token]["username"]] = {
+                (verb, kind, namespace, "policy")
+                for verb, kind in (
+                    ("get", "inferencefleets"),
+                    ("get", "weightversions"),
+                    ("patch", "weightversions"),
+                )
+            }
+        return made
 
     def lead(self, endpoint: str, router: str | None = None) -> None:
         """Let the fleet's Services lead to these URLs, which have one port."""
@@ -133,6 +152,8 @@ class FakeCluster:
     def of(self, namespace: str) -> FakeObjects:
         if namespace == "rl":
             return self.objects
+        if namespace in self.tenants:
+            return self.tenants[namespace]
         elsewhere = FakeObjects()
         elsewhere.fleet = elsewhere.weights = None
         return elsewhere

@@ -508,22 +508,6 @@ def test_no_more_requests_run_than_there_are_slots() -> None:
         pass
 
 
-def test_a_caller_gets_half_of_the_slots_and_another_one_the_rest() -> None:
-    numbers: list[int] = []
-    slots = Slots(4, numbers.append)
-
-    with slots.slot("first"), slots.slot("first") as slot:
-        with pytest.raises(Problem) as refused, slots.slot("first"):
-            pass
-        assert (refused.value.status, refused.value.reason) == (503, "CallerOverloaded")
-        with slots.slot("second"), slots.slot("second"):
-            pass
-        slot.release()
-        with slots.slot("first"):
-            pass
-    assert (numbers[-1], max(numbers)) == (0, 4)
-
-
 def test_a_cache_forgets_what_is_old_and_what_there_is_no_room_for() -> None:
     now = [0.0]
     cache: TtlCache[str, str] = TtlCache(2, lambda: now[0])

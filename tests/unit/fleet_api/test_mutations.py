@@ -302,7 +302,7 @@ async def test_a_replica_that_ends_answers_its_waiting_requests(
 
 
 @pytest.mark.parametrize("flags", [["--concurrent-requests=2", "--concurrent-waits=4"]])
-async def test_one_account_that_waits_leaves_slots_to_others(api: Api) -> None:
+async def test_a_namespace_that_waits_leaves_slots_to_others(api: Api) -> None:
     waiting, hangs = 0, asyncio.Event()
 
     async def watch(*_: Any) -> Any:
@@ -313,21 +313,22 @@ async def test_one_account_that_waits_leaves_slots_to_others(api: Api) -> None:
 
     api.cluster.objects._obeys = False
     api.cluster.objects.watch = watch
-    api.cluster.users["second"] = api.cluster.users[TRAINER] | {"username": "second"}
-    api.cluster.rights["second"] = api.cluster.rights["system:serviceaccount:rl:trainer"]
+    other = api.cluster.add_tenant("other", "second")
+    other._obeys, other.watch = False, watch
     requests = [asyncio.ensure_future(publish(api, timeoutSeconds=3600)) for _ in range(2)]
     try:
         await soon(lambda: waiting == 2)
         made = len(patches(api))
         for _ in range(8):
             status, problem = await publish(api, "44", timeoutSeconds=3600)
-            assert (status, problem["reason"]) == (503, "CallerOverloaded")
+            assert (status, problem["reason"]) == (503, "NamespaceOverloaded")
             assert "--concurrent-waits" in problem["detail"]
         assert len(patches(api)) == made, "a request without a place changes nothing"
         assert (await publish(api, wait=False))[0] == 202
         assert (await api.get("/v1/rl/state"))[0] == 200
         body = {"version": "43", "timeoutSeconds": 3600}
-        requests.append(asyncio.ensure_future(api.send("PUT", WEIGHTS, "second", json=body)))
+        sent = api.send("PUT", f"//fleets/other/policy{WEIGHTS}", "second", json=body)
+        requests.append(asyncio.ensure_future(sent))
         await soon(lambda: waiting == 3)
     finally:
         for request in requests:

@@ -14,12 +14,13 @@ from tests.unit.fleet_api.conftest import Api
 from fleet_api import bodies
 
 PLACES = 3
+"""The share of one namespace."""
 
 
 @pytest.fixture
 def flags() -> list[str]:
     flags = "--concurrent-requests", "--concurrent-proxied-requests"
-    return [f"{flag}={PLACES}" for flag in flags] + ["--external-fleets=rl/policy"]
+    return [f"{flag}={2 * PLACES}" for flag in flags] + ["--external-fleets=rl/policy"]
 
 
 @pytest.fixture
