@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -12,13 +13,13 @@ from pydantic import ValidationError
 
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
+from fleet_api.steering import TABLE, Steering
 from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
 from rlfleet.ports import Json, Kind
 from rlfleet.resources import WeightVersion
 
-_TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -47,8 +48,9 @@ class Fleet:
 class Fleets:
     """The fleets of a cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
+        self._steering = Steering(cluster, monotonic)
 
     async def fleet(self, namespace: str, name: str) -> Fleet:
         """One fleet. Errors: Problem 404, 502; those of `Cluster`."""
@@ -75,14 +77,8 @@ class Fleets:
 
         None without one.
         """
-        found = [
-            WeightVersion.model_validate(raw)
-            for raw in await self._cluster.of(fleet.namespace).all(Kind.WEIGHTS)
-            if raw["spec"]["fleetRef"]["name"] == fleet.name
-            and raw["spec"].get("adapter", "") == adapter
-        ]
-        found.sort(key=lambda w: (w.metadata.creation_timestamp, w.metadata.name))
-        return found[0] if found else None
+        found = await self._steering.of((fleet.namespace, fleet.name, adapter))
+        return None if found is None else WeightVersion.model_validate(found)
 
     async def pods(self, fleet: Fleet) -> dict[int, Json]:
         """The pods of the fleet's workers by ordinal, in its order.
@@ -100,7 +96,7 @@ class Fleets:
         """The API server's table of all pods with the fleet's labels, without the pods themselves."""
         path, params = _pods_of(fleet)
         return await self._cluster.call(
-            "GET", path, params | {"includeObject": "None"}, accept=_TABLE
+            "GET", path, params | {"includeObject": "None"}, accept=TABLE
         )
 
 

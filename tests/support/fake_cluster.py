@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.fake_objects import FakeObjects
+from tests.support.fake_objects import TIME, FakeObjects
 from yarl import URL
 
 from fleet_operator.api import names
@@ -146,6 +146,14 @@ class FakeCluster:
             made.append(service(names.router_name(name), address, port, selector))
         self.services |= {one["metadata"]["name"]: one for one in made}
 
+    def _table_of(self, path: str) -> Json:
+        if path == PODS:
+            return table_of(self.columns, [_cells(each) for each in self.pods])
+        objects = self.of(path.split("/")[-2])
+        objects._serve("table weightversions")
+        found = [] if objects.weights is None else [objects.weights]
+        return table_of(WEIGHTS_COLUMNS, [row_of(one) for one in found])
+
     def count(self, path: str) -> int:
         return sum(called == path for _, called, _ in self.calls)
 
@@ -180,8 +188,8 @@ class FakeCluster:
             resource = asked["resource"] + part
             right = (asked["verb"], resource, asked["namespace"], asked["name"])
             return {"status": {"allowed": right in self.rights.get(body["spec"]["user"], set())}}
-        if path == PODS and "as=Table" in accept:
-            return _table(self.columns, [_cells(each) for each in self.pods])
+        if "as=Table" in accept:
+            return self._table_of(path)
         if path == PODS and params is not None:
             self.times_all_pods_were_read += 1
             return {"items": copy.deepcopy(self.pods)}
@@ -192,7 +200,23 @@ class FakeCluster:
         raise NotFound(f"{method} {path}")
 
 
-def _table(columns: list[str], rows: list[dict[str, Any]]) -> Json:
+WEIGHTS_COLUMNS = ["Name", "Ready", "Fleet", "Age", "Adapter", "Created"]
+
+
+def row_of(weights: Json) -> dict[str, Any]:
+    """As the API server prints a WeightVersion: a field that is not there is null."""
+    metadata, spec = weights["metadata"], weights["spec"]
+    return {
+        "Name": metadata["name"],
+        "Ready": "True",
+        "Fleet": spec["fleetRef"]["name"],
+        "Age": "5m",
+        "Adapter": spec.get("adapter"),
+        "Created": metadata.get("creationTimestamp", TIME),
+    }
+
+
+def table_of(columns: list[str], rows: list[dict[str, Any]]) -> Json:
     return {
         "columnDefinitions": [{"name": name} for name in columns],
         "rows": [{"cells": [row[name] for name in columns]} for row in rows],

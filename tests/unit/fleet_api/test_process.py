@@ -35,17 +35,19 @@ def server(cluster: FakeCluster) -> web.Application:
         return web.json_response(cluster.fleet)
 
     async def weights(_: web.Request) -> web.Response:
-        items = [cluster.objects.weights]
-        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
+        return web.json_response(cluster.objects.weights)
 
-    async def pods(request: web.Request) -> web.Response:
-        return web.json_response(await cluster.call("GET", request.path, dict(request.query)))
+    async def called(request: web.Request) -> web.Response:
+        accept = request.headers["Accept"]
+        query = dict(request.query)
+        return web.json_response(await cluster.call("GET", request.path, query, accept=accept))
 
     app = web.Application()
     app.router.add_post("/apis/{kind:.*}", review)
     app.router.add_get(f"{OBJECTS}/inferencefleets/policy", fleet)
-    app.router.add_get(f"{OBJECTS}/weightversions", weights)
-    app.router.add_get("/api/v1/namespaces/rl/pods", pods)
+    app.router.add_get(f"{OBJECTS}/weightversions", called)
+    app.router.add_get(f"{OBJECTS}/weightversions/policy", weights)
+    app.router.add_get("/api/v1/namespaces/rl/pods", called)
     return app
 
 

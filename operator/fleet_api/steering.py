@@ -1,0 +1,93 @@
+"""Finds the WeightVersion that steers a fleet: the oldest one that names it, as the operator does.
+
+A namespace may have thousands of WeightVersions, and a user can make each as large as the API server takes.
+So they are never read whole: the API server's table has some words of each, and the steering one is then
+read by its name. That it is the oldest one holds until it is deleted, so the next requests read only this
+object.
+
+Source: Kubernetes API concepts, "Receiving resources as Tables".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from fleet_api.ports import Cluster
+from fleet_api.problems import Problem
+from fleet_api.ttl_cache import TtlCache
+from fleet_operator.api import names
+from rlfleet.errors import NotFound
+from rlfleet.ports import Json, Kind
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+"""Media type of the API server's tables. Ask for `includeObject: None`, or each row has the metadata, too."""
+KNOWN_SECONDS = 5.0
+"""Two objects of one second are ordered by name, so one that is made later may be the first."""
+MAX_KNOWN = 4096
+_COLUMNS = ("Name", "Fleet", "Adapter", "Created")
+
+Steered = tuple[str, str, str]
+"""Namespace, fleet and adapter; the adapter is empty for base weights."""
+
+
+class _Known(NamedTuple):
+    name: str
+    uid: str
+
+
+class Steering:
+    """The steering WeightVersions of a cluster."""
+
+    def __init__(self, cluster: Cluster, monotonic: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._known: TtlCache[Steered, _Known] = TtlCache(MAX_KNOWN, monotonic)
+
+    async def of(self, steered: Steered) -> Json | None:
+        """The steering object; None without one. Errors: Problem 502; those of `Cluster`."""
+        namespace, fleet, adapter = steered
+        known = self._known.get(steered)
+        if known is not None:
+            found = await self._get(steered, known.name)
+            if found is not None and found["metadata"]["uid"] == known.uid:
+                return found
+        path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.WEIGHTS_PLURAL}"
+        table = await self._cluster.call("GET", path, {"includeObject": "None"}, accept=TABLE)
+        for name in names_of(table, fleet, adapter):
+            found = await self._get(steered, name)
+            if found is not None:
+                self._known.put(steered, _Known(name, found["metadata"]["uid"]), KNOWN_SECONDS)
+                return found
+        return None
+
+    async def _get(self, steered: Steered, name: str) -> Json | None:
+        """The object, if it still names the fleet and the adapter."""
+        namespace, fleet, adapter = steered
+        try:
+            found = await self._cluster.of(namespace).get(Kind.WEIGHTS, name)
+        except NotFound:
+            return None
+        spec = found["spec"]
+        is_same = (spec["fleetRef"]["name"], spec.get("adapter", "")) == (fleet, adapter)
+        return found if is_same else None
+
+
+def names_of(table: Mapping[str, Any], fleet: str, adapter: str) -> Iterable[str]:
+    """The WeightVersions in a table that name this fleet and adapter, the oldest first.
+
+    Errors: Problem 502 if the table lacks a column.
+    """
+    columns = [column["name"] for column in table["columnDefinitions"]]
+    try:
+        places = [columns.index(name) for name in _COLUMNS]
+    except ValueError as error:
+        raise Problem(
+            HTTPStatus.BAD_GATEWAY,
+            "UnreadableFleet",
+            "the CRD of WeightVersions lacks a column that this release reads; install the API and the CRDs "
+            "of one release",
+        ) from error
+    rows = ([row["cells"][place] or "" for place in places] for row in table["rows"] or ())
+    found = [(made, name) for name, of, part, made in rows if (of, part) == (fleet, adapter)]
+    return [name for _, name in sorted(found)]
