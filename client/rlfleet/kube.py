@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from rlfleet.bounded_answers import answer_within
 from rlfleet.errors import RlfleetError
 from rlfleet.kube_answers import Lines, change_of, failure, json_of, object_of
 from rlfleet.kubeconfig import Access
@@ -213,10 +214,11 @@ class BlockingKube(_Kube):
 
 
 class AsyncKube(_Kube):
-    """Sends on the running event loop of asyncio."""
+    """Sends on the running event loop of asyncio. `max_bytes`: largest answer; None for any."""
 
-    def __init__(self, access: Access, field_manager: str) -> None:
+    def __init__(self, access: Access, field_manager: str, max_bytes: int | None = None) -> None:
         super().__init__(access, field_manager)
+        self._max_bytes = max_bytes
         self._http = async_http(access.tls, access.proxy)
 
     def of(self, namespace: str) -> AsyncKube:
@@ -238,7 +240,7 @@ class AsyncKube(_Kube):
         request = self._request(await self._token(), method, path, params, body)
         request["headers"]["Accept"] = accept
         try:
-            answer = await self._http.request(**request)
+            answer = await answer_within(self._http, request, self._max_bytes)
         except httpx.TransportError as error:
             raise self._broken(error) from error
         if not answer.is_success:
@@ -279,7 +281,7 @@ class AsyncKube(_Kube):
     ) -> Json:
         request = self._request(await self._token(), method, path, params, body)
         try:
-            return object_of(await self._http.request(**request), body)
+            return object_of(await answer_within(self._http, request, self._max_bytes), body)
         except httpx.TransportError as error:
             raise self._broken(error) from error
 

@@ -23,6 +23,7 @@ from fleet_api.ports import Cluster
 from fleet_api.problems import busy
 from fleet_api.shared_calls import SharedCalls
 from fleet_api.ttl_cache import TtlCache
+from fleet_api.turns import Turns
 from fleet_operator.api import names
 from fleet_operator.api.conditions import ConditionReason
 from rlfleet.errors import NotFound
@@ -44,8 +45,9 @@ class Checked:
 class Destinations(AbstractResolver):
     """The Services of fleets, and the only names that connections of the proxy can use."""
 
-    def __init__(self, cluster: Cluster, monotonic: Callable[[], float]) -> None:
+    def __init__(self, cluster: Cluster, turns: Turns, monotonic: Callable[[], float]) -> None:
         self._cluster = cluster
+        self._turns = turns
         self._known: TtlCache[tuple[str, str], Checked] = TtlCache(MAX_SERVICES, monotonic)
         """By uid of the fleet, and name of the Service."""
         self._reads: SharedCalls[tuple[str, str], Checked] = SharedCalls()
@@ -95,7 +97,8 @@ class Destinations(AbstractResolver):
     async def _read(self, fleet: Fleet, name: str, selector: Mapping[str, str]) -> Checked:
         path = f"/api/v1/namespaces/{fleet.namespace}/services/{name}"
         try:
-            service = await self._cluster.call("GET", path)
+            async with self._turns.of(fleet.namespace):
+                service = await self._cluster.call("GET", path)
         except NotFound:
             return Checked(
                 reason="NoService",

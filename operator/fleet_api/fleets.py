@@ -14,12 +14,14 @@ from pydantic import ValidationError
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
 from fleet_api.steering import TABLE, Steering
+from fleet_api.turns import Turns
 from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
 from rlfleet.ports import Json, Kind
 from rlfleet.resources import WeightVersion
 
+PODS_OF_A_PAGE = 100
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -48,22 +50,26 @@ class Fleet:
 class Fleets:
     """The fleets of a cluster."""
 
-    def __init__(self, cluster: Cluster, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, cluster: Cluster, turns: Turns, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._cluster = cluster
-        self._steering = Steering(cluster, monotonic)
+        self._turns = turns
+        self._steering = Steering(cluster, turns, monotonic)
 
     async def fleet(self, namespace: str, name: str) -> Fleet:
         """One fleet. Errors: Problem 404, 502; those of `Cluster`."""
-        found = await self._cluster.of(namespace).get(Kind.FLEETS, name)
         try:
-            return Fleet(
-                namespace=namespace,
-                name=name,
-                uid=found["metadata"]["uid"],
-                generation=found["metadata"]["generation"],
-                spec=FleetSpec.model_validate(found["spec"]),
-                status=FleetStatus.read(found.get("status") or {}),
-            )
+            async with self._turns.of(namespace):
+                found = await self._cluster.of(namespace).get(Kind.FLEETS, name)
+                return Fleet(
+                    namespace=namespace,
+                    name=name,
+                    uid=found["metadata"]["uid"],
+                    generation=found["metadata"]["generation"],
+                    spec=FleetSpec.model_validate(found["spec"]),
+                    status=FleetStatus.read(found.get("status") or {}),
+                )
         except (ValidationError, RecursionError) as error:
             raise Problem(
                 HTTPStatus.BAD_GATEWAY,
@@ -84,20 +90,46 @@ class Fleets:
         """The pods of the fleet's workers by ordinal, in its order.
 
         A pod that only carries the fleet's labels is not one of them. Nor is one that has lost a label: the
-        operator does not count it either, and reports it.
+        operator does not count it either, and reports it. Only the fields that are read here are kept.
         """
-        listed = await self._cluster.call("GET", *_pods_of(fleet))
-        owned = [pod for pod in listed["items"] if owner_uid(pod["metadata"]) == fleet.uid]
-        workers = [(names.worker_of(pod["metadata"]), pod) for pod in owned]
-        found = {worker[1]: pod for worker, pod in workers if worker and worker[0] == fleet.name}
-        return dict(sorted(found.items()))
+        path, params = _pods_of(fleet)
+        params |= {"limit": str(PODS_OF_A_PAGE)}
+        found: dict[int, Json] = {}
+        while True:
+            async with self._turns.of(fleet.namespace):
+                page = await self._cluster.call("GET", path, params)
+                for pod in page["items"]:
+                    worker = names.worker_of(pod["metadata"])
+                    owned = owner_uid(pod["metadata"]) == fleet.uid
+                    if owned and worker is not None and worker[0] == fleet.name:
+                        found[worker[1]] = _slim(pod)
+                following = page.get("metadata", {}).get("continue")
+            if not following:
+                return dict(sorted(found.items()))
+            params["continue"] = following
 
     async def pod_table(self, fleet: Fleet) -> Json:
         """The API server's table of all pods with the fleet's labels, without the pods themselves."""
         path, params = _pods_of(fleet)
-        return await self._cluster.call(
-            "GET", path, params | {"includeObject": "None"}, accept=TABLE
-        )
+        params |= {"includeObject": "None"}
+        async with self._turns.of(fleet.namespace):
+            return await self._cluster.call("GET", path, params, accept=TABLE)
+
+
+def _slim(pod: Json) -> Json:
+    """The part of a pod that decides whether and where its worker is called."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    containers = status.get("containerStatuses") or ()
+    conditions = status.get("conditions") or ()
+    return {
+        "metadata": {k: metadata[k] for k in ("name", "uid", "deletionTimestamp") if k in metadata},
+        "status": {
+            "phase": status.get("phase"),
+            "podIP": status.get("podIP"),
+            "conditions": [c for c in conditions if c["type"] == "Ready"],
+            "containerStatuses": [c for c in containers if c["name"] == names.WORKER_CONTAINER],
+        },
+    }
 
 
 def _pods_of(fleet: Fleet) -> tuple[str, dict[str, str]]:

@@ -33,6 +33,7 @@ from fleet_api.proxy import Proxy
 from fleet_api.reads import Reads
 from fleet_api.routes import state_routes
 from fleet_api.settings import Settings
+from fleet_api.turns import Turns
 from fleet_api.worker_metrics import WorkerMetrics
 from fleet_worker.logs import handler
 from rlfleet.errors import NotConfigured
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 FIELD_MANAGER = "rlfleet-api"
 EXIT_CANNOT_START = 2
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+"""Largest answer of the API server: a table of some thousand rows, or `PODS_OF_A_PAGE` of usual pods."""
 
 
 def build(
@@ -55,7 +58,8 @@ def build(
         what="streams of events are open",
         flag="--event-streams",
     )
-    fleets = Fleets(cluster)
+    turns = Turns()
+    fleets = Fleets(cluster, turns)
     authenticator = Authenticator(
         cluster,
         StaticKeys(settings.keys_folder),
@@ -75,7 +79,7 @@ def build(
         monotonic=time.monotonic,
     )
     proxy = Proxy(
-        Destinations(cluster, time.monotonic),
+        Destinations(cluster, turns, time.monotonic),
         keys=PublicKeys(settings.public_keys_folder),
         max_bytes=settings.proxied_body_bytes,
     )
@@ -163,7 +167,7 @@ async def run(settings: Settings) -> int:
     lifecycle = Lifecycle()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, lifecycle.stopping.set)
-    kube = AsyncKube(access, FIELD_MANAGER)
+    kube = AsyncKube(access, FIELD_MANAGER, MAX_ANSWER_BYTES)
     metrics = Metrics(names_fleets=settings.fleet_metrics)
     app = build(settings, kube, lifecycle, metrics)
     probes = add_health(web.Application(), lifecycle.not_ready)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
 from fleet_api.ttl_cache import TtlCache
+from fleet_api.turns import Turns
 from fleet_operator.api import names
 from rlfleet.errors import NotFound
 from rlfleet.ports import Json, Kind
@@ -40,8 +41,9 @@ class _Known(NamedTuple):
 class Steering:
     """The steering WeightVersions of a cluster."""
 
-    def __init__(self, cluster: Cluster, monotonic: Callable[[], float]) -> None:
+    def __init__(self, cluster: Cluster, turns: Turns, monotonic: Callable[[], float]) -> None:
         self._cluster = cluster
+        self._turns = turns
         self._known: TtlCache[Steered, _Known] = TtlCache(MAX_KNOWN, monotonic)
 
     async def of(self, steered: Steered) -> Json | None:
@@ -53,8 +55,10 @@ class Steering:
             if found is not None and found["metadata"]["uid"] == known.uid:
                 return found
         path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.WEIGHTS_PLURAL}"
-        table = await self._cluster.call("GET", path, {"includeObject": "None"}, accept=TABLE)
-        for name in names_of(table, fleet, adapter):
+        async with self._turns.of(namespace):
+            table = await self._cluster.call("GET", path, {"includeObject": "None"}, accept=TABLE)
+            candidates = names_of(table, fleet, adapter)
+        for name in candidates:
             found = await self._get(steered, name)
             if found is not None:
                 self._known.put(steered, _Known(name, found["metadata"]["uid"]), KNOWN_SECONDS)
@@ -65,7 +69,8 @@ class Steering:
         """The object, if it still names the fleet and the adapter."""
         namespace, fleet, adapter = steered
         try:
-            found = await self._cluster.of(namespace).get(Kind.WEIGHTS, name)
+            async with self._turns.of(namespace):
+                found = await self._cluster.of(namespace).get(Kind.WEIGHTS, name)
         except NotFound:
             return None
         spec = found["spec"]

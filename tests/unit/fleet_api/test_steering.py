@@ -12,6 +12,7 @@ from tests.unit.fleet_api.conftest import Api
 
 from fleet_api.problems import Problem
 from fleet_api.steering import KNOWN_SECONDS, Steering
+from fleet_api.turns import Turns
 from rlfleet.errors import NotFound
 
 BASE = ("rl", "policy", "")
@@ -57,7 +58,7 @@ class FakeNamespace:
         return table_of(self.columns, [row_of(one) for one in self.objects.values()])
 
     def steering(self) -> Steering:
-        return Steering(self, lambda: self.now)  # type: ignore[arg-type]
+        return Steering(self, Turns(), lambda: self.now)  # type: ignore[arg-type]
 
 
 async def name_of(steering: Steering, steered: tuple[str, str, str] = BASE) -> str | None:

@@ -1,0 +1,82 @@
+"""A client with a limit reads no more of an answer than that."""
+
+from __future__ import annotations
+
+import gzip
+import ssl
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from rlfleet import Forbidden, RlfleetError
+from rlfleet.kube import AsyncKube
+from rlfleet.kubeconfig import Access
+from rlfleet.ports import Kind
+
+LIMIT = 10_000
+PART = b'"' + b"x" * 998 + b'"'
+
+
+class Parts(httpx.AsyncByteStream):
+    """A body in parts, which counts those that were read."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self.parts = parts
+        self.read = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self.parts:
+            self.read += 1
+            yield part
+
+
+async def get(body: Parts, status: int = 200, encoding: str = "identity") -> object:
+    access = Access(
+        server="https://server:6443",
+        namespace="rl",
+        token=lambda: "t",
+        tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+    )
+    kube = AsyncKube(access, "tests", LIMIT)
+    await kube._http.aclose()
+    headers = {"Content-Encoding": encoding, "Content-Type": "application/json"}
+    kube._http = httpx.AsyncClient(
+        transport=httpx.MockTransport(
+            lambda _: httpx.Response(status, headers=headers, stream=body)
+        )
+    )
+    try:
+        return await kube.get(Kind.FLEETS, "policy")
+    finally:
+        await kube.close()
+
+
+async def test_an_answer_within_the_limit_is_whole() -> None:
+    assert await get(Parts(b'{"spec":', b"{}}")) == {"spec": {}}
+    packed = gzip.compress(b'{"spec": {"a": 1}}')
+    assert await get(Parts(packed), encoding="gzip") == {"spec": {"a": 1}}
+
+
+async def test_a_longer_answer_is_an_error_and_is_not_read_to_its_end() -> None:
+    body = Parts(*[PART] * 1000)
+    with pytest.raises(RlfleetError, match=f"{LIMIT} bytes"):
+        await get(body)
+
+    assert body.read == LIMIT // len(PART) + 1
+
+
+async def test_an_answer_is_measured_after_its_decompression() -> None:
+    packed = gzip.compress(bytes(10_000_000))
+    assert len(packed) > LIMIT / 2
+    parts = [packed[n : n + 100] for n in range(0, len(packed), 100)]
+    body = Parts(*parts)
+    with pytest.raises(RlfleetError, match=f"{LIMIT} bytes"):
+        await get(body, encoding="gzip")
+
+    assert body.read < len(parts) / 10
+
+
+async def test_a_refusal_keeps_its_meaning() -> None:
+    with pytest.raises(Forbidden):
+        await get(Parts(b'{"kind": "Status", "code": 403, "message": "no"}'), status=403)
