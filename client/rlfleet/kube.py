@@ -263,7 +263,7 @@ class AsyncKube(_Kube):
         self, kind: Kind, name: str, resource_version: str, seconds: float
     ) -> AsyncGenerator[Change]:
         """GET, as a stream."""
-        lines, token = Lines(), await self._token()
+        lines, token = Lines(self._max_bytes), await self._token()
         request = self._watching(token, kind, name, resource_version, seconds)
         try:
             async with self._http.stream(**request) as answer:

@@ -41,14 +41,23 @@ _KNOWN_ELSEWHERE = _KNOWN | {403: (Forbidden, _GRANT)}
 
 
 class Lines:
-    """Splits a stream into lines. Only a newline ends a line: messages may hold other separators."""
+    """Splits a stream into lines. Only a newline ends a line: messages may hold other separators.
 
-    def __init__(self) -> None:
+    `max_bytes`: largest line; None for any.
+    """
+
+    def __init__(self, max_bytes: int | None = None) -> None:
+        self._max_bytes = max_bytes
         self._rest = b""
 
     def of(self, chunk: bytes) -> Iterator[bytes]:
-        """The lines that the chunk completes, without empty ones."""
+        """The lines that the chunk completes, without empty ones. Errors: RlfleetError for one that is too long."""
         *whole, self._rest = (self._rest + chunk).split(b"\n")
+        if self._max_bytes is not None and len(self._rest) > self._max_bytes:
+            raise RlfleetError(
+                f"a change that the API server reports has more than {self._max_bytes} bytes; make the "
+                "object smaller, above all its annotations"
+            )
         yield from filter(None, whole)
 
 

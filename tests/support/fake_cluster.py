@@ -118,10 +118,9 @@ class FakeCluster:
         return self.objects.fleet
 
     def add_tenant(self, namespace: str, *tokens: str) -> FakeObjects:
-        """Fleet `policy` in another namespace, and an account with all rights on it for each token."""
+        """A copy of the fleet in another namespace, and an account with all rights on it for each token."""
         made = self.tenants[namespace] = FakeObjects()
-        made.fleet = copy.deepcopy(FLEET)
-        made.fleet["metadata"] |= {"namespace": namespace, "uid": f"uid-in-{namespace}"}
+        made.fleet = copy.deepcopy(self.fleet)
         for token in tokens:
             self.users[token] = account(namespace, token)
             self.rights[self.users[token]["username"]] = {
@@ -193,8 +192,9 @@ class FakeCluster:
         if path == PODS and params is not None:
             self.times_all_pods_were_read += 1
             return {"items": copy.deepcopy(self.pods)}
-        if path.startswith(SERVICES) and path.removeprefix(SERVICES) in self.services:
-            return copy.deepcopy(self.services[path.removeprefix(SERVICES)])
+        parent, _, name = path.rpartition("/")
+        if parent.endswith("/services") and name in self.services:
+            return copy.deepcopy(self.services[name])
         if path in self.secrets:
             return copy.deepcopy(self.secrets[path])
         raise NotFound(f"{method} {path}")

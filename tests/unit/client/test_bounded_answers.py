@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -31,7 +32,10 @@ class Parts(httpx.AsyncByteStream):
             yield part
 
 
-async def get(body: Parts, status: int = 200, encoding: str = "identity") -> object:
+@asynccontextmanager
+async def client(
+    body: Parts, status: int = 200, encoding: str = "identity"
+) -> AsyncIterator[AsyncKube]:
     access = Access(
         server="https://server:6443",
         namespace="rl",
@@ -47,9 +51,14 @@ async def get(body: Parts, status: int = 200, encoding: str = "identity") -> obj
         )
     )
     try:
-        return await kube.get(Kind.FLEETS, "policy")
+        yield kube
     finally:
         await kube.close()
+
+
+async def get(body: Parts, status: int = 200, encoding: str = "identity") -> object:
+    async with client(body, status, encoding) as kube:
+        return await kube.get(Kind.FLEETS, "policy")
 
 
 async def test_an_answer_within_the_limit_is_whole() -> None:
@@ -80,3 +89,19 @@ async def test_an_answer_is_measured_after_its_decompression() -> None:
 async def test_a_refusal_keeps_its_meaning() -> None:
     with pytest.raises(Forbidden):
         await get(Parts(b'{"kind": "Status", "code": 403, "message": "no"}'), status=403)
+
+
+async def test_a_change_that_is_too_long_ends_its_watch_and_one_within_the_limit_does_not() -> None:
+    event = b'{"type": "MODIFIED", "object": {"spec": {}}}\n'
+    body = Parts(event, *[PART] * 1000)
+    seen = []
+    async with client(body) as kube:
+
+        async def watch() -> None:
+            async for change in kube.watch(Kind.WEIGHTS, "policy", "1", 60):
+                seen.append(change.type)  # noqa: PERF401 - it ends with an error
+
+        with pytest.raises(RlfleetError, match=f"{LIMIT} bytes"):
+            await watch()
+
+    assert (seen, body.read) == (["MODIFIED"], 1 + LIMIT // len(PART) + 1)

@@ -301,7 +301,10 @@ async def test_a_replica_that_ends_answers_its_waiting_requests(
     assert (status, problem["reason"]) == (503, "Stopping")
 
 
-@pytest.mark.parametrize("flags", [["--concurrent-requests=2", "--concurrent-waits=4"]])
+@pytest.mark.parametrize(
+    "flags",
+    [["--concurrent-requests=2", "--concurrent-proxied-requests=1", "--concurrent-waits=4"]],
+)
 async def test_a_namespace_that_waits_leaves_slots_to_others(api: Api) -> None:
     waiting, hangs = 0, asyncio.Event()
 
@@ -313,9 +316,15 @@ async def test_a_namespace_that_waits_leaves_slots_to_others(api: Api) -> None:
 
     api.cluster.objects._obeys = False
     api.cluster.objects.watch = watch
-    other = api.cluster.add_tenant("other", "second")
+    other = api.cluster.add_tenant("other", "third")
+    api.cluster.users["second"] = api.cluster.users[TRAINER] | {"username": "second"}
+    api.cluster.rights["second"] = api.cluster.rights["system:serviceaccount:rl:trainer"]
     other._obeys, other.watch = False, watch
-    requests = [asyncio.ensure_future(publish(api, timeoutSeconds=3600)) for _ in range(2)]
+    body = {"version": "43", "timeoutSeconds": 3600}
+    requests = [
+        asyncio.ensure_future(api.send("PUT", WEIGHTS, token, json=body))
+        for token in (TRAINER, "second")
+    ]
     try:
         await soon(lambda: waiting == 2)
         made = len(patches(api))
@@ -326,10 +335,12 @@ async def test_a_namespace_that_waits_leaves_slots_to_others(api: Api) -> None:
         assert len(patches(api)) == made, "a request without a place changes nothing"
         assert (await publish(api, wait=False))[0] == 202
         assert (await api.get("/v1/rl/state"))[0] == 200
-        body = {"version": "43", "timeoutSeconds": 3600}
-        sent = api.send("PUT", f"//fleets/other/policy{WEIGHTS}", "second", json=body)
+        sent = api.send("PUT", f"//fleets/other/policy{WEIGHTS}", "third", json=body)
         requests.append(asyncio.ensure_future(sent))
         await soon(lambda: waiting == 3)
+        assert (await api.get("/v1/rl/state"))[0] == 200, (
+            "requests that wait do not count as arriving"
+        )
     finally:
         for request in requests:
             request.cancel()

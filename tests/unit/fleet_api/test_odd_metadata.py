@@ -12,9 +12,9 @@ from tests.support.odd_metadata import POD_ANNOTATIONS, TEXTS, marked
 from tests.unit.fleet_api.conftest import Api
 
 from fleet_api.fleets import Fleets
-from fleet_api.turns import Turns
 from fleet_api.idempotency import ANNOTATION
 from fleet_api.targets import Targets
+from fleet_api.turns import Turns
 from fleet_api.workers import metrics_addresses, workers_of
 from fleet_operator.api import names
 from rlfleet.resources import RETRY, TRACEPARENT

@@ -166,6 +166,28 @@ async def test_a_request_without_a_demand_takes_no_room_while_its_reply_is_made(
         assert (await slow)[0] == 200
 
 
+async def test_the_kept_bodies_of_one_namespace_leave_room_for_those_of_another(
+    api: Api, router: Workers
+) -> None:
+    api.cluster.add_tenant("mallory", "eve")
+    router.holds = asyncio.Event()
+    large = json.dumps({"weight_version_min": 43, "prompt": "x" * 10_000_000}).encode()
+    theirs = [
+        asyncio.ensure_future(
+            api.send(
+                "POST", "//fleets/mallory/policy/v1/completions", "eve", data=io.BytesIO(large)
+            )
+        )
+        for _ in range(3)
+    ]
+    try:
+        await soon(lambda: len(router.requests) == 3)
+        assert (await api.send("POST", CHAT, data=io.BytesIO(large)))[0] == 200
+    finally:
+        router.holds.set()
+        await asyncio.gather(*theirs)
+
+
 # --- the key of the public port -------------------------------------------------------------------
 
 
