@@ -3,14 +3,17 @@
     FleetError
     ├── Retryable     temporary: try again, after `after_seconds` if given (429, 5xx, timeouts)
     │   ├── Unknown   the request was sent and no answer came: observe before repeating
-    │   └── Silent    a watch delivered nothing for longer than one does that works
+    │   ├── Silent    a watch delivered nothing for longer than one does that works
+    │   └── Broken    a watch began, and did not end as one does that works
     ├── Conflict      the object has changed: observe again, without a log line (409, failed preconditions)
     ├── NotFound      the object does not exist (404)
     └── Terminal      the same request fails again until the spec or the cluster changes (400, 403, 422)
         ├── NameTaken      an object of this name belongs to something else
         ├── KindMissing    the API server does not know the kind of the object
         ├── TokenUnusable  the Secret holds no usable admin token
-        └── WriteUndone    the write was accepted, and the object is not as it was written
+        ├── WriteUndone    the write was accepted, and the object is not as it was written
+        ├── TooLarge       the answer has more bytes than are read
+        └── ObjectUnread   an object has more bytes than are read
 
 The modules in `clients` map library errors to these.
 """
@@ -36,6 +39,10 @@ class Unknown(Retryable):
 
 class Silent(Retryable):
     """A watch delivered nothing, not even its end, for longer than one does that works."""
+
+
+class Broken(Retryable):
+    """A watch began, and did not end as one does that works."""
 
 
 class Conflict(FleetError):
@@ -76,3 +83,11 @@ class WriteUndone(Terminal):
     """The API server accepted a write, and an admission webhook or another controller changes the object
     back.
     """
+
+
+class TooLarge(Terminal):
+    """The answer to a request has more bytes than are read. A list may ask for fewer objects at a time."""
+
+
+class ObjectUnread(Terminal):
+    """An object has more bytes than are read, so only its names are known."""

@@ -35,9 +35,9 @@ from fleet_operator.errors import Conflict, NotFound, Terminal
 from fleet_operator.ports import Json
 from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.kube_pods import KubePods
-from fleet_operator.runtime.list_watch import Read
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.problems import PODS, Problems, status_part
+from fleet_operator.runtime.reads import Read
 from fleet_operator.runtime.templates import TEMPLATE
 
 KEY = ("rl", "policy")

@@ -188,8 +188,11 @@ class ConditionReason(StrEnum):
     """The API server accepts a write of the operator, and an admission webhook or another controller
     changes the object back."""
     READ_REFUSED = "ReadRefused"
-    """The API server refuses to list or watch objects that the operator follows, so its view may be
-    outdated."""
+    """The operator cannot list or watch objects that it follows, so its view may be outdated: the API server
+    refuses it, or an answer cannot be read."""
+    OBJECT_UNREAD = "ObjectUnread"
+    """An object of the fleet, such as a pod, has more bytes than the operator reads. Only its names, labels
+    and status are known."""
     INTERNAL_ERROR = "InternalError"
     """A part of the operator failed. This is a defect of rlfleet; the traceback is in the operator's
     log."""

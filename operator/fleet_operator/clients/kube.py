@@ -21,7 +21,17 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
 from fleet_operator.api.names import FIELD_MANAGER
-from fleet_operator.errors import Conflict, NotFound, Retryable, Silent, Terminal, Unknown
+from fleet_operator.clients.bounded_json import BoundedReader
+from fleet_operator.errors import (
+    Broken,
+    Conflict,
+    NotFound,
+    Retryable,
+    Silent,
+    Terminal,
+    TooLarge,
+    Unknown,
+)
 from fleet_operator.ports import WATCH_SILENCE_SECONDS, Json
 
 REQUEST_TIMEOUT_SECONDS = 15.0
@@ -77,6 +87,7 @@ class KubeClient:
         self._configuration = configuration
         self._rest = _Rest(configuration)
         self._places = asyncio.Semaphore(REQUESTS_AT_ONCE)
+        self._reader = BoundedReader()
 
     @classmethod
     async def connect(cls) -> KubeClient:
@@ -133,13 +144,13 @@ class KubeClient:
         """Stream watch events until the server ends the stream.
 
         Errors: `Conflict` if the resourceVersion is too old (410): list again. `Silent` if nothing comes.
+        `Broken` if it ends within an event, or if something else than events comes.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_read=WATCH_SILENCE_SECONDS)
         response = await self._send("GET", path, {**params, "watch": "1"}, None, None, timeout)
         try:
-            await _raise_for_status(response, "GET", path)
-            while line := await response.content.readline():
-                kind, found = _event_of(line)
+            await self._raise_for_status(response, "GET", path)
+            async for kind, found in self._reader.lines(response.content):
                 if kind == "ERROR":
                     _raise(int(found.get("code") or 500), found, "GET", path)
                 yield {"type": kind, "object": found}
@@ -147,7 +158,7 @@ class KubeClient:
             seconds = WATCH_SILENCE_SECONDS
             raise Silent(f"the watch of {path} delivered nothing for {seconds:g} s") from error
         except (aiohttp.ClientError, ValueError) as error:
-            raise Retryable(f"the watch of {path} broke: {_message_of(error)}") from error
+            raise Broken(f"the watch of {path} broke: {_message_of(error)}") from error
         finally:
             response.close()
 
@@ -163,8 +174,8 @@ class KubeClient:
         async with self._places:
             response = await self._send(method, path, params, body, content_type, timeout)
             try:
-                await _raise_for_status(response, method, path)
-                return _object_of(await response.read())
+                await self._raise_for_status(response, method, path)
+                return await self._reader.object(response.content)
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 raise _lost(method, path, error) from error
             finally:
@@ -193,22 +204,23 @@ class KubeClient:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _lost(method, path, error) from error
 
+    async def _raise_for_status(
+        self, response: aiohttp.ClientResponse, method: str, path: str
+    ) -> None:
+        if response.status < 400:
+            return
+        try:
+            status = await self._reader.object(response.content)
+        except (ValueError, TooLarge):
+            status = {}  # A proxy may answer with a page or with nothing.
+        after = response.headers.get("Retry-After", "")
+        _raise(response.status, status, method, path, float(after) if after.isdigit() else None)
+
 
 def _lost(method: str, path: str, error: Exception) -> Retryable:
     message = f"{method} {path}: {_message_of(error)}"
     unsent = isinstance(error, aiohttp.ClientConnectorError)
     return Retryable(message) if unsent or method == "GET" else Unknown(message)
-
-
-async def _raise_for_status(response: aiohttp.ClientResponse, method: str, path: str) -> None:
-    if response.status < 400:
-        return
-    try:
-        status = _object_of(await response.read())
-    except ValueError:
-        status = {}  # A proxy may answer with a page or with nothing.
-    after = response.headers.get("Retry-After", "")
-    _raise(response.status, status, method, path, float(after) if after.isdigit() else None)
 
 
 def _raise(
@@ -222,23 +234,6 @@ def _raise(
     if code == 429 or code >= 500:
         raise Retryable(message, after_seconds=after_seconds)
     raise Terminal(message)
-
-
-def _object_of(text: bytes) -> Json:
-    """The object in a body. Errors: ValueError for anything else."""
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("the answer is not an object")  # noqa: TRY004 - a broken body, as the others
-    return found
-
-
-def _event_of(line: bytes) -> tuple[str, Json]:
-    """Type and object of a watch event. Errors: ValueError for an invalid or incomplete line."""
-    event = _object_of(line)
-    kind, found = event.get("type"), event.get("object")
-    if not (isinstance(kind, str) and isinstance(found, dict)):
-        raise ValueError("a line is not a watch event")  # noqa: TRY004 - as above
-    return kind, found
 
 
 def _message_of(error: Exception) -> str:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 
 from fleet_operator.api import names
 from fleet_operator.ports import Json, Kube
-from fleet_operator.runtime.list_watch import ListWatch, OnRead
+from fleet_operator.runtime.list_watch import ListWatch, OnObject
 from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.reads import OnRead
 from fleet_operator.runtime.router_objects import RouterObjects
 
 FOLLOWED = (
@@ -31,6 +32,7 @@ class ChildWatch:
         differs: Returns whether the object at a path (None: no object) differs from what was written there.
         on_change: Called with the fleet if so.
         on_read: Called with the outcome of each list and watch.
+        on_object: Called with each object.
         routers: Takes in the objects of routers.
     """
 
@@ -41,6 +43,7 @@ class ChildWatch:
         differs: Callable[[str, Json | None], bool],
         on_change: Callable[[FleetKey], None],
         on_read: OnRead,
+        on_object: OnObject,
         routers: RouterObjects,
     ) -> None:
         self._streams = [
@@ -51,6 +54,7 @@ class ChildWatch:
                 namespace,
                 _Children(root, plural, differs, on_change, routers),
                 on_read,
+                on_object,
             )
             for namespace in namespaces
             for root, plural in FOLLOWED

@@ -20,7 +20,7 @@ from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Ter
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime import kopf_watch
 from fleet_operator.runtime.backoff import Backoff
-from fleet_operator.runtime.list_watch import OnRead, collection, pages, try_read
+from fleet_operator.runtime.reads import OnRead, collection, pages, try_read
 from fleet_operator.runtime.store import Store
 
 logger = logging.getLogger(__name__)

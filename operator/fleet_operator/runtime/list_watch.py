@@ -6,7 +6,11 @@ A list comes in pages. A watch uses bookmarks, so that a broken stream resumes a
 The server ends each stream after less than half a minute. A quiet one may have had no bookmark until then: the
 server sends none without a change of the kind. So a stream that delivers nothing for longer, not even its
 end, is broken, for example because a proxy on the way has lost it, and is replaced. If the next one is silent,
-too, the objects are listed each time, and the read counts as failing.
+too, the objects are listed each time, and the read counts as failing. So it is after streams that broke
+several times at one resourceVersion: what comes next there cannot be read.
+
+An object that is too large is taken with its names alone, and one that its taker cannot take is left out.
+Both are reported (`unread_objects`), and the reader continues behind them.
 
 Streams that broke together return one by one. Each waits for a random time that doubles with every
 failure, and at least as long as the server asks for. Streams that began together end at different times.
@@ -17,92 +21,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from fleet_operator.api import names
-from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Silent, Terminal
-from fleet_operator.ports import Json, Kube
+from fleet_operator.errors import (
+    Broken,
+    Conflict,
+    FleetError,
+    NotFound,
+    ObjectUnread,
+    Retryable,
+    Silent,
+    Terminal,
+    TooLarge,
+)
+from fleet_operator.ports import UNREAD_BYTES, Json, Kube
 from fleet_operator.runtime.backoff import Backoff
+from fleet_operator.runtime.reads import OnRead, Read, collection, pages
 
 logger = logging.getLogger(__name__)
 
-CHUNK = 500
 SERVER_TIMEOUT_SECONDS = (15, 25)
 """The server ends a stream after a time between these, less than the silence after which it counts as
 broken."""
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.4, 10.0
-TRY_SECONDS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """A verb on a resource, by its plural, in one namespace, or in all (None)."""
-
-    verb: Literal["list", "watch"]
-    resource: str
-    namespace: str | None
-
-    def __str__(self) -> str:
-        where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
-        return f"{self.verb} {self.resource} {where}"
-
-
-OnRead = Callable[[Read, FleetError | None], None]
-"""Called with the outcome of a read: an error, or None for success."""
-
-
-async def try_read(
-    kube: Kube, root: str, plural: str, namespace: str | None, on_read: OnRead
-) -> list[FleetError]:
-    """Check whether a resource can be listed and watched. `root`: as of `ListWatch`.
-
-    Returns: the errors; empty if both are allowed.
-    """
-    path = collection(root, plural, namespace)
-    list_, watch = Read("list", plural, namespace), Read("watch", plural, namespace)
-    try:
-        page = await kube.get(path, {"limit": "1"})
-    except FleetError as error:
-        on_read(list_, error)
-        return [error]
-    on_read(list_, None)
-    params = {"resourceVersion": page["metadata"]["resourceVersion"], "timeoutSeconds": "1"}
-    try:
-        async with asyncio.timeout(TRY_SECONDS):
-            async for _ in kube.watch(path, params):
-                pass  # A refused watch raises before its first event.
-    except (Conflict, TimeoutError):
-        pass  # The watch was not refused.
-    except FleetError as error:
-        on_read(watch, error)
-        return [error]
-    on_read(watch, None)
-    return []
-
-
-def collection(root: str, plural: str, namespace: str | None) -> str:
-    """The path of a resource in one namespace, or in all (None)."""
-    scope = f"/namespaces/{namespace}" if namespace else ""
-    return f"{root}{scope}/{plural}"
-
-
-async def pages(
-    kube: Kube, path: str, params: Mapping[str, str] | None = None
-) -> AsyncIterator[Json]:
-    """Yield the pages of a list. All 10,000 pods at once would be 276 MiB of raw objects.
-
-    Errors: those of the API; Conflict if the next page came too late, so that the list must begin again.
-    """
-    asked = {**(params or {}), "limit": str(CHUNK)}
-    while True:
-        page = await kube.get(path, asked)
-        yield page
-        follow = page["metadata"].get("continue")
-        if not follow:
-            return
-        asked["continue"] = follow
+BREAKS_AT_MOST = 3
+"""Streams that broke at one resourceVersion before the objects are listed again."""
 
 
 class Sink(Protocol):
@@ -118,6 +62,19 @@ class Sink(Protocol):
         """Uids of what is known of one namespace, or of all."""
 
 
+class OnObject(Protocol):
+    """Called with each object that was taken in or is gone."""
+
+    def note(self, plural: str, body: Json, error: Exception | None) -> None:
+        """Note whether an object could be read and taken in (None)."""
+
+    def forget(self, uid: str) -> None:
+        """Note that an object is gone."""
+
+    def uids_of(self, plural: str, namespace: str | None) -> set[str]:
+        """Uids of the noted objects of one kind that could not be read."""
+
+
 class ListWatch:
     """List and watch of the objects that carry rlfleet's label.
 
@@ -128,6 +85,7 @@ class ListWatch:
         namespace: None for all.
         sink: Takes the objects.
         on_read: Called with the outcome of each list and watch.
+        on_object: Called with each object.
     """
 
     def __init__(
@@ -138,17 +96,20 @@ class ListWatch:
         namespace: str | None,
         sink: Sink,
         on_read: OnRead,
+        on_object: OnObject,
     ) -> None:
         self._path = collection(root, plural, namespace)
         self._list_read = Read("list", plural, namespace)
         self._watch_read = Read("watch", plural, namespace)
         self._on_read = on_read
+        self._on_object = on_object
         self._plural = plural
         self._namespace = namespace
         self._kube = kube
         self._sink = sink
         self._version = ""
         self._silent = False
+        self._breaks = 0
         self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self.synced = asyncio.Event()
         self.tried = asyncio.Event()
@@ -174,10 +135,17 @@ class ListWatch:
                 self._version = ""  # Too old to resume from: list again.
                 message = str(error)
                 self._report(read, error)
+            except (Broken, TooLarge) as error:
+                message = str(error)
+                self._note_break(read, error)
             except FleetError as error:
                 message = str(error)
                 asked_seconds = error.after_seconds if isinstance(error, Retryable) else None
                 self._report(read, error)
+            except Exception as error:  # other streams do not depend on this one
+                self._version, message = "", type(error).__name__
+                logger.exception("%s failed and is begun again", read)
+                self._on_read(read, error)
             delay = self._backoff.next_seconds(asked_seconds=asked_seconds)
             logger.warning("watch of %s: %s; next attempt in %.1f s", self._plural, message, delay)
             await asyncio.sleep(delay)
@@ -187,6 +155,18 @@ class ListWatch:
         self._on_read(self._watch_read, None)
         self._backoff.reset()
         self._silent = False
+        self._breaks = 0
+
+    def _note_break(self, read: Read, error: FleetError) -> None:
+        """Note that a stream broke. The next one would begin before the same event. So after several, the
+        objects are listed each time, until a stream works.
+        """
+        self._breaks += 1
+        if isinstance(error, TooLarge) or self._breaks >= BREAKS_AT_MOST:
+            self._version = ""
+            self._on_read(read, error)
+        else:
+            self._report(read, error)
 
     def _note_silence(self, error: Silent) -> None:
         """Note that a stream was silent to its end. The first time, what it missed comes in the next one."""
@@ -210,10 +190,11 @@ class ListWatch:
         async for page in pages(self._kube, self._path, {"labelSelector": selector}):
             for body in page["items"]:
                 seen.add(body["metadata"]["uid"])
-                self._sink.put(body)
+                self._put(body)
             version = page["metadata"]["resourceVersion"]
-        for uid in self._sink.uids_in(self._namespace) - seen:
-            self._sink.remove(uid)
+        known = self._sink.uids_in(self._namespace)
+        for uid in (known | self._on_object.uids_of(self._plural, self._namespace)) - seen:
+            self._remove(uid)
         self._version = version
         self.synced.set()
         self.tried.set()
@@ -240,12 +221,38 @@ class ListWatch:
             self._version = body["metadata"]["resourceVersion"]
             match event["type"]:
                 case "ADDED" | "MODIFIED":
-                    self._sink.put(body)
+                    self._put(body)
                 case "DELETED":
-                    self._sink.remove(body["metadata"]["uid"])
+                    self._remove(body["metadata"]["uid"])
                 case _:
                     pass  # A bookmark carries only the version.
         if not alive and clock() - begun >= SERVER_TIMEOUT_SECONDS[0]:
             self._note_alive()
             alive = True
         return alive
+
+    def _put(self, body: Json) -> None:
+        """Pass an object on. One that cannot be taken must not hold back those behind it."""
+        error: Exception | None = _too_large(self._plural, body)
+        try:
+            self._sink.put(body)
+        except Exception as defect:  # noqa: BLE001 - noted; the objects behind it do not depend on it
+            error = error or defect
+        self._on_object.note(self._plural, body, error)
+
+    def _remove(self, uid: str) -> None:
+        self._sink.remove(uid)
+        self._on_object.forget(uid)
+
+
+def _too_large(plural: str, body: Json) -> ObjectUnread | None:
+    """The error of an object of which only the names were read; None for any other one."""
+    size_bytes = body.get(UNREAD_BYTES)
+    if size_bytes is None:
+        return None
+    metadata = body["metadata"]
+    return ObjectUnread(
+        f"{plural} {metadata['name']} in namespace {metadata['namespace']} has {size_bytes / 2**10:,.0f} KiB, "
+        "more than the operator reads, so only its names, labels and status are known. Make it smaller or "
+        "delete it"
+    )

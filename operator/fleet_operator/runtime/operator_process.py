@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 
 from fleet_operator.api import names
-from fleet_operator.errors import FleetError, NotFound, Retryable, Terminal
+from fleet_operator.errors import NotFound, Retryable, Terminal
 from fleet_operator.ports import Kube, Leadership, Workers
 from fleet_operator.runtime import health, permissions
 from fleet_operator.runtime.admin_tokens import AdminTokens
@@ -30,13 +30,14 @@ from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.kube_secrets import KubeSecrets
 from fleet_operator.runtime.kube_statuses import KubeStatuses
 from fleet_operator.runtime.leader_guard import LeaderKube, LeaderWorkers
-from fleet_operator.runtime.list_watch import Read
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.other_operators import OtherOperators
 from fleet_operator.runtime.pod_informer import FleetKey, PodInformer
 from fleet_operator.runtime.pod_writer import PodWriter
 from fleet_operator.runtime.problems import Problems
+from fleet_operator.runtime.reads import Read
 from fleet_operator.runtime.reconcile import Reconciler
+from fleet_operator.runtime.restarts import Part, keep_running
 from fleet_operator.runtime.router_objects import RouterObjects
 from fleet_operator.runtime.served_schemas import ServedSchemas
 from fleet_operator.runtime.settings import Settings
@@ -46,6 +47,7 @@ from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.templates import Templates
 from fleet_operator.runtime.timed_kube import TimedKube
 from fleet_operator.runtime.traces import RolloutTraces
+from fleet_operator.runtime.unread_objects import UnreadObjects
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_operator.runtime.workqueue import WorkQueue
 
@@ -81,11 +83,12 @@ class Operator:
         self.lease = lease
         self.epochs = Epochs(lambda: self.lease.term)
         kube = LeaderKube(kube, lambda: self.lease.is_leader)
-        self.problems = Problems()
+        unread = UnreadObjects(self.queue.add)
+        self.problems = Problems(unread=unread)
         self.recorder = EventRecorder(kube, metrics, self.problems, instance=settings.identity)
         self.store = Store(self.queue.add)
         scopes: tuple[str | None, ...] = settings.namespaces or (None,)
-        self.pods = PodInformer(kube, scopes, self.queue.add, self._note_read)
+        self.pods = PodInformer(kube, scopes, self.queue.add, self._note_read, unread)
         self.worker_cache = WorkerCache()
         self.children, routers = KubeChildren(kube, metrics), RouterObjects()
         self.child_watch = ChildWatch(
@@ -94,6 +97,7 @@ class Operator:
             self.children.differs,
             self.queue.add,
             self._note_read,
+            unread,
             routers,
         )
         self.resources = CustomResources(
@@ -171,34 +175,31 @@ class Operator:
         # At its end, kopf waits for all tasks that were started after it. So it starts last.
         holding = asyncio.create_task(self.lease.keep_renewing(), name="lease")
         stopping = asyncio.create_task(stop.wait(), name="stop")
-        tasks = [holding, stopping, asyncio.create_task(self.pods.run(), name="pods")]
+        tasks = [holding, stopping, self._begin("pods", self.pods.run)]
         try:
             if await _first(self._fill(), asyncio.wait(tasks, return_when=_FIRST)):
-                tasks.append(asyncio.create_task(self._work(), name="queue"))
-                tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
-                tasks.append(asyncio.create_task(self._raise_terms(), name="terms"))
-                tasks.append(asyncio.create_task(self.child_watch.run(), name="children"))
-                tasks.append(asyncio.create_task(self.schemas.run(), name="schemas"))
-                tasks.append(asyncio.create_task(self.heartbeats.run(), name="heartbeats"))
-                gone = self.resources.keep_forgetting()
-                tasks.append(asyncio.create_task(gone, name="gone"))
-                watching = asyncio.Event()
-                watches = self.resources.follow(watching, lambda: take_signals(stop))
-                tasks.append(asyncio.create_task(watches, name="watches"))
+                watching, resources = asyncio.Event(), self.resources
+                parts = {
+                    "queue": self._work,
+                    "sweep": self._sweep,
+                    "terms": self._raise_terms,
+                    "children": self.child_watch.run,
+                    "schemas": self.schemas.run,
+                    "heartbeats": self.heartbeats.run,
+                    "gone": resources.keep_forgetting,
+                    "watches": lambda: resources.follow(watching, lambda: take_signals(stop)),
+                }
+                tasks += [self._begin(name, part) for name, part in parts.items()]
                 await _first(watching.wait(), asyncio.wait(tasks, return_when=_FIRST))
                 take_signals(stop)
             done, _ = await asyncio.wait(tasks, return_when=_FIRST)
             if stopping in done:
                 logger.info("stopping")
                 return 0
-            if holding in done:
-                logger.error(
-                    "leadership is lost; this process ends, so that it writes nothing outdated"
-                )
-                return EXIT_LOST_LEASE
-            for task in done:
-                logger.error("%s ended by itself", task.get_name(), exc_info=task.exception())
-            return 1
+            logger.error(
+                "leadership is lost; this process ends, so that it writes nothing outdated"
+            )
+            return EXIT_LOST_LEASE
         finally:
             for task in tasks:
                 task.cancel()
@@ -249,24 +250,32 @@ class Operator:
             self.tokens.note_stale(self.store.fleet_keys())
             self.recorder.sweep()
             self.worker_cache.forget_all_but(set(self.pods.uids()))
-            for key in self.store.fleet_keys():
-                self.queue.add(key)
+            self._requeue_all(None)
 
     def _requeue(self, key: FleetKey, after_seconds: float) -> None:
         self.queue.add(key, after_seconds=after_seconds)
 
-    def _note_read(self, read: Read, error: FleetError | None) -> None:
+    def _begin(self, name: str, part: Part) -> asyncio.Task[None]:
+        return asyncio.create_task(keep_running(name, part, self._note_part), name=name)
+
+    def _note_part(self, part: str, error: Exception | None) -> None:
+        if self.problems.note_part(part, error):
+            self._requeue_all(None)
+
+    def _note_read(self, read: Read, error: Exception | None) -> None:
         if self.problems.note_read(read, error):
-            for key in self.store.fleet_keys():
-                if read.namespace in {None, key[0]}:
-                    self.queue.add(key)
+            self._requeue_all(read.namespace)
+
+    def _requeue_all(self, namespace: str | None) -> None:
+        for key in self.store.fleet_keys():
+            if namespace in {None, key[0]}:
+                self.queue.add(key)
 
     def _note_schemas(self) -> None:
         self.metrics.show_missing(self.schemas.missing)
         self.problems.of_all = self.schemas.problem
         self.statuses.write_again()
-        for key in self.store.fleet_keys():
-            self.queue.add(key)
+        self._requeue_all(None)
 
     def _denied(self, key: FleetKey) -> None:
         self.tokens.note_stale([key])

@@ -16,7 +16,8 @@ from fleet_operator.api import names
 from fleet_operator.core.manifests.pod_view import pod_view
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.ports import Kube
-from fleet_operator.runtime.list_watch import ListWatch, OnRead
+from fleet_operator.runtime.list_watch import ListWatch, OnObject
+from fleet_operator.runtime.reads import OnRead
 
 FleetKey = tuple[str, str]
 """Namespace and name of a fleet."""
@@ -31,10 +32,12 @@ class PodInformer:
         namespaces: Iterable[str | None],
         on_change: Callable[[FleetKey], None],
         on_read: OnRead,
+        on_object: OnObject,
     ) -> None:
         self._pods = PodStore(on_change)
         self._streams = {
-            n: ListWatch(kube, "/api/v1", "pods", n, self._pods, on_read) for n in namespaces
+            n: ListWatch(kube, "/api/v1", "pods", n, self._pods, on_read, on_object)
+            for n in namespaces
         }
 
     async def run(self) -> None:

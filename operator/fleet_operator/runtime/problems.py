@@ -4,7 +4,8 @@ reports as a condition.
 A refusal (`Terminal`) is a problem at once. A temporary error (`Retryable`, `Conflict`, `NotFound`)
 is one after it has lasted for `PASSING_SECONDS`. Success of the same part ends it.
 
-A failed list or watch is noted once, and is a problem of every fleet that it serves.
+A failed list or watch is noted once, and is a problem of every fleet that it serves. So is a part of the
+process that failed. An object that cannot be read is a problem of the fleet that it is labelled with.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.problems import Defect, Problem
@@ -20,12 +21,15 @@ from fleet_operator.errors import (
     FleetError,
     KindMissing,
     NameTaken,
+    ObjectUnread,
     Terminal,
     TokenUnusable,
+    TooLarge,
     WriteUndone,
 )
-from fleet_operator.runtime.list_watch import Read
 from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.reads import Read
+from fleet_operator.runtime.unread_objects import UnreadObjects
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +61,18 @@ class _Failing:
 
 
 class Problems:
-    """Failing parts of all fleets. `clock`: seconds; by default the event loop's."""
+    """Failing parts of all fleets.
 
-    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+    Args:
+        clock: Seconds; by default the event loop's.
+        unread: Objects that could not be read; None for none.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] | None = None, unread: UnreadObjects | None = None
+    ) -> None:
+        self._unread = unread or UnreadObjects(lambda _key: None)
+        self._failing_parts: dict[str, Exception] = {}
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._failing: dict[FleetKey, dict[str, _Failing]] = {}
         self._failing_reads: dict[Read, _Failing] = {}
@@ -81,7 +94,14 @@ class Problems:
         elif not parts:
             del self._failing[key]
 
-    def note_read(self, read: Read, error: FleetError | None) -> bool:
+    def note_part(self, part: str, error: Exception | None) -> bool:
+        """Note that a part of the process has failed, or works (None). Returns: whether that is new."""
+        before = self._failing_parts.pop(part, None)
+        if error is not None:
+            self._failing_parts[part] = error
+        return (before is None) is not (error is None)
+
+    def note_read(self, read: Read, error: Exception | None) -> bool:
         """Note that a list or watch has failed, or has succeeded (None). Returns: whether that is new."""
         before = self._failing_reads.pop(read, None)
         if error is not None:
@@ -114,6 +134,8 @@ class Problems:
         return (
             *(problem_of(part, f.error) for part, f in parts if self._counts(f)),
             *(read_problem(read, f.error) for read, f in reads if self._counts(f)),
+            *(problem_of(part, e) for part, e in sorted(self._unread.of(key).items())),
+            *(_part_problem(part, e) for part, e in sorted(self._failing_parts.items())),
             *((self.of_all,) if self.of_all is not None else ()),
         )
 
@@ -138,6 +160,13 @@ def problem_of(part: str, error: Exception) -> Problem:
             reason=reason,
             message=str(error),
             concerns_weights=isinstance(error, TokenUnusable),
+        )
+    if isinstance(error, ObjectUnread):
+        return Problem(
+            part=part,
+            reason=ConditionReason.OBJECT_UNREAD,
+            message=str(error),
+            leaves_ready=True,
         )
     if isinstance(error, WriteUndone):
         return Problem(
@@ -171,18 +200,31 @@ def problem_of(part: str, error: Exception) -> Problem:
     )
 
 
+def _part_problem(part: str, error: Exception) -> Problem:
+    """A part of the process that failed, as a problem. It is begun again, and fleets keep their workers."""
+    return replace(
+        Defect(part=f"the operator's part {part}", error=error).problem(), leaves_ready=True
+    )
+
+
 def read_problem(read: Read, error: Exception) -> Problem:
     """A list or a watch that fails, as a problem."""
-    fails = "is refused by the API server" if isinstance(error, Terminal) else "fails"
+    refused = isinstance(error, Terminal) and not isinstance(error, TooLarge)
+    fails = "is refused by the API server" if refused else "fails"
+    what = str(error) if isinstance(error, FleetError) else type(error).__name__
+    remedy = (
+        f"Grant the verb {read.verb} on {read.resource} to "
+        "the operator's service account (the chart's ClusterRole or Role, docs/reference/rbac.md)"
+        if refused
+        else "See the operator's log for what it cannot read"
+    )
     is_vital = read.resource not in ENDPOINT_READS
     return Problem(
         part=str(read),
         reason=ConditionReason.READ_REFUSED,
         message=(
-            f"{read} {fails}: {error}. The operator keeps its last state, which may be outdated, "
-            "leaves fleets alone whose pods it has not read yet, and tries again. "
-            f"Grant the verb {read.verb} on {read.resource} to "
-            "the operator's service account (the chart's ClusterRole or Role, docs/reference/rbac.md)"
+            f"{read} {fails}: {what}. The operator keeps its last state, which may be outdated, "
+            f"leaves fleets alone whose pods it has not read yet, and tries again. {remedy}"
         ),
         leaves_ready=not is_vital,
         concerns_weights=is_vital,

@@ -17,6 +17,7 @@ from kubernetes.aio.client import Configuration
 from fleet_operator.clients import kube as kube_module
 from fleet_operator.clients.kube import KubeClient, canonical
 from fleet_operator.errors import (
+    Broken,
     Conflict,
     FleetError,
     NotFound,
@@ -25,6 +26,7 @@ from fleet_operator.errors import (
     Terminal,
     Unknown,
 )
+from fleet_operator.ports import UNREAD_BYTES
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PATH = "/api/v1/namespaces/rl/pods"
@@ -355,12 +357,17 @@ class TestWatches:
 
         assert [e["object"]["text"] for e in await watched(kube)] == ["é" * 10]
 
-    async def test_a_large_object_is_an_event(self, api, kube):
-        """A fleet's variables alone may be 400 KiB; etcd takes objects of 1.5 MiB."""
-        api.handler = stream(event("ADDED", text="x" * 3_000_000))
-        (found,) = await watched(kube)
+    async def test_events_behind_the_largest_object_of_etcd_are_delivered(self, api, kube):
+        """1.5 MiB in etcd are 8 MB as JSON, since one character becomes six."""
+        metadata = {"name": "bomb", "uid": "u", "namespace": "rl", "resourceVersion": "6"}
+        bomb = event("ADDED", metadata=metadata, spec={"args": ["<" * 1_400_000]})
+        api.handler = stream(bomb.replace(b"<", rb"\u003c"), event("ADDED", n=2))
+        large, behind = (e["object"] for e in await watched(kube))
 
-        assert len(found["object"]["text"]) == 3_000_000
+        assert large["metadata"] == metadata
+        assert large[UNREAD_BYTES] > 8_000_000
+        assert "spec" not in large
+        assert behind["n"] == 2
 
     @pytest.mark.parametrize(
         ("code", "error"),
@@ -405,7 +412,7 @@ class TestWatches:
     )
     async def test_a_broken_stream_may_be_resumed(self, api, kube, handler):
         api.handler = handler
-        with pytest.raises(Retryable):
+        with pytest.raises(Broken):
             await watched(kube)
 
     async def test_a_silent_stream_ends_at_its_timeout(self, api, kube, monkeypatch):

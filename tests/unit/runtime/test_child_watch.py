@@ -17,6 +17,7 @@ from fleet_operator.runtime.child_watch import ChildWatch
 from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.router_objects import RouterObjects
+from fleet_operator.runtime.unread_objects import UnreadObjects
 
 KEY = ("rl", "policy")
 SERVICE = "/api/v1/namespaces/rl/services/policy"
@@ -41,6 +42,7 @@ class Fleet:
             self.children.differs,
             self.changes.append,
             lambda _read, _error: None,
+            UnreadObjects(self.changes.append),
             self.routers,
         )
 

@@ -309,18 +309,38 @@ class TestFilling:
         run(story)
 
 
-def test_watches_that_end_by_themselves_end_the_process_with_1(monkeypatch):
-    async def watches(_store: object, _spaces: object, ready: asyncio.Event, *_: object) -> None:
-        ready.set()
+@pytest.mark.parametrize("part", ["child_watch", "schemas", "watches"])
+def test_a_part_that_fails_is_begun_again_and_ends_neither_the_process_nor_the_others(
+    monkeypatch, part
+):
+    begun_at: list[float] = []
+
+    async def fail() -> None:
+        begun_at.append(now())
         await asyncio.sleep(10)
-        raise RuntimeError("kopf gave up")
+        raise RuntimeError("a defect")
+
+    async def watch_and_fail(_s: object, _n: object, ready: asyncio.Event, *_: object) -> None:
+        ready.set()
+        await fail()
 
     async def story() -> None:
-        process = Process(FakeCluster())
+        cluster = FakeCluster()
+        cluster.put(FLEET_PATH, FLEET)
+        process = Process(cluster)
+        if part == "watches":
+            monkeypatch.setattr(kopf_watch, "run", watch_and_fail)
+        else:
+            monkeypatch.setattr(getattr(process.operator, part), "run", fail)
         process.start()
-        assert await process.code(within_seconds=30) == 1
+        await process.until(lambda: len(begun_at) == 3, seconds=60)
+        assert process.ended is not None
+        assert not process.ended.done()
+        assert process.operator.lease.is_leader
+        assert "InternalError" in {p.reason for p in process.operator.problems.of(KEY)}
+        process.stop.set()
+        assert await process.code(within_seconds=10) == 0
 
-    monkeypatch.setattr(kopf_watch, "run", watches)
     run(story)
 
 
@@ -417,22 +437,6 @@ def test_resources_without_the_right_to_read_are_reported_and_watched_again_late
         assert process.operator.store.fleet_keys() == [], "what went meanwhile is forgotten"
         process.stop.set()
         assert await process.code(within_seconds=10) == 0
-
-    run(story)
-
-
-def test_watches_that_end_although_everything_may_be_read_end_the_process(monkeypatch):
-    async def watches(_store: object, _spaces: object, ready: asyncio.Event, *_: object) -> None:
-        ready.set()
-        await asyncio.sleep(1)
-        raise RuntimeError("a defect of the watches")
-
-    monkeypatch.setattr(kopf_watch, "run", watches)
-
-    async def story() -> None:
-        process = Process(FakeCluster())
-        process.start()
-        assert await process.code(within_seconds=60) == 1
 
     run(story)
 

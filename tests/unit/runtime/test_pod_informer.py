@@ -17,15 +17,17 @@ from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.virtual_time import now
 
 from fleet_operator.api import names
-from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Silent, Terminal
+from fleet_operator.errors import Conflict, NotFound, Retryable, Silent, Terminal
 from fleet_operator.ports import WATCH_SILENCE_SECONDS
-from fleet_operator.runtime.list_watch import FIRST_RETRY_SECONDS, Read
+from fleet_operator.runtime.list_watch import FIRST_RETRY_SECONDS
 from fleet_operator.runtime.pod_informer import PodInformer
+from fleet_operator.runtime.reads import Read
+from fleet_operator.runtime.unread_objects import UnreadObjects
 
 KEY = ("rl", "policy")
 
 
-def ignore(_read: Read, _error: FleetError | None) -> None:
+def ignore(_read: Read, _error: Exception | None) -> None:
     """Take how a read ended."""
 
 
@@ -57,7 +59,13 @@ class Watching:
 
     def __init__(self, kube: FakeKube, *namespaces: str | None) -> None:
         self.changes: list[tuple[str, str]] = []
-        self.informer = PodInformer(kube, namespaces or (None,), self.changes.append, ignore)
+        self.informer = PodInformer(
+            kube,
+            namespaces or (None,),
+            self.changes.append,
+            ignore,
+            UnreadObjects(self.changes.append),
+        )
 
     async def __aenter__(self) -> Self:
         self.task = asyncio.create_task(self.informer.run())
@@ -426,10 +434,14 @@ class TestStreams:
         self,
     ):
         async def story() -> None:
-            cluster, outcomes = FakeCluster(), list[tuple[Read, FleetError | None]]()
+            cluster, outcomes = FakeCluster(), list[tuple[Read, Exception | None]]()
             client = cluster.client()
             informer = PodInformer(
-                client, (None,), lambda _key: None, lambda *outcome: outcomes.append(outcome)
+                client,
+                (None,),
+                lambda _key: None,
+                lambda *outcome: outcomes.append(outcome),
+                UnreadObjects(lambda _key: None),
             )
             running = asyncio.create_task(informer.run())
             await informer.tried()
