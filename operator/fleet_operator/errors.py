@@ -90,4 +90,4 @@ class TooLarge(Terminal):
 
 
 class ObjectUnread(Terminal):
-    """An object has more bytes than are read, so only its names are known."""
+    """An object has more bytes than are read, and large parts of it are not known."""

@@ -12,7 +12,7 @@ from fleet_worker.protocol import Epoch, Reason, Word, WorkerState
 
 Json = dict[str, Any]
 UNREAD_BYTES = f"{names.GROUP}/unread-bytes"
-"""The key of the size of an object of which only the names were read. No object of the API has it."""
+"""The key of the size of an object of which parts were left out. No object of the API has it."""
 
 WATCH_SILENCE_SECONDS = 28
 """A watch is broken that is silent for this time: the server ends each one sooner."""

@@ -406,7 +406,7 @@ def make_fleet(
 
 def with_template(observed: FleetObserved) -> FleetObserved:
     """With the template of its spec recorded; without one if no pod can be made of it."""
-    if overlay.problem_of(observed.spec.pod_overlay):
+    if overlay.problem_of(observed.spec.pod_overlay.read()):
         return replace(observed, template=None)
     template = pods.template_of(observed, IMAGE)
     made = RecordedTemplate(revision=revisions.revision_of(observed), pod=template, release="")

@@ -166,6 +166,9 @@ class ConditionReason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     """The operator cannot use the spec: `podOverlay` is not a fragment of a pod template, or a field
     cannot be read."""
+    SPEC_TOO_LARGE = "SpecTooLarge"
+    """The spec has more than 64 KiB as compact JSON, or the large specs of its namespace have together more
+    than the operator keeps. The last readable spec stays in effect."""
     NAME_TAKEN = "NameTaken"
     """The fleet needs a name that an object of another owner has, or a pod that lost its labels. The
     operator does not touch that object."""
@@ -191,8 +194,8 @@ class ConditionReason(StrEnum):
     """The operator cannot list or watch objects that it follows, so its view may be outdated: the API server
     refuses it, or an answer cannot be read."""
     OBJECT_UNREAD = "ObjectUnread"
-    """An object of the fleet, such as a pod, has more bytes than the operator reads. Only its names, labels
-    and status are known."""
+    """An object of the fleet, such as a pod, has more bytes than the operator reads. Its large parts are
+    not known."""
     INTERNAL_ERROR = "InternalError"
     """A part of the operator failed. This is a defect of rlfleet; the traceback is in the operator's
     log."""

@@ -1,8 +1,8 @@
 """Reads JSON of the API server in bounded memory.
 
 A tenant's object takes up to 1.5 MiB in etcd. As JSON it may have 10 MiB, since one character becomes six,
-and as Python objects 60 MiB. So each text is read up to a limit above that, few large ones are read at a
-time, and of a larger object only its names are parsed. The rest is skipped without becoming an object.
+and as Python objects 60 MiB. So each text is read up to a limit above that, and few large ones at a time. Of
+a large object only the names and the small parts are parsed. The rest is skipped without becoming an object.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from fleet_operator.errors import TooLarge
 from fleet_operator.ports import UNREAD_BYTES, Json
 
 OBJECT_BYTES = 512 * 2**10
-"""An object of more bytes is not read. The objects of a fleet with the largest spec have half of that."""
+"""An object of more bytes is read by its parts. The objects of a fleet with the largest spec have half of
+that."""
 TEXT_BYTES = 16 * 2**20
 """A body, or a line of a watch, of more bytes is not read. No single object has as many."""
 LARGE_BYTES = 2**20
 LARGE_AT_ONCE = 4
 """Texts of more than `LARGE_BYTES` that are in memory at once."""
-_PART_BYTES = 256 * 2**10
-"""A part of an object that is not read is kept up to this size."""
+_PART_BYTES = 128 * 2**10
+"""A larger part of such an object is left out."""
 _NAMES = (
     *("name", "namespace", "uid", "resourceVersion", "generation"),
     *("creationTimestamp", "deletionTimestamp"),
@@ -133,7 +134,9 @@ class _Items(Sequence[Json]):
 
 
 def read_object(text: bytes) -> Json:
-    """The object in a text; of one above `OBJECT_BYTES` its names, and its size as `UNREAD_BYTES`.
+    """The object in a text; of one above `OBJECT_BYTES` its names and small parts.
+
+    If another part than annotations and managed fields is left out, the object has its size as `UNREAD_BYTES`.
 
     The objects of a page are bounded one by one. A document that is not an object of the API, such as a
     schema, is read as it is.
@@ -149,7 +152,7 @@ def read_object(text: bytes) -> Json:
             return {"metadata": _whole(parts["metadata"]), "items": items}
         if "metadata" not in parts:
             return _whole(text)
-        return _names_in(parts) | {UNREAD_BYTES: len(text)}
+        return _small_parts(parts, len(text))
     except (msgspec.MsgspecError, KeyError) as error:
         raise ValueError(f"the answer is not an object: {error}") from error
 
@@ -161,17 +164,16 @@ def _whole(text: bytes | msgspec.Raw) -> Json:
     return found
 
 
-def _names_in(parts: dict[str, msgspec.Raw]) -> Json:
-    """The names of an object, its own labels and annotations of rlfleet, and its owners and status if they are
-    small.
-    """
-    metadata = _PARTS.decode(parts["metadata"])
+def _small_parts(parts: dict[str, msgspec.Raw], size_bytes: int) -> Json:
+    """The names of an object, its own labels and annotations of rlfleet, and what else is small."""
+    metadata = _PARTS.decode(parts.pop("metadata"))
     kept: Json = {name: json.loads(bytes(metadata[name])) for name in _NAMES if name in metadata}
     for part in ("labels", "annotations"):
         if part in metadata:
             kept[part] = _own(_PARTS.decode(metadata[part]))
-    kept |= _small(metadata, "ownerReferences")
-    return {"metadata": kept} | _small(parts, "apiVersion", "kind", "status")
+    kept |= _small(metadata, "ownerReferences", "managedFields")
+    found = {"metadata": kept} | _small(parts, *parts)
+    return found if parts.keys() <= found.keys() else found | {UNREAD_BYTES: size_bytes}
 
 
 def _own(entries: dict[str, msgspec.Raw]) -> Json:

@@ -135,7 +135,7 @@ def _template_from(observed: FleetObserved, default_image: str) -> tuple[str, st
 
     def build() -> tuple[str, str, Pod]:
         own = pod_fields(observed.spec, observed.name)
-        if problem := overlay.problem_of(observed.spec.pod_overlay, set_elsewhere=own):
+        if problem := overlay.problem_of(observed.spec.pod_overlay.read(), set_elsewhere=own):
             return problem, "", {}
         return "", revisions.revision_of(observed), pods.template_of(observed, default_image)
 

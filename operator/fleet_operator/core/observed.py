@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 
+from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
@@ -58,6 +59,7 @@ class WeightsView:
         requested_by: the field manager that wrote the version; empty if several have.
         traceparent: value of its annotation for tracing.
         unreadable: why this generation's spec cannot be read; `spec` is the last one that could.
+        unreadable_reason: the reason of the condition that reports it.
     """
 
     name: str
@@ -71,6 +73,7 @@ class WeightsView:
     traceparent: str = ""
     status: WeightsStatus = field(default_factory=WeightsStatus)
     unreadable: str = ""
+    unreadable_reason: ConditionReason = ConditionReason.INVALID_SPEC
     watched: Watched = Watched()
 
     @property
@@ -96,7 +99,7 @@ class UnreadWeights:
     Fields:
         fleet: name of its fleet; empty if that cannot be read either.
         adapter: its adapter; None if that cannot be read either.
-        unreadable: why.
+        unreadable: why, and `unreadable_reason` the reason of the condition that reports it.
     """
 
     name: str
@@ -106,6 +109,7 @@ class UnreadWeights:
     created_at: datetime
     fleet: str
     unreadable: str
+    unreadable_reason: ConditionReason = ConditionReason.INVALID_SPEC
     adapter: str | None = None
     status: WeightsStatus = field(default_factory=WeightsStatus)
 
@@ -142,6 +146,7 @@ class FleetObserved:
             that get a status now.
         beyond_count: how many there are beyond the bound.
         unreadable: why this generation's spec cannot be read; `spec` is the last one that could.
+        unreadable_reason: the reason of the condition that reports it.
         problems: failures of the runtime that no success has ended yet.
         template: the template for pods of this spec; None while unknown, and then no pod is created
             or replaced.
@@ -162,6 +167,7 @@ class FleetObserved:
     beyond: tuple[WeightsView | UnreadWeights, ...] = ()
     beyond_count: int = 0
     unreadable: str = ""
+    unreadable_reason: ConditionReason = ConditionReason.INVALID_SPEC
     problems: tuple[Problem, ...] = ()
     template: RecordedTemplate | None = None
     release: str = ""

@@ -40,6 +40,7 @@ def report_undecided(
     *,
     generation: int,
     unreadable: str,
+    unreadable_reason: ConditionReason = ConditionReason.INVALID_SPEC,
     status: FleetStatus,
     weights: Sequence[WeightsView | UnreadWeights],
     problems: Sequence[Problem],
@@ -51,14 +52,15 @@ def report_undecided(
     Pauses are not renewed either: only the spec shows whether a pause is the operator's or a
     trainer's, and only the pods show which workers there are.
 
-    `unreadable`: why the spec cannot be read; empty if it can.
+    `unreadable`: why the spec cannot be read; empty if it can. `unreadable_reason`: see `FleetObserved`.
     """
     message = (
         f"generation {generation} of InferenceFleet {name} cannot be read: {unreadable}. The operator "
         "has read no earlier generation, so it does not touch the workers. Repair the spec"
     )
-    invalid = [_invalid("spec", message, concerns_weights=True)] if unreadable else []
-    found = [*invalid, *unread_parts(status), *problems]
+    found = [*unread_parts(status), *problems]
+    if unreadable:
+        found.insert(0, _invalid("spec", unreadable_reason, message, concerns_weights=True))
     concerning = [t for t in found if t.concerns_weights]
     return Report(
         fleet=with_problems(
@@ -92,8 +94,12 @@ def problems_of(observed: FleetObserved) -> tuple[Problem, ...]:
             f"{observed.unreadable}. The last readable spec stays in effect: running rollouts end, no "
             "new one begins, and no pod changes. Repair the spec"
         )
-        found.append(_invalid("spec", message, concerns_weights=True))
-    found += [_invalid(f"WeightVersion {u.name}", _unread_message(u)) for u in observed.unread]
+        reason = observed.unreadable_reason
+        found.append(_invalid("spec", reason, message, concerns_weights=True))
+    found += [
+        _invalid(f"WeightVersion {u.name}", u.unreadable_reason, _unread_message(u))
+        for u in observed.unread
+    ]
     return (*found, *unread_parts(observed.status))
 
 
@@ -107,7 +113,7 @@ def problems_of_weights(weights: WeightsView) -> tuple[Problem, ...]:
         f"{weights.unreadable}. The last readable spec stays in effect, and no new rollout begins. "
         "Repair the spec"
     )
-    return (_invalid("spec", message), *parts)
+    return (_invalid("spec", weights.unreadable_reason, message), *parts)
 
 
 def unread_parts(status: Status) -> tuple[Problem, ...]:
@@ -135,7 +141,7 @@ def unread_status(weights: UnreadWeights, now: datetime) -> WeightsStatus:
     """Returns the status of a WeightVersion of which no generation could be read: the last one if it says
     so already.
     """
-    problem = _invalid("spec", _unread_message(weights))
+    problem = _invalid("spec", weights.unreadable_reason, _unread_message(weights))
     return _kept_with(weights, [problem], now)
 
 
@@ -159,10 +165,12 @@ def _unread_message(weights: UnreadWeights) -> str:
     )
 
 
-def _invalid(part: str, message: str, *, concerns_weights: bool = False) -> Problem:
+def _invalid(
+    part: str, reason: ConditionReason, message: str, *, concerns_weights: bool = False
+) -> Problem:
     return Problem(
         part=part,
-        reason=ConditionReason.INVALID_SPEC,
+        reason=reason,
         message=message,
         concerns_weights=concerns_weights,
     )

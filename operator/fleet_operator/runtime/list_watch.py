@@ -246,13 +246,12 @@ class ListWatch:
 
 
 def _too_large(plural: str, body: Json) -> ObjectUnread | None:
-    """The error of an object of which only the names were read; None for any other one."""
+    """The error of an object of which parts were left out; None for any other one."""
     size_bytes = body.get(UNREAD_BYTES)
     if size_bytes is None:
         return None
     metadata = body["metadata"]
     return ObjectUnread(
         f"{plural} {metadata['name']} in namespace {metadata['namespace']} has {size_bytes / 2**10:,.0f} KiB, "
-        "more than the operator reads, so only its names, labels and status are known. Make it smaller or "
-        "delete it"
+        "more than the operator reads. Its large parts are not known. Make it smaller or delete it"
     )

@@ -94,6 +94,7 @@ class Observer:
             beyond=tuple(self._last(w) for w in named.turn(now)),
             beyond_count=named.beyond,
             unreadable=record.unreadable,
+            unreadable_reason=record.unreadable_reason,
             problems=(*self._problems.of(key), *deaf),
             router=self._routers.of(key, record.uid),
         )

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from fleet_operator.api import names
+from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
@@ -24,13 +25,14 @@ from fleet_operator.runtime.fleet_weights import FleetWeights
 from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.managed_fields import is_edited, writer_of_version
 from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.spec_budget import SpecBudget, SpecTooLarge
 
 logger = logging.getLogger(__name__)
 
 RawObject = Mapping[str, Any]
 S = TypeVar("S", FleetStatus, WeightsStatus)
 _MAX_NAMED_FIELDS = 3
-_UNREADABLE = (ValidationError, KeyError, TypeError, ValueError, AttributeError)
+_UNREADABLE = (ValidationError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 """The errors of reading an object of an unknown shape."""
 
 
@@ -40,7 +42,8 @@ class FleetRecord:
 
     Fields:
         version: its resourceVersion.
-        unreadable: why this generation's spec is not readable; empty if it is.
+        unreadable: why this generation's spec is not readable; empty if it is. `unreadable_reason`: for the
+            condition.
         spec: the last readable spec; None without one.
         edited: see `is_edited`.
     """
@@ -52,6 +55,7 @@ class FleetRecord:
     spec: FleetSpec | None
     status: FleetStatus
     unreadable: str = ""
+    unreadable_reason: ConditionReason = ConditionReason.INVALID_SPEC
     edited: bool = False
 
 
@@ -68,6 +72,7 @@ class Store:
         self._weights: dict[FleetKey, WeightsView | UnreadWeights] = {}
         self._weights_versions: dict[FleetKey, str] = {}
         self._by_fleet: dict[FleetKey, FleetWeights] = {}
+        self.budget = SpecBudget()
 
     def fleet(self, key: FleetKey) -> FleetRecord | None:
         """The fleet; None if it is gone or being deleted."""
@@ -106,11 +111,12 @@ class Store:
         if known is not None and _is_of_an_older(body, known.uid, known.version):
             return
         spec = known.spec if known is not None and known.uid == metadata["uid"] else None
-        unreadable = ""
+        unreadable, reason = "", ConditionReason.INVALID_SPEC
         try:
+            self.budget.admit(body)
             spec = FleetSpec.model_validate(body["spec"])
         except _UNREADABLE as error:
-            unreadable = _why(error)
+            unreadable, reason = _why(error), _reason_of(error)
             if known is None or known.unreadable != unreadable:
                 fleet = fleet_fields("unreadable", key)
                 logger.error(
@@ -124,6 +130,7 @@ class Store:
             spec=spec,
             status=status_in(body, FleetStatus),
             unreadable=unreadable,
+            unreadable_reason=reason,
             edited=is_edited(body),
         )
         self._on_change(key)
@@ -139,9 +146,10 @@ class Store:
             return
         read: WeightsView | UnreadWeights
         try:
+            self.budget.admit(body)
             read = _weights_view(body)
         except _UNREADABLE as error:
-            read = _unread(body, known, _why(error))
+            read = _unread(body, known, _why(error), _reason_of(error))
             if known is None or known.unreadable != read.unreadable:
                 logger.error(
                     "WeightVersion %s/%s cannot be read: %s",
@@ -163,6 +171,7 @@ class Store:
         if known is not None and known.uid != body["metadata"]["uid"]:
             return
         self._fleets.pop(key, None)
+        self.budget.release(key[0], body["metadata"]["uid"])
         self._on_change(key)
 
     def uids(self, namespace: str | None) -> set[str]:
@@ -178,7 +187,7 @@ class Store:
         """Forget every object that is missing in a complete list of one namespace, or of all (None)."""
         gone_uids = self.uids(namespace) - uids
         for fleet in [k for k, f in self._fleets.items() if f.uid in gone_uids]:
-            del self._fleets[fleet]
+            self.budget.release(fleet[0], self._fleets.pop(fleet).uid)
             self._on_change(fleet)
         for key in [k for k, w in self._weights.items() if w.uid in gone_uids]:
             self._forget_weights(key)
@@ -193,6 +202,7 @@ class Store:
     def _forget_weights(self, key: FleetKey) -> None:
         gone = self._weights.pop(key)
         del self._weights_versions[key]
+        self.budget.release(key[0], gone.uid)
         fleet = (gone.namespace, gone.fleet)
         self._by_fleet[fleet].remove(gone.name)
         if not len(self._by_fleet[fleet]):
@@ -221,13 +231,17 @@ def _weights_view(body: RawObject) -> WeightsView:
 
 
 def _unread(
-    body: RawObject, known: WeightsView | UnreadWeights | None, why: str
+    body: RawObject,
+    known: WeightsView | UnreadWeights | None,
+    why: str,
+    reason: ConditionReason,
 ) -> WeightsView | UnreadWeights:
     """The view of an unreadable WeightVersion, with its last readable spec if there is one."""
     metadata = body["metadata"]
     if isinstance(known, WeightsView) and known.uid == metadata["uid"]:
         status = status_in(body, WeightsStatus)
-        return replace(known, generation=metadata["generation"], unreadable=why, status=status)
+        reread = replace(known, generation=metadata["generation"], status=status)
+        return replace(reread, unreadable=why, unreadable_reason=reason)
     spec = body.get("spec")
     fields = spec if isinstance(spec, Mapping) else {}
     reference = fields.get("fleetRef")
@@ -242,12 +256,15 @@ def _unread(
         fleet=fleet if isinstance(fleet, str) else "",
         adapter=adapter if isinstance(adapter, str) else None,
         unreadable=why,
+        unreadable_reason=reason,
         status=status_in(body, WeightsStatus),
     )
 
 
 def _why(error: Exception) -> str:
     """The invalid fields and their errors, without the values, which may be secret."""
+    if isinstance(error, SpecTooLarge):
+        return str(error)
     if not isinstance(error, ValidationError):
         return f"its structure is invalid ({type(error).__name__})"
     found = [
@@ -256,6 +273,11 @@ def _why(error: Exception) -> str:
     ]
     more = len(found) - _MAX_NAMED_FIELDS
     return "; ".join(found[:_MAX_NAMED_FIELDS]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _reason_of(error: Exception) -> ConditionReason:
+    too_large = isinstance(error, SpecTooLarge)
+    return ConditionReason.SPEC_TOO_LARGE if too_large else ConditionReason.INVALID_SPEC
 
 
 def status_in(body: RawObject, model: type[S]) -> S:

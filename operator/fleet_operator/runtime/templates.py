@@ -62,7 +62,7 @@ class Templates:
         Errors: Retryable while the record of an earlier fleet of this name waits for the garbage
         collector. NameTaken. Terminal if a record holds no template.
         """
-        if overlay.problem_of(observed.spec.pod_overlay):
+        if overlay.problem_of(observed.spec.pod_overlay.read()):
             return
         revision = revisions.revision_of(observed)
         path = f"{_collection(observed)}/{observed.name}-{revision}"

@@ -79,6 +79,7 @@ class UndecidedFleets:
             key[1],
             generation=record.generation,
             unreadable=unreadable,
+            unreadable_reason=record.unreadable_reason,
             status=before,
             weights=weights,
             problems=problems,

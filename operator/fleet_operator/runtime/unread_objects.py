@@ -1,7 +1,6 @@
 """Keeps which objects of the followed kinds could not be read, by the fleet that they are labelled with.
 
-Such an object is known by its names alone: it has too many bytes, or a defect of the operator kept it from
-being taken in. One without a fleet is only logged: it may be in any namespace.
+Large parts of such an object are left out, or a defect of the operator kept it from being taken in. One without a fleet is only logged: it may be in any namespace.
 """
 
 from __future__ import annotations

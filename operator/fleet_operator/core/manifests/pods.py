@@ -54,7 +54,7 @@ def template_of(observed: FleetObserved, default_image: str) -> dict[str, Any]:
         }
         | pod_fields(observed.spec, observed.name),
     }
-    merged: dict[str, Any] = merge(pod, observed.spec.pod_overlay)
+    merged: dict[str, Any] = merge(pod, observed.spec.pod_overlay.read())
     # Written after the overlay: these tie the worker to its latch.
     merged["spec"]["tolerations"] = _with_lost_nodes(merged["spec"].get("tolerations", []))
     for container in merged["spec"]["containers"]:
