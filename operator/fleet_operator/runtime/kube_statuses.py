@@ -13,7 +13,7 @@ from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.managed_fields import is_edited
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.served_schemas import ServedSchemas
-from fleet_operator.runtime.store import status_in
+from fleet_operator.runtime.stored_views import status_in
 
 logger = logging.getLogger(__name__)
 

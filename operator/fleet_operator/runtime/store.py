@@ -8,32 +8,29 @@ of the same name, and must not replace it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from pydantic import ValidationError
-
-from fleet_operator.api import names
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.runtime.fleet_weights import FleetWeights
 from fleet_operator.runtime.logs import fleet_fields
-from fleet_operator.runtime.managed_fields import is_edited, writer_of_version
+from fleet_operator.runtime.managed_fields import is_edited
 from fleet_operator.runtime.pod_informer import FleetKey
-from fleet_operator.runtime.spec_budget import SpecBudget, SpecTooLarge
+from fleet_operator.runtime.spec_budget import SpecBudget
+from fleet_operator.runtime.stored_views import (
+    UNREADABLE,
+    RawObject,
+    reason_of,
+    status_in,
+    unread_view,
+    weights_view,
+    why_unreadable,
+)
 
 logger = logging.getLogger(__name__)
-
-RawObject = Mapping[str, Any]
-S = TypeVar("S", FleetStatus, WeightsStatus)
-_MAX_NAMED_FIELDS = 3
-_UNREADABLE = (ValidationError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
-"""The errors of reading an object of an unknown shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +112,8 @@ class Store:
         try:
             self.budget.admit(body)
             spec = FleetSpec.model_validate(body["spec"])
-        except _UNREADABLE as error:
-            unreadable, reason = _why(error), _reason_of(error)
+        except UNREADABLE as error:
+            unreadable, reason = why_unreadable(error), reason_of(error)
             if known is None or known.unreadable != unreadable:
                 fleet = fleet_fields("unreadable", key)
                 logger.error(
@@ -147,9 +144,9 @@ class Store:
         read: WeightsView | UnreadWeights
         try:
             self.budget.admit(body)
-            read = _weights_view(body)
-        except _UNREADABLE as error:
-            read = _unread(body, known, _why(error), _reason_of(error))
+            read = weights_view(body)
+        except UNREADABLE as error:
+            read = unread_view(body, known, why_unreadable(error), reason_of(error))
             if known is None or known.unreadable != read.unreadable:
                 logger.error(
                     "WeightVersion %s/%s cannot be read: %s",
@@ -208,81 +205,6 @@ class Store:
         if not len(self._by_fleet[fleet]):
             del self._by_fleet[fleet]
         self._on_change(fleet)
-
-
-def _weights_view(body: RawObject) -> WeightsView:
-    """Errors: any of `_UNREADABLE` if the spec cannot be read."""
-    metadata = body["metadata"]
-    annotations = metadata.get("annotations", {})
-    view = WeightsView(
-        name=metadata["name"],
-        namespace=metadata["namespace"],
-        uid=metadata["uid"],
-        generation=metadata["generation"],
-        created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
-        spec=WeightsSpec.model_validate(body["spec"]),
-        retry=names.retry_mark(annotations.get(names.ANNOTATION_RETRY, "")),
-        requested_by=writer_of_version(body),
-        traceparent=annotations.get(names.ANNOTATION_TRACEPARENT, ""),
-        status=status_in(body, WeightsStatus),
-    )
-    view.spec.source.resolve(view.spec.version)  # checks the length with the version filled in
-    return view
-
-
-def _unread(
-    body: RawObject,
-    known: WeightsView | UnreadWeights | None,
-    why: str,
-    reason: ConditionReason,
-) -> WeightsView | UnreadWeights:
-    """The view of an unreadable WeightVersion, with its last readable spec if there is one."""
-    metadata = body["metadata"]
-    if isinstance(known, WeightsView) and known.uid == metadata["uid"]:
-        status = status_in(body, WeightsStatus)
-        reread = replace(known, generation=metadata["generation"], status=status)
-        return replace(reread, unreadable=why, unreadable_reason=reason)
-    spec = body.get("spec")
-    fields = spec if isinstance(spec, Mapping) else {}
-    reference = fields.get("fleetRef")
-    fleet = reference.get("name") if isinstance(reference, Mapping) else None
-    adapter = fields.get("adapter", "")
-    return UnreadWeights(
-        name=metadata["name"],
-        namespace=metadata["namespace"],
-        uid=metadata["uid"],
-        generation=metadata["generation"],
-        created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
-        fleet=fleet if isinstance(fleet, str) else "",
-        adapter=adapter if isinstance(adapter, str) else None,
-        unreadable=why,
-        unreadable_reason=reason,
-        status=status_in(body, WeightsStatus),
-    )
-
-
-def _why(error: Exception) -> str:
-    """The invalid fields and their errors, without the values, which may be secret."""
-    if isinstance(error, SpecTooLarge):
-        return str(error)
-    if not isinstance(error, ValidationError):
-        return f"its structure is invalid ({type(error).__name__})"
-    found = [
-        f"{'.'.join(('spec', *map(str, each['loc'])))}: {each['msg']}"
-        for each in error.errors(include_input=False, include_url=False)
-    ]
-    more = len(found) - _MAX_NAMED_FIELDS
-    return "; ".join(found[:_MAX_NAMED_FIELDS]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _reason_of(error: Exception) -> ConditionReason:
-    too_large = isinstance(error, SpecTooLarge)
-    return ConditionReason.SPEC_TOO_LARGE if too_large else ConditionReason.INVALID_SPEC
-
-
-def status_in(body: RawObject, model: type[S]) -> S:
-    """Returns the stored status. Another release may have written parts of it that this one cannot read."""
-    return model.read(body.get("status") or {})
 
 
 def _is_going(body: RawObject) -> bool:
