@@ -59,6 +59,7 @@ class WorkerAnswer:
             have `Unauthorized`, which is not signed: read the token again.
         silent: there was no valid answer. A call may have taken effect.
         size_bytes: the length of the answer.
+        cost_seconds: the processor time that it took to read the answer.
     """
 
     state: WorkerState | None = None
@@ -66,6 +67,7 @@ class WorkerAnswer:
     message: str = ""
     silent: bool = False
     size_bytes: int = field(default=0, compare=False)
+    cost_seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

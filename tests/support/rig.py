@@ -159,6 +159,7 @@ class Rig:
         self.default_image = "rlfleet/worker:1"
         self.traces: RolloutTraces | None = None
         self.has_weights = True
+        self.namespaces: tuple[str, ...] = ("rl",)
         self._fleet: Json = {
             "kind": "InferenceFleet",
             "metadata": {"name": "policy", "namespace": "rl", "uid": "fleet-1", "generation": 1},
@@ -217,7 +218,7 @@ class Rig:
         """A new process: nothing in memory."""
         self.kube = self.cluster.client()
         settings = Settings.model_construct(
-            namespaces=("rl",),
+            namespaces=self.namespaces,
             lease_namespace="rl",
             lease_name="operator",
             default_image=self.default_image,

@@ -14,7 +14,7 @@ from enum import IntEnum
 from functools import partial
 
 from fleet_operator.api import names
-from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.actions import Apply, Pause, WorkerCall
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.ports import Addressee, WorkerAnswer, Workers
@@ -22,7 +22,9 @@ from fleet_operator.runtime.call_defects import CallDefects
 from fleet_operator.runtime.call_outcomes import CallEnd, note_outcome
 from fleet_operator.runtime.in_flight import ConcurrencyLimit, RequestBatch, RequestInFlight
 from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.pauses import Pauses
 from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.traces import CallTrace
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.protocol import Epoch, Reason
@@ -84,16 +86,24 @@ class Dispatcher:
         metrics: Metrics,
         *,
         requeue: Callable[[FleetKey, float], None],
+        pauses: Pauses,
+        shares: TimeShares,
         stale: Callable[[FleetKey, PodView, Epoch], None],
         is_term_pending: Callable[[FleetKey], bool],
         denied: Callable[[FleetKey], None],
         defective: Callable[[FleetKey, str, Exception | None], None],
     ) -> None:
-        """`defective`: notes that sending a kind of request raised, or has worked again (None)."""
+        """Args:
+        pauses: Notes when the workers' pauses end.
+        shares: Notes the time that answers cost.
+        defective: Notes that sending a kind of request raised, or has worked again (None).
+        """
         self._workers = workers
         self._worker_cache = worker_cache
         self._metrics = metrics
         self._requeue = requeue
+        self._pauses = pauses
+        self._shares = shares
         self._stale = stale
         self._is_term_pending = is_term_pending
         self._denied = denied
@@ -150,6 +160,7 @@ class Dispatcher:
     def forget(self, key: FleetKey) -> None:
         """Forget a fleet that is gone."""
         self._defects.forget(key)
+        self._pauses.forget(key)
 
     async def stop(self) -> None:
         """Cancel everything in flight. The next leader reads what took effect."""
@@ -205,6 +216,7 @@ class Dispatcher:
                 pod, answer or _READ_CANCELLED, _now(), term=caller.epoch.term
             )
             if answer is not None:
+                self._note(caller.key, pod.uid, answer)
                 self._defects.end(caller.key, _STATE)
                 if answer.reason is Reason.UNAUTHORIZED:
                     self._denied(caller.key)
@@ -223,6 +235,8 @@ class Dispatcher:
         limit = None if action.lasts else self._call_limit
         flight = RequestInFlight(caller.key, send, ended, self._flights, limit, failed=failed)
         self._worker_cache.begin_call(action.pod_uid, work, flight, now, epoch=caller.epoch)
+        if isinstance(action, Pause | Apply):
+            self._pauses.begin(caller.key, pod.uid, action.lease_seconds, now)
         called.add()
         flight.begin()
 
@@ -239,6 +253,7 @@ class Dispatcher:
             now = _now()
             missing = self._worker_cache.end_call(action, answer or _CALL_CANCELLED, now)
             if answer is not None:
+                self._note(caller.key, pod.uid, answer)
                 self._defects.end(caller.key, action.kind)
                 end = CallEnd(action, answer, missing, now - began_at)
                 note_outcome(self._metrics, caller.key, caller.trace, end)
@@ -248,6 +263,12 @@ class Dispatcher:
 
     def _has_failed(self, key: FleetKey, kind: str, error: Exception) -> None:
         self._defects.begin(key, kind, error, _now())
+
+    def _note(self, key: FleetKey, uid: str, answer: WorkerAnswer) -> None:
+        now = _now()
+        self._shares.note(key[0], answer.cost_seconds, now)
+        if answer.state is not None:
+            self._pauses.note(key, uid, answer.state, now)
 
     def _pass_on(self, caller: Caller, pod: PodView, answer: WorkerAnswer) -> None:
         """Report outcomes that concern the whole fleet."""

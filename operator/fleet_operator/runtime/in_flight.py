@@ -5,63 +5,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable
 
 from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-PLACES_FOR_EACH_FREE_ONE = 3
-
 
 class ConcurrencyLimit:
-    """Sends at most `most` requests at once. A fleet gets a place only while it has fewer of them than
-    `PLACES_FOR_EACH_FREE_ONE` times the free places.
+    """Sends at most `most` requests at once, and lets the others wait for their turns.
 
-    The others wait: the requests of a fleet in order, and the fleets in turn. A fleet whose workers are
-    silent holds its places for long. Alone it gets three quarters of them, and n such fleets get
-    `3 * most / (3 * n + 1)` each. A third of such a share remains for the renewals of other fleets.
+    Workers that are silent hold their places for long. So the places are shared among namespaces, and
+    those of a namespace among its fleets (`Turns`).
     """
 
     def __init__(self, most: int) -> None:
-        self._free = most
-        self._sent: Counter[FleetKey] = Counter()
-        self._waiting: OrderedDict[FleetKey, deque[RequestInFlight]] = OrderedDict()
-        """No queue is empty. The fleet whose turn it is comes first."""
+        self._turns: Turns[RequestInFlight] = Turns(most)
 
     def enter(self, flight: RequestInFlight) -> None:
         """Send the request now, or when its turn comes."""
-        self._waiting.setdefault(flight.fleet, deque()).append(flight)
+        self._turns.add(flight.fleet, flight)
         self._send()
 
     def leave(self, flight: RequestInFlight) -> None:
         """Send the next request after this one has ended."""
-        self._free += 1
-        self._sent[flight.fleet] -= 1
-        if not self._sent[flight.fleet]:
-            del self._sent[flight.fleet]
+        self._turns.leave(flight.fleet)
         self._send()
 
     def _send(self) -> None:
-        while (flight := self._next()) is not None:
-            if not flight.done():
-                self._free -= 1
-                self._sent[flight.fleet] += 1
+        while (flight := self._turns.take()) is not None:
+            if flight.done():
+                self._turns.leave(flight.fleet)
+            else:
                 flight.go()
-
-    def _next(self) -> RequestInFlight | None:
-        room = self._free * PLACES_FOR_EACH_FREE_ONE
-        fleet = next((f for f in self._waiting if self._sent[f] < room), None)
-        if fleet is None:
-            return None
-        flight = self._waiting[fleet].popleft()
-        if self._waiting[fleet]:
-            self._waiting.move_to_end(fleet)
-        else:
-            del self._waiting[fleet]
-        return flight
 
 
 class RequestInFlight:

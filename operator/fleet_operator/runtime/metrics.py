@@ -88,7 +88,7 @@ class Metrics:
         )
         self.queue_stuck = Gauge(
             "rlfleet_queue_stuck_seconds",
-            "Longest time that a fleet has been due, or being reconciled.", registry=registry,
+            "Longest time that a reconcile takes, or that fleets wait and none begins.", registry=registry,
         )  # fmt: skip
         self.loop_lag = Gauge(
             "rlfleet_event_loop_lag_seconds",

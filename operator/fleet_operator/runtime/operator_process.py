@@ -23,6 +23,7 @@ from fleet_operator.runtime.custom_resources import NO_CRDS, CustomResources
 from fleet_operator.runtime.dispatch import Dispatcher
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.event_recorder import EventRecorder
+from fleet_operator.runtime.fleet_queue import FleetQueue
 from fleet_operator.runtime.foreign_fleets import ForeignFleets
 from fleet_operator.runtime.heartbeats import Heartbeats
 from fleet_operator.runtime.kube_children import KubeChildren
@@ -49,16 +50,14 @@ from fleet_operator.runtime.timed_kube import TimedKube
 from fleet_operator.runtime.traces import RolloutTraces
 from fleet_operator.runtime.unread_objects import UnreadObjects
 from fleet_operator.runtime.worker_cache import WorkerCache
-from fleet_operator.runtime.workqueue import WorkQueue
 
 logger = logging.getLogger(__name__)
 
-FLEETS_AT_ONCE = 16
 SWEEP_SECONDS = 300.0
 RETRY_SECONDS = 1.0
 STOP_SECONDS = 5.0
 STUCK_SECONDS = 600.0
-"""A process that has not reconciled a due fleet for this long is stuck, and `/livez` fails. Requests of
+"""A process that reconciles none of the due fleets for this long is stuck, and `/livez` fails. Requests of
 a reconcile end after 15 s each, and a leader without its API server ends after 10 s."""
 EXIT_LOST_LEASE = 3
 _FIRST = asyncio.FIRST_COMPLETED
@@ -79,7 +78,7 @@ class Operator:
         operator = f"{settings.lease_namespace}/{settings.lease_name}"
         self.metrics = metrics = Metrics(operator, names_fleets=settings.fleet_metrics)
         self._kube = kube = TimedKube(kube, metrics.count_request)
-        self.queue: WorkQueue[FleetKey] = WorkQueue()
+        self.queue = FleetQueue()
         self.lease = lease
         self.epochs = Epochs(lambda: self.lease.term)
         kube = LeaderKube(kube, lambda: self.lease.is_leader)
@@ -121,6 +120,8 @@ class Operator:
             self.worker_cache,
             metrics,
             requeue=self._requeue,
+            pauses=self.queue.pauses,
+            shares=self.queue.shares,
             stale=self.epochs.note_refusal,
             is_term_pending=self.epochs.is_term_pending,
             denied=self._denied,
@@ -237,7 +238,7 @@ class Operator:
         self.synced = True
 
     async def _work(self) -> None:
-        await self.queue.run(self.reconcile, workers=FLEETS_AT_ONCE)
+        await self.queue.run(self.reconcile)
 
     async def _raise_terms(self) -> None:
         await self.epochs.raise_terms(self.lease.confirm, self._requeue)

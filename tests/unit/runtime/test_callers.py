@@ -18,6 +18,8 @@ from fleet_operator.runtime import callers
 from fleet_operator.runtime.callers import BUSY_SECONDS, Callers
 from fleet_operator.runtime.dispatch import ANSWER_WAIT_SECONDS, Caller, Dispatcher
 from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.pauses import Pauses
+from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.protocol import Epoch, Operation, WorkerState
 
@@ -55,6 +57,8 @@ class Harness:
             self.cache,
             Metrics(),
             requeue=lambda _, seconds: self.again.append(seconds),
+            pauses=Pauses(),
+            shares=TimeShares(),
             stale=Mock(),
             is_term_pending=lambda _: False,
             denied=Mock(),

@@ -27,6 +27,8 @@ from fleet_operator.runtime.dispatch import (
     Dispatcher,
 )
 from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.pauses import Pauses
+from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.protocol import Epoch, Reason, WorkerState
 
@@ -74,6 +76,8 @@ class Harness:
             self.cache,
             self.metrics,
             requeue=lambda _, seconds: self.again.append((now(), seconds)),
+            pauses=Pauses(),
+            shares=TimeShares(),
             stale=lambda key, pod, obeyed: self.stale.append((key, pod.name, obeyed)),
             is_term_pending=lambda key: key in self.pending_terms,
             denied=self.denied.append,
@@ -211,7 +215,7 @@ class TestWaiting:
             harness, seen = Harness(), set[int]()
             workers = Mock(state=Mock(side_effect=never), call=Mock(side_effect=never))
             harness.calls._workers = workers
-            pods = [pod(n) for n in range(SENT_AT_ONCE * 3 // 2)]
+            pods = [pod(n) for n in range(SENT_AT_ONCE * 7 // 5)]
             if what == "reads":
                 sending = asyncio.create_task(harness.calls.ask(CALLER, pods))
             else:

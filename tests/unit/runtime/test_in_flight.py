@@ -23,7 +23,7 @@ class Flights:
         self.ended: list[tuple[int, str | None]] = []
         self.answers: dict[int, asyncio.Future[WorkerAnswer]] = {}
 
-    def flight(self, number: int, fleet: str = "policy") -> RequestInFlight:
+    def flight(self, number: int, namespace: str = "rl", fleet: str = "policy") -> RequestInFlight:
         def send() -> asyncio.Future[WorkerAnswer]:
             self.sent.append(number)
             self.answers[number] = asyncio.get_running_loop().create_future()
@@ -32,7 +32,7 @@ class Flights:
         def ended(answer: WorkerAnswer | None) -> None:
             self.ended.append((number, answer.message if answer else None))
 
-        flight = RequestInFlight(("rl", fleet), send, ended, self.under_way, self.limit)
+        flight = RequestInFlight((namespace, fleet), send, ended, self.under_way, self.limit)
         flight.begin()
         return flight
 
@@ -59,7 +59,7 @@ def test_no_more_go_at_once_than_may_and_the_others_in_their_order():
 
 
 @pytest.mark.parametrize("silent", [1, 2, 5, 20, 100])
-def test_fleets_whose_workers_are_silent_leave_a_third_of_their_share_to_the_others(silent: int):
+def test_namespaces_whose_workers_are_silent_leave_a_third_of_their_share_to_the_others(silent: int):
     async def story() -> None:
         most = 1024
         flights = Flights(most)
@@ -76,7 +76,38 @@ def test_fleets_whose_workers_are_silent_leave_a_third_of_their_share_to_the_oth
     virtual_time.run(story())
 
 
-def test_fleets_that_come_after_a_silent_one_are_served_at_once_and_before_it():
+def test_a_namespace_with_many_silent_fleets_gets_no_more_than_one_with_a_single_one():
+    async def story() -> None:
+        flights = Flights(1024)
+        for number in range(2000):
+            flights.flight(number, "many", f"silent-{number % 50}")
+        for number in range(2000, 4000):
+            flights.flight(number, "one")
+        held = Counter(number < 2000 for number in flights.sent)
+        assert 700 < held[True] <= 768
+        assert held[False] > 0.6 * (1024 - held[True])
+        for number in range(700):
+            await flights.answer(number)
+        held = Counter(n < 2000 for n in flights.answers if not flights.answers[n].done())
+        assert max(held.values()) < 1.5 * min(held.values())
+
+    virtual_time.run(story())
+
+
+def test_silent_fleets_of_a_namespace_leave_places_to_its_other_fleets():
+    async def story() -> None:
+        flights = Flights(1024)
+        for number in range(2000):
+            flights.flight(number, fleet="silent")
+        silent = len(flights.sent)
+        assert silent < 768
+        flights.flight(2000, fleet="other")
+        assert flights.sent[-1] == 2000
+
+    virtual_time.run(story())
+
+
+def test_a_namespace_that_comes_after_a_silent_one_is_served_at_once_and_before_it():
     async def story() -> None:
         flights = Flights(1024)
         for number in range(4000):
@@ -86,12 +117,12 @@ def test_fleets_that_come_after_a_silent_one_are_served_at_once_and_before_it():
         assert all(number in flights.sent for number in (1000, 2000, 3000))
         for number in range(100):
             await flights.answer(number)
-        assert len([n for n in flights.sent if n < 1000]) == 768  # it has more than its share
+        assert len([n for n in flights.sent if n < 1000]) < 768  # it has more than its share
 
     virtual_time.run(story())
 
 
-def test_freed_places_go_to_the_fleets_in_turn():
+def test_freed_places_go_to_the_namespaces_with_the_fewest_in_turn():
     async def story() -> None:
         flights = Flights(4)
         for number in range(10):
@@ -103,10 +134,10 @@ def test_freed_places_go_to_the_fleets_in_turn():
         assert flights.sent == [0, 1, 2, 10]
         for number in (0, 1, 2, 10):
             await flights.answer(number)
-        assert flights.sent[4:] == [3, 11, 20, 4]
-        for number in (3, 11, 20, 4):
+        assert flights.sent[4:] == [20, 3, 11, 21]  # who holds the fewest comes first
+        for number in (3, 11):
             await flights.answer(number)
-        assert flights.sent[8:] == [12, 21, 5, 13]
+        assert flights.sent[8:] == [4, 12]
 
     virtual_time.run(story())
 

@@ -23,6 +23,8 @@ from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.leader_guard import LeaderWorkers
 from fleet_operator.runtime.lease import DURATION_SECONDS, RETRY_SECONDS, Lease
 from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.pauses import Pauses
+from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.authority import newest
@@ -75,6 +77,8 @@ class Process:
             WorkerCache(),
             Metrics(),
             requeue=lambda _key, _seconds: None,
+            pauses=Pauses(),
+            shares=TimeShares(),
             stale=self.epochs.note_refusal,
             is_term_pending=self.epochs.is_term_pending,
             denied=lambda _key: None,

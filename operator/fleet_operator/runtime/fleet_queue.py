@@ -1,0 +1,33 @@
+"""The queue of fleets: who waits for whom."""
+
+from __future__ import annotations
+
+from fleet_operator.runtime.pauses import Pauses
+from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.time_shares import TimeShares
+from fleet_operator.runtime.workqueue import WorkQueue
+
+FLEETS_AT_ONCE = 32
+"""Reconciles at once. One namespace gets three quarters of them at most."""
+PAUSED_AT_ONCE = 8
+"""Additional reconciles of fleets whose workers are paused."""
+
+
+class FleetQueue(WorkQueue[FleetKey]):
+    """Fleets to reconcile. Fleets with paused workers come before all others, and namespaces take turns.
+
+    Fields:
+        pauses: ends of the workers' pauses, which are the deadlines.
+        shares: the time that each namespace has used.
+    """
+
+    def __init__(self) -> None:
+        self.pauses = Pauses()
+        self.shares = TimeShares()
+        super().__init__(
+            workers=FLEETS_AT_ONCE,
+            urgent_workers=PAUSED_AT_ONCE,
+            tenant=lambda key: key[0],
+            deadline=self.pauses.deadline,
+            shares=self.shares,
+        )

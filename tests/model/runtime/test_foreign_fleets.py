@@ -1,0 +1,121 @@
+"""The runtime on virtual time: fleets of other tenants delay no pause and no rollout.
+
+The promise: no lease lapses while a leader is alive, whatever number of fleets others create. Each mistake
+in the queue that breaks it is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.model.runtime.support import run
+from tests.support.rig import FLEET_PATH, Rig
+from tests.support.virtual_time import now
+
+from fleet_operator.runtime.fleet_queue import FleetQueue
+from fleet_worker.protocol import Phase
+
+FLEETS_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/{}/inferencefleets/{}"
+REQUEST_SECONDS = 0.4
+"""How long the API server takes. A new fleet needs several requests, one after the other."""
+LOAD_SECONDS = 75.0
+RENEWED_ABOVE_SECONDS = 17.0
+"""A pause is renewed as soon as a reconcile sees less than 20 s left; alone that is within 2 s."""
+
+
+def create_fleets(rig: Rig, number: int, *, namespaces: int = 1) -> None:
+    """Others create fleets without workers, in namespaces of their own."""
+    spec = rig.cluster.objects[FLEET_PATH]["spec"] | {"replicas": 0}
+    for n in range(number):
+        namespace, name = f"other-{n % namespaces}", f"fleet-{n}"
+        metadata = {"name": name, "namespace": namespace, "uid": f"foreign-{n}", "generation": 1}
+        body = {"kind": "InferenceFleet", "metadata": metadata, "spec": spec}
+        path = FLEETS_PATH.format(namespace, name)
+        rig.cluster.put(path, body)
+        rig.operator.store.put_fleet(rig.cluster.objects[path])
+
+
+def a_rig(namespaces: int = 1) -> Rig:
+    rig = Rig(replicas=3)
+    rig.namespaces = ("rl", *(f"other-{n}" for n in range(namespaces)))
+    return rig
+
+
+async def lowest_lease(fleets: int, namespaces: int) -> float:
+    """The least that is left of a lease while workers are paused for a long load."""
+    async with a_rig(namespaces) as rig:
+        await rig.applied("1")
+        rig.kube.delay_seconds = REQUEST_SECONDS
+        for worker in rig.workers.workers.values():
+            worker.slow_seconds = LOAD_SECONDS
+        rig.publish("2")
+        workers = rig.workers.workers
+        await rig.until(
+            lambda: all(w.phase is Phase.LOADING for w in workers.values()), seconds=300
+        )
+        create_fleets(rig, fleets, namespaces=namespaces)
+        began, lowest = now(), 30.0
+        while now() - began < LOAD_SECONDS - 5:
+            await asyncio.sleep(0.5)
+            left = [w.lease_until - now() for w in workers.values() if w.lease_until is not None]
+            lowest = min([lowest, *left])
+        return lowest
+
+
+@pytest.mark.parametrize(
+    ("fleets", "namespaces"),
+    [(120, 1), (120, 20), pytest.param(1500, 1, marks=pytest.mark.long)],
+)
+def test_no_lease_lapses_while_a_leader_is_alive(fleets: int, namespaces: int) -> None:
+    async def story() -> None:
+        assert await lowest_lease(fleets, namespaces) > RENEWED_ABOVE_SECONDS
+
+    run(story)
+
+
+def test_a_rollout_takes_as_long_as_alone() -> None:
+    async def seconds(fleets: int) -> float:
+        async with a_rig() as rig:
+            await rig.applied("1")
+            rig.kube.delay_seconds = REQUEST_SECONDS
+            create_fleets(rig, fleets)
+            await asyncio.sleep(3)
+            rig.publish("2")
+            return await rig.applied("2")
+
+    async def story() -> None:
+        assert await seconds(400) <= 2 * await seconds(0)
+
+    run(story)
+
+
+def forget_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    init: Any = FleetQueue.__init__
+
+    def broken(queue: FleetQueue) -> None:
+        init(queue)
+        queue._deadline = lambda *_: None
+
+    monkeypatch.setattr(FleetQueue, "__init__", broken)
+
+
+def one_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    init: Any = FleetQueue.__init__
+
+    def broken(queue: FleetQueue) -> None:
+        init(queue)
+        queue._tenant = lambda _: "all"
+
+    monkeypatch.setattr(FleetQueue, "__init__", broken)
+
+
+@pytest.mark.long
+def test_one_queue_in_the_order_of_time_lets_leases_lapse(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        forget_pauses(monkeypatch)
+        one_tenant(monkeypatch)
+        assert await lowest_lease(1000, 1) < 0
+
+    run(story)
