@@ -80,12 +80,16 @@ class Addressee:
         pod_uid: the pod that must answer.
         instance: the process that a call is for, from its last answer; empty if it never answered. A
             read is for any process of the pod.
+        namespace: of the fleet. Large answers are read in turns by namespace.
+        adapters: the fleet's `spec.adapters.max`, which bounds its workers' answers.
     """
 
     base_url: str
     token: str
     pod_uid: str
     instance: str = ""
+    namespace: str = ""
+    adapters: int = 0
 
 
 class Workers(Protocol):

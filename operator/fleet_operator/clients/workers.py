@@ -13,10 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
+from time import thread_time
 
 from pydantic_core import from_json
 
+from fleet_operator.clients.answers_in_turn import AnswersInTurn
 from fleet_operator.clients.http_client import Exchange, HttpClient
 from fleet_operator.clients.http_response import HttpError, HttpResponse
 from fleet_operator.clients.signed_request import Nonces, SignedRequest, is_signed
@@ -44,6 +48,7 @@ class WorkerClient:
         )
         self._requests = Requests()
         self._nonces = Nonces()
+        self._turns = AnswersInTurn()
 
     async def close(self) -> None:
         """End the connections."""
@@ -61,7 +66,7 @@ class WorkerClient:
 
     def _ask(self, worker: Addressee, request: SignedRequest) -> asyncio.Future[WorkerAnswer]:
         """Send one request. Every outcome is an answer, never an exception."""
-        asked = _Asked(worker)
+        asked = _Asked(worker, self._turns)
         try:
             address, asked.signature, sent = request.to(worker, self._nonces.next())
         except ValueError as error:
@@ -76,11 +81,12 @@ class WorkerClient:
 class _Asked(asyncio.Future[WorkerAnswer]):
     """The answer to one request. Cancelling it ends the connection."""
 
-    __slots__ = ("exchange", "signature", "worker")
+    __slots__ = ("exchange", "signature", "turns", "worker")
 
-    def __init__(self, worker: Addressee) -> None:
+    def __init__(self, worker: Addressee, turns: AnswersInTurn) -> None:
         super().__init__()
         self.worker = worker
+        self.turns = turns
         self.signature = ""
         self.exchange: Exchange | None = None
 
@@ -92,14 +98,24 @@ class _Asked(asyncio.Future[WorkerAnswer]):
 
     def take(self, outcome: HttpResponse | Exception) -> None:
         """Take the outcome of the request."""
+        size_bytes = len(outcome.body) if isinstance(outcome, HttpResponse) else 0
+        read = partial(self._read, outcome)
+        self.turns.add(self.worker.namespace, size_bytes, read, self._drop)
+
+    def _drop(self) -> None:
+        if not self.done():
+            self.set_result(_silence("its answer was dropped: too many bytes wait to be read"))
+
+    def _read(self, outcome: HttpResponse | Exception) -> None:
         if self.done():
             return
+        began = thread_time()
         try:
             answer = _read(self.worker, self.signature, outcome)
         except Exception as error:  # an answer must not break its reader
             logger.exception("defect: an answer of %s cannot be read", self.worker.base_url)
             answer = _silence(f"its answer cannot be read: {type(error).__name__}")
-        self.set_result(answer)
+        self.set_result(replace(answer, cost_seconds=thread_time() - began))
 
 
 def _read(worker: Addressee, call: str, outcome: HttpResponse | Exception) -> WorkerAnswer:
@@ -108,6 +124,8 @@ def _read(worker: Addressee, call: str, outcome: HttpResponse | Exception) -> Wo
         return _silence(str(outcome) or type(outcome).__name__)
     if isinstance(outcome, Exception):
         raise outcome
+    if problem := _excess(outcome.body, worker.adapters):
+        return _silence(problem)
     if not is_signed(outcome, worker.token, call):
         return _unproven(outcome.status)
     found = _parse(outcome.status, outcome.body)
@@ -115,6 +133,20 @@ def _read(worker: Addressee, call: str, outcome: HttpResponse | Exception) -> Wo
         return found
     problem = problem_of_answer(worker.pod_uid, found.state, found.reason)
     return _silence(problem) if problem else found
+
+
+def _excess(content: bytes, adapters: int) -> str:
+    """Why an answer is not read, by its size alone; empty if it is."""
+    most_bytes, most_parts = (
+        protocol.max_answer_bytes(adapters),
+        protocol.max_answer_parts(adapters),
+    )
+    if len(content) > most_bytes:
+        return f"its answer has {len(content)} bytes, and a state of its fleet at most {most_bytes}"
+    parts = content.count(b"[") + content.count(b"{")
+    if parts > most_parts:
+        return f"its answer has {parts} lists and objects, and a state of its fleet at most {most_parts}"
+    return ""
 
 
 def _parse(status: int, content: bytes) -> WorkerAnswer:

@@ -74,6 +74,7 @@ class Callers:
             token=token,
             admin_port=spec.serving.admin_port,
             epoch=self._epochs.last(key),
+            adapters=spec.adapters.max,
         )
 
     async def ask(self, caller: Caller, *, external: bool) -> None:

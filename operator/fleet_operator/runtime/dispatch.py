@@ -58,12 +58,13 @@ class Sent(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """A fleet's key, and the token, admin port, epoch and trace of its calls."""
+    """A fleet's key, and the token, admin port, epoch and trace of its calls. `adapters`: of its spec."""
 
     key: FleetKey
     token: str
     admin_port: int
     epoch: Epoch
+    adapters: int = 0
     trace: CallTrace | None = None
 
     def addressee(self, pod: PodView, *, instance: str = "") -> Addressee:
@@ -73,6 +74,8 @@ class Caller:
             token=self.token,
             pod_uid=pod.uid,
             instance=instance,
+            namespace=self.key[0],
+            adapters=self.adapters,
         )
 
 

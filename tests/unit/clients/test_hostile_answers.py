@@ -40,6 +40,8 @@ class HostileWorker:
         length: what the header says; None leaves it out.
         signs: the token of the signature; empty leaves it out.
         endless: sent repeatedly without end.
+        signs_each: whether every answer has a signature of its own.
+        adapters: `spec.adapters.max` of its fleet.
         stays: whether the connection stays open after the answer.
         heard: the bytes of all requests.
     """
@@ -51,6 +53,8 @@ class HostileWorker:
         self.length: int | None = -1
         self.signs = TOKEN
         self.signature = ""
+        self.signs_each = False
+        self.adapters = 0
         self.endless = b""
         self.stays = False
         self.heard = b""
@@ -59,7 +63,11 @@ class HostileWorker:
     @property
     def addressee(self) -> Addressee:
         return Addressee(
-            base_url=f"http://127.0.0.1:{self.port}", token=TOKEN, pod_uid="uid-0", instance="i-0"
+            base_url=f"http://127.0.0.1:{self.port}",
+            token=TOKEN,
+            pod_uid="uid-0",
+            instance="i-0",
+            adapters=self.adapters,
         )
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,7 +92,7 @@ class HostileWorker:
         lines = [f"HTTP/1.1 {self.status} X", *self.headers]
         lines += [] if length is None else [f"content-length: {length}"]
         if self.signs:
-            self.signature = self.signature or protocol.answer_signature(
+            self.signature = (not self.signs_each and self.signature) or protocol.answer_signature(
                 self.signs, call=call, status=self.status, body=self.body
             )
             lines.append(f"{protocol.HEADER_SIGNATURE}: {self.signature}")
@@ -222,17 +230,17 @@ class TestCost:
     @pytest.mark.parametrize(
         "body",
         [
-            pytest.param(b"[" * 500_000, id="a bottomless list"),
-            pytest.param(b'{"source":' * 50_000, id="a bottomless object"),
-            pytest.param(b'{"adapters":[' + b"1," * 250_000 + b"1]}", id="a list of nothing"),
-            pytest.param(b'{"protocol":' + b"9" * 500_000 + b"}", id="a number without an end"),
-            pytest.param(b'{"worker":"' + b"x" * 500_000 + b'"}', id="a long text"),
+            pytest.param(b"[" * 300_000, id="a bottomless list"),
+            pytest.param(b'{"source":' * 30_000, id="a bottomless object"),
+            pytest.param(b'{"adapters":[' + b"1," * 150_000 + b"1]}", id="a list of nothing"),
+            pytest.param(b'{"protocol":' + b"9" * 300_000 + b"}", id="a number without an end"),
+            pytest.param(b'{"worker":"' + b"x" * 300_000 + b'"}', id="a long text"),
         ],
     )
     async def test_an_invalid_state_counts_as_no_answer_at_little_cost(
         self, worker: HostileWorker, body: bytes
     ) -> None:
-        worker.body = body
+        worker.body, worker.adapters = body, protocol.MOST_ADAPTERS
         worst, done = 0.0, asyncio.Event()
 
         async def watch() -> None:
@@ -248,7 +256,7 @@ class TestCost:
         await watching
 
         assert answer.silent
-        assert "not of this protocol" in answer.message
+        assert "not of this protocol" in answer.message or "lists and" in answer.message
         assert worst < 1.0  # seconds; about 0.05 on an idle core
 
 
@@ -294,32 +302,91 @@ class TestBounds:
         assert answer.state is not None
         assert answer.state.uptime_seconds == 0
 
-    def test_the_longest_valid_state_is_accepted(self) -> None:
-        """65 adapters, their sources and digests, every letter one that JSON writes in six."""
-        source = {"path": "\x01" * 1024}
-        one = {"version": "v" * 63, "source": source, "digest": "sha256:" + "f" * 64}
+    @pytest.mark.parametrize("adapters", [0, 1, 8, protocol.MOST_ADAPTERS])
+    async def test_the_longest_real_state_is_accepted(
+        self, worker: HostileWorker, adapters: int
+    ) -> None:
+        """Every slot is taken, each text has its longest length, and each version has been refused."""
+        one = {"version": "v" * 63, "run_id": "r" * 63, "digest": "sha256:" + "f" * 64}
+        one |= {"source": {"path": "/" + "p" * 1023}}
         staged = one | {"size_bytes": 2**45, "in_memory": True}
         adapter = one | {"name": "n" * 63, "size_bytes": 2**40, "requests": 10**6}
-        adapter |= {"staged": staged}
-        failure = {"version": "v" * 63, "reason": "NoAdapterSlot", "age_seconds": 123456.789}
-        failure |= {"message": "\U0001f525" * 1000}
+        adapter |= {"staged": staged, "retiring": [{"version": "v" * 63, "requests": 10**6}]}
+        failure = {"version": "v" * 63, "run_id": "r" * 63, "reason": "NoAdapterSlot"}
+        failure |= {"age_seconds": 123456.789, "message": "[1, 2], " * 125}
+        of_adapter = failure | {"name": "n" * 63}
+        slots = adapters + 1 if adapters else 0
         state = protocol.WorkerState.model_validate(
             STATE
             | one
             | {
                 "staged": staged,
-                "adapters": [adapter] * 65,
+                "remarks": ["r" * 500] * 8,
                 "stage_failure": failure,
-                "earlier_stage_failures": [failure] * 3,
+                "earlier_stage_failures": [failure] * 16,
                 "load_failure": failure,
-                "adapter_failure": failure | {"name": "n" * 63},
-                "adapter_failures": [failure | {"name": "n" * 63}] * 32,
+                "adapters": [adapter] * slots,
+                "adapter_failure": of_adapter if slots else None,
+                "adapter_failures": [of_adapter] * min(slots, 32),
             }
         )
-        error = protocol.ErrorDetail(reason=protocol.Reason.BROKEN, message="\U0001f525" * 1000)
-        reply = protocol.ErrorReply(error=error, state=state)
+        error = protocol.ErrorDetail(reason=protocol.Reason.BROKEN, message="m" * 1000)
+        worker.status = 409
+        worker.body = protocol.ErrorReply(error=error, state=state).model_dump_json().encode()
+        worker.adapters = adapters
+        answer = await ask(worker)
 
-        assert len(reply.model_dump_json(by_alias=True).encode()) < protocol.MAX_ANSWER_BYTES
+        assert answer.state is not None, answer.message
+        assert len(answer.state.adapters) == slots
+
+    async def test_an_answer_longer_than_the_states_of_its_fleet_counts_as_no_answer(
+        self, worker: HostileWorker
+    ) -> None:
+        worker.says(x="x" * protocol.max_answer_bytes(0))
+        answer = await ask(worker)
+        worker.adapters, worker.signs_each = 16, True
+        other = await ask(worker)
+
+        assert answer.silent
+        assert str(protocol.max_answer_bytes(0)) in answer.message
+        assert not other.silent
+
+    async def test_an_answer_with_more_parts_than_a_state_has_counts_as_no_answer(
+        self, worker: HostileWorker
+    ) -> None:
+        worker.says(x=[[]] * protocol.max_answer_parts(0))
+        answer = await ask(worker)
+
+        assert answer.silent
+        assert str(protocol.max_answer_parts(0)) in answer.message
+
+
+class TestTime:
+    """The costliest answers of many workers at once."""
+
+    async def test_the_loop_gets_a_turn_between_two_large_answers(
+        self, worker: HostileWorker
+    ) -> None:
+        worker.adapters, worker.signs_each = protocol.MOST_ADAPTERS, True
+        worker.says(x={f"{n:x}": 0 for n in range(25_000)})
+        turn, ended_in = 0, list[int]()
+
+        async def count_turns() -> None:
+            nonlocal turn
+            while len(ended_in) < 64:
+                turn += 1
+                await asyncio.sleep(0)
+
+        async with a_client() as client, asyncio.timeout(60):
+            asked = [client.state(worker.addressee) for _ in range(64)]
+            for each in asked:
+                each.add_done_callback(lambda _: ended_in.append(turn))
+            await asyncio.gather(count_turns(), *asked)
+
+        answers = [each.result() for each in asked]
+        assert not any(a.silent for a in answers)
+        assert len(set(ended_in)) == 64
+        assert min(a.cost_seconds for a in answers) > 0
 
 
 class TestSignature:

@@ -110,7 +110,8 @@ def test_a_call_goes_to_the_pods_admin_port_with_token_and_epoch():
     async def story() -> None:
         harness = Harness()
         assert await harness.act(load(3))
-        worker = Addressee(base_url="http://10.0.0.3:8081", token="t", pod_uid="uid-3")
+        url = "http://10.0.0.3:8081"
+        worker = Addressee(base_url=url, token="t", pod_uid="uid-3", namespace="rl")
         assert harness.sent == [(worker, "load 2", CALLER.epoch)]
 
     virtual_time.run(story())

@@ -14,7 +14,15 @@ from fleet_worker.engine.required_names import API_SERVER_NAMES, WORKER_NAMES
 from fleet_worker.errors import status_of
 from fleet_worker.lifecycle.metrics import WorkerMetrics
 from fleet_worker.process.command import CPU_DEFAULTS, DEFAULTS, FORCED
-from fleet_worker.protocol import MAX_ANSWER_BYTES, OWNED_ENGINE_FLAGS, Phase, Reason
+from fleet_worker.protocol import (
+    MAX_ANSWER_BYTES,
+    MOST_ADAPTERS,
+    OWNED_ENGINE_FLAGS,
+    Phase,
+    Reason,
+    max_answer_bytes,
+    max_answer_parts,
+)
 
 PAGE = (REPOSITORY / "docs" / "reference" / "worker.md").read_text()
 
@@ -46,7 +54,12 @@ def test_every_variable_is_listed(name: str) -> None:
 
 
 def test_the_limit_of_answers_is_the_one_that_callers_keep() -> None:
-    assert f"a `Content-Length` of at most {MAX_ANSWER_BYTES // 2**20} MiB" in PAGE
+    one, most = max_answer_bytes(0) // 1024, MAX_ANSWER_BYTES // 1024
+    for_each = (max_answer_bytes(3) - max_answer_bytes(2)) // 1024
+    assert f"at most {one} KiB, and {for_each} KiB more for each adapter" in PAGE
+    assert f"{most} KiB for the largest number, {MOST_ADAPTERS}" in PAGE
+    parts = max_answer_parts(1) - max_answer_parts(0)
+    assert f"{max_answer_parts(0):,} lists and objects, and {parts} more for each" in PAGE
 
 
 def test_every_option_is_in_the_table() -> None:

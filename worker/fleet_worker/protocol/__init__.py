@@ -88,6 +88,7 @@ from fleet_worker.protocol.signing import (
 )
 from fleet_worker.protocol.state import (
     MAX_ANSWER_BYTES,
+    MOST_ADAPTERS,
     AdapterFailure,
     AdapterSlots,
     AdapterState,
@@ -101,6 +102,8 @@ from fleet_worker.protocol.state import (
     Staged,
     TransferState,
     WorkerState,
+    max_answer_bytes,
+    max_answer_parts,
 )
 from fleet_worker.protocol.steps import (
     number_of,
@@ -170,6 +173,7 @@ __all__ = [
     "MAX_ANSWER_BYTES",
     "MAX_DRIVER_CHARACTERS",
     "MAX_TERM",
+    "MOST_ADAPTERS",
     "OWNED_ENGINE_FLAGS",
     "PAUSE_PATH",
     "PROBE_PATH",
@@ -232,6 +236,8 @@ __all__ = [
     "answer_signature",
     "body_digest",
     "call_signature",
+    "max_answer_bytes",
+    "max_answer_parts",
     "number_of",
     "parent_of_step",
     "step_of",

@@ -28,11 +28,30 @@ from fleet_worker.protocol.types import (
     Word,
 )
 
-MAX_ANSWER_BYTES = 1024 * 1024
-"""No answer is longer. The longest possible state has 65 adapters (64 is the largest
-`spec.adapters.max`, plus a slot), each with two sources of 1,024 characters. That is 180 KiB of plain
-letters, and 800 KiB of control characters, which JSON writes in six letters each.
-"""
+MOST_ADAPTERS = 64
+"""The largest `spec.adapters.max`."""
+_OTHER_BYTES = 48 * 1024
+"""A state without adapters: up to 18 failures and refusals of 1,000 characters each, 8 remarks of 500, and
+two sources of 1,024. A typical one has 2 KiB."""
+_ADAPTER_BYTES = 4 * 1024
+"""An adapter with its staged version: two sources of 1,024 characters, digests, and a refusal of 1,000. A
+typical one has less than 1 KiB."""
+_OTHER_PARTS = 4096
+_ADAPTER_PARTS = 64
+
+
+def max_answer_bytes(adapters: int) -> int:
+    """The longest answer of a worker with this `spec.adapters.max`. One slot is for a version that leaves."""
+    return _OTHER_BYTES + _ADAPTER_BYTES * (adapters + 1 if adapters else 0)
+
+
+def max_answer_parts(adapters: int) -> int:
+    """How many lists and objects an answer may have, counted by their brackets. A message has some, too."""
+    return _OTHER_PARTS + _ADAPTER_PARTS * adapters
+
+
+MAX_ANSWER_BYTES = max_answer_bytes(MOST_ADAPTERS)
+"""No answer is longer."""
 _MAX_ADAPTERS = 1024
 _MAX_FAILURES = 16
 _MAX_ADAPTER_FAILURES = 64
