@@ -9,7 +9,6 @@ Source: Kubernetes API concepts (server-side apply, watch), `kubernetes` 37 `aio
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -22,6 +21,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 
 from fleet_operator.api.names import FIELD_MANAGER
 from fleet_operator.clients.bounded_json import BoundedReader
+from fleet_operator.clients.request_places import RequestPlaces
 from fleet_operator.errors import (
     Broken,
     Conflict,
@@ -86,7 +86,7 @@ class KubeClient:
         configuration.connection_pool_maxsize = 0  # no limit; `_places` limits
         self._configuration = configuration
         self._rest = _Rest(configuration)
-        self._places = asyncio.Semaphore(REQUESTS_AT_ONCE)
+        self._places = RequestPlaces(REQUESTS_AT_ONCE)
         self._reader = BoundedReader()
 
     @classmethod
@@ -171,7 +171,7 @@ class KubeClient:
         content_type: str = "application/json",
     ) -> Json:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
-        async with self._places:
+        async with self._places.take(path):
             response = await self._send(method, path, params, body, content_type, timeout)
             try:
                 await self._raise_for_status(response, method, path)

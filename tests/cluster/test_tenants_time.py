@@ -1,0 +1,130 @@
+"""What other tenants create and answer delays no pause and no rollout, on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.cluster.support.fake_admin_port import FakeAdminPort, _now
+from tests.cluster.support.fake_kubelet import hold, let_go, let_stages_go
+from tests.cluster.support.workspace import GROUP, Workspace
+
+from fleet_worker.protocol import Phase
+
+ROLLOUT_SECONDS = 5.0
+"""Alone it takes 0.1 s, on a machine that is not busy."""
+
+
+async def create_fleets(workspace: Workspace, namespace: str, number: int) -> None:
+    """Fleets without workers."""
+    spec = (await workspace.fleet())["spec"] | {"replicas": 0}
+    head = {"apiVersion": "rlfleet.dev/v1alpha1", "kind": "InferenceFleet", "spec": spec}
+    for first in range(0, number, 20):
+        made = (
+            workspace.admin.create(
+                f"{GROUP}/namespaces/{namespace}/inferencefleets",
+                head | {"metadata": {"name": f"small-{n}"}},
+            )
+            for n in range(first, min(first + 20, number))
+        )
+        await asyncio.gather(*made)
+
+
+async def seconds_of_rollout(workspace: Workspace, version: str) -> float:
+    began = time.monotonic()
+    await workspace.publish(version)
+    await workspace.applied(version, seconds=120)
+    return time.monotonic() - began
+
+
+@pytest.mark.long
+async def test_a_rollout_does_not_wait_for_new_fleets_of_another_tenant(
+    workspace: Workspace,
+) -> None:
+    await workspace.start_operator()
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
+    other = f"{workspace.namespace}-other"
+    await workspace.make_namespace(other)
+    await create_fleets(workspace, other, 300)
+
+    assert await seconds_of_rollout(workspace, "2") < ROLLOUT_SECONDS
+
+
+@pytest.mark.long
+async def test_no_lease_lapses_while_another_tenant_creates_fleets(workspace: Workspace) -> None:
+    await workspace.start_operator()
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
+    other = f"{workspace.namespace}-flood"
+    await workspace.make_namespace(other)
+    workers = workspace.kubelet.workers
+    hold(workers)
+    await workspace.publish("2")
+
+    async def loads() -> bool:
+        let_stages_go(workers)
+        return all(w.phase is Phase.LOADING for w in workers)
+
+    await workspace.until(loads, "all load")
+    flood = asyncio.create_task(create_fleets(workspace, other, 1500))
+    began, lowest = time.monotonic(), 30.0
+    while time.monotonic() - began < 75:
+        await asyncio.sleep(0.5)
+        now = asyncio.get_running_loop().time()
+        left = [w.lease_until - now for w in workers if w.lease_until is not None]
+        lowest = min([lowest, *left])
+    let_go(workers, after_seconds=0.1)
+    await workspace.applied("2", seconds=60)
+    await flood
+
+    assert lowest > 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("adapters", [0, 64])
+async def test_answers_that_are_slow_to_parse_do_not_delay_another_tenant(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, adapters: int
+) -> None:
+    hostile: set[str] = set()
+    honest = FakeAdminPort._state
+    padding = ",".join(["[" * 40 + "]" * 40] * (100 if not adapters else 190))
+    padding += f',"{"x" * (35_000 if not adapters else 280_000)}"'
+
+    async def padded(port: Any, request: web.Request) -> web.StreamResponse:
+        if port.worker.uid not in hostile:
+            return await honest(port, request)
+        port.worker.admitted = False  # so that its pod is never ready, and is read each second
+        text = port.worker.state(_now()).model_dump_json(by_alias=True)
+        body = text[:-1] + ',"x":[' + padding + "]}"
+        return web.Response(text=body, content_type="application/json")
+
+    monkeypatch.setattr(FakeAdminPort, "_state", padded)
+    await workspace.start_operator()
+    await workspace.make_fleet(replicas=3, version="1")
+    await workspace.applied("1")
+    other = f"{workspace.namespace}-slow"
+    await workspace.make_namespace(other)
+    spec = (await workspace.fleet())["spec"] | {"replicas": 64, "adapters": {"max": adapters}}
+    head = {"apiVersion": "rlfleet.dev/v1alpha1", "metadata": {"name": "slow"}}
+    root = f"{GROUP}/namespaces/{other}"
+    await workspace.admin.create(
+        f"{root}/inferencefleets", head | {"kind": "InferenceFleet", "spec": spec}
+    )
+
+    async def are_there() -> bool:
+        hostile.update(
+            uid
+            for uid, pod in workspace.kubelet._pods.items()
+            if pod["metadata"]["namespace"] == other
+        )
+        return len(hostile) == 64
+
+    await workspace.until(are_there, "all hostile workers are there", seconds=60)
+    await asyncio.sleep(5)
+
+    for version in ("2", "3", "4"):
+        assert await seconds_of_rollout(workspace, version) < ROLLOUT_SECONDS
