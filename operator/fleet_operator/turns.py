@@ -1,6 +1,6 @@
 """Shares a limited number of places among tenants, in turns.
 
-What is sent, asked or worked on for tenants waits here, and nothing else decides whose turn it is. The
+Requests and reconciles for tenants wait here, and nothing else decides whose turn it is. The
 tenant that holds the fewest places comes first, and those that hold as many take turns. A tenant gets a
 place only while it holds fewer than `PLACES_FOR_EACH_FREE_ONE` times the free places.
 Alone it gets three quarters of them, and n such tenants get `3 * most / (3 * n + 1)` each. A third of

@@ -1,17 +1,18 @@
-"""What other tenants create and answer delays no pause and no rollout, on a real API server."""
+"""Fleets and answers of other tenants delay no pause and no rollout, on a real API server."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from http import HTTPStatus
 
 import pytest
 from aiohttp import web
-from tests.cluster.support.fake_admin_port import FakeAdminPort, _now
+from tests.cluster.support.fake_admin_port import FakeAdminPort
 from tests.cluster.support.fake_kubelet import hold, let_go, let_stages_go
 from tests.cluster.support.workspace import GROUP, Workspace
 
+from fleet_worker import protocol
 from fleet_worker.protocol import Phase
 
 ROLLOUT_SECONDS = 5.0
@@ -90,19 +91,27 @@ async def test_answers_that_are_slow_to_parse_do_not_delay_another_tenant(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, adapters: int
 ) -> None:
     hostile: set[str] = set()
-    honest = FakeAdminPort._state
-    padding = ",".join(["[" * 40 + "]" * 40] * (100 if not adapters else 190))
+    honest = FakeAdminPort._handle
+    padding = ",".join(["[" * 40 + "]" * 40] * (90 if not adapters else 180))
     padding += f',"{"x" * (35_000 if not adapters else 280_000)}"'
 
-    async def padded(port: Any, request: web.Request) -> web.StreamResponse:
-        if port.worker.uid not in hostile:
-            return await honest(port, request)
-        port.worker.admitted = False  # so that its pod is never ready, and is read each second
-        text = port.worker.state(_now()).model_dump_json(by_alias=True)
-        body = text[:-1] + ',"x":[' + padding + "]}"
-        return web.Response(text=body, content_type="application/json")
+    answers = 0
 
-    monkeypatch.setattr(FakeAdminPort, "_state", padded)
+    async def padded(port: FakeAdminPort, request: web.Request) -> web.Response:
+        reply = await honest(port, request)
+        nonlocal answers
+        if port.worker.uid not in hostile or reply.status != HTTPStatus.OK:
+            return reply
+        answers += 1
+        port.worker.admitted = False  # so that its pod is never ready, and is read each second
+        body = bytes(reply.body)[:-1] + f',"x":[{padding}]}}'.encode()
+        token = port._token_file.read_text().strip()
+        call = request.headers["authorization"].rpartition(" ")[2]
+        signed = protocol.answer_signature(token, call=call, status=reply.status, body=body)
+        headers = {protocol.HEADER_SIGNATURE: signed, "content-type": "application/json"}
+        return web.Response(status=reply.status, body=body, headers=headers)
+
+    monkeypatch.setattr(FakeAdminPort, "_handle", padded)
     await workspace.start_operator()
     await workspace.make_fleet(replicas=3, version="1")
     await workspace.applied("1")
@@ -124,7 +133,11 @@ async def test_answers_that_are_slow_to_parse_do_not_delay_another_tenant(
         return len(hostile) == 64
 
     await workspace.until(are_there, "all hostile workers are there", seconds=60)
-    await asyncio.sleep(5)
+
+    async def are_read() -> bool:
+        return answers > 3 * len(hostile)
+
+    await workspace.until(are_read, "all are read several times", seconds=60)
 
     for version in ("2", "3", "4"):
         assert await seconds_of_rollout(workspace, version) < ROLLOUT_SECONDS

@@ -34,7 +34,7 @@ class RequestPlaces:
                 self._go_on()
 
     def _go_on(self) -> None:
-        """Give the free places to those whose turn it is. One that gave up passes its place on."""
+        """Give the free places to those whose turn it is. A cancelled one leaves its place to the next."""
         while (waiting := self._turns.take()) is not None:
             tenant, turn = waiting
             if turn.done():

@@ -1,4 +1,4 @@
-"""The queue of fleets: who waits for whom."""
+"""The queue of fleets, with the order in which they wait."""
 
 from __future__ import annotations
 

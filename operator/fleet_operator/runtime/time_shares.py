@@ -41,7 +41,7 @@ class TimeShares:
         return REMEMBERED_SECONDS * math.log(excess) if excess > 1 else 0.0
 
     def _left(self, now: float) -> float:
-        """What is left of the noted use after this time."""
+        """The share of the noted use that is left after this time."""
         return math.exp((self._at - now) / REMEMBERED_SECONDS)
 
     def _age(self, now: float) -> None:

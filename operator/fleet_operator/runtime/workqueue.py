@@ -82,7 +82,7 @@ class WorkQueue(Generic[Key]):
         self._in_turn: Turns[Key] = Turns(workers)
         self._urgent: Turns[Key] = Turns(urgent_workers)
         self._ready: dict[Key, Turns[Key]] = {}
-        """Where a key that is due waits. What was added elsewhere does not count any more."""
+        """Where a key that is due waits. Its entries elsewhere do not count any more."""
         self._active: dict[Key, float] = {}
         self._again: set[Key] = set()
         """Keys that are due, and are worked on."""
@@ -186,7 +186,7 @@ class WorkQueue(Generic[Key]):
         lane.add((self._tenant(key),), key, rank=rank)
 
     def _take(self, lane: Turns[Key], now: float) -> Key | None:
-        """The key whose turn it is; None if there is none that may begin."""
+        """The key whose turn it is; None if all have to wait."""
         while (key := lane.take(lambda t: not self._held_back_seconds(lane, t, now))) is not None:
             if self._ready.get(key) is not lane:
                 lane.leave((self._tenant(key),))  # it was added elsewhere since then

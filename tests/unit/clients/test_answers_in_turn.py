@@ -8,7 +8,7 @@ from fleet_operator.clients.answers_in_turn import MAX_WAITING_BYTES, SMALL_BYTE
 
 
 class Read:
-    """What was read and dropped, in order."""
+    """Answers that were read and dropped, in order."""
 
     def __init__(self) -> None:
         self.turns = AnswersInTurn()

@@ -56,7 +56,7 @@ async def test_many_requests_of_one_namespace_leave_places_to_the_others() -> No
     assert requests.begun[-1] == "one"
 
 
-async def test_requests_that_give_up_leave_their_places_whether_they_waited_or_not() -> None:
+async def test_cancelled_requests_leave_their_places_whether_they_waited_or_not() -> None:
     requests = Requests(4)
     for n in range(20):
         await requests.begin("rl", str(n))

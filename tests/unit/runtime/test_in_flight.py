@@ -136,7 +136,7 @@ def test_freed_places_go_to_the_namespaces_with_the_fewest_in_turn():
         assert flights.sent == [0, 1, 2, 10]
         for number in (0, 1, 2, 10):
             await flights.answer(number)
-        assert flights.sent[4:] == [20, 3, 11, 21]  # who holds the fewest comes first
+        assert flights.sent[4:] == [20, 3, 11, 21]  # the fewest places come first
         for number in (3, 11):
             await flights.answer(number)
         assert flights.sent[8:] == [4, 12]

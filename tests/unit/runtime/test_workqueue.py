@@ -345,7 +345,7 @@ class TestTheBoundOfOneKey:
 
 
 class TestTenants:
-    """What one tenant adds delays no other one."""
+    """The keys of one tenant delay no other one."""
 
     @pytest.mark.parametrize("takes_seconds", [0.5, 5.0])
     def test_a_key_of_another_tenant_begins_at_once(self, takes_seconds):
