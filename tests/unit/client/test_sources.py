@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.fake_objects import Call, FakeObjects, condition, patches
 
@@ -247,12 +247,20 @@ REQUESTS = st.one_of(
 
 
 @given(st.sampled_from(PATHS[:6]), st.lists(REQUESTS, max_size=12))
+@example(
+    "/a/step_2",
+    [
+        Publication(version="1", run_id="r", path="/a/step_{version}"),
+        Publication(version="2"),
+    ],
+)
 def test_after_any_requests_two_labels_name_one_directory_only_if_their_writer_named_it(
     first: str, requests: list[Any]
 ) -> None:
     """Every version is applied at once, and a template is never lost."""
     seen = look(first)
-    was_template, files, named = seen.spec.source.is_template, {}, set[Any]()
+    was_template, files = seen.spec.source.is_template, {}
+    named = set[Any]() if was_template else {label_of(seen)}
     files[label_of(seen)] = filled(seen.spec.source, "1")
     for request in requests:
         pins = [
