@@ -7,6 +7,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,13 +38,8 @@ def run_of(directory: str | Path, *, mode: int | None = READABLE) -> str:
     folder = Path(directory)
     make_folder(folder, mode=mode)
     file = folder / _FILE
-    try:
-        with file.open("x") as new:
-            new.write(_named_after(folder.resolve().name))
-        if mode is not None:
-            _permit(file, mode)
-    except FileExistsError:
-        pass
+    if not file.exists():
+        _name(file, mode)
     found = file.read_text().strip()
     if _RUN.fullmatch(found) is None:
         raise ValueError(
@@ -90,6 +86,25 @@ def require_no_files(directory: str | Path) -> None:
             "may serve; a training that starts over, or goes back, needs another directory. Delete this "
             "one only if its version was never published"
         )
+
+
+def _name(file: Path, mode: int | None) -> None:
+    """Create the file with the name of a run, unless another process has. It is never seen in part."""
+    name = _named_after(file.parent.resolve().name)
+    new = file.with_name(f"{file.name}-{secrets.token_hex(4)}")
+    new.write_text(name)
+    if mode is not None:
+        _permit(new, mode)
+    try:
+        os.link(new, file)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links, such as that of a bucket
+        with suppress(FileExistsError), file.open("x") as own:
+            own.write(name)
+            file.chmod(stat.S_IMODE(new.stat().st_mode))
+    finally:
+        new.unlink()
 
 
 def _named_after(name: str) -> str:

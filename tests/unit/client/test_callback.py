@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import pickle
@@ -24,6 +25,7 @@ from rlfleet import (
     TimedOut,
     Unavailable,
     Weights,
+    checkpoints,
     make_readable,
     publish_every,
     run_of,
@@ -378,6 +380,35 @@ def test_a_directory_that_was_emptied_holds_another_run(tmp_path: Path) -> None:
     (tmp_path / ".rlfleet-run").unlink()
 
     assert run_of(tmp_path) != first
+
+
+def test_processes_that_name_a_run_at_the_same_time_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    def slowly(folder: str) -> str:
+        monkeypatch.setattr(checkpoints, "_named_after", lambda _: "fast")
+        found.append(run_of(tmp_path))
+        return f"slow-{folder}"
+
+    monkeypatch.setattr(checkpoints, "_named_after", slowly)
+    found.append(run_of(tmp_path))
+
+    assert found == ["fast", "fast"]
+    assert [each.name for each in tmp_path.iterdir()] == [".rlfleet-run"]
+
+
+def test_a_run_has_a_name_on_a_file_system_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+
+    assert run_of(tmp_path) == run_of(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == [".rlfleet-run"]
 
 
 @pytest.mark.parametrize("text", ["", "two words", "-x", "x" * 64])

@@ -205,11 +205,19 @@ def test_probes_and_ports_come_from_the_fleet():
 
 @pytest.mark.parametrize(
     ("arguments", "more"),
-    [([], {}), (["--ssl-keyfile=/k", "--ssl-certfile=/c"], {"scheme": "HTTPS"})],
-    ids=["HTTP", "TLS"],
+    [
+        ([], {}),
+        (["--ssl-keyfile=/k", "--ssl-certfile=/c"], {"scheme": "HTTPS"}),
+        (["--ssl_certfile=/c", "--ssl_cert_reqs=1"], {"scheme": "HTTPS"}),
+        (["--ssl-certfile=/c", "--ssl-cert-reqs=2"], {"port": 9001}),
+        (["--ssl_certfile=/c", "--ssl_cert_reqs=2"], {"port": 9001}),
+    ],
+    ids=["HTTP", "TLS", "underscores", "mutual TLS", "mutual TLS with underscores"],
 )
 def test_a_worker_is_ready_if_the_port_of_its_clients_answers(arguments, more):
-    worker = container(pod(serving={"port": 9000}, engine={"args": arguments}))
+    """The kubelet has no certificate, and the admin port knows whether the other one listens."""
+    serving = {"port": 9000, "adminPort": 9001}
+    worker = container(pod(serving=serving, engine={"args": arguments}))
 
     assert worker["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 9000} | more
 

@@ -207,10 +207,13 @@ async def test_a_rollback_permits_itself_and_finds_the_files(api: Api) -> None:
     assert patches(api)[-1]["spec"]["rollbackTo"] == "41"
 
 
-async def test_a_label_never_names_the_files_of_another_one_by_itself(api: Api) -> None:
+@pytest.mark.parametrize("version", ["43", "41"])
+async def test_a_label_never_names_the_files_of_another_one_by_itself(
+    api: Api, version: str
+) -> None:
     api.cluster.objects.desire(source={"path": "/weights/step_42"})
 
-    status, problem = await publish(api)
+    status, problem = await publish(api, version)
 
     assert (status, problem["reason"]) == (422, "SourceFixed")
     assert patches(api) == []

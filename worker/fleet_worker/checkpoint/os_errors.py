@@ -68,7 +68,7 @@ def _opening_command(path: str, is_allowed: IsAllowed) -> str | None:
     real = Path(os.path.realpath(path))
     if not is_allowed(str(real)):
         return None
-    folder = real if real.is_dir() else real.parent
+    folder = real if os.path.isdir(real) else real.parent  # noqa: PTH112 - False, also below closed ones
     for each in (*reversed(folder.parents), folder):
         if not os.access(each, os.X_OK):
             above_roots = not is_allowed(str(each))

@@ -66,7 +66,7 @@ def in_time(
 
 def open_model(name: str, revision: str | None) -> Model:
     """Open a model: a directory, or a repository in the local Hugging Face cache. Errors: Refusal."""
-    if Path(name).is_dir():
+    if os.path.isabs(name) or os.path.isdir(name):  # noqa: PTH112, PTH117 - raise no PermissionError
         directory = os.path.realpath(name)
         source = Source(path=directory)
     else:

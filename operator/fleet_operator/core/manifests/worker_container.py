@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
 from fleet_operator.api import names
@@ -142,11 +143,24 @@ def _own_field(name: str, path: str) -> dict[str, Any]:
 
 
 def _readiness(spec: FleetSpec) -> dict[str, Any]:
-    """Of the port that clients use, at the address of the pod. The fleet may have it serve TLS."""
+    """Of the port that clients use, at the address of the pod. The fleet may have it serve TLS.
+
+    The kubelet has no certificate. Where vLLM demands one of clients, the admin port answers: its page
+    says, too, whether the port of the clients listens.
+    """
+    options = dict(_option(argument) for argument in spec.engine.args)
+    if options.get("--ssl-cert-reqs") == str(int(ssl.CERT_REQUIRED)):
+        return _probe(spec.serving.admin_port, protocol.READY_PATH, 1, 2)
     probe = _probe(spec.serving.port, protocol.READY_PATH, 1, 2)
-    if any(argument.startswith("--ssl-certfile") for argument in spec.engine.args):
+    if "--ssl-certfile" in options:
         probe["httpGet"]["scheme"] = "HTTPS"
     return probe
+
+
+def _option(argument: str) -> tuple[str, str]:
+    """The name and value of `--name=value`. vLLM takes `_` for `-`."""
+    name, _, value = argument.partition("=")
+    return name.replace("_", "-"), value
 
 
 def _probe(port: int, path: str, period_seconds: int, failures: int) -> dict[str, Any]:

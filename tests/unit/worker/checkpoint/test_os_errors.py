@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -13,6 +17,9 @@ from fleet_worker.checkpoint.files import OpenDirectory, Roots
 from fleet_worker.checkpoint.os_errors import os_errors
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+
+USER = 1000
+"""Of the worker's image."""
 
 
 @pytest.mark.parametrize(
@@ -38,49 +45,55 @@ def test_system_errors_become_messages_without_the_path(
 
 
 @pytest.fixture
-def close(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Close paths for the worker: the tests run as root, and root may read everything."""
-
-    def closing(*paths: Path) -> None:
-        closed = [str(path) for path in paths]
-        open_, access = os.open, os.access
-
-        def opening(path: str, flags: int, *more: int, dir_fd: int | None = None) -> int:
-            where = path
-            if dir_fd is not None:
-                where = f"{Path(f'/proc/self/fd/{dir_fd}').readlink()}/{path}"
-            if any(where == each or where.startswith(f"{each}/") for each in closed):
-                raise PermissionError(errno.EACCES, "Permission denied", where)
-            return open_(path, flags, *more, dir_fd=dir_fd)
-
-        def allowed(path: Path, mode: int) -> bool:
-            return str(path) not in closed and access(path, mode)
-
-        monkeypatch.setattr(os, "open", opening)
-        monkeypatch.setattr(os, "access", allowed)
-
-    return closing
+def folder() -> Iterator[Path]:
+    """A directory that every user may enter: those of pytest are for their owner only."""
+    with TemporaryDirectory(dir="/tmp") as made:  # noqa: S108 - a new one, for other users, too
+        Path(made).chmod(0o755)
+        yield Path(made)
 
 
 @pytest.fixture
-def step(tmp_path: Path) -> Path:
+def step(folder: Path) -> Path:
     """A version below the root `weights`."""
-    made = tmp_path / "weights" / "run 7" / "step_2"
+    made = folder / "above" / "weights" / "run 7" / "step_2"
     made.mkdir(parents=True)
     (made / "model.safetensors").touch()
     return made
 
 
+@contextmanager
+def closed(path: Path) -> Iterator[None]:
+    """Take all rights to a file or directory away."""
+    mode = path.stat().st_mode
+    path.chmod(0)
+    try:
+        yield
+    finally:
+        path.chmod(mode)
+
+
 def message_of(path: Path, root: Path, name: str = "model.safetensors") -> str:
-    """The message of the refusal to read a file of a directory."""
+    """The message of the refusal to read a file of a directory, to a user with few rights.
+
+    Root may read everything, so tests that run as root do it in a process of another user.
+    """
+    if os.getuid() != 0:
+        return _message_of(path, root, name)
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(1, context, initializer=os.setuid, initargs=(USER,)) as user:
+        return user.submit(_message_of, path, root, name).result()
+
+
+def _message_of(path: Path, root: Path, name: str) -> str:
     with pytest.raises(Refusal) as refused:
         OpenDirectory(str(path), Roots([root])).open(name)
     assert refused.value.reason is Reason.SOURCE_UNREADABLE
+    assert f"uid {os.getuid()}" in refused.value.message
     return refused.value.message
 
 
 @pytest.mark.parametrize(
-    ("closed", "command"),
+    ("unreadable", "command"),
     [
         ("run 7/step_2/model.safetensors", "chmod -R a+rX '{root}/run 7/step_2'"),
         ("run 7/step_2", "chmod -R a+rX '{root}/run 7/step_2'"),
@@ -91,35 +104,32 @@ def message_of(path: Path, root: Path, name: str = "model.safetensors") -> str:
     ids=["a file", "its directory", "the directory of the run", "the root", "above the root"],
 )
 def test_what_may_not_be_read_is_named_with_the_command_that_opens_it(
-    step: Path, close: Callable[..., None], closed: str, command: str
+    step: Path, unreadable: str, command: str
 ) -> None:
     root = step.parent.parent
-    close(Path(os.path.normpath(root / closed)))
-    message = message_of(step, root)
+    with closed(Path(os.path.normpath(root / unreadable))):
+        message = message_of(step, root)
 
-    assert f"uid {os.getuid()}" in message
     assert message.endswith(f"run: {command.format(root=root, above=root.parent)}")
 
 
-def test_a_link_to_a_file_that_may_not_be_read_opens_the_directory_of_that_file(
-    step: Path, close: Callable[..., None]
-) -> None:
+def test_a_link_to_a_file_that_may_not_be_read_opens_the_directory_of_that_file(step: Path) -> None:
     root = step.parent.parent
     (root / "blobs").mkdir()
     (root / "blobs" / "1").touch()
     (step / "linked").symlink_to(root / "blobs" / "1")
-    close(step / "linked")
 
-    assert message_of(step, root, "linked").endswith(f"chmod -R a+rX {root}/blobs")
+    with closed(root / "blobs" / "1"):
+        message = message_of(step, root, "linked")
+
+    assert message.endswith(f"chmod -R a+rX {root}/blobs")
 
 
-def test_a_link_out_of_the_roots_is_not_followed_in_a_message(
-    step: Path, close: Callable[..., None], tmp_path: Path
-) -> None:
-    (tmp_path / "secret").mkdir()
-    (step / "linked").symlink_to(tmp_path / "secret" / "key")
-    close(step / "linked")
-    message = message_of(step, step.parent.parent, "linked")
+def test_a_link_out_of_the_roots_is_not_followed_in_a_message(step: Path, folder: Path) -> None:
+    (folder / "secret").mkdir()
+    (step / "linked").symlink_to(folder / "secret" / "key")
+    with closed(folder / "secret"):
+        message = message_of(step, step.parent.parent, "linked")
 
     assert "secret" not in message
     assert message.endswith("check mode and owner")
