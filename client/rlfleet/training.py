@@ -104,21 +104,21 @@ class Training:
     def _wait(self, is_main: bool, *, at_end: bool) -> None:  # noqa: FBT001 - as transformers has it
         """Wait for the last version, in parts. Every process calls it. Errors: those of `Weights.wait`."""
         end = time.monotonic() + self.timeout_seconds
-        while not _of_main(is_main, lambda: self._is_over(end - time.monotonic(), at_end=at_end)):
+        while _of_main(is_main, lambda: self._continues(end - time.monotonic(), at_end=at_end)):
             pass
 
-    def _is_over(self, left_seconds: float, *, at_end: bool) -> bool:
-        """Wait for a part of the time that is left. Returns: whether the wait is over.
+    def _continues(self, left_seconds: float, *, at_end: bool) -> bool:
+        """Wait for a part of the time that is left. Returns: whether the wait continues.
 
         At the end of a training, a version may still be applied later, so its wait ends with a warning.
         """
         if self._last is None:
-            return True
+            return False
         try:
             self.weights.wait(self._last, timeout_seconds=min(left_seconds, LONGEST_SECONDS))
         except TimedOut as late:
             if left_seconds > LONGEST_SECONDS:
-                return False
+                return True
             if not at_end:
                 raise
             _LOG.warning("%s", late)
@@ -126,11 +126,14 @@ class Training:
             if not at_end or refused.reason not in AT_ONCE:
                 raise
             _LOG.warning("%s", refused)
-        return True
+        return False
 
 
 def _of_main(is_main: bool, work: Callable[[], Any]) -> Any:  # noqa: FBT001 - as transformers has it
-    """Let process 0 alone work. Returns: its result, in every process. Errors: its error, in every process."""
+    """Let process 0 alone work. Returns: its result, in every process; None in one that cannot meet it.
+
+    Errors: its error, in every process.
+    """
     return together(work if is_main else _nothing)
 
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,9 +78,9 @@ def steps(callback: Any, *numbers: int, main: bool = True) -> list[str]:
     return written
 
 
-def end(callback: Any) -> None:
+def end(callback: Any, *, main: bool = True) -> None:
     """The training ends."""
-    callback.on_train_end(None, SimpleNamespace(is_world_process_zero=True), None, model=None)
+    callback.on_train_end(None, SimpleNamespace(is_world_process_zero=main), None, model=None)
 
 
 def published(objects: FakeObjects) -> list[Any]:
@@ -349,6 +350,24 @@ def test_rights_are_added_and_never_taken(tmp_path: Path) -> None:
 # --- runs -----------------------------------------------------------------------------------------
 
 RUN_ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_process_that_cannot_meet_the_main_one_does_not_wait_for_it(
+    tmp_path: Path, *, wait: bool
+) -> None:
+    """As under a launcher without torch.distributed."""
+    callback = publish_every(1, weights(FakeObjects()), tmp_path, wait=wait)
+
+    def train() -> None:
+        steps(callback, 1, main=False)
+        end(callback, main=False)
+
+    process = threading.Thread(target=train, daemon=True)
+    process.start()
+    process.join(10)
+
+    assert not process.is_alive()
 
 
 def test_each_version_belongs_to_the_run_of_its_directory(tmp_path: Path) -> None:
