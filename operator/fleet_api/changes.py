@@ -93,10 +93,9 @@ async def _acted(
     try:
         return await act(weights, body)
     except Refused as refused:
-        by_the_api_server = refused.reason == "Invalid"
-        if by_the_api_server and isinstance(body, Publication):
-            if (problem := _rewind(seen.spec, body)) is not None:
-                raise problem from refused
+        is_rule = refused.reason == "Invalid"  # of the API server
+        if is_rule and isinstance(body, Publication) and (problem := _rewind(seen.spec, body)):
+            raise problem from refused
         raise
 
 

@@ -108,6 +108,48 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
+BESIDE_WEIGHTS: dict[str, Any] = {
+    "author": "someone",
+    "base_model": "Qwen/Qwen2.5-7B",
+    "dataset": "x",
+    "decoder_start_token_id": 3,
+    "epoch": 2,
+    "gradient_checkpointing_kwargs": {"use_reentrant": False},
+    "ignore_index": -100,
+    "keys_to_ignore_at_inference": ["past_key_values"],
+    "language": ["en"],
+    "license": "apache-2.0",
+    "loss_type": "ForCausalLM",
+    "max_new_tokens": 64,
+    "max_seq_length": 4096,
+    "min_p": 0.1,
+    "model_max_length": 4096,
+    "model_name": "mine",
+    "num_labels": 1,
+    "output_dir": "/out",
+    "padding_side": "left",
+    "presence_penalty": 0.5,
+    "seed": 3,
+    "sep_token_id": 4,
+    "seq_length": 2048,
+    "step": 1,
+    "tags": ["trl"],
+    "temperature": 0.7,
+    "top_k": 20,
+    "trainer": "grpo",
+    "training_args": {"lr": 1.0},
+    "use_flash_attention_2": True,
+}
+"""Notes of trainers. Their words also occur in code of other models, in comments and licenses."""
+
+
+def test_notes_in_the_words_of_other_code_are_accepted() -> None:
+    found = verdicts(*((HUB["Qwen2.5-7B"], {k: v}, False) for k, v in BESIDE_WEIGHTS.items()))
+
+    refused = {k: v for k, v in zip(BESIDE_WEIGHTS, found, strict=True) if v[0] != "accepted"}
+    assert refused == {}
+
+
 def test_a_key_that_computes_is_compared_in_a_version_and_in_the_running_model() -> None:
     cases = [(name, is_running) for name in CHANGES for is_running in (False, True)]
     model = HUB["Qwen2.5-7B"]

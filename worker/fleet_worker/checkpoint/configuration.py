@@ -1,10 +1,10 @@
 """Whether a configuration computes what the running model's does.
 
-Trainers write more into config.json than what computes: bookkeeping, and keys that only they know. Both
-are left out first (`used`), so that nothing below knows them.
+Trainers write more into config.json than what computes: bookkeeping, defaults of requests, and keys that
+only they know. All are left out first (`used`), so that nothing below knows them.
 
 The configurations are then compared after transformers has filled in their defaults. Some values decide
-how large a configuration becomes (`num_hidden_layers` makes a list, `num_labels` two tables), and a nested
+how large a configuration becomes (`num_hidden_layers` makes a list), and a nested
 `model_type` adds a whole configuration. So these values are compared before.
 """
 
@@ -32,6 +32,7 @@ BOOKKEEPING = frozenset(
         "use_bfloat16",
         "id2label",
         "label2id",
+        "num_labels",  # the shape of the head's tensor is compared
         "output_attentions",
         "output_hidden_states",
         "problem_type",
@@ -41,6 +42,18 @@ BOOKKEEPING = frozenset(
         "use_cache",
         # These matter to trainers only.
         "activation_dropout",
+        "base_model",
+        "epoch",
+        "gradient_checkpointing_kwargs",
+        "ignore_index",
+        "keys_to_ignore_at_inference",
+        "language",
+        "loss_type",
+        "model_name",
+        "padding_side",
+        "seed",
+        "tags",
+        "use_flash_attention_2",
         "attention_dropout",
         "attention_probs_dropout_prob",
         "attn_pdrop",
@@ -56,13 +69,29 @@ BOOKKEEPING = frozenset(
         "router_aux_loss_coef",
         # The running server's own tokenizer, processor and end tokens are used.
         "bos_token_id",
+        "decoder_start_token_id",
         "eos_token_id",
         "pad_token_id",
         "processor_class",
+        "sep_token_id",
         "tokenizer_class",
     }
 )
 """Keys that do not change the computation."""
+SAMPLING = (
+    "frequency_penalty",
+    "max_new_tokens",
+    "min_p",
+    "presence_penalty",
+    "repetition_penalty",
+    "temperature",
+    "top_k",
+    "top_p",
+)
+"""The keys from which vLLM takes defaults of requests. Nested keys of these names are others.
+
+Source: `ModelConfig.get_diff_sampling_param`, vLLM 0.32.
+"""
 _NO_SIZES = frozenset({"sliding_window"})
 """Keys of large numbers that size nothing. The Hub's files of Qwen2 have one that transformers drops."""
 LARGE = 10_000
@@ -84,7 +113,7 @@ class Used(NamedTuple):
 def used(config: Mapping[str, Any], code: ConfigCode) -> Used:
     """Return the part of a configuration that may compute.
 
-    Keys that no code reads are left out only where keys are names: in the configuration, and in those
+    Remarks name the defaults of requests that are left out. Keys that no code reads are left out only where keys are names: in the configuration, and in those
     nested in it. Other objects, such as `quantization_config`, have keys that are data.
 
     Args:
@@ -96,7 +125,7 @@ def used(config: Mapping[str, Any], code: ConfigCode) -> Used:
     while levels:  # a loop, because a configuration may be nested deeper than Python's stack
         around, source, target = levels.pop()
         for key, value in source.items():
-            if key in BOOKKEEPING:
+            if key in BOOKKEEPING or (around == "" and key in SAMPLING):
                 continue
             if around is not None and not code.could_read(key):
                 unread_keys[around + key] = value

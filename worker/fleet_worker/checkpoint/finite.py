@@ -116,7 +116,9 @@ def normalised_config(config: dict[str, Any], code: ConfigCode | None = None) ->
         config: Content of config.json.
         code: The code of the running model. None for that of the configuration's own type.
     """
-    return _filled(used(config, _code_of(config) if code is None else code).config)
+    code = _code_of(config) if code is None else code
+    # transformers fills in bookkeeping, too.
+    return used(_filled(used(config, code).config), code).config
 
 
 def _filled(config: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +153,7 @@ def _code_of(config: dict[str, Any], directory: str | None = None) -> ConfigCode
     types = {s.value for s in sizes_of(_filled(config)) if s.key.endswith("model_type")}
     classes = [CONFIG_MAPPING[kind] for kind in types if kind in CONFIG_MAPPING]
     return code_of(
-        config.get("auto_map"),
+        config,
         directory,
         [Path(str(modules[each.__module__].__file__)) for each in classes],
         {key for each in classes for key in each.sub_configs},

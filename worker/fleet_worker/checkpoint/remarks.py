@@ -9,28 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fleet_worker.checkpoint.configuration import shown
+from fleet_worker.checkpoint.configuration import SAMPLING, shown
 from fleet_worker.errors import counted, shorten
 
 MOST_CHARACTERS = 330
 """Three of them fit into the message of a condition."""
 _NAMED_AT_MOST = 5
 _END = "eos_token_id"
-_SAMPLING = (
-    _END,
-    "frequency_penalty",
-    "max_new_tokens",
-    "min_p",
-    "presence_penalty",
-    "repetition_penalty",
-    "temperature",
-    "top_k",
-    "top_p",
-)
-"""The keys from which vLLM takes end tokens and defaults of requests.
-
-Source: `ModelConfig.get_diff_sampling_param` and `SamplingParams.update_from_generation_config`, vLLM 0.32.
-"""
+"""vLLM takes end tokens from here. Source: `SamplingParams.update_from_generation_config`, vLLM 0.32."""
 
 
 class Defaults(NamedTuple):
@@ -78,7 +64,7 @@ def remarks_on(
 
 
 def _other_defaults(model: Defaults, offered: Defaults) -> Iterator[str]:
-    for key in _SAMPLING:
+    for key in (_END, *SAMPLING):
         ours, theirs = model.value(key), offered.value(key)
         accepted = [None, ours]
         if offered.generation.get(key) is None:

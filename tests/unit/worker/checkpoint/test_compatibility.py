@@ -15,6 +15,7 @@ from fleet_worker.checkpoint.config_code import ConfigCode
 from fleet_worker.checkpoint.configuration import (
     BOOKKEEPING,
     LARGE,
+    SAMPLING,
     Difference,
     Used,
     check_config,
@@ -68,6 +69,13 @@ def test_keys_that_do_not_affect_the_computation_are_left_out_at_any_depth(key: 
     noted = {name: inner | {key: 2} for name, inner in nested.items()}
 
     assert used(RUNNING | noted | {key: 10**9}, EVERY_KEY) == Used(RUNNING | nested, {})
+
+
+@pytest.mark.parametrize("key", SAMPLING)
+def test_defaults_of_requests_are_left_out_where_vllm_reads_them(key: str) -> None:
+    nested = {"text_config": {key: 2}}
+
+    assert used(RUNNING | nested | {key: 0.5}, EVERY_KEY) == Used(RUNNING | nested, {})
 
 
 @pytest.mark.parametrize(
@@ -244,10 +252,10 @@ def test_defaults_are_filled_in_only_after_the_sizes_were_compared(tmp_path: Pat
     inspector = FillingInspector()
     reference = Reference.of(open_tiny(tmp_path / "model"), inspector)
     reference.check(open_tiny(tmp_path / "1", vocab_size=151936), inspector)
-    with pytest.raises(Refusal, match="num_labels"):
-        reference.check(open_tiny(tmp_path / "2", num_labels=10**9), inspector)
+    with pytest.raises(Refusal, match="num_hidden_layers"):
+        reference.check(open_tiny(tmp_path / "2", num_hidden_layers=10**9), inspector)
 
-    assert [config.get("num_labels") for config in inspector.filled] == [None, None]
+    assert [config.get("num_hidden_layers") for config in inspector.filled] == [None, None]
 
 
 @dataclass
@@ -262,7 +270,7 @@ class FillingInspector(TinyInspector):
 
 
 def test_a_large_number_that_no_code_reads_does_not_matter(tmp_path: Path) -> None:
-    inspector = TinyInspector(code=ConfigCode(words=frozenset({"architectures", "model_type"})))
+    inspector = TinyInspector(code=ConfigCode(names=frozenset({"architectures", "model_type"})))
     reference = Reference.of(open_tiny(tmp_path / "model"), inspector)
     checkpoint = open_tiny(tmp_path / "1", total_flos=10**18)
     reference.check(checkpoint, inspector)

@@ -217,7 +217,7 @@ class FakeConfig:
     def from_dict(config: dict[str, Any]) -> Any:
         if config.get("hidden_size") == "broken":
             raise KeyError("hidden_size")
-        filled = {"rope_theta": 10_000.0, **config}
+        filled = {"rope_theta": 10_000.0, "id2label": {"0": "one"}, **config}
         filled.pop("architectures", None)
         made = FakeConfig()
         made.to_dict = lambda: filled
@@ -261,4 +261,4 @@ def test_what_no_code_reads_is_left_out_of_a_configuration(
         "mine": None,
         "auto_map": None,
     }
-    assert looked == [("a--b", str(tmp_path), [Path(__file__)], {"text_config"})]
+    assert looked == [(config, str(tmp_path), [Path(__file__)], {"text_config"})]

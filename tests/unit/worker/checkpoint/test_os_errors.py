@@ -47,7 +47,7 @@ def test_system_errors_become_messages_without_the_path(
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A directory that every user may enter: those of pytest are for their owner only."""
-    with TemporaryDirectory(dir="/tmp") as made:  # noqa: S108 - a new one, for other users, too
+    with TemporaryDirectory(dir="/tmp") as made:
         Path(made).chmod(0o755)
         yield Path(made)
 

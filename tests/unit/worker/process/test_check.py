@@ -15,7 +15,10 @@ from tests.support.adapters import TINY_MODULES, write_adapter
 from tests.support.tiny import TinyInspector, write_tiny
 
 from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.errors import Refusal
 from fleet_worker.process.check import check
+from fleet_worker.process.start_weights import open_model
+from fleet_worker.protocol import Reason
 
 Checked = tuple[int, dict[str, Any]]
 Check = Callable[..., Checked]
@@ -186,3 +189,10 @@ def test_a_model_that_cannot_be_read_is_a_usage_error(
 
     assert check(arguments, TinyInspector()) == 2
     assert "config.json" in capsys.readouterr().err
+
+
+def test_an_absolute_path_is_never_the_name_of_a_repository(tmp_path: Path) -> None:
+    with pytest.raises(Refusal) as refused:
+        open_model(str(tmp_path / "absent"), None)
+
+    assert refused.value.reason is Reason.SOURCE_ABSENT
