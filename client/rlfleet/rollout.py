@@ -23,6 +23,7 @@ ABSENT_SECONDS = 10.0
 """How long a publisher waits for a directory. Workers look for it every few seconds."""
 AT_ONCE = {"NoWorkers": 0.0, "Suspended": 0.0}
 """Reasons of a false `Ready` that are known at once, and last until an object is changed."""
+_KEEPS_FROM_BEGINNING = {ABSENT, *AT_ONCE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +122,8 @@ def outcome(asked: Asked, seen: WeightVersion) -> Rollout | None:
 
 def obstacle(asked: Asked, seen: WeightVersion) -> Condition | None:
     """The false `Ready` of a rollout that does not begin, if the request bears its reason for a limited time."""
-    ready, status = seen.condition("Ready"), seen.status
-    if ready is None or ready.status != "False" or not is_about(asked, seen):
-        return None
-    desired = (status.desired_version, status.desired_run_id)
-    is_meant = desired in {asked.label, (None, None)} and label_of(seen) == asked.label
-    return ready if is_meant and ready.reason in asked.patience else None
+    found = _kept_from_beginning(asked, seen)
+    return found if found is not None and found.reason in asked.patience else None
 
 
 def refusal(asked: Asked, condition: Condition) -> Refused:
@@ -146,6 +143,7 @@ def unfinished(asked: Asked, seen: WeightVersion) -> Refused | TimedOut:
     if (obstructing := obstacle(asked, seen)) is not None:
         return refusal(asked, obstructing)
     status = seen.status
+    cause = _kept_from_beginning(asked, seen)
     progressing = seen.condition("Progressing")
     if not is_about(asked, seen):
         state = "the operator has not observed it; check that an operator runs (kubectl get ifl,wv)"
@@ -153,6 +151,7 @@ def unfinished(asked: Asked, seen: WeightVersion) -> Refused | TimedOut:
         state = "the rollout is suspended; resume() continues it"
     else:
         note = f": {progressing.message}" if progressing and progressing.message else ""
+        note = f": {cause.reason}: {cause.message}" if cause is not None else note
         state = f"phase {status.phase or 'unknown'}, {status.workers_applied} workers{note}"
     name = seen.metadata.name
     return TimedOut(
@@ -208,6 +207,16 @@ def trouble_of(seen: WeightVersion) -> Condition | None:
     """The condition `Stalled`, if it is true."""
     found = seen.condition("Stalled")
     return found if found is not None and found.status == "True" else None
+
+
+def _kept_from_beginning(asked: Asked, seen: WeightVersion) -> Condition | None:
+    """The false `Ready` of a rollout that does not begin."""
+    ready, status = seen.condition("Ready"), seen.status
+    if ready is None or ready.status != "False" or not is_about(asked, seen):
+        return None
+    desired = (status.desired_version, status.desired_run_id)
+    is_meant = desired in {asked.label, (None, None)} and label_of(seen) == asked.label
+    return ready if is_meant and ready.reason in _KEEPS_FROM_BEGINNING else None
 
 
 def _applied_before(seen: WeightVersion, entry: HistoryEntry) -> Rollout:

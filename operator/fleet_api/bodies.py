@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from fleet_api.problems import Problem, too_large
 from fleet_operator.api.source import AbsolutePath, ManifestDigest, VersionLabel
+from rlfleet.rollout import patience
 
 B = TypeVar("B", bound=BaseModel)
 BODY_SECONDS = 30.0
@@ -51,6 +52,11 @@ class Publishing(Waiting):
     """Whether the wait also lasts for a directory that no worker finds."""
 
     wait_for_files: StrictBool = False
+
+    @property
+    def patience(self) -> Mapping[str, float]:
+        """What ends the wait early: see `rlfleet.rollout.Asked`."""
+        return patience(wait_for_files=self.wait_for_files)
 
 
 class Publication(Publishing):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,11 +18,12 @@ from rlfleet.async_weights import AsyncWeights
 from rlfleet.errors import Refused
 from rlfleet.ports import Place
 from rlfleet.resources import WeightsSpec, WeightVersion
-from rlfleet.rollout import Asked, Rollout, patience, rollout_of, trouble_of
-from rlfleet.waiting import wait_for
+from rlfleet.rollout import Asked, Rollout, rollout_of, trouble_of
+from rlfleet.waiting import ended, wait_for
 
 B = TypeVar("B", bound=Body)
 Act = Callable[[AsyncWeights, B], Awaitable[Rollout | WeightVersion]]
+"""Makes a change. After one that names a version, `Changes` waits for its rollout."""
 
 
 class Changed(NamedTuple):
@@ -62,18 +63,18 @@ class Changes:
         # They are never closed: the connections belong to the process.
         plain = AsyncWeights(name, objects=objects)
         if key is None:
-            return Changed(await _acted(act, plain, seen, body), replayed=False)
+            return Changed(await _carried_out(objects, act, plain, seen, body), replayed=False)
         if key.has_been_used(seen):
             return Changed(await _again(objects, seen, body, key), replayed=True)
         marked = AsyncWeights(name, objects=KeyedObjects(objects, key, seen))
         try:
-            return Changed(await _acted(act, marked, seen, body), replayed=False)
+            return Changed(await _carried_out(objects, act, marked, seen, body), replayed=False)
         except RepeatedError as repeated:
             return Changed(await _again(objects, repeated.seen, body, key), replayed=True)
 
 
 async def publish(weights: AsyncWeights, body: Publication) -> Rollout:
-    """Ask for a version."""
+    """Ask for a version. `Changes` waits for its rollout."""
     return await weights.publish(
         body.version,
         path=body.source.path if body.source else None,
@@ -81,10 +82,21 @@ async def publish(weights: AsyncWeights, body: Publication) -> Rollout:
         run_id=body.run_id,
         same_files=body.same_files,
         traceparent=body.traceparent,
-        wait=body.wait,
-        wait_for_files=body.wait_for_files,
+        wait=False,
         timeout_seconds=body.timeout_seconds,
     )
+
+
+async def _carried_out(
+    objects: Place, act: Act[B], weights: AsyncWeights, seen: WeightVersion, body: B
+) -> Rollout | WeightVersion:
+    """The outcome of a change: a version is waited for with the patience of the request."""
+    begun = objects.monotonic()
+    made = await _acted(act, weights, seen, body)
+    if isinstance(made, WeightVersion) or not (isinstance(body, Publishing) and body.wait):
+        return made
+    asked = Asked.by(made.weights, patience=body.patience)
+    return await ended(objects, weights.name, asked, made.weights, begun + body.timeout_seconds)
 
 
 async def _acted(
@@ -129,11 +141,11 @@ async def _again(
     """The answer to a request that was carried out before: the outcome, without another change."""
     # A refusal from before a retry counts only when it changes.
     known = trouble_of(seen) if key.has_seen_trouble_of(seen) else None
-    borne: Mapping[str, float] = {}
+    borne = body.patience if isinstance(body, Publishing) else {}
     if isinstance(body, Publishing):
         if not key.is_still_asked_for(seen):
             raise superseded(_in_words(seen.spec))
-        known, borne = None, patience(wait_for_files=body.wait_for_files)
+        known = None
     if not isinstance(body, Waiting):
         return seen
     # Another version that comes from now on is not the one of the request.

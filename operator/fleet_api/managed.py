@@ -12,7 +12,7 @@ from typing import cast
 
 from aiohttp import web
 
-from fleet_api.bodies import Publication, read
+from fleet_api.bodies import read
 from fleet_api.calls import Call, right_on
 from fleet_api.changes import Changes, publish
 from fleet_api.fleets import Fleet, Fleets
@@ -23,6 +23,7 @@ from fleet_api.trainer_bodies import (
     LoadAdapter,
     Named,
     UnloadAdapter,
+    Update,
     UpdateWeights,
 )
 from fleet_worker.protocol import step_of
@@ -171,7 +172,7 @@ class Managed:
                 "the name of the directory has no number; write each version to a directory of its "
                 "own such as /weights/step_43, or send version",
             )
-        body = Publication.model_validate(
+        body = Update.model_validate(
             {"version": version, "source": {"path": path}, "timeoutSeconds": seconds}
             | ({"runID": named.run_id} if named.run_id else {})
         )

@@ -62,16 +62,13 @@ async def _roll_back(weights: AsyncWeights, body: Rollback) -> Rollout:
     return await weights.rollback(
         body.version,
         path=body.source.path if body.source else None,
-        wait=body.wait,
-        wait_for_files=body.wait_for_files,
+        wait=False,
         timeout_seconds=body.timeout_seconds,
     )
 
 
 async def _undo(weights: AsyncWeights, body: Undo) -> Rollout:
-    return await weights.undo(
-        wait=body.wait, wait_for_files=body.wait_for_files, timeout_seconds=body.timeout_seconds
-    )
+    return await weights.undo(wait=False, timeout_seconds=body.timeout_seconds)
 
 
 async def _retry(weights: AsyncWeights, body: Waiting) -> Rollout:

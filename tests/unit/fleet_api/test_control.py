@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.fake_cluster import READER, TRAINER
-from tests.support.fake_objects import TIMINGS, patches
+from tests.support.fake_objects import TIMINGS, condition, patches
 from tests.unit.fleet_api.conftest import Api
 
 from rlfleet.errors import Refused
@@ -182,6 +182,40 @@ async def test_an_update_that_takes_too_long_is_5xx_so_that_the_trainer_asks_aga
     api.cluster.objects._obeys = False
 
     assert (await api.send("POST", UPDATE, TRAINER, json=STEP))[0] == 504
+
+
+@pytest.mark.parametrize("key", ["", "sent-twice"])
+@pytest.mark.parametrize("reason", ["WaitingForCheckpoint", "NoWorkers", "Suspended"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (UPDATE, STEP),
+        ("/collective_rpc", rpc(STEP["weight_dir"])),
+        ("/load_lora_adapter", {"lora_name": "judge", "lora_path": "/weights/lora/step_43"}),
+    ],
+)
+async def test_a_trainer_waits_for_what_keeps_a_rollout_from_beginning_and_then_asks_again(
+    api: Api, path: str, body: dict[str, Any], reason: str, key: str
+) -> None:
+    """Its client repeats the call after 5xx, and ends on 409."""
+    objects = api.cluster.objects
+    objects._obeys = False
+    if "lora" in path:
+        objects.desire(adapter="judge")
+
+    def report() -> None:
+        generation = objects.weights["metadata"]["generation"]
+        objects.look("Pending", condition("Ready", reason, generation, status="False"))
+
+    objects.script.append(report)
+    headers = {"Idempotency-Key": key} if key else {}
+    for _ in range(2 if key else 1):
+        began = objects.now
+        status, problem = await api.send("POST", path, TRAINER, json=body, headers=headers)
+        assert (status, problem["reason"]) == (504, "NotYetApplied")
+        assert f"because of {reason}" in problem["detail"]
+        assert objects.now - began >= body.get("timeout", 600)
+    assert objects.weights["spec"]["version"] == "43"
 
 
 @pytest.mark.parametrize("path", DRIVING)
