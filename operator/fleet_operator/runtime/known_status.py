@@ -60,7 +60,8 @@ class KnownStatus(Generic[S]):
         """
         if self.sending is not None or not is_later(version, self.version):
             return False
-        self.written = self.intended = status
+        if status != self.written:  # a change of metadata leaves what an older CRD has cut as it is
+            self.written = self.intended = status
         self.version = version
         if self.computed.unread != status.unread:
             self.computed = self.computed.model_copy(update={"unread": status.unread})
