@@ -128,6 +128,7 @@ class AsyncWeights:
         version: str,
         *,
         path: str | None = None,
+        digest: str | None = None,
         wait: bool = True,
         wait_for_files: bool = False,
         timeout_seconds: float = 600,
@@ -138,7 +139,7 @@ class AsyncWeights:
         '41'
         """
         deadline = self._place.monotonic() + timeout_seconds
-        written = await self._changes.rollback(version, path, deadline)
+        written = await self._changes.rollback(version, path, deadline, digest=digest)
         return await self._of_publisher(written, deadline, wait=wait, wait_for_files=wait_for_files)
 
     async def undo(

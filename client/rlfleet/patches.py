@@ -41,11 +41,14 @@ class Patches:
         except ExistsError:
             return await self._publish(asked, deadline)
 
-    async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
-        """Patch version, run and source."""
+    async def rollback(
+        self, version: str, path: str | None, deadline: float | None, *, digest: str | None = None
+    ) -> Json:
+        """Patch version, run, source and digest."""
         now = await self._get(Kind.WEIGHTS, self._name, deadline)
         seen = WeightVersion.model_validate(now)
-        return await self._go_back(now, seen, (version, seen.spec.run_id), path, deadline)
+        label = (version, seen.spec.run_id)
+        return await self._go_back(now, seen, label, path, deadline, digest=digest)
 
     async def undo(self, deadline: float | None) -> Json:
         """Patch version, run and source."""
@@ -74,13 +77,15 @@ class Patches:
         label: sources.Label,
         path: str | None,
         deadline: float | None,
+        *,
+        digest: str | None = None,
     ) -> Json:
         """`now`, `seen`: the object. Returns: the object as it is afterwards."""
         pins: Sequence[PinnedWeights] = ()
         if path is None and label != sources.label_of(seen):
             fleet = await self._get(Kind.FLEETS, seen.spec.fleet_ref.name, deadline)
             pins = pins_of(InferenceFleet.model_validate(fleet).status, seen.spec.adapter)
-        for body in sources.rollback(seen, label, path, pins):
+        for body in sources.rollback(seen, label, path, pins, digest=digest):
             now = await self._patch(body, deadline)
         return now
 

@@ -65,7 +65,9 @@ class Changes(Protocol):
         """Ask for a version."""
         ...
 
-    async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
+    async def rollback(
+        self, version: str, path: str | None, deadline: float | None, *, digest: str | None = None
+    ) -> Json:
         """Go back to an earlier version of the run."""
         ...
 

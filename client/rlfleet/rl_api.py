@@ -148,10 +148,12 @@ class _RlApi(ABC):
         body |= {"sameFiles": True} if asked.same_files else {}
         return await self._change("PUT", "weights", body, deadline)
 
-    async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
+    async def rollback(
+        self, version: str, path: str | None, deadline: float | None, *, digest: str | None = None
+    ) -> Json:
         """POST rollback."""
-        source = {"source": {"path": path}} if path else {}
-        body = {"version": version, "wait": False} | source
+        named = first(Publication(version=version, path=path, digest=digest))
+        body = named | {"wait": False}
         return await self._change("POST", "rollback", body, deadline)
 
     async def undo(self, deadline: float | None) -> Json:

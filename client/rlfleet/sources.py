@@ -68,7 +68,12 @@ def publication(seen: WeightVersion, asked: Publication) -> dict[str, Any]:
 
 
 def rollback(
-    seen: WeightVersion, label: Label, path: str | None, pins: Iterable[PinnedWeights]
+    seen: WeightVersion,
+    label: Label,
+    path: str | None,
+    pins: Iterable[PinnedWeights],
+    *,
+    digest: str | None = None,
 ) -> list[dict[str, Any]]:
     """The merge patches that go back to a version, in order; none if it is desired.
 
@@ -80,14 +85,23 @@ def rollback(
         label: The version and its run.
         path: Where the version is; None for the place that the fleet has recorded.
         pins: The files that versions name, by the status of the fleet, newest first.
+        digest: What the fleet requires for a version whose own digest it has dropped.
 
-    Errors: NotFound, without a path, for a version that the fleet has never had.
+    Errors: NotFound, without a path, for a version that the fleet has never had. Refused with `Invalid`
+    for another digest of the desired version.
     """
-    if label == label_of(seen):
-        return []
     version, run_id = label
+    if label == label_of(seen):
+        if digest in {None, seen.spec.digest}:
+            return []
+        raise Refused(
+            version,
+            "Invalid",
+            f"version {in_words(label)} is desired already, and its spec.digest cannot change; take it "
+            "back with undo, and then go back to it with the digest",
+        )
     source = _recorded(seen, label, tuple(pins)) if path is None else _given(seen, label, path)
-    spec = {"version": version, "runID": run_id, "rollbackTo": version, "digest": None}
+    spec = {"version": version, "runID": run_id, "rollbackTo": version, "digest": digest}
     back = _patch(seen, spec, source, None)
     first = {"spec": {"rollbackTo": None}}
     return [first, back] if seen.spec.rollback_to == version else [back]

@@ -168,6 +168,7 @@ class Weights:
         version: str,
         *,
         path: str | None = None,
+        digest: str | None = None,
         wait: bool = True,
         wait_for_files: bool = False,
         timeout_seconds: float = 600,
@@ -177,6 +178,7 @@ class Weights:
         Args:
             version: A version that was served before.
             path: Its directory; by default the one that the fleet has recorded (`status.pinned`).
+            digest: The digest of its files, for a version that is `DigestRequired` without it.
             wait: As for `publish`.
             wait_for_files: As for `publish`.
             timeout_seconds: As for `publish`.
@@ -190,6 +192,7 @@ class Weights:
             self._weights.rollback(
                 version,
                 path=path,
+                digest=digest,
                 wait=wait,
                 wait_for_files=wait_for_files,
                 timeout_seconds=timeout_seconds,

@@ -75,10 +75,14 @@ class Publication(Publishing):
 
 
 class Rollback(Publishing):
-    """An earlier version to go back to. `source`: where it is, if the fleet has no record of it."""
+    """An earlier version to go back to.
+
+    `source`: where it is, if the fleet has no record of it. `digest`: of its files, if the fleet requires it.
+    """
 
     version: VersionLabel
     source: Directory | None = None
+    digest: ManifestDigest | None = None
 
 
 class Undo(Publishing):

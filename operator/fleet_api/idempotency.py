@@ -104,9 +104,11 @@ class _Remembered(Patches):
         super().__init__(objects, name)
         self._keyed = objects
 
-    async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
+    async def rollback(
+        self, version: str, path: str | None, deadline: float | None, *, digest: str | None = None
+    ) -> Json:
         """See `Changes`."""
-        now = await super().rollback(version, path, deadline)
+        now = await super().rollback(version, path, deadline, digest=digest)
         if not self._keyed.has_written:
             await self._patch({}, deadline)
         return now

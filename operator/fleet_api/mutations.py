@@ -62,6 +62,7 @@ async def _roll_back(weights: AsyncWeights, body: Rollback) -> Rollout:
     return await weights.rollback(
         body.version,
         path=body.source.path if body.source else None,
+        digest=body.digest,
         wait=False,
         timeout_seconds=body.timeout_seconds,
     )

@@ -85,6 +85,10 @@ def rollback(
         str | None,
         typer.Option(help="Directory of the version; by default what the fleet recorded."),
     ] = None,
+    digest: Annotated[
+        str | None,
+        typer.Option(help="Digest (sha256:…) of its files, if the fleet requires it."),
+    ] = None,
     wait: Wait = False,
     wait_for_files: WaitForFiles = False,
     timeout: Timeout = 600,
@@ -101,7 +105,12 @@ def rollback(
         target,
         objects.namespace,
         lambda: weights.rollback(
-            version, path=path, wait=wait, wait_for_files=wait_for_files, timeout_seconds=timeout
+            version,
+            path=path,
+            digest=digest,
+            wait=wait,
+            wait_for_files=wait_for_files,
+            timeout_seconds=timeout,
         ),
         output,
         wait=wait,

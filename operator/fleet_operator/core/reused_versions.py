@@ -73,8 +73,10 @@ def _digest_required(wanted: Checkpoint) -> RolloutProblem:
     message = (
         f"version {wanted.label} may have named other files before: the fleet remembers the digests of "
         "its newest versions only, and this one is not among them. The fleet stays on the applied version. "
-        "Publish these files under a new version. Or set spec.version back, and then set it together with "
-        f"spec.digest, which is the digest of the files in {wanted.source}."
+        "Publish these files under a new version. Or take this one back (rlfleet undo), and then set "
+        "spec.version, spec.digest and, for an earlier version of the run, spec.rollbackTo in one patch "
+        f"(rlfleet rollback {wanted.version} NAME --digest DIGEST). The digest is that of the files in "
+        f"{wanted.source}."
     )
     return RolloutProblem(reason=ConditionReason.DIGEST_REQUIRED, message=message, halt=False)
 

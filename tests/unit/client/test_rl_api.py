@@ -14,6 +14,7 @@ from aiohttp import web
 from tests.support.fake_cluster import READER, TRAINER
 from tests.support.fake_objects import TIME, condition, patches
 from tests.support.families import IPV6, needs_ipv6
+from tests.support.identities import D1
 from tests.support.pages import ROOT, blocks
 from tests.support.rl_api import RlApi as Api
 from tests.support.rl_api import rl_api
@@ -188,8 +189,9 @@ async def test_a_read_returns_the_object_and_the_fleets_status(api: Api, call: U
 
 
 async def test_rollback_suspend_resume_and_retry_are_the_apis(api: Api, call: Use) -> None:
-    assert (await call(api, "rollback", "41")).version == "41"
-    assert patches(api.objects)[0]["spec"]["rollbackTo"] == "41"
+    assert (await call(api, "rollback", "41", digest=D1)).version == "41"
+    spec = patches(api.objects)[0]["spec"]
+    assert (spec["rollbackTo"], spec["digest"]) == ("41", D1)
 
     assert (await call(api, "suspend")).spec.suspend
     assert not (await call(api, "resume")).spec.suspend

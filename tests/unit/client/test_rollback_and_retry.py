@@ -46,6 +46,25 @@ def test_a_rollback_to_the_desired_version_changes_nothing(call: Call) -> None:
     assert patches(objects) == []
 
 
+def test_a_rollback_names_the_digest_that_the_fleet_requires(call: Call) -> None:
+    objects = FakeObjects(digest="sha256:42")
+
+    assert call(objects, "rollback", "41", digest="sha256:41").applied
+    assert [body["spec"] for body in patches(objects)] == [BACK | {"digest": "sha256:41"}]
+    assert call(objects, "rollback", "41", digest="sha256:41").applied
+    assert len(patches(objects)) == 1
+
+
+def test_a_digest_of_the_desired_version_is_refused_with_the_way_to_set_it(call: Call) -> None:
+    """The API server permits no change of it, and a reply without an error would say that it is set."""
+    objects = FakeObjects()
+
+    with pytest.raises(Refused, match="undo") as refused:
+        call(objects, "rollback", "42", digest="sha256:42")
+    assert refused.value.reason == "Invalid"
+    assert patches(objects) == []
+
+
 def test_a_rollback_takes_the_path_from_the_fleets_status(call: Call) -> None:
     objects = FakeObjects(source={"path": "/weights/new/step_42"})
 

@@ -21,6 +21,7 @@ from tests.support.identities import (
     verdicts,
 )
 
+from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_operator.api.fleet_status import (
     MAX_DROPPED_RUNS,
     MAX_PINNED,
@@ -32,6 +33,7 @@ from fleet_operator.api.fleet_status import (
     PinnedWeights,
 )
 from fleet_operator.api.source import WeightSource
+from fleet_operator.core.decision import Decision
 from fleet_operator.core.dropped_pins import joined, may_be_dropped, with_marks
 from fleet_operator.core.foreign_status import with_record_of
 from fleet_operator.core.identity import WeightsId
@@ -89,6 +91,27 @@ def test_a_version_at_or_below_the_mark_of_its_run_needs_a_digest(version: str) 
 
 def test_with_its_digest_such_a_version_is_taken() -> None:
     assert fleet_after(marks(("41", None)), "41", digest=D2)[1] is None
+
+
+def test_the_message_names_what_goes_back_to_such_a_version() -> None:
+    """The digest alone is `RewindRefused`, and `rollbackTo` alone `DigestRequired`."""
+    status = served("150", "/weights/150", D1).model_copy(
+        update={"dropped_pins": marks(("50", None))}
+    )
+    workers = [has(make_worker(n).serving("150"), "/weights/150", D1) for n in range(2)]
+
+    def of(**spec: str) -> Decision:
+        wants = asks("3", NEW, **spec)
+        return decided(fleet_of(*workers, wants=wants, status=status))
+
+    without = of(rollbackTo="3")
+    (weights,) = without.weights.values()
+    stalled = condition_of(weights.conditions, ConditionType.STALLED)
+    assert stalled is not None
+    assert "rlfleet rollback 3 NAME --digest" in stalled.message
+    assert "spec.rollbackTo" in stalled.message
+    assert verdicts(of(digest=D2))[1] == "RewindRefused"
+    assert verdicts(of(digest=D2, rollbackTo="3")) == ("RollingOut", None)
 
 
 @pytest.mark.parametrize(

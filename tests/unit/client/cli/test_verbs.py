@@ -215,8 +215,9 @@ def test_rollback_retry_suspend_and_resume_patch_the_object(
     objects = FakeObjects()
     assert objects.weights is not None
 
-    assert run(monkeypatch, objects, "rollback", "41", "--wait")[0] == 0
+    assert run(monkeypatch, objects, "rollback", "41", "--digest", "sha256:41", "--wait")[0] == 0
     assert objects.weights["spec"]["version"] == "41"
+    assert objects.weights["spec"]["digest"] == "sha256:41"
     assert run(monkeypatch, objects, "retry", "--wait")[0] == 0
     assert objects.weights["metadata"]["annotations"]["rlfleet.dev/retry"]
     assert run(monkeypatch, objects, "suspend")[0] == 0
