@@ -74,6 +74,19 @@ class Publication(Publishing):
     traceparent: Annotated[str | None, Field(pattern=_TRACEPARENT)] = None
 
 
+class Update(Publication):
+    """The version that a trainer's own call asks for.
+
+    Nothing ends its wait early. Trainers repeat a call after 5xx and end on 409, and what keeps a rollout
+    from beginning may pass: files that are late, a suspension, a fleet without workers.
+    """
+
+    @property
+    def patience(self) -> Mapping[str, float]:
+        """See `Publishing`."""
+        return {}
+
+
 class Rollback(Publishing):
     """An earlier version to go back to.
 

@@ -12,7 +12,7 @@ from typing import cast
 
 from aiohttp import web
 
-from fleet_api.bodies import read
+from fleet_api.bodies import Update, read
 from fleet_api.calls import Call, right_on
 from fleet_api.changes import Changes, publish
 from fleet_api.fleets import Fleet, Fleets
@@ -23,7 +23,6 @@ from fleet_api.trainer_bodies import (
     LoadAdapter,
     Named,
     UnloadAdapter,
-    Update,
     UpdateWeights,
 )
 from fleet_worker.protocol import step_of

@@ -5,12 +5,10 @@ Source: prime-rl's `utils.client`; vLLM's `entrypoints.rl.online` and `entrypoin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr
 
-from fleet_api.bodies import Publication
 from fleet_operator.api.source import AbsolutePath, VersionLabel
 from fleet_worker.protocol import with_single_slashes
 
@@ -38,19 +36,6 @@ class Named(Lenient):
 
     version: VersionLabel | None = None
     run_id: VersionLabel | None = None
-
-
-class Update(Publication):
-    """The version that a trainer's own call asks for.
-
-    Nothing ends its wait early. Trainers repeat a call after 5xx and end on 409, and what keeps a rollout
-    from beginning may pass: files that are late, a suspension, a fleet without workers.
-    """
-
-    @property
-    def patience(self) -> Mapping[str, float]:
-        """See `Publishing`."""
-        return {}
 
 
 class UpdateWeights(Named):
