@@ -55,7 +55,7 @@ class Publishing(Waiting):
 
     @property
     def patience(self) -> Mapping[str, float]:
-        """What ends the wait early: see `rlfleet.rollout.Asked`."""
+        """Reasons that end the wait early: see `rlfleet.rollout.Asked`."""
         return patience(wait_for_files=self.wait_for_files)
 
 

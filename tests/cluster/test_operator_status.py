@@ -249,7 +249,7 @@ async def test_what_a_newer_release_has_written_stays_after_a_rollback_of_the_op
 
     async def is_refused() -> bool:
         stalled = await workspace.condition("Stalled")
-        return stalled is not None and stalled["reason"] == "StatusUnreadable"
+        return stalled is not None and stalled["reason"] == "PinUnreadable"
 
     await workspace.until(is_refused, "the version of the unreadable pin is refused")
     assert workspace.serving == ["1", "1"]

@@ -180,7 +180,10 @@ class ConditionReason(StrEnum):
     """The API server refuses a request of the operator, or has failed to answer it for a minute."""
     STATUS_UNREADABLE = "StatusUnreadable"
     """Another release of the operator has written parts of the status that this one cannot read. They stay as
-    they are. A version whose pin is among them is refused."""
+    they are."""
+    PIN_UNREADABLE = "PinUnreadable"
+    """The version is refused, since it may name other files: the status has a pin of another release that this
+    one cannot read."""
     CRD_OUTDATED = "CRDOutdated"
     """The CRDs of the cluster are of another release, and do not permit all that the operator writes into
     statuses. It writes the rest."""

@@ -14,7 +14,7 @@ after 3,000 names. Such a version needs `spec.digest`, too.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Generic, TypeVar
@@ -32,6 +32,8 @@ from fleet_operator.api.fleet_status import (
 from fleet_worker.protocol import Named, number_of
 
 P = TypeVar("P", bound=PinnedWeights)
+Run = tuple[str, str | None]
+"""An adapter, empty for the base weights, and its run."""
 _NONE = DroppedPins()
 _PLACES = 4
 """Bits of a name."""
@@ -67,8 +69,13 @@ def within_bounds(
     return Bounded(tuple(kept), tuple(dropped))
 
 
-def with_marks(before: DroppedPins | None, dropped: Iterable[PinnedWeights]) -> DroppedPins | None:
-    """Returns the memory after pins were dropped. None: nothing was ever dropped."""
+def with_marks(
+    before: DroppedPins | None, dropped: Iterable[PinnedWeights], *, in_use: Collection[Run] = ()
+) -> DroppedPins | None:
+    """Returns the memory after pins were dropped. None: nothing was ever dropped.
+
+    `in_use`: runs that keep their place before all others, however long ago their last mark was made.
+    """
     known = before or _NONE
     runs, names = list(known.runs), _bits_in(known.names)
     for pin in dropped:
@@ -78,40 +85,50 @@ def with_marks(before: DroppedPins | None, dropped: Iterable[PinnedWeights]) -> 
             names |= _bits_of(adapter, pin.run_id, pin.version)
         else:
             runs.append(DroppedRun(adapter=adapter, run_id=pin.run_id, up_to=number))
-    made = _memory_of(runs, names)
+    made = _memory_of(runs, names, in_use)
     return before if made == known else made
 
 
-def joined(one: DroppedPins | None, other: DroppedPins | None) -> DroppedPins | None:
-    """Returns the memory of two statuses."""
+def joined(
+    one: DroppedPins | None, other: DroppedPins | None, *, in_use: Collection[Run] = ()
+) -> DroppedPins | None:
+    """Returns the memory of two statuses. `in_use`: see `with_marks`."""
     if one is None or other is None:
         return one or other
-    return _memory_of([*one.runs, *other.runs], _bits_in(one.names) | _bits_in(other.names))
+    names = _bits_in(one.names) | _bits_in(other.names)
+    return _memory_of([*one.runs, *other.runs], names, in_use)
 
 
-def _memory_of(marks: Iterable[DroppedRun], names: int) -> DroppedPins:
+def _memory_of(marks: Iterable[DroppedRun], names: int, in_use: Collection[Run]) -> DroppedPins:
     """The memory with these marks, of which the last ones are the newest. Older runs become bits."""
-    runs: dict[tuple[str, str | None], DroppedRun] = {}
+    runs: dict[Run, DroppedRun] = {}
     for mark in marks:
         run = (mark.adapter, mark.run_id)
         known = runs.pop(run, mark)
         runs[run] = max(known, mark, key=lambda m: m.up_to)
-    newest = tuple(runs.values())
-    for mark in newest[:-MAX_DROPPED_RUNS]:
-        names |= _bits_of(mark.adapter, mark.run_id)
-    return DroppedPins(runs=newest[-MAX_DROPPED_RUNS:], names=f"{names:x}" if names else "")
+    for run in sorted(runs, key=lambda run: run in in_use)[:-MAX_DROPPED_RUNS]:
+        names |= _bits_of(*run)
+        del runs[run]
+    return DroppedPins(runs=tuple(runs.values()), names=f"{names:x}" if names else "")
 
 
 def may_be_dropped(memory: DroppedPins | None, weights: Named, *, adapter: str = "") -> bool:
     """Whether a version without a pin may have had one. `adapter`: empty for base weights."""
     if memory is None:
         return False
-    names, run = _bits_in(memory.names), (adapter, weights.run_id)
-    number = number_of(weights.version)
+    run, number = (adapter, weights.run_id), number_of(weights.version)
     if number is None:
-        return _has(names, _bits_of(*run, weights.version))
+        return _has(_bits_in(memory.names), _bits_of(*run, weights.version))
     marks = (r.up_to for r in memory.runs if (r.adapter, r.run_id) == run)
-    return _has(names, _bits_of(*run)) or any(number <= up_to for up_to in marks)
+    lost = has_lost_its_place(memory, weights, adapter=adapter)
+    return lost or any(number <= up_to for up_to in marks)
+
+
+def has_lost_its_place(memory: DroppedPins | None, weights: Named, *, adapter: str = "") -> bool:
+    """Whether the run of a version may have lost its mark, so that all its numbers need a digest."""
+    if memory is None or number_of(weights.version) is None:
+        return False
+    return _has(_bits_in(memory.names), _bits_of(adapter, weights.run_id))
 
 
 def _bits_of(*name: str | None) -> int:

@@ -13,7 +13,7 @@ from fleet_operator.api.router import RouterStatus
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.condition_rows import Made, conditions_of, first_of
-from fleet_operator.core.dropped_pins import Bounded, with_marks
+from fleet_operator.core.dropped_pins import Bounded
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.fleet_plan import FleetPlan
 from fleet_operator.core.identity import WeightsId
@@ -22,7 +22,12 @@ from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.percentages import unavailable_and_surge
 from fleet_operator.core.pod_problems import cannot_run, of_another_release, waits_for, will_not_go
 from fleet_operator.core.rollout_plan import RolloutPlan
-from fleet_operator.core.weights_in_use import applied_record, sources_in_use, versions_of
+from fleet_operator.core.weights_in_use import (
+    applied_record,
+    memory_of,
+    sources_in_use,
+    versions_of,
+)
 from fleet_operator.core.worker_view import Standing
 from fleet_operator.counts import agree, counted, counted_of
 from fleet_worker.protocol import Phase
@@ -56,9 +61,7 @@ def fleet_status(
         sources_in_use=sources_in_use(observed, rollout),
         pinned=rollout.pinned,
         pinned_adapters=pinned_adapters.kept,
-        dropped_pins=with_marks(
-            observed.status.dropped_pins, (*rollout.dropped, *pinned_adapters.dropped)
-        ),
+        dropped_pins=memory_of(observed, rollout, (*rollout.dropped, *pinned_adapters.dropped)),
         workers=_counts(live, observed.status.workers),
         laggards=lagging_workers(observed, rollout.desired, observed.status.laggards),
         recycled=pods.recycled,

@@ -55,6 +55,11 @@ def with_record_of(theirs: FleetStatus, *, ours: FleetStatus, base: FleetStatus)
         is_used=lambda _: False,
         unread=theirs.unread.count_in("pinnedAdapters"),
     )
+    in_use = {
+        ("", ours.desired_run_id),
+        *(("", each.applied.run_id) for each in [applied] if each.applied is not None),
+        *{e.adapter: e.run_id for e in reversed(adapters.kept)}.items(),
+    }
     return ours.model_copy(
         update={
             "applied": applied.applied,
@@ -62,8 +67,9 @@ def with_record_of(theirs: FleetStatus, *, ours: FleetStatus, base: FleetStatus)
             "pinned": pinned,
             "pinned_adapters": adapters.kept,
             "dropped_pins": with_marks(
-                joined(theirs.dropped_pins, ours.dropped_pins),
+                joined(theirs.dropped_pins, ours.dropped_pins, in_use=in_use),
                 (*weights.dropped, *adapters.dropped),
+                in_use=in_use,
             ),
             "unread": theirs.unread,
         }

@@ -22,7 +22,11 @@ from dataclasses import dataclass, field, replace
 from fleet_operator.api.fleet_status import DroppedPins, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.dropped_pins import may_be_dropped, within_bounds
+from fleet_operator.core.dropped_pins import (
+    has_lost_its_place,
+    may_be_dropped,
+    within_bounds,
+)
 from fleet_operator.core.facts import SourceKey, Workers, source_of
 from fleet_operator.core.identity import Named, file_digest
 from fleet_operator.core.observed import FleetObserved
@@ -76,6 +80,10 @@ class Pins:
     def may_be_dropped(self, weights: protocol.Named) -> bool:
         """Whether a version without a pin may have had one, so that it may have named other files."""
         return may_be_dropped(self.memory, weights, adapter=self.adapter)
+
+    def has_lost_the_run_of(self, weights: protocol.Named) -> bool:
+        """Whether each number of its run may have been dropped, also a new one."""
+        return has_lost_its_place(self.memory, weights, adapter=self.adapter)
 
     def in_order_of_use(
         self, applied: protocol.Named, before: protocol.Named | None

@@ -30,12 +30,14 @@ def reuse_problem(
     `known`: the weights that the fleet serves or starts with, which count until they are pinned.
     """
     if pins.is_unread(wanted):
-        return _unread(wanted)
+        return _unread(wanted, nameless=pins.unread.nameless)
     pin = pins.of(wanted)
     before = (pin.digest, pin.source, pin.commit) if pin is not None else _unpinned(wanted, known)
     if before is None:
         is_known = wanted.digest is not None or not pins.may_be_dropped(wanted)
-        return None if is_known else _digest_required(wanted)
+        if is_known:
+            return None
+        return _digest_required(wanted, of_any_number=pins.has_lost_the_run_of(wanted))
     digest, source, commit = before
     name = label(wanted.version, wanted.run_id)
     if digest is not None and wanted.digest is not None:
@@ -59,21 +61,25 @@ def reuse_problem(
     return RolloutProblem(reason=ConditionReason.VERSION_REUSED, message=message, halt=False)
 
 
-def _unread(wanted: Checkpoint) -> RolloutProblem:
+def _unread(wanted: Checkpoint, *, nameless: bool) -> RolloutProblem:
+    """`nameless`: the pin could be that of any version, so another version is none of the ways out."""
+    other = "" if nameless else ", or publish the files under another version"
     message = (
         f"version {label(wanted.version, wanted.run_id)} may name other files: another release of the "
         "operator has pinned it, and this one cannot read the pin. The fleet stays on the applied version. "
-        "Run the operator of that release or a later one, or publish the files under another version."
+        f"Run the operator of that release or a later one{other}."
     )
-    reason = ConditionReason.STATUS_UNREADABLE
+    reason = ConditionReason.PIN_UNREADABLE
     return RolloutProblem(reason=reason, message=message, halt=False)
 
 
-def _digest_required(wanted: Checkpoint) -> RolloutProblem:
+def _digest_required(wanted: Checkpoint, *, of_any_number: bool) -> RolloutProblem:
+    """`of_any_number`: the fleet has no mark of this run any more, so a new version is no way out."""
+    other = "another spec.runID" if of_any_number else "a new version"
     message = (
         f"version {wanted.label} may have named other files before: the fleet remembers the digests of "
         "its newest versions only, and this one is not among them. The fleet stays on the applied version. "
-        "Publish these files under a new version. Or take this one back (rlfleet undo), and then set "
+        f"Publish these files under {other}. Or take this one back (rlfleet undo), and then set "
         "spec.version, spec.digest and, for an earlier version of the run, spec.rollbackTo in one patch "
         f"(rlfleet rollback {wanted.version} NAME --digest DIGEST). The digest is that of the files in "
         f"{wanted.source}."

@@ -28,7 +28,7 @@ REFUSALS = frozenset(
         *(r for r in ConditionReason if r.value in {refusal.value for refusal in Reason}),
         ConditionReason.REWIND_REFUSED,
         ConditionReason.DIGEST_REQUIRED,
-        ConditionReason.STATUS_UNREADABLE,
+        ConditionReason.PIN_UNREADABLE,
         ConditionReason.CANARY_REFUSED,
         ConditionReason.FAILURE_BUDGET_EXCEEDED,
     }

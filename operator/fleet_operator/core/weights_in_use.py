@@ -6,18 +6,21 @@ Sources that workers report are untrusted: a source that no resource could have 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from fleet_operator.api.fleet_status import (
     MAX_SOURCES_IN_USE,
     MAX_VERSIONS,
     AppliedWeights,
+    DroppedPins,
+    PinnedWeights,
     ServedVersion,
     SourceInUse,
 )
 from fleet_operator.api.source import Transferred, WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.dropped_pins import with_marks
 from fleet_operator.core.facts import SourceKey, source_of
 from fleet_operator.core.identity import Named, WeightsId, file_digest, fill_digests, same_weights
 from fleet_operator.core.lora_goals import lora_goals_of
@@ -82,6 +85,22 @@ def sources_in_use(observed: FleetObserved, rollout: RolloutPlan) -> tuple[Sourc
         SourceInUse(version=named.version, run_id=named.run_id, source=source)
         for source, named in in_order
     )
+
+
+def memory_of(
+    observed: FleetObserved, rollout: RolloutPlan, dropped: Sequence[PinnedWeights]
+) -> DroppedPins | None:
+    """The memory of dropped pins. Runs in use keep their place in it, so that they can go on."""
+    if not dropped:
+        return observed.status.dropped_pins
+    adapters = [
+        (goal.name, weights.run_id)
+        for goal in lora_goals_of(observed)
+        for weights in (goal.desired, goal.applied)
+        if weights is not None
+    ]
+    base = [("", weights.run_id) for weights in (rollout.applied, rollout.desired)]
+    return with_marks(observed.status.dropped_pins, dropped, in_use={*base, *adapters})
 
 
 def _needed(observed: FleetObserved, rollout: RolloutPlan) -> Iterator[tuple[Named, WeightSource]]:

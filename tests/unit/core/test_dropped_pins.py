@@ -63,6 +63,17 @@ def fleet_after(marked: DroppedPins | None, version: str, **spec: str) -> tuple[
     return verdicts(decision)
 
 
+def message_after(marked: DroppedPins | None, version: str, **spec: str) -> str:
+    """What `Stalled` says then."""
+    status = served("200", "/weights/200", D1).model_copy(update={"dropped_pins": marked})
+    workers = [has(make_worker(n).serving("200"), "/weights/200", D1) for n in range(2)]
+    wants = asks(version, NEW, rollbackTo=version, **spec)
+    (weights,) = decided(fleet_of(*workers, wants=wants, status=status)).weights.values()
+    stalled = condition_of(weights.conditions, ConditionType.STALLED)
+    assert stalled is not None
+    return stalled.message
+
+
 def test_the_pin_that_makes_room_for_a_new_one_leaves_a_mark_in_the_same_status() -> None:
     old = [pin(str(n), f"/weights/{n}", D1) for n in range(300, 300 - MAX_PINNED, -1)]
     status = served("300", "/weights/300", D1).model_copy(update={"pinned": tuple(old)})
@@ -95,6 +106,10 @@ def test_with_its_digest_such_a_version_is_taken() -> None:
 
 def test_the_message_names_what_goes_back_to_such_a_version() -> None:
     """The digest alone is `RewindRefused`, and `rollbackTo` alone `DigestRequired`."""
+    message = message_after(marks(("50", None)), "3")
+    assert "rlfleet rollback 3 NAME --digest" in message
+    assert "spec.rollbackTo" in message
+
     status = served("150", "/weights/150", D1).model_copy(
         update={"dropped_pins": marks(("50", None))}
     )
@@ -104,12 +119,6 @@ def test_the_message_names_what_goes_back_to_such_a_version() -> None:
         wants = asks("3", NEW, **spec)
         return decided(fleet_of(*workers, wants=wants, status=status))
 
-    without = of(rollbackTo="3")
-    (weights,) = without.weights.values()
-    stalled = condition_of(weights.conditions, ConditionType.STALLED)
-    assert stalled is not None
-    assert "rlfleet rollback 3 NAME --digest" in stalled.message
-    assert "spec.rollbackTo" in stalled.message
     assert verdicts(of(digest=D2))[1] == "RewindRefused"
     assert verdicts(of(digest=D2, rollbackTo="3")) == ("RollingOut", None)
 
@@ -201,6 +210,55 @@ def test_a_run_that_continues_keeps_its_place() -> None:
         memory = with_marks(memory, pins)
 
     assert not may_be_dropped(memory, WeightsId("1000", "long"))
+
+
+def test_a_run_in_use_keeps_its_place_before_newer_ones() -> None:
+    """It may be slow, and other runs and adapters may be many. Without its mark each of its numbers needs a digest."""
+    memory = with_marks(None, [pin("3", NEW, D1, "slow"), adapter_pin("slow", "3", "run-7")])
+    status = served("4", NEW, D1, "slow").model_copy(update={"dropped_pins": memory})
+    for n in range(MAX_DROPPED_RUNS):
+        in_use = {("", "slow"), ("slow", "run-7")}
+        memory = with_marks(memory, [pin("5", NEW, D1, f"run-{n}")], in_use=in_use)
+    others = marks(*[("5", f"run-{n}") for n in range(MAX_DROPPED_RUNS)])
+    ours = status.model_copy(update={"dropped_pins": others})
+    both = with_record_of(status, ours=ours, base=status).dropped_pins
+
+    assert memory is not None
+    assert both is not None
+    assert len(memory.runs) == len(both.runs) == MAX_DROPPED_RUNS
+    assert not may_be_dropped(memory, WeightsId("4", "run-7"), adapter="slow")
+    for each in (memory, both):
+        assert may_be_dropped(each, WeightsId("3", "slow"))
+        assert not may_be_dropped(each, WeightsId("4", "slow"))
+
+
+def test_the_runs_that_a_fleet_serves_and_wants_are_in_use() -> None:
+    old = [pin("9", NEW, D1, f"run-{n}") for n in range(MAX_PINNED)]
+    before = marks(("3", "slow"), *[("5", f"old-{n}") for n in range(MAX_DROPPED_RUNS - 1)])
+    status = served("200", "/weights/200", D1, "slow")
+    pins = (*status.pinned, *old)
+    status = status.model_copy(update={"pinned": pins[:MAX_PINNED], "dropped_pins": before})
+    workers = [
+        holds(
+            has(make_worker(n).serving("200"), "/weights/200", D1, "slow"), "201", NEW, D2, "slow"
+        )
+        for n in range(2)
+    ]
+    wants = asks("201", NEW, runID="slow")
+    found = decided(fleet_of(*workers, wants=wants, status=status)).fleet
+
+    assert found.dropped_pins is not None
+    assert found.dropped_pins != before, "one more was dropped"
+    assert not may_be_dropped(found.dropped_pins, WeightsId("4", "slow"))
+
+
+def test_a_run_without_its_mark_gets_the_remedy_that_works() -> None:
+    """A new version of it needs a digest as well."""
+    lost = marks(*[("5", f"run-{n}") for n in range(MAX_DROPPED_RUNS + 1)])
+    texts = [message_after(lost, "1000000", runID="run-0"), message_after(marks(("7", None)), "7")]
+
+    assert ["spec.runID" in text for text in texts] == [True, False]
+    assert ["a new version" in text for text in texts] == [False, True]
 
 
 NAMES = st.tuples(

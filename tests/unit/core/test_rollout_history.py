@@ -16,12 +16,15 @@ from fleet_operator.api.conditions import (
     Condition,
     ConditionReason,
     ConditionType,
+    condition_of,
     new_condition,
 )
+from fleet_operator.api.unread import Unread, UnreadEntry
 from fleet_operator.api.weights import HistoryEntry, RolloutPhase, WeightsStatus
 from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.problems import Problem, with_problems
+from fleet_operator.core.unreadable import unread_parts
 from fleet_worker.protocol import Reason
 
 BEGAN = NOW - timedelta(seconds=30)
@@ -69,8 +72,8 @@ def last_but_the_present(status: WeightsStatus) -> HistoryEntry:
 REFUSED = (
     "CanaryRefused", "CheckpointAmbiguous", "CheckpointChanged", "CheckpointMalformed",
     "CheckpointMismatch", "CheckpointNotFinite", "CheckpointTruncated", "DigestMismatch",
-    "DigestRequired", "FailureBudgetExceeded", "RewindRefused", "SourceNotFound",
-    "SourceOutsideRoots", "SourceUnreadable", "StatusUnreadable", "VersionReused",
+    "DigestRequired", "FailureBudgetExceeded", "PinUnreadable", "RewindRefused",
+    "SourceNotFound", "SourceOutsideRoots", "SourceUnreadable", "VersionReused",
 )  # fmt: skip
 """Written out here, so that a reason that the planner forgets is found."""
 DELAYED = (
@@ -161,6 +164,17 @@ def test_a_refusal_is_recorded_without_the_problems_of_the_operator() -> None:
     entry = last_but_the_present(decided(status, "3"))
 
     assert (entry.result, entry.message) == ("Refused", "a file is short")
+
+
+def test_a_status_that_cannot_be_read_refuses_no_version() -> None:
+    """Only its pins do, and they have a reason of their own."""
+    status = under_way(condition(ConditionType.READY, ConditionReason.ROLLING_OUT, "0 of 2"))
+    entry = UnreadEntry(within="history", number=0, raw={"version": "3", "result": "Skipped"})
+    problems = unread_parts(status.model_copy(update={"unread": Unread(entries=(entry,))}))
+    seen = with_problems(status, status.conditions, problems, generation=1, now=BEGAN)
+
+    assert condition_of(seen.conditions, ConditionType.STALLED) is not None
+    assert last_but_the_present(decided(seen, "3")).result == "Superseded"
 
 
 @pytest.mark.parametrize("reason", [ConditionReason.ROLLING_OUT, ConditionReason.DIGEST_MISMATCH])

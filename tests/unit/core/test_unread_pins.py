@@ -47,6 +47,14 @@ def stalled(made: Decision) -> str:
     return str(found.reason)
 
 
+def message_of(made: Decision) -> str:
+    """What `Stalled` of the WeightVersion says."""
+    (weights,) = made.weights.values()
+    found = condition_of(weights.conditions, ConditionType.STALLED)
+    assert found is not None
+    return found.message
+
+
 @pytest.mark.parametrize("digest", [None, D2])
 @pytest.mark.parametrize("raw", UNREAD)
 def test_its_version_is_refused_and_no_worker_is_called_for_it(
@@ -55,8 +63,11 @@ def test_its_version_is_refused_and_no_worker_is_called_for_it(
     wants = asks("8", PATH_8, **({"digest": digest} if digest else {}))
     made = decided(fleet_of(*map(serving, range(3)), wants=wants, status=reading(raw)))
 
-    assert verdicts(made) == ("StatusUnreadable", "StatusUnreadable")
+    assert verdicts(made) == ("PinUnreadable", "PinUnreadable")
     assert not made.worker_calls
+    assert ("another version" in message_of(made)) == (
+        raw in [each.values[0] for each in UNREAD[:3]]
+    )
     assert made.fleet.applied is not None
     assert made.fleet.applied.version == "7"
     assert made.fleet.to_json()["pinned"][0] == raw
@@ -80,7 +91,8 @@ def test_without_its_name_only_versions_with_a_pin_are_rolled_out(raw: Any) -> N
         fleet_of(*workers, wants=asks("10", "/weights/10"), status=reading(raw, pinned))
     )
 
-    assert verdicts(refused) == ("StatusUnreadable", "StatusUnreadable")
+    assert verdicts(refused) == ("PinUnreadable", "PinUnreadable")
+    assert "another version" not in message_of(refused), "it would be refused as well"
     assert {call.kind for call in known.worker_calls} == {"stage"}
 
 
@@ -156,7 +168,7 @@ def test_a_version_of_an_adapter_is_refused_for_its_own_pin(raw: Any, refused: b
     status = FleetStatus.read(observed.status.to_json() | {"pinnedAdapters": [raw]})
     made = decided(replace(observed, status=status))
 
-    assert (adapters.reason_of(made) == "StatusUnreadable") == refused
+    assert (adapters.reason_of(made) == "PinUnreadable") == refused
     assert (made.fleet.pinned_adapters == ()) == refused
     assert raw in made.fleet.to_json()["pinnedAdapters"]
 
@@ -176,7 +188,7 @@ def test_marks_of_dropped_pins_that_cannot_be_read_may_be_of_each_version_withou
     status = FleetStatus.read(before)
     made = decided(fleet_of(*map(serving, range(2)), wants=asks("8", PATH_8), status=status))
 
-    assert verdicts(made) == ("StatusUnreadable", "StatusUnreadable")
+    assert verdicts(made) == ("PinUnreadable", "PinUnreadable")
     assert made.fleet.to_json()["droppedPins"] == before["droppedPins"]
 
 

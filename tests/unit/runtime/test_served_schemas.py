@@ -219,7 +219,7 @@ def test_a_status_is_written_once_without_what_the_crd_lacks_and_whole_under_a_n
     virtual_time.run(story())
 
 
-def test_a_change_of_metadata_is_no_change_of_a_status_that_an_older_crd_has_cut():
+def test_a_change_of_metadata_leaves_a_status_that_an_older_crd_has_cut_as_it_is():
     """Else each one is answered with a write, and those count as undone by another controller."""
 
     async def story() -> None:
