@@ -116,7 +116,7 @@ REMEDIES = {
     "AdminTokenUnusable": ("Delete the Secret, and the operator creates it again.", "Pods that started with another token must be deleted, too."),
     "WriteRefused": ("The message has the API server's own words.", "Compare the rights with what the operator needs."),
     "StatusUnreadable": ("Run the operator of that release, or a later one.",),
-    "PinUnreadable": ("Run the operator of that release, or a later one.", "If the message names another version as a way out, you may publish the files under one until then."),
+    "PinUnreadable": ("Run the operator of that release, or a later one.", "If the message has another version as a remedy, you may publish the files under one until then."),
     "CRDOutdated": ("Install the CRDs of the operator's release: `kubectl apply --server-side -f crds/`, or `helm upgrade` with `crds.enabled=true`.", "The operator notices it within a minute, and writes the statuses whole."),
     "DrivenByAnotherOperator": ("Give the releases namespaces that do not overlap (`watchNamespaces`).", "For `Stalled`, grant the right that the message names.", "If the other operator is gone, the message has the command that gives the fleet to this one."),
     "WriteWithoutEffect": ("Keep the other writer from the operator's objects, for example with an `objectSelector` of the webhook.", "Until then, the operator repeats the write every 5 seconds at most.", "The condition goes away some seconds after the write has lasted."),

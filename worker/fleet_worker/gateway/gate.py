@@ -18,7 +18,7 @@ from fleet_worker.gateway.routes import Access, access_of, dialect_of, stamps_it
 from fleet_worker.gateway.sessions import session_of
 from fleet_worker.gateway.table import Translations
 from fleet_worker.gateway.translation import Forward, Reply
-from fleet_worker.gateway.waiting import aborted_in, wait_out_pause
+from fleet_worker.gateway.waiting import aborted_in, note_arrival, wait_out_pause
 from fleet_worker.http.asgi import (
     GO_ELSEWHERE,
     RETRY_SOON,
@@ -174,11 +174,13 @@ class Gate:
         try:
             if scope["path"] == ABORT_ROUTE:
                 agent.held.abort(aborted_in(body))
-            elif agent.holds and scope["method"] == "POST":
-                if not await wait_out_pause(agent, scope, body, receive):
-                    _check_open(keeper)
-                if not demand.is_any:
-                    check_version(demand, _name_for(keeper, body))
+            elif scope["method"] == "POST":
+                note_arrival(agent, scope, body)
+                if agent.holds:
+                    if not await wait_out_pause(agent, scope, body, receive):
+                        _check_open(keeper)
+                    if not demand.is_any:
+                        check_version(demand, _name_for(keeper, body))
             await self._forward(keeper, demand, scope, receive, send, body)
         finally:
             agent.quiescence.inside -= 1

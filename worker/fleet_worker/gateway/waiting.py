@@ -19,6 +19,12 @@ from fleet_worker.protocol import Phase
 from fleet_worker.provenance.changing import object_of
 
 
+def note_arrival(worker: Worker, scope: Scope, body: bytes) -> None:
+    """A new request. An earlier abort of another request with its id says nothing about it."""
+    if worker.held.remembers_aborts:
+        worker.held.forget(_ids_of(scope, body))
+
+
 async def wait_out_pause(worker: Worker, scope: Scope, body: bytes, receive: Receive) -> bool:
     """Wait until the worker generates, or its latch is closed.
 

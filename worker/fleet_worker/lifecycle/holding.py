@@ -7,12 +7,15 @@ requests that the engine has. And vLLM 0.33 refuses new ones during such a pause
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 
 _REMEMBERED = 1024
+_PREFIXES = ("cmpl-", "chatcmpl-", "generate-tokens-")
+"""vLLM puts them before the id of a request."""
 
 
 class Outcome(Enum):
@@ -31,7 +34,8 @@ class Holding:
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[Outcome], frozenset[str]] = {}
-        self._aborted: OrderedDict[str, None] = OrderedDict()
+        self._aborted: OrderedDict[str, frozenset[str]] = OrderedDict()
+        """The ids that clients have aborted, with those that they are made from."""
 
     @property
     def count(self) -> int:
@@ -54,11 +58,11 @@ class Holding:
 
     def end(self, outcome: Outcome, ids: Iterable[str] | None = None) -> int:
         """End the wait of requests with these ids, or of all for None; returns their number."""
-        wanted = None if ids is None else list(ids)
+        wanted = None if ids is None else frozenset[str]().union(*map(_origins_of, ids))
         chosen = [
             future
             for future, own in self._waiting.items()
-            if wanted is None or any(_is_in(one, given) for one in own for given in wanted)
+            if wanted is None or not own.isdisjoint(wanted)
         ]
         for future in chosen:
             del self._waiting[future]
@@ -71,16 +75,29 @@ class Holding:
         ids = list(ids)
         self.end(Outcome.ABORTED, ids)
         for each in ids[-_REMEMBERED:]:
-            self._aborted[each] = None
+            self._aborted[each] = _origins_of(each)
             self._aborted.move_to_end(each)
         while len(self._aborted) > _REMEMBERED:
             self._aborted.popitem(last=False)
 
     def is_aborted(self, request_id: str) -> bool:
         """Whether a client has aborted the request that the engine knows by this id."""
-        return any(_is_in(each, request_id) for each in self._aborted)
+        return not self._aborted.keys().isdisjoint(_origins_of(request_id))
+
+    @property
+    def remembers_aborts(self) -> bool:
+        """Whether there is an id to forget."""
+        return bool(self._aborted)
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Forget the aborts of requests with these ids: a new request has them."""
+        own = frozenset(ids)
+        for each in [a for a, origins in self._aborted.items() if not own.isdisjoint(origins)]:
+            del self._aborted[each]
 
 
-def _is_in(own: str, made: str) -> bool:
-    """Whether vLLM has made an id from the one that a client gave: `cmpl-<id>-0`, `chatcmpl-<id>_1`."""
-    return f"-{own}-" in f"-{made}-".replace("_", "-") or f"-{own}_" in f"-{made}"
+def _origins_of(made: str) -> frozenset[str]:
+    """The ids from which vLLM may have made this one, and itself: `cmpl-<id>-0`, `chatcmpl-<id>_1`, `<id>`."""
+    number = r"-\d+\Z" if made.startswith("cmpl-") else r"_\d+\Z"
+    whole = {made, re.sub(number, "", made)}
+    return frozenset(whole | {each.removeprefix(p) for each in whole for p in _PREFIXES})
