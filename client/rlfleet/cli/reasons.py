@@ -109,7 +109,7 @@ REMEDIES = {
     "NewTemplate": ("When it suits you, set `spec.update.restartedAt` to the present time.",),
     "KindNotInstalled": ("Install the CRDs of the Gateway API Inference Extension, or remove the field.", "The operator tries again every 30 seconds, and nothing else of the fleet waits for it."),
     "RouterNotReady": ("`kubectl -n NAMESPACE describe deployment FLEET-router` and `kubectl -n NAMESPACE logs deployment/FLEET-router`.", "Until then clients can use the fleet's own Service."),
-    "VersionsDiffer": ("Let the trainer push the current version to all workers again.",),
+    "VersionsDiffer": ("Let the trainer push the current version to all workers again.", "If the message names `join_id`, let it join a new group first, with the same `join_id` in its call to each worker.", "The control root of the RL API sends one by itself."),
     "SourceUnknown": ("Let the trainer send the weights again.", "New workers take part from then on.", "If the operator drives the fleet now, create a WeightVersion that names a directory."),
     "InvalidSpec": ("The message names the field.", "The workers stay as they are until the spec is corrected."),
     "NameTaken": ("Delete or rename that object, or name the fleet differently.", "Restore the label of a pod (the message names it), or delete the pod."),

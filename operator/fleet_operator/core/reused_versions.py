@@ -62,7 +62,7 @@ def reuse_problem(
 
 
 def _unread(wanted: Checkpoint, *, nameless: bool) -> RolloutProblem:
-    """`nameless`: the pin could be that of any version, so another version is no remedy."""
+    """`nameless`: the pin could be that of any version, so no other version is a remedy."""
     other = "" if nameless else ", or publish the files under another version"
     message = (
         f"version {label(wanted.version, wanted.run_id)} may name other files: another release of the "
@@ -74,7 +74,7 @@ def _unread(wanted: Checkpoint, *, nameless: bool) -> RolloutProblem:
 
 
 def _digest_required(wanted: Checkpoint, *, of_any_number: bool) -> RolloutProblem:
-    """`of_any_number`: the fleet has no mark of this run any more, so a new version is no remedy."""
+    """`of_any_number`: the fleet has no mark of this run any more, so only another run is a remedy."""
     other = "another spec.runID" if of_any_number else "a new version"
     message = (
         f"version {wanted.label} may have named other files before: the fleet remembers the digests of "

@@ -64,7 +64,7 @@ def fleet_after(marked: DroppedPins | None, version: str, **spec: str) -> tuple[
 
 
 def message_after(marked: DroppedPins | None, version: str, **spec: str) -> str:
-    """What `Stalled` says then."""
+    """The message of `Stalled` then."""
     status = served("200", "/weights/200", D1).model_copy(update={"dropped_pins": marked})
     workers = [has(make_worker(n).serving("200"), "/weights/200", D1) for n in range(2)]
     wants = asks(version, NEW, rollbackTo=version, **spec)

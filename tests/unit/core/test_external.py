@@ -128,6 +128,29 @@ def test_different_versions_are_reported_with_their_workers():
     assert "(policy-0: 7, policy-1: 6)" in problem.message
 
 
+@pytest.mark.parametrize(
+    ("runs", "version", "named"),
+    [(("group-a", "group-b"), "7", True), (("group-a", "group-a"), "6", False)],
+    ids=["of two groups", "of two versions"],
+)
+def test_one_version_of_two_groups_has_the_remedy_of_a_common_text(
+    runs: tuple[str, str],
+    version: str,
+    named: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """Another update alone leaves the workers in two runs."""
+    one, other = runs
+    workers = [
+        W(0).serving("7").reporting(run_id=one, source=None),
+        W(1).serving(version).reporting(run_id=other, source=None),
+    ]
+    problem = step(make_view(*workers)).problem
+
+    assert problem is not None
+    assert problem.reason is ConditionReason.VERSIONS_DIFFER
+    assert ("join_id" in problem.message) is named
+
+
 class TestWeightsWithoutADirectory:
     SERVING = W(0).serving("7").from_source(None)
 

@@ -48,7 +48,7 @@ def stalled(made: Decision) -> str:
 
 
 def message_of(made: Decision) -> str:
-    """What `Stalled` of the WeightVersion says."""
+    """The message of `Stalled` of the WeightVersion."""
     (weights,) = made.weights.values()
     found = condition_of(weights.conditions, ConditionType.STALLED)
     assert found is not None

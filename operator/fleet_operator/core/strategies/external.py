@@ -132,12 +132,22 @@ def _reported(workers: Workers, weights: WeightsId) -> Checkpoint:
     return Checkpoint.passing(weights, next(filter(None, sources), TRANSFERRED))
 
 
+def _differ_by_group(view: RolloutView) -> bool:
+    """Whether workers have one version of several runs: of process groups without a common text."""
+    runs: dict[str, set[str]] = {}
+    for member in view.members:
+        if member.loaded is not None and member.loaded.run_id is not None:
+            runs.setdefault(member.loaded.version, set()).add(member.loaded.run_id)
+    return any(len(found) > 1 for found in runs.values())
+
+
 def _split(view: RolloutView) -> Step:
     loaded = ((m.pod.name, m.loaded) for m in view.members[:10])
     found = ", ".join(f"{name}: {_described(w) if w else 'no weights'}" for name, w in loaded)
+    group = " join a group with the same join_id in its call to each worker, and then"
     message = (
-        f"workers serve different versions and none has a majority ({found}). The trainer must "
-        "update all workers; joining workers wait until then."
+        f"workers serve different versions and none has a majority ({found}). The trainer must"
+        f"{group if _differ_by_group(view) else ''} update all workers; joining workers wait until then."
     )
     problem = RolloutProblem(reason=ConditionReason.VERSIONS_DIFFER, message=message, halt=False)
     return Step(
