@@ -136,7 +136,7 @@ def pins_of(
     Args:
         observed: The fleet, with the pins of the base weights or of one adapter.
         used: The weights in use, and the desired ones last.
-        start: The weights that the fleet starts with. They belong to no run: a run may begin with them.
+        start: The weights that the fleet starts with.
         adapter: Whose pins these are; empty for the base weights.
     """
     unread = unread_pins_of(observed.status, adapter)
@@ -168,19 +168,26 @@ def pins_of(
 def _with_twins(
     pinned: tuple[PinnedWeights, ...], added: Iterable[PinnedWeights], start: Checkpoint | None
 ) -> tuple[PinnedWeights, ...]:
-    """The pins with new ones in front, which name the version of their run that had the files before."""
+    """The pins with new ones in front, which name the version of their run that had the files before.
+
+    A run may begin with the files of the model, in a directory of its own.
+    """
     begins = (start.version, start.run_id) if start is not None else None
     for new in added:
         twins = [
             e
             for e in reversed(pinned)
             if (e.run_id, e.digest) == (new.run_id, new.digest)
-            and begins not in {(e.version, e.run_id), (new.version, new.run_id)}
+            and (e.source == new.source or begins not in {_key(e), _key(new)})
         ]
         first = min(twins, key=lambda e: e.same_as is not None, default=None)
         same_as = first.version if first is not None else None
         pinned = (new.model_copy(update={"same_as": same_as}), *pinned)
     return pinned
+
+
+def _key(pin: PinnedWeights) -> _Key:
+    return pin.version, pin.run_id
 
 
 def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[PinnedWeights, ...]:

@@ -112,6 +112,22 @@ def test_a_run_without_a_name_may_begin_with_the_model_that_the_fleet_starts_wit
     assert (reason(first), reason(then)) == (None, None)
 
 
+def test_a_version_without_a_source_of_its_own_has_the_files_of_the_model() -> None:
+    """A patch has changed `spec.version` alone."""
+    path = "/models/base"
+    workers = [
+        holds(has(make_worker(n).serving("base"), path, D1), "1", path, D1, None) for n in range(2)
+    ]
+    status = served("base", path, D1)
+    decision = decided(fleet_of(*workers, wants=asks("1", path), status=status))
+
+    assert [(p.version, p.same_as) for p in decision.fleet.pinned] == [
+        ("1", "base"),
+        ("base", None),
+    ]
+    assert reason(decision) == SAME
+
+
 def test_the_first_version_with_the_files_is_named() -> None:
     status = pinned(twin("14", "13"), pin("13", PATH, D1))
     decision = decided(fleet_of(*staged("15", D1, run=None), wants=asks("15", PATH), status=status))
