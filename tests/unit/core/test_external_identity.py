@@ -122,7 +122,10 @@ class TestExternalFleets:
             has(make_worker(n).serving("3"), f"/weights/{n}", D2) for n in range(2 * MAX_PINNED)
         ]
 
-        assert len(self.external(*workers).fleet.pinned) == MAX_PINNED
+        found = self.external(*workers).fleet
+        assert len(found.pinned) == MAX_PINNED
+        assert found.dropped_pins is not None, "the others have left a mark"
+        assert [(mark.run_id, mark.up_to) for mark in found.dropped_pins.runs] == [(None, 3)]
 
     def test_a_directory_that_no_resource_could_have_is_not_pinned(self):
         workers = [has(make_worker(n).serving("3"), "../3", D2) for n in range(3)]

@@ -13,6 +13,7 @@ from fleet_operator.api.fleet_status import (
     FleetStatus,
     PinnedAdapter,
 )
+from fleet_operator.api.unread import Unread, UnreadEntry
 from fleet_operator.core.foreign_status import with_record_of
 from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.pins import Pins
@@ -50,6 +51,16 @@ def test_weights_of_a_former_leader_do_not_replace_those_that_this_one_applied()
 
     assert (kept.applied.version, kept.applied_version) == ("3", "3")
     assert named(kept) == ["3", "2", "1"]
+
+
+def test_parts_that_cannot_be_read_are_those_of_the_stored_status():
+    entry = UnreadEntry(within="pinned", number=0, raw={"version": "8", "digests": []})
+    theirs = status("2", ["2", "1"]).model_copy(update={"unread": Unread(entries=(entry,))})
+    read = status("1", ["1"])
+
+    kept = with_record_of(theirs, ours=read, base=read)
+    assert kept.unread == theirs.unread
+    assert entry.raw in kept.to_json()["pinned"]
 
 
 def test_a_rollback_by_a_former_leader_is_taken_over():

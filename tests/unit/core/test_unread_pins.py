@@ -10,10 +10,11 @@ from tests.support.builders import NOW, WorkerBuilder, make_worker
 from tests.support.identities import D1, D2, asks, decided, fleet_of, has, holds, served, verdicts
 from tests.unit.core import test_lora_pins as adapters
 
-from fleet_operator.api.conditions import ConditionType, condition_of
+from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet_status import MAX_PINNED, FleetStatus
 from fleet_operator.api.unread import Unread, UnreadEntry
 from fleet_operator.core.decision import Decision
+from fleet_operator.core.weights_status import refused_status
 
 PATH_7, PATH_8 = "/weights/step_7", "/weights/step_8"
 NEW_SOURCE = {"s3": {"uri": "s3://bucket/8"}}
@@ -152,6 +153,16 @@ def test_a_weightversion_reports_its_own_status_and_ready_stays_as_it_is() -> No
     ready = ConditionType.READY
     assert condition_of(weights.conditions, ready) == condition_of(without.conditions, ready)
     assert entry.raw in weights.to_json()["history"]
+
+
+def test_a_weightversion_that_steers_no_fleet_keeps_what_cannot_be_read() -> None:
+    entry = UnreadEntry(within="history", number=0, raw={"version": "3", "result": "Skipped"})
+    wants = asks("7", PATH_7)
+    status = wants.status.model_copy(update={"unread": Unread(entries=(entry,))})
+    reason = ConditionReason.FLEET_NOT_FOUND
+    made = refused_status(replace(wants, status=status), reason, "no fleet", now=NOW)
+
+    assert made.to_json()["history"] == [entry.raw]
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,21 @@ async def test_unknown_tokens_do_not_lock_out_a_good_one_behind_the_same_proxy()
     assert (now[0] > ACCEPTED_SECONDS, statuses) == (True, {401, 429})
 
 
+async def test_a_token_that_is_refused_again_does_not_count_again_for_its_address() -> None:
+    now, cluster = [0.0], FakeCluster()
+    known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: now[0])
+    for again in range(2):
+        now[0] += REFUSED_AGAIN_SECONDS
+        for number in range(200):
+            now[0] += 0 if again else 1
+            with pytest.raises(Problem) as refused:
+                await known.caller(f"Bearer expired-{number}", "rl", "policy", "proxy")
+            assert refused.value.status == 401
+
+    assert cluster.count(TOKEN_REVIEWS) > 200
+    assert await known.caller(f"Bearer {TRAINER}", "rl", "policy", "proxy")
+
+
 async def test_good_tokens_of_one_address_are_not_limited() -> None:
     cluster = FakeCluster()
     known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: 0.0, unknown_per_second=1)

@@ -219,6 +219,19 @@ def test_a_status_is_written_once_without_what_the_crd_lacks_and_whole_under_a_n
     virtual_time.run(story())
 
 
+def test_a_status_that_is_written_again_under_other_crds_was_not_undone_by_another_writer():
+    async def story() -> None:
+        writer = Writer(older())
+        await writer.its.schemas.look()
+        assert await writer.write(STATUS)
+        for _ in range(5):
+            await asyncio.sleep(PROGRESS_SECONDS)
+            writer.statuses.write_again()
+            assert await writer.write(STATUS)
+
+    virtual_time.run(story())
+
+
 def test_a_change_of_metadata_leaves_a_status_that_an_older_crd_has_cut_as_it_is():
     """Else each one is answered with a write, and those count as undone by another controller."""
 

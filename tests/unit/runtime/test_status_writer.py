@@ -24,7 +24,7 @@ from fleet_operator.api.conditions import ConditionReason, ConditionType
 from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, WorkerCounts
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.observed import WeightsView
-from fleet_operator.errors import Conflict, Retryable, Unknown
+from fleet_operator.errors import Conflict, Retryable, Unknown, WriteUndone
 from fleet_operator.runtime.event_recorder import EventRecorder
 from fleet_operator.runtime.known_status import NEVER
 from fleet_operator.runtime.kube_statuses import KubeStatuses
@@ -625,6 +625,34 @@ def test_a_status_that_another_writer_has_overwritten_is_written_again_once(kind
             await asyncio.sleep(PROGRESS_SECONDS)
             overwritten.watch(foreign=True, version=foreign)
             assert await overwritten.decide() == 2
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize("kind", ["fleet", "weights"])
+def test_an_object_that_was_forgotten_leaves_no_report_of_another_writer(kind):
+    """The operator may drive it again later, for example in its next term."""
+
+    async def story() -> None:
+        overwritten = Overwritten(kind)
+        await overwritten.decide()
+        cluster = overwritten.harness.cluster
+
+        async def overwrite_again() -> None:
+            for _ in range(10):
+                await asyncio.sleep(PROGRESS_SECONDS)
+                for path in (FLEET_PATH, WEIGHTS_PATH):
+                    cluster.put(path, cluster.objects[path])
+                seen = cluster.objects[overwritten.path]["metadata"]["resourceVersion"]
+                overwritten.watch(foreign=True, version=int(seen))
+                await overwritten.decide()
+
+        with pytest.raises(WriteUndone):
+            await overwrite_again()
+        overwritten.harness.statuses.forget_all_but(KEY, set())
+        overwritten.harness.computed = BASE
+        before = overwritten.harness.written
+        assert await overwritten.decide() == before + 1
 
     virtual_time.run(story())
 
