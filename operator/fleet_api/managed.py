@@ -173,7 +173,8 @@ class Managed:
             )
         body = Update.model_validate(
             {"version": version, "source": {"path": path}, "timeoutSeconds": seconds}
-            | ({"runID": named.run_id} if named.run_id else {})
+            | ({} if named.run_id is None else {"runID": named.run_id})
+            | ({} if named.digest is None else {"digest": named.digest})
         )
         result, _ = await self._changes.carry_out(call, seen, body, publish)
         return cast("Rollout", result)  # as `publish` does, and its repetition, which waits too

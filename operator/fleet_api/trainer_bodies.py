@@ -1,5 +1,7 @@
 """Bodies of the control root, as trainers send them. Unknown fields are ignored: other servers read them.
 
+The names of weights are the exception: they are obeyed in any spelling, or refused.
+
 Source: prime-rl's `utils.client`; vLLM's `entrypoints.rl.online` and `entrypoints.serve.lora`.
 """
 
@@ -7,10 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr, model_validator
 
-from fleet_operator.api.source import AbsolutePath, VersionLabel
-from fleet_worker.protocol import with_single_slashes
+from fleet_operator.api.source import AbsolutePath, ManifestDigest, VersionLabel
+from fleet_worker.protocol import with_plain_names, with_single_slashes
 
 
 def _plain(path: Any) -> Any:
@@ -25,6 +27,11 @@ class Lenient(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_plain_names(cls, body: Any) -> Any:
+        return with_plain_names(body, cls.model_fields)
+
 
 class Named(Lenient):
     """A directory's own names of its weights.
@@ -32,10 +39,12 @@ class Named(Lenient):
     Fields:
         version: needed if the name of the directory has no number.
         run_id: needed with the first version of another run.
+        digest: of the files, which workers check before they load them.
     """
 
     version: VersionLabel | None = None
     run_id: VersionLabel | None = None
+    digest: ManifestDigest | None = None
 
 
 class UpdateWeights(Named):
@@ -55,6 +64,7 @@ class CollectiveRpc(Lenient):
     """`/collective_rpc`. `timeout`: seconds to wait for the rollout; an hour at most."""
 
     method: StrictStr
+    positional: Annotated[tuple[Any, ...], Field(alias="args", max_length=0)] = ()
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     named: Annotated[Reload, Field(alias="kwargs")] = Reload()
 

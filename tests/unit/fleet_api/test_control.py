@@ -150,6 +150,55 @@ async def test_a_trainer_names_its_run_with_its_first_version(
     assert (spec["version"], spec["runID"]) == ("1", "run-8")
 
 
+STEP_50 = "/weights/run-8/step_50"
+DIGEST = f"sha256:{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ({"runID": "run-8"}, ("50", "run-8", None)),
+        ({"weight_version": "51", "run-id": "run-8"}, ("51", "run-8", None)),
+        ({"Version": "51", "version": "51"}, ("51", None, None)),
+        ({"digest": DIGEST}, ("50", None, DIGEST)),
+        ({"weightDigest": DIGEST, "version": None}, ("50", None, DIGEST)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("path", [UPDATE, "/collective_rpc"])
+async def test_a_trainers_names_of_weights_are_obeyed_in_any_spelling(
+    api: Api, path: str, names: dict[str, Any], expected: tuple[str | None, ...]
+) -> None:
+    body = {"weight_dir": STEP_50} | names
+    if path != UPDATE:
+        body = {"method": "reload_weights", "kwargs": {"weights_path": STEP_50} | names}
+
+    assert (await api.send("POST", path, TRAINER, json=body))[0] == 200
+    spec = api.cluster.objects.weights["spec"]
+    assert (spec["version"], spec.get("runID"), spec.get("digest")) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (UPDATE, {"weight_dir": STEP_50, "version": "51", "weight_version": "52"}),
+        (UPDATE, {"weight_dir": STEP_50, "run_id": ""}),
+        (UPDATE, {"weight_dir": STEP_50, "digest": "latest"}),
+        ("/collective_rpc", rpc(STEP_50) | {"run_id": "run-8"}),
+        ("/collective_rpc", rpc(STEP_50) | {"version": "51"}),
+        ("/collective_rpc", rpc(STEP_50) | {"args": ["/weights/step_77"]}),
+    ],
+    ids=str,
+)
+async def test_a_name_of_weights_without_effect_is_refused(
+    api: Api, path: str, body: dict[str, Any]
+) -> None:
+    status, problem = await api.send("POST", path, TRAINER, json=body)
+
+    assert (status, problem["reason"]) == (422, "InvalidBody")
+    assert patches(api.cluster.objects) == []
+
+
 async def test_a_trainer_that_starts_over_gets_a_final_refusal_with_both_ways_out(api: Api) -> None:
     async def refuse(*_: Any) -> Any:
         raise Refused("1", "Invalid", "spec.version: within one spec.runID, or without one, …")

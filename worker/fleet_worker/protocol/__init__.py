@@ -111,6 +111,7 @@ from fleet_worker.protocol.steps import (
     step_of,
     with_single_slashes,
 )
+from fleet_worker.protocol.trainer_names import with_plain_names
 from fleet_worker.protocol.types import (
     MAX_DRIVER_CHARACTERS,
     MAX_TERM,
@@ -241,5 +242,6 @@ __all__ = [
     "number_of",
     "parent_of_step",
     "step_of",
+    "with_plain_names",
     "with_single_slashes",
 ]

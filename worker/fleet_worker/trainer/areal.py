@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from pydantic import StrictStr
 
-from fleet_worker.admin.api import Answer, Api, Call, Lenient, parsed
+from fleet_worker.admin.api import Answer, Api, Call, parsed
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.protocol import PauseMode
 from fleet_worker.trainer.driver import Driver
+from fleet_worker.trainer.vllm_requests import Loading
 
 
-class UpdateWeights(Lenient):
+class UpdateWeights(Loading):
     """`/areal_update_weights`."""
 
     model_path: StrictStr | None = None
@@ -42,8 +43,8 @@ class AReaL:
 
     async def update_weights(self, call: Call) -> Answer:
         """`/areal_update_weights`."""
-        path = parsed(UpdateWeights, call).model_path
-        version = await self._driver.files.load(call.caller, path)
+        wanted = parsed(UpdateWeights, call)
+        version = await self._driver.files.load(call.caller, wanted.model_path, wanted.version)
         return _done(f"{version} is loaded")
 
     async def resume(self, call: Call) -> Answer:

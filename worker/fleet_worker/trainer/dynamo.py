@@ -34,6 +34,7 @@ from fleet_worker.trainer.dynamo_requests import (
     Wake,
 )
 from fleet_worker.trainer.vllm import Vllm
+from fleet_worker.trainer.vllm_requests import EndTransfer
 
 _STEPS = ("start_weight_update", "update_weights", "finish_weight_update")
 _BY_STATUS = (Reason.UNAUTHORIZED,)
@@ -138,8 +139,8 @@ class Dynamo:
         self._check_paused()
         if wanted.engine_rpc != "reload_weights":
             raise Refusal(Reason.BAD_REQUEST, "files are loaded by reload_weights only")
-        label = await self._driver.files.load(call.caller, wanted.model_path, wanted.weight_version)
-        return _ok("loaded", version=label, version_declared=wanted.weight_version is not None)
+        label = await self._driver.files.load(call.caller, wanted.model_path, wanted.version)
+        return _ok("loaded", version=label, version_declared=wanted.version is not None)
 
     async def from_distributed(self, call: Call) -> Answer:
         """`update_weights_from_distributed`: a step of vLLM's weight transfer."""
@@ -195,7 +196,7 @@ class Dynamo:
 
     async def end_transfer(self, call: Call) -> Answer:
         """`finish_weight_update`."""
-        wanted = parsed(SetVersion, call).weight_version
+        wanted = parsed(EndTransfer, call).version
         weights = await self._driver.collective.end_transfer(call.caller, wanted)
         named = {"version": weights.version, "run_id": weights.run_id}
         return _ok("finished", **named, version_declared=wanted is not None)
@@ -216,7 +217,9 @@ class Dynamo:
     async def load_adapter(self, call: Call) -> Answer:
         """`load_lora`, `POST /v1/loras`."""
         wanted = parsed(LoadAdapter, call)
-        await self._driver.files.put_adapter(call.caller, wanted.lora_name, wanted.source.path)
+        await self._driver.files.put_adapter(
+            call.caller, wanted.lora_name, wanted.source.path, wanted.version
+        )
         number = self._driver.seat.agent.adapters.number_of(wanted.lora_name)
         return Answer({"status": "success", "lora_name": wanted.lora_name, "lora_id": number})
 

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, StrictStr
 from fleet_worker.admin.api import Lenient
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import PauseMode, Reason
-from fleet_worker.trainer.vllm_requests import JoinId
+from fleet_worker.trainer.vllm_requests import JoinId, Loading
 
 
 class Pause(Lenient):
@@ -20,11 +20,10 @@ class Pause(Lenient):
     clear_cache: bool = False
 
 
-class FromDisk(Lenient):
+class FromDisk(Loading):
     """`update_weights_from_disk`."""
 
     model_path: StrictStr | None = None
-    weight_version: StrictStr | None = None
     engine_rpc: StrictStr = "reload_weights"
 
 
@@ -100,7 +99,7 @@ class AdapterSource(Lenient):
         return unquote(parts.path)
 
 
-class LoadAdapter(Lenient):
+class LoadAdapter(Loading):
     """`load_lora`, `POST /v1/loras`."""
 
     lora_name: StrictStr

@@ -13,11 +13,11 @@ from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.protocol import Reason
 from fleet_worker.trainer.driver import Driver
 from fleet_worker.trainer.vllm import Vllm
-from fleet_worker.trainer.vllm_requests import JoinId
+from fleet_worker.trainer.vllm_requests import JoinId, Loading
 
 
-class UpdateWeights(Lenient):
-    """`/update_weights`: the version is not named, only the folder tells it."""
+class UpdateWeights(Loading):
+    """`/update_weights`. prime-rl names no version, so the folder does."""
 
     weight_dir: StrictStr | None = None
 
@@ -65,7 +65,7 @@ class PrimeRl:
     async def update_weights(self, call: Call) -> Answer:
         """`POST /update_weights` with `weight_dir`."""
         wanted = parsed(UpdateWeights, call)
-        version = await self._driver.files.load(call.caller, wanted.weight_dir)
+        version = await self._driver.files.load(call.caller, wanted.weight_dir, wanted.version)
         return Answer({"status": "ok", "weight_version": version})
 
     async def init_broadcaster(self, call: Call) -> Answer:

@@ -129,7 +129,8 @@ class Vllm:
             raise Refusal(
                 Reason.BAD_REQUEST, "the only method that may be called is reload_weights"
             )
-        await self._driver.files.load(call.caller, wanted.named.weights_path)
+        named = wanted.named
+        await self._driver.files.load(call.caller, named.weights_path, named.version)
         return Answer({"results": [None] * self._driver.seat.agent.engine.info.world_size})
 
     async def join_transfer(self, call: Call) -> Answer:
@@ -147,7 +148,7 @@ class Vllm:
 
     async def begin_transfer(self, call: Call) -> Answer:
         """`POST /start_weight_update`."""
-        label = parsed(BeginTransfer, call).weight_version
+        label = parsed(BeginTransfer, call).version
         await self._driver.collective.begin_transfer(call.caller, label)
         return Answer({"message": "Weight update started"})
 
@@ -158,7 +159,7 @@ class Vllm:
 
     async def end_transfer(self, call: Call) -> Answer:
         """`POST /finish_weight_update`."""
-        wanted = parsed(EndTransfer, call).weight_version
+        wanted = parsed(EndTransfer, call).version
         weights = await self._driver.collective.end_transfer(call.caller, wanted)
         named = {"weight_version": weights.version, "run_id": weights.run_id}
         return Answer({"message": "Weight update finished", **named})
@@ -184,7 +185,9 @@ class Vllm:
     async def load_adapter(self, call: Call) -> Answer:
         """`POST /v1/load_lora_adapter`."""
         wanted = parsed(LoadAdapter, call)
-        await self._driver.files.put_adapter(call.caller, wanted.lora_name, wanted.lora_path)
+        await self._driver.files.put_adapter(
+            call.caller, wanted.lora_name, wanted.lora_path, wanted.version
+        )
         return Answer({"status": "ok"})
 
     async def unload_adapter(self, call: Call) -> Answer:

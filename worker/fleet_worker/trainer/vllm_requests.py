@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, StrictStr
+from pydantic import Field, StrictStr, model_validator
 
 from fleet_worker.admin.api import Lenient
-from fleet_worker.protocol import PauseMode
+from fleet_worker.protocol import PauseMode, with_plain_names
 
 _RELOAD = "reload_weights"
 
 JoinId = Annotated[StrictStr, Field(min_length=8, max_length=128)]
 """The same text at all workers that join a group, and new for each group. The control root sends it."""
+
+
+class Naming(Lenient):
+    """A body that may name weights. A name that has no effect here is refused, not ignored."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_plain_names(cls, body: Any) -> Any:
+        return with_plain_names(body, cls.model_fields)
+
+
+class Loading(Naming):
+    """A body that brings weights. `version`: their name, else that of the directory or of the weights."""
+
+    version: StrictStr | None = None
 
 
 class Pause(Lenient):
@@ -29,10 +44,8 @@ class JoinTransfer(Lenient):
     join_id: JoinId | None = None
 
 
-class BeginTransfer(Lenient):
+class BeginTransfer(Loading):
     """`/start_weight_update`. vLLM's has no body; a version that is named here is checked here."""
-
-    weight_version: StrictStr | None = None
 
 
 class Receive(Lenient):
@@ -41,10 +54,8 @@ class Receive(Lenient):
     update_info: dict[str, Any] | list[Any]
 
 
-class EndTransfer(Lenient):
+class EndTransfer(Loading):
     """`/finish_weight_update`."""
-
-    weight_version: StrictStr | None = None
 
 
 class NameVersion(Lenient):
@@ -53,13 +64,13 @@ class NameVersion(Lenient):
     new_version: StrictStr
 
 
-class ReloadArguments(Lenient):
+class ReloadArguments(Loading):
     """Keyword arguments of the one method that may be called by `/collective_rpc`."""
 
     weights_path: StrictStr | None = None
 
 
-class CollectiveRpc(Lenient):
+class CollectiveRpc(Naming):
     """`/collective_rpc`."""
 
     method: StrictStr
@@ -97,7 +108,7 @@ class AbortRequests(Lenient):
     request_ids: list[StrictStr] | None = None
 
 
-class LoadAdapter(Lenient):
+class LoadAdapter(Loading):
     """`/v1/load_lora_adapter`, prime-rl's `/load_lora_adapter`."""
 
     lora_name: StrictStr

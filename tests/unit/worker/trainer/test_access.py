@@ -76,7 +76,6 @@ async def test_under_operator_management_every_mutating_route_is_closed(
     trainer_port = TrainerPort(serving, tmp_path, management=Management.OPERATOR)
     bodies: dict[str, Any] = {
         "new_version": "1",
-        "weight_version": "1",
         "weight_dir": "/x",
         "model_path": "/x",
         "method": "reload_weights",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.adapters import TINY_MODULES, write_adapter
 from tests.support.admin_ports import TrainerPort
 from tests.support.worker_harness import WorkerHarness
 
+from fleet_worker.protocol import Reason
 from fleet_worker.trainer.transfers import TransferRoom
 
 
@@ -190,3 +193,68 @@ async def test_a_label_must_be_named(
 
     assert (status, reply["status"], reply["message"]) == (200, "error", "no version is named")
     assert trainer_port.harness.state.version == "base"
+
+
+LOADS = [
+    pytest.param("/update_weights", lambda path, names: {"weight_dir": path} | names, id="prime-rl"),
+    pytest.param(
+        "/collective_rpc",
+        lambda path, names: {"method": "reload_weights", "kwargs": {"weights_path": path} | names},
+        id="vLLM",
+    ),
+    pytest.param(
+        "/engine/update_weights_from_disk",
+        lambda path, names: {"model_path": path} | names,
+        id="Dynamo",
+    ),
+    pytest.param(
+        "/areal_update_weights", lambda path, names: {"model_path": path} | names, id="AReaL"
+    ),
+]
+Body = Callable[[str, dict[str, str]], dict[str, Any]]
+
+
+@pytest.mark.parametrize("spelling", ["version", "weight_version", "weightVersion"])
+@pytest.mark.parametrize(("route", "body"), LOADS)
+async def test_every_dialect_loads_a_directory_under_the_version_that_is_sent(
+    trainer_port: TrainerPort, route: str, body: Body, spelling: str
+) -> None:
+    await trainer_port.post("/pause")
+    reply = await trainer_port.post(route, **body(trainer_port.step(50), {spelling: "51"}))
+
+    assert reply[0] == 200
+    assert trainer_port.harness.state.version == "51"
+
+
+@pytest.mark.parametrize("name", ["run_id", "runID", "digest", "weight_digest"])
+@pytest.mark.parametrize(("route", "body"), LOADS)
+async def test_every_dialect_refuses_names_that_a_worker_cannot_give_to_a_trainers_directory(
+    trainer_port: TrainerPort, route: str, body: Body, name: str
+) -> None:
+    await trainer_port.post("/pause")
+    calls = list(trainer_port.harness.engine.calls)
+    await trainer_port.post(route, **body(trainer_port.step(50), {name: "run-8"}))
+
+    assert trainer_port.refused == [Reason.BAD_REQUEST]
+    assert trainer_port.harness.engine.calls == calls
+
+
+async def test_names_next_to_the_arguments_of_a_call_are_refused(trainer_port: TrainerPort) -> None:
+    rpc = {"method": "reload_weights", "kwargs": {"weights_path": trainer_port.step(50)}}
+    status, reply = await trainer_port.post("/collective_rpc", **rpc, version="51")
+
+    assert (status, reply["error"]["type"]) == (400, "BadRequest")
+
+
+async def test_an_adapter_gets_the_version_that_is_sent(trainer_port: TrainerPort) -> None:
+    trainer_port.harness.agent.adapters._slots = 2
+    trainer_port.harness.agent.adapters.max_rank = 8
+    path = trainer_port.harness.root / "lora" / "step_50"
+    write_adapter(path, seed=1, modules=TINY_MODULES, rank=2)
+    body = {"lora_name": "r", "lora_path": str(path)}
+
+    assert (await trainer_port.post("/v1/load_lora_adapter", **body, run_id="run-8"))[0] == 400
+    assert (await trainer_port.post("/v1/load_lora_adapter", **body, version="51"))[0] == 200
+    assert [each.version for each in trainer_port.harness.state.adapters] == ["51"]
+    await trainer_port.post("/v1/unload_lora_adapter", lora_name="r")
+    trainer_port.harness.agent.adapters.close()
