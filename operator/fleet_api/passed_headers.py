@@ -34,6 +34,15 @@ _REPLY_HEADERS = frozenset({"content-encoding", "content-length", "content-type"
 _STEERING_PREFIXES = ("x-accel-", "x-sendfile", "x-rlfleet-")
 """Not these: a proxy in front of the RL API, such as nginx, takes them for commands."""
 
+ROUTED_PATHS = frozenset(
+    {"/inference/v1/generate", "/v1/chat/completions", "/v1/completions", "/v1/models"}
+)
+"""Routes on which a router keeps the client's headers: session, key and version demand.
+
+On other routes it drops them, so a worker would ignore a demand: they go to the Service.
+Source: vllm-router 0.1.17, which `tests/contract/test_router_wheel.py` asks.
+"""
+
 
 def request_headers(request: web.Request, public_key: str | None) -> CIMultiDict[str]:
     """Headers for the worker: all except those of this connection and of the RL API.

@@ -1,5 +1,6 @@
-"""Requests of rollout clients, passed on to the fleet's router, or to its Service without one.
+"""Requests of rollout clients, passed on to the fleet's router, or to its Service.
 
+The Service gets the requests of fleets without a router, and those whose headers a router would drop.
 Only routes of the workers' public port are passed on: a router has admin routes without a key. Bodies
 stream in both directions. Credentials for the RL API are not passed on.
 
@@ -30,7 +31,12 @@ from fleet_api.fleets import Fleet
 from fleet_api.keys import PublicKeys
 from fleet_api.limits import Slots
 from fleet_api.passed_body import PassedBody
-from fleet_api.passed_headers import UPSTREAM_AUTHORIZATION, reply_headers, request_headers
+from fleet_api.passed_headers import (
+    ROUTED_PATHS,
+    UPSTREAM_AUTHORIZATION,
+    reply_headers,
+    request_headers,
+)
 from fleet_api.problems import Problem, busy, unauthorized
 from fleet_api.replies import AnyDocument
 from fleet_api.route import Route
@@ -52,6 +58,7 @@ memory is left is not sent again."""
 _DEMAND_HEADERS = (HEADER_VERSION_EXACT, HEADER_VERSION_MIN, HEADER_RUN)
 _DEMAND_FIELDS = (b"weight_version_exact", b"weight_version_min", b"weight_run")
 FINISH_PATH = "/finish_session"
+_ROUTED_PATHS = ROUTED_PATHS | {FINISH_PATH}
 _PROXIED = Contract({}, BODY_ERRORS, is_open=True)
 _FINISHED = Contract({200: AnyDocument}, BODY_ERRORS, is_open=True)
 
@@ -110,7 +117,7 @@ class Proxy:
             call.request,
             self._max_bytes,
             memory=self._memory.open(call.fleet.namespace),
-            may_need=lambda content: _may_be_sent_again(call, headers, content),
+            may_need=lambda content: _has_demand(headers, content),
         )
         response: web.StreamResponse | None = None
         try:
@@ -149,12 +156,13 @@ class Proxy:
         """The first reply of a worker that meets the request's demand, or else the last one."""
         async with self._connections.kept() as kept:
             parts = body.parts() if call.request.body_exists else None
-            address = await self._destinations.of(call.fleet)
-            reply = await _send(kept, call, address, headers, parts)
+            is_routed = path_of(call.request) in _ROUTED_PATHS
+            find = self._destinations.of if is_routed else self._destinations.behind
+            reply = await _send(kept, call, await find(call.fleet), headers, parts)
             try:
                 for pause_seconds in PAUSES_SECONDS:
                     again = body.again
-                    if again is None or not _may_differ_elsewhere(reply, call.fleet, headers):
+                    if again is None or not _is_unmet(reply):
                         break
                     await asyncio.sleep(pause_seconds)
                     content = io.BytesIO(again) if again else None
@@ -189,32 +197,15 @@ async def _send(
     )
 
 
-def _may_be_sent_again(call: Call, headers: CIMultiDict[str], content: bytearray) -> bool:
-    """Whether another worker may answer this request differently: it has a demand, or may lose its key."""
-    return (
-        _may_lose_its_key(call.fleet, headers)
-        or any(name in headers for name in _DEMAND_HEADERS)
-        or any(name in content for name in _DEMAND_FIELDS)
+def _has_demand(headers: CIMultiDict[str], content: bytearray) -> bool:
+    return any(name in headers for name in _DEMAND_HEADERS) or any(
+        name in content for name in _DEMAND_FIELDS
     )
 
 
-def _may_lose_its_key(fleet: Fleet, headers: CIMultiDict[str]) -> bool:
-    """A router drops the key on routes that it does not know."""
-    return fleet.spec.router is not None and "Authorization" in headers
-
-
-def _may_differ_elsewhere(
-    reply: aiohttp.ClientResponse, fleet: Fleet, headers: CIMultiDict[str]
-) -> bool:
-    """Whether a worker behind the Service may answer differently."""
-    match reply.status:
-        case HTTPStatus.CONFLICT:
-            # A version demand that this worker does not meet, by headers or by the body.
-            return "Retry-After" in reply.headers
-        case HTTPStatus.UNAUTHORIZED:
-            return _may_lose_its_key(fleet, headers)
-        case _:
-            return False
+def _is_unmet(reply: aiohttp.ClientResponse) -> bool:
+    """Whether it is the 409 for a version demand, by headers or by the body, that this worker does not meet."""
+    return reply.status == HTTPStatus.CONFLICT and "Retry-After" in reply.headers
 
 
 def _key_refused(fleet: Fleet) -> Problem:

@@ -6,6 +6,7 @@ Each test is one of its traps (docs/how-to/route-requests.md).
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import AsyncIterator
@@ -15,13 +16,15 @@ from pathlib import Path
 import httpx
 import pytest
 from aiohttp import web
+from fleet_api.upstream import ROUTED_PATHS
 
 import envs
 from fleet_operator.api.router import Router
 from fleet_operator.core.manifests.router import arguments
+from fleet_worker.protocol import DATA_ROUTES, READING_TEXT_ROUTES, TEXT_ROUTES
 from free_ports import free_port
 
-CHAT, TOKENS = "/v1/chat/completions", "/v1/chat/completions/tokens"
+CHAT = "/v1/chat/completions"
 BODY = {"model": "policy", "messages": []}
 ABSENT = "http://policy-9.invalid:8000"
 SECONDS = 30
@@ -119,16 +122,25 @@ async def test_the_turns_of_a_session_reach_one_worker_and_sessions_are_spread(
     assert sorted(min(servers) for servers in found) == ["a", "a", "a", "b", "b", "b"]
 
 
-async def test_known_routes_keep_our_headers_and_all_routes_keep_demands_in_the_body(
+async def test_the_rl_api_uses_a_router_for_the_routes_whose_headers_it_keeps(
     routed: Routed,
 ) -> None:
-    await routed.ask(CHAT, x_weight_version_min="7")
-    await routed.ask(TOKENS, x_weight_version_min="7")
-    kept = {r.path: "x-weight-version-min" in r.headers for r in routed.seen}
-    bodies = [body for worker in routed.workers for body in worker.bodies]
+    sent = {"x-session-id", "x-weight-version-min", "authorization"}
+    body = BODY | {"prompt": "x", "input": "x", "token_ids": [1], "weight_version_min": "7"}
+    for path in sorted(DATA_ROUTES | TEXT_ROUTES):
+        method = "GET" if path in READING_TEXT_ROUTES else "POST"
+        await routed.client.request(
+            method, path, json=body if method == "POST" else None, headers=dict.fromkeys(sent, "7")
+        )
+    whole = {
+        request.path
+        for worker in routed.workers
+        for request, content in zip(worker.seen, worker.bodies, strict=True)
+        if sent <= {name.lower() for name in request.headers}
+        and (not content or "weight_version_min" in json.loads(content))
+    }
 
-    assert kept == {CHAT: True, TOKENS: False}
-    assert all(b'"weight_version_min":"7"' in body.replace(b" ", b"") for body in bodies)
+    assert whole == ROUTED_PATHS
 
 
 async def test_a_closed_latch_does_not_keep_a_worker_out_when_it_is_open_again(

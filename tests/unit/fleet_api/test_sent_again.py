@@ -17,6 +17,7 @@ from tests.support.prime_rl import PrimeRl
 from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import STATIC_KEY, Api
 
+from fleet_api.passed_headers import ROUTED_PATHS
 from fleet_api.proxy import PAUSES_SECONDS
 
 CHAT = "/v1/chat/completions"
@@ -29,6 +30,8 @@ class Workers:
     def __init__(self, *versions: int, host: str = "127.0.0.1", port: int | None = None) -> None:
         self.versions = list(versions)
         self.key = ""
+        self.loses_headers_on_other_routes = False
+        """As vllm-router does on routes that it does not know."""
         self.holds: asyncio.Event | None = None
         """Until then no completion is answered."""
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
@@ -44,6 +47,8 @@ class Workers:
     async def _answer(self, request: web.Request) -> web.Response:
         content = await request.read()
         headers = {name.lower(): value for name, value in request.headers.items()}
+        if self.loses_headers_on_other_routes and request.path not in ROUTED_PATHS:
+            headers = {}
         self.requests.append((request.path_qs, headers, content))
         if request.transport not in self.connections:
             self.connections.append(request.transport)
@@ -235,14 +240,27 @@ async def test_a_key_that_the_workers_refuse_is_401_with_the_place_for_the_right
     assert "--public-keys-folder" in problem["detail"]
 
 
-async def test_a_request_whose_key_the_router_drops_goes_to_the_service(
+async def test_a_request_whose_key_a_router_drops_goes_to_the_service(
     api: Api, router: Workers, behind: Workers
 ) -> None:
     (api.public_keys / "rl.policy").write_text(KEY)
     router.key, behind.key = "never-right", KEY
 
     assert (await api.send("POST", "/tokenize", json={"prompt": "x"}))[0] == 200
-    assert (len(router.requests), len(behind.requests)) == (1, 1)
+    assert (len(router.requests), len(behind.requests)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions/tokens", "/v1/responses", "/v1/messages", "/v1/completions"]
+)
+async def test_a_demand_header_reaches_a_worker_on_every_route_of_a_fleet_with_a_router(
+    api: Api, router: Workers, path: str
+) -> None:
+    router.loses_headers_on_other_routes = True
+    headers = {"x-weight-version-min": "43"}
+
+    answer = await api.send("POST", path, json={"prompt": "x"}, headers=headers)
+    assert answer == (200, {"version": 43})
 
 
 # --- sessions -------------------------------------------------------------------------------------

@@ -196,7 +196,9 @@ async def test_a_label_must_be_named(
 
 
 LOADS = [
-    pytest.param("/update_weights", lambda path, names: {"weight_dir": path} | names, id="prime-rl"),
+    pytest.param(
+        "/update_weights", lambda path, names: {"weight_dir": path} | names, id="prime-rl"
+    ),
     pytest.param(
         "/collective_rpc",
         lambda path, names: {"method": "reload_weights", "kwargs": {"weights_path": path} | names},
