@@ -25,18 +25,34 @@ _TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>[AB
 _FLOATS = ("F32", "F16", "BF16")
 _LARGEST = 3.4e38
 """Largest scale: beyond the range of the engine's numbers the product would be infinite."""
-# Each of these changes the adapter's result, and the engine ignores it.
-_UNSUPPORTED = (
-    "use_dora",
-    "lora_bias",
-    "modules_to_save",
-    "alora_invocation_tokens",
-    "layer_replication",
-    "use_bdlora",
-    "use_qalora",
-)
-# The initialisations of adapters that do not change the model's own weights.
-_PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
+# The engine computes them.
+_COMPUTED = {"alpha_pattern", "lora_alpha", "r", "rank_pattern", "target_modules", "use_rslora"}
+# They change training only, or which tensors there are, and the tensors are checked.
+_WITHOUT_EFFECT = {
+    "auto_mapping",
+    "base_model_name_or_path",
+    "eva_config",
+    "exclude_modules",
+    "fan_in_fan_out",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "lora_dropout",
+    "megatron_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "target_parameters",
+    "task_type",
+}
+_CHECKED = {"bias", "init_lora_weights", "peft_type"}
+_KNOWN = _COMPUTED | _WITHOUT_EFFECT | _CHECKED
+# The initialisations of adapters that leave the model's own weights as they are. That of LoRA-GA does not,
+# although vLLM accepts it: the trainer's model differs from the served one.
+_PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica")
+_MAX_NAMED = 10
 
 
 def check_weights_there(names: Collection[str]) -> None:
@@ -69,16 +85,19 @@ def check_adapter_config(config: Mapping[str, Any], *, max_rank: int) -> None:
     kind = config.get("peft_type", "LORA")
     if kind != "LORA":
         raise Refusal(Reason.CHECKPOINT_MISMATCH, f"the adapter is {str(kind)[:40]}, not LORA")
-    used = [key for key in _UNSUPPORTED if config.get(key)]
+    # An unknown key may change the adapter's result, so it may be there only if it is not set.
+    used = sorted(key[:40] for key, value in config.items() if value and key not in _KNOWN)
     if config.get("bias", "none") != "none":
         used.append("bias")
     init = config.get("init_lora_weights")
-    if isinstance(init, str) and init.lower() not in _PLAIN_INITS:
-        used.append(f"init_lora_weights {init[:40]}")
+    if not (init is None or isinstance(init, bool) or str(init).lower() in _PLAIN_INITS):
+        used.append(f"init_lora_weights {str(init)[:40]}")
     if used:
         raise Refusal(
             Reason.CHECKPOINT_MISMATCH,
-            f"the adapter uses features that the engine cannot compute: {', '.join(used)}",
+            "the adapter uses features that the engine does not compute:"
+            f" {', '.join(used[:_MAX_NAMED])}; train or save it as plain LoRA, or remove a key that"
+            f" changes nothing from {ADAPTER_CONFIG_FILE}",
         )
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if not _is_rank(rank) or not _is_number(alpha):

@@ -139,8 +139,15 @@ async def test_a_malformed_adapter_is_refused_before_the_engine_is_called(
         {"modules_to_save": ["head"]},
         {"peft_type": "IA3"},
         {"init_lora_weights": "pissa_niter_4"},
+        {"init_lora_weights": {"kind": "pissa"}},
+        {"init_lora_weights": "lora_ga"},
+        {"lora_ga_config": {"direction": "ArB2r"}},
+        {"arrow_config": {"top_k": 3}},
+        {"kasa_config": {"beta": 1e-4}},
+        {"trainable_token_indices": [1]},
+        {"a_key_of_a_later_release": True},
     ],
-    ids=lambda config: next(iter(config)),
+    ids=str,
 )
 async def test_an_adapter_that_the_engine_cannot_compute_is_refused(
     lora: LoraHarness, config: dict[str, Any]
@@ -195,8 +202,13 @@ async def test_a_configuration_without_ranks_is_refused(
         {"rank_pattern": {"embed": 2}, "alpha_pattern": {"embed": 0.5}},
         {"rank_pattern": {r"^model\.layers\.\d+\.(self_attn|mlp)\.[a-z]+_proj": 2}},
         {"bias": "none", "modules_to_save": None, "layer_replication": []},
+        {"a_key_of_a_later_release": False, "arrow_config": None, "loftq_config": {}},
+        {"lora_dropout": 0.1, "task_type": "CAUSAL_LM", "megatron_core": "megatron.core"},
+        {"auto_mapping": {"parent_library": "x"}, "peft_version": "0.21.2", "inference_mode": True},
+        {"layers_to_transform": [0], "layers_pattern": "layers", "exclude_modules": "lm_head"},
+        {"init_lora_weights": "eva", "eva_config": {"rho": 2.0}, "qalora_group_size": 16},
     ],
-    ids=lambda config: next(iter(config)),
+    ids=str,
 )
 async def test_an_adapter_that_the_engine_computes_as_trained_is_served(
     lora: LoraHarness, config: dict[str, Any]
