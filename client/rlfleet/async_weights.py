@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from rlfleet.access import find_access
+from rlfleet.arguments import check
 from rlfleet.follow import Event, follow, patiently
 from rlfleet.kube import AsyncKube
 from rlfleet.metrics import metrics
@@ -138,6 +139,7 @@ class AsyncWeights:
         >>> (await weights.rollback("41")).version
         '41'
         """
+        check(version, path=path, digest=digest)
         deadline = self._place.monotonic() + timeout_seconds
         written = await self._changes.rollback(version, path, deadline, digest=digest)
         return await self._of_publisher(written, deadline, wait=wait, wait_for_files=wait_for_files)

@@ -11,11 +11,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rlfleet.arguments import LABEL
+
 READABLE = 0o444
 """Rights that workers need. Their user, 1000 by default, is often not the trainer's."""
 _FILE = ".rlfleet-run"
-_RUN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-"""Source: the rule of `spec.runID` in the CRD."""
 _LONGEST_NAME = 40
 
 
@@ -41,7 +41,7 @@ def run_of(directory: str | Path, *, mode: int | None = READABLE) -> str:
     if not file.exists():
         _name(file, mode)
     found = file.read_text().strip()
-    if _RUN.fullmatch(found) is None:
+    if LABEL.fullmatch(found) is None:
         raise ValueError(
             f"{file} has no name of a run; write one into it, or delete it if no version below "
             f"{folder} was published"

@@ -18,8 +18,8 @@ class Refused(RlfleetError):
 
     Fields:
         version: the requested version.
-        reason: a reason from docs/reference/conditions.md. `Invalid` if the API server has refused the
-            request itself; `SourceFixed` if the version would name the files of another one.
+        reason: a reason from docs/reference/conditions.md. `Invalid` if the API server or the client has
+            refused the request itself; `SourceFixed` if the version would name the files of another one.
         message: an explanation, and the remedy.
     """
 

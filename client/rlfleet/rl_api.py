@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 import httpx
 
+from rlfleet.arguments import check_fleet
 from rlfleet.errors import NotFound, RlfleetError, Superseded
 from rlfleet.follow import patiently
 from rlfleet.ports import Change, Changes, GoneError, Json, Kind
@@ -143,6 +144,7 @@ class _RlApi(ABC):
 
     async def publish(self, asked: Publication, deadline: float | None) -> Json:
         """PUT weights. It creates no object."""
+        check_fleet(asked.version, asked.create_for, self._fleet)
         body = first(asked) | {"wait": False}
         body |= {"traceparent": asked.traceparent} if asked.traceparent is not None else {}
         body |= {"sameFiles": True} if asked.same_files else {}

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rlfleet.arguments import check, check_fleet
 from rlfleet.errors import NotFound, Refused
 from rlfleet.resources import (
     TRACEPARENT,
@@ -35,7 +36,10 @@ _MOST_NAMED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """A version to ask for. The fields are arguments of `Weights.publish`."""
+    """A version to ask for. The fields are arguments of `Weights.publish`.
+
+    Errors: Refused with `Invalid`.
+    """
 
     version: str
     path: str | None = None
@@ -45,15 +49,26 @@ class Publication:
     create_for: str | None = None
     traceparent: str | None = None
 
+    def __post_init__(self) -> None:
+        check(
+            self.version,
+            path=self.path,
+            digest=self.digest,
+            run_id=self.run_id,
+            traceparent=self.traceparent,
+        )
+
 
 def publication(seen: WeightVersion, asked: Publication) -> dict[str, Any]:
     """The merge patch that asks for a version.
 
     It replaces or removes the digest of the version before, which names other files.
 
-    Errors: Refused with `SourceFixed`, if the version would name the files of another one.
+    Errors: Refused with `SourceFixed`, if the version would name the files of another one; with `Invalid`
+    for the object of another fleet.
     """
     spec = seen.spec
+    check_fleet(asked.version, asked.create_for, spec.fleet_ref.name)
     run_id = spec.run_id if asked.run_id is None else asked.run_id
     label = (asked.version, run_id)
     if asked.path is not None:
@@ -63,7 +78,8 @@ def publication(seen: WeightVersion, asked: Publication) -> dict[str, Any]:
     else:
         raise _fixed(seen, label)
     kept = spec.digest if label == label_of(seen) else None
-    named = {"version": asked.version, "runID": run_id, "digest": asked.digest or kept}
+    digest = kept if asked.digest is None else asked.digest
+    named = {"version": asked.version, "runID": run_id, "digest": digest}
     return _patch(seen, named, source, asked.traceparent)
 
 
@@ -87,11 +103,12 @@ def rollback(
         pins: The files that versions name, by the status of the fleet, newest first.
         digest: What the fleet requires for a version whose own digest it has dropped.
 
-    Errors: NotFound, without a path, for a version that the fleet has never had. Refused with `Invalid`
-    for another digest of the desired version.
+    Errors: NotFound, without a path, for a version that the fleet has never had. For the desired version:
+    Refused with `VersionReused` for another path, and with `Invalid` for another digest.
     """
     version, run_id = label
     if label == label_of(seen):
+        _check_same_files(seen, path)
         if digest in {None, seen.spec.digest}:
             return []
         raise Refused(
@@ -207,6 +224,20 @@ def _recorded(seen: WeightVersion, label: Label, pins: tuple[PinnedWeights, ...]
     if label in had and template is not None:
         return template
     raise _never_had(seen, label, [version for version, run_id in had if run_id == label[1]])
+
+
+def _check_same_files(seen: WeightVersion, path: str | None) -> None:
+    present = filled(seen.spec.source, seen.spec.version)
+    if path is None or present == WeightSource(path=_without_slash(path)):
+        return
+    repository = present.hugging_face
+    where = present.path or (f"hf://{repository.repo}@{repository.revision}" if repository else "")
+    raise Refused(
+        seen.spec.version,
+        "VersionReused",
+        f"{seen.metadata.name!r} requests this version already, from {where}, and a version keeps its "
+        "files; publish other files as another version",
+    )
 
 
 def _fixed(seen: WeightVersion, label: Label) -> Refused:

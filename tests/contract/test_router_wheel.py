@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from aiohttp import web
-from fleet_api.upstream import ROUTED_PATHS
+from fleet_api.passed_headers import ROUTED_PATHS
 
 import envs
 from fleet_operator.api.router import Router

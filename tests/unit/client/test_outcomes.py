@@ -75,10 +75,10 @@ def annotation(objects: FakeObjects) -> str | None:
 
 
 def test_the_digest_of_the_version_before_is_removed(call: Call) -> None:
-    objects = FakeObjects(digest="sha256:42")
+    objects, digest = FakeObjects(digest="sha256:42"), f"sha256:{'4' * 64}"
 
     assert "digest" not in call(objects, "publish", "43").weights.spec.model_dump(exclude_none=True)
-    assert call(objects, "publish", "44", digest="sha256:44").weights.spec.digest == "sha256:44"
+    assert call(objects, "publish", "44", digest=digest).weights.spec.digest == digest
 
 
 def test_without_wait_the_version_is_only_requested(call: Call) -> None:

@@ -142,7 +142,7 @@ async def test_a_stall_is_refused_with_its_reason_and_message(api: Api, call: Us
 
 async def test_a_spec_that_the_api_cannot_take_is_refused(api: Api, call: Use) -> None:
     with pytest.raises(Refused) as refused:
-        await call(api, "publish", "43", path="relative/path")
+        await call(api, "publish", "43", path="/weights/" + "x" * 2000)
 
     assert refused.value.reason == "Invalid"
     assert "source.path" in refused.value.message
@@ -303,6 +303,13 @@ async def test_a_fleet_without_weights_is_not_found_and_none_is_created(
             await call(api, method, *arguments)
     with pytest.raises(NotFound, match="create one"):
         await call(api, "publish", "43", path="/weights/43", create_for="policy")
+
+
+async def test_the_fleet_of_the_address_is_the_only_one_that_may_be_wanted(
+    api: Api, call: Use
+) -> None:
+    with pytest.raises(Refused, match="'judge'.*'policy'"):
+        await call(api, "publish", "43", path="/weights/43", create_for="judge")
 
 
 async def test_a_port_without_a_server_is_unavailable() -> None:

@@ -13,6 +13,7 @@ from rlfleet import (
     Weights,
 )
 
+DIGEST = f"sha256:{'41' * 32}"
 BACK = {
     "version": "41",
     "runID": None,
@@ -49,9 +50,9 @@ def test_a_rollback_to_the_desired_version_changes_nothing(call: Call) -> None:
 def test_a_rollback_names_the_digest_that_the_fleet_requires(call: Call) -> None:
     objects = FakeObjects(digest="sha256:42")
 
-    assert call(objects, "rollback", "41", digest="sha256:41").applied
-    assert [body["spec"] for body in patches(objects)] == [BACK | {"digest": "sha256:41"}]
-    assert call(objects, "rollback", "41", digest="sha256:41").applied
+    assert call(objects, "rollback", "41", digest=DIGEST).applied
+    assert [body["spec"] for body in patches(objects)] == [BACK | {"digest": DIGEST}]
+    assert call(objects, "rollback", "41", digest=DIGEST).applied
     assert len(patches(objects)) == 1
 
 
@@ -60,8 +61,20 @@ def test_a_digest_of_the_desired_version_is_refused_with_the_way_to_set_it(call:
     objects = FakeObjects()
 
     with pytest.raises(Refused, match="undo") as refused:
-        call(objects, "rollback", "42", digest="sha256:42")
+        call(objects, "rollback", "42", digest=DIGEST)
     assert refused.value.reason == "Invalid"
+    assert patches(objects) == []
+
+
+def test_a_rollback_to_the_desired_version_permits_no_other_files(call: Call) -> None:
+    objects = FakeObjects()
+
+    assert call(objects, "rollback", "42", path="/weights/step_42/").applied
+    with pytest.raises(Refused) as refused:
+        call(objects, "rollback", "42", path="/weights/repaired_42")
+
+    assert refused.value.reason == "VersionReused"
+    assert "/weights/step_42" in refused.value.message
     assert patches(objects) == []
 
 

@@ -110,6 +110,46 @@ def test_a_version_that_is_sent_again_keeps_its_source_and_its_digest(call: Call
     assert (source(objects), objects.weights["spec"]["digest"]) == (FIXED, digest)
 
 
+@pytest.mark.parametrize(
+    ("method", "version", "more"),
+    [
+        ("publish", 43, {}),
+        ("publish", "", {}),
+        ("publish", "a b", {}),
+        ("publish", "43", {"digest": ""}),
+        ("publish", "43", {"digest": "SHA256:" + "a" * 64}),
+        ("publish", "43", {"run_id": ""}),
+        ("publish", "43", {"path": ""}),
+        ("publish", "43", {"path": "weights/step_43"}),
+        ("publish", "43", {"traceparent": "garbage"}),
+        ("rollback", 41, {}),
+        ("rollback", "41", {"path": ""}),
+    ],
+    ids=str,
+)
+def test_an_argument_that_means_nothing_is_refused_before_any_request(
+    call: Call, method: str, version: Any, more: dict[str, Any]
+) -> None:
+    objects = FakeObjects()
+
+    with pytest.raises(Refused) as refused:
+        call(objects, method, version, **more, wait=False)
+
+    assert refused.value.reason == "Invalid"
+    assert (next(iter(more), "version")) in refused.value.message
+    assert objects.requests == []
+
+
+def test_the_object_of_another_fleet_than_the_wanted_one_is_left_alone(call: Call) -> None:
+    objects = FakeObjects()
+
+    with pytest.raises(Refused, match="'judge'.*'policy'") as refused:
+        call(objects, "publish", "43", path="/weights/43", create_for="judge")
+
+    assert refused.value.reason == "Invalid"
+    assert patches(objects) == []
+
+
 def test_a_path_may_be_a_template_itself(call: Call) -> None:
     objects = FakeObjects(source=FIXED)
 
