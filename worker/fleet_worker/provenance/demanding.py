@@ -6,54 +6,94 @@ token, or in the middle.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 from fleet_worker.checkpoint.identity import WeightName
-from fleet_worker.http.asgi import GO_ELSEWHERE, Headers, WireError, bad_request, header_of
-from fleet_worker.protocol import (
-    HEADER_RUN,
-    HEADER_VERSION,
-    HEADER_VERSION_EXACT,
-    HEADER_VERSION_MIN,
-)
+from fleet_worker.http.asgi import GO_ELSEWHERE, Headers, WireError, bad_request
+from fleet_worker.protocol import HEADER_VERSION
 from fleet_worker.provenance.changing import object_of
-from fleet_worker.provenance.demands import IN_BODY, Demand, DemandError, demand_of
+from fleet_worker.provenance.demands import (
+    IN_BODY,
+    IN_HEADERS,
+    Demand,
+    DemandError,
+    DemandNames,
+    demand_of,
+)
 from fleet_worker.provenance.spans import Spans, compact
 
 _RETRY_AFTER_SECONDS = 1
+_SHOWN_CHARACTERS = 60
+_IS_DEMAND = re.compile(r"(?:x[-_])?weight", re.IGNORECASE)
+_QUOTED_DEMAND = re.compile(rb'"(?:x[-_])?weight', re.IGNORECASE)
+_ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")
 
 
 def demand_in(headers: Headers) -> Demand:
     """Return the demand in the headers of a request.
 
     Errors:
-        WireError: 400, the headers contradict each other or are malformed.
+        WireError: 400, the headers contradict each other, are malformed, or ask for something unknown.
     """
-    exact = header_of(headers, HEADER_VERSION_EXACT.encode())
-    minimum = header_of(headers, HEADER_VERSION_MIN.encode())
-    run = header_of(headers, HEADER_RUN.encode())
-    try:
-        return demand_of(exact, minimum, run)
-    except DemandError as error:
-        raise bad_request(str(error)) from error
+    found: dict[str, str] = {}
+    for key, value in headers:
+        name, text = key.decode("latin-1").lower(), value.decode("latin-1")
+        if not name.startswith("x-weight"):
+            continue
+        _check_known(name, IN_HEADERS)
+        if found.setdefault(name, text) != text:
+            raise bad_request(f"{name} has two values; send one")
+    return _demand_of(found, IN_HEADERS)
 
 
 def with_body(demand: Demand, body: bytes) -> tuple[Demand, bytes]:
     """Return the demand with that of the body, and the body without it, as vLLM knows no such fields.
 
     Errors:
-        WireError: 400, a field is malformed, or differs from its header.
+        WireError: 400, a field is malformed or unknown, or differs from its header.
     """
-    # Nearly no body has a demand, and parsing one takes time.
-    if b'"weight_' not in body or (content := object_of(body)) is None:
+    if not _may_demand(body) or (content := object_of(body)) is None:
         return demand, body
-    found = [content.pop(name, None) for name in (IN_BODY.exact, IN_BODY.minimum, IN_BODY.run)]
-    if found == [None, None, None]:
+    asked = {name: content.pop(name) for name in list(content) if _IS_DEMAND.match(name)}
+    for name in asked:
+        _check_known(name, IN_BODY)
+    if all(value is None for value in asked.values()):
         return demand, body
     try:
-        exact, minimum, run = (_text_of(value) for value in found)
-        demand = demand.joined_with(demand_of(exact, minimum, run, IN_BODY))
+        found = {name: _text_of(value) for name, value in asked.items()}
+        demand = demand.joined_with(_demand_of(found, IN_BODY))
     except DemandError as error:
         raise bad_request(str(error)) from error
     return demand, compact(content)
+
+
+def _may_demand(body: bytes) -> bool:
+    """Whether a body must be parsed: nearly none has a demand, and parsing one takes time.
+
+    A name may be written with escapes (`\\u005f`), or in UTF-16, whose text has zero bytes.
+    """
+    return (
+        _QUOTED_DEMAND.search(body) is not None
+        or _ESCAPED_ASCII.search(body) is not None
+        or b"\0" in body
+    )
+
+
+def _check_known(name: str, names: DemandNames) -> None:
+    """Check a name that looks like a demand: ignored, it would give tokens of any weights."""
+    known = (names.exact, names.minimum, names.run)
+    if name not in known:
+        shown = name[:_SHOWN_CHARACTERS]
+        raise bad_request(f"{shown} is unknown; demands are {', '.join(known)}", shown)
+
+
+def _demand_of(found: Mapping[str, str | None], names: DemandNames) -> Demand:
+    exact, minimum, run = map(found.get, (names.exact, names.minimum, names.run))
+    try:
+        return demand_of(exact, minimum, run, names)
+    except DemandError as error:
+        raise bad_request(str(error)) from error
 
 
 def _text_of(value: object) -> str | None:

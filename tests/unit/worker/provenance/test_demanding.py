@@ -80,6 +80,69 @@ async def test_an_invalid_demand_in_the_body_is_final(port: FakePort, body: dict
     assert reply.status_code == 400
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(EXACT, "base"), (EXACT, "7")],
+        [(EXACT, "7"), (EXACT, "base")],
+        [(RUN, "r"), (RUN, "s")],
+        [("x-weight-version", "base")],
+        [("x-weight-version-minimum", "0")],
+        [("x-weight-run-id", "r")],
+        [("x-weight-digest", "1" * 12)],
+        [("x-weight_version_exact", "base")],
+    ],
+    ids=str,
+)
+async def test_a_header_that_would_not_count_is_refused(
+    port: FakePort, headers: list[tuple[str, str]]
+) -> None:
+    reply = await port.client.post("/v1/completions", json={"model": "policy"}, headers=headers)
+
+    assert (reply.status_code, port.server.asked) == (400, [])
+
+
+async def test_a_header_that_comes_twice_with_one_value_counts(port: FakePort) -> None:
+    headers = [(EXACT, "7"), (EXACT, "7")]
+    reply = await port.client.post("/v1/completions", json={"model": "policy"}, headers=headers)
+
+    assert reply.status_code == 409
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["weight_version", "weight_version_minimum", "weight_run_id", "Weight_run", "weightVersionMin"],
+)
+async def test_a_field_that_would_not_count_is_refused(port: FakePort, name: str) -> None:
+    reply = await port.ask(**{name: "base"})
+
+    assert (reply.status_code, port.server.asked) == (400, [])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"model": "policy", "weight\u005fversion_exact": "7"}',
+        rb'{"model": "policy", "\u0077eight_version_exact": "7"}',
+        '{"model": "policy", "weight_version_exact": "7"}'.encode("utf-16"),
+        '{"model": "policy", "weight_version_exact": "7"}'.encode("utf-32-be"),
+        '\ufeff{"model": "policy", "weight_version_exact": "7"}'.encode(),
+    ],
+    ids=str,
+)
+async def test_a_demand_counts_however_its_json_is_written(port: FakePort, body: bytes) -> None:
+    reply = await port.client.post("/v1/completions", content=body)
+
+    assert refusal_of(reply) == (409, "1", "base", "WeightVersionError")
+
+
+async def test_a_weight_inside_of_a_tool_is_no_demand(port: FakePort) -> None:
+    port.server.prompts = [ONE]
+    tools = [{"function": {"parameters": {"properties": {"weight": {}, "weight_kg": {}}}}}]
+
+    assert (await port.ask(tools=tools)).status_code == 200
+
+
 async def test_demands_of_header_and_body_hold_together(port: FakePort) -> None:
     reply = await port.ask(headers={EXACT: "base"}, weight_run="run-8")
 
