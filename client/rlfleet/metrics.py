@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 
 from rlfleet.resources import WeightVersion
-from rlfleet.rollout import unchanged_by
+from rlfleet.rollout import message_of
 
 PREFIX = "rlfleet/"
 _NUMBER = re.compile(r"(?:step[_-])?([0-9]{1,18})")
@@ -37,7 +37,7 @@ def metrics(
         "workers_failed": status.workers.failed,
         "superseded_versions": status.superseded_versions,
         "min_changed_share": status.effect.min_changed_share if status.effect else None,
-        "unchanged": bool(unchanged_by(seen)),
+        "unchanged": bool(message_of(seen, "WeightsUnchanged")),
     }
     if status.applied is not None:
         if status.applied.applied_at is not None:

@@ -37,6 +37,7 @@ class Rollout:
         effect: what the version changed; None if no worker has reported it.
         unchanged: why the version seems to have changed nothing, the message of `WeightsUnchanged`; empty
             without this condition.
+        remarks: what of the version's files workers ignore or cast, the message of `Remarks`; empty without.
         weights: the object that the other fields come from.
     """
 
@@ -47,6 +48,7 @@ class Rollout:
     workers: RolloutWorkers
     effect: RolloutEffect | None
     unchanged: str
+    remarks: str
     weights: WeightVersion
 
 
@@ -192,14 +194,15 @@ def rollout_of(seen: WeightVersion, label: Label, *, applied: bool) -> Rollout:
         effect=status.effect
         if about and status.effect and status.effect.version == version
         else None,
-        unchanged=unchanged_by(seen) if about else "",
+        unchanged=message_of(seen, "WeightsUnchanged") if about else "",
+        remarks=message_of(seen, "Remarks") if about else "",
         weights=seen,
     )
 
 
-def unchanged_by(seen: WeightVersion) -> str:
-    """The message of `WeightsUnchanged`, if it is true; else empty."""
-    found = seen.condition("WeightsUnchanged")
+def message_of(seen: WeightVersion, kind: str) -> str:
+    """The message of a condition, if it is true; else empty."""
+    found = seen.condition(kind)
     return found.message if found is not None and found.status == "True" else ""
 
 
@@ -231,5 +234,6 @@ def _applied_before(seen: WeightVersion, entry: HistoryEntry) -> Rollout:
         workers=RolloutWorkers(),
         effect=None,
         unchanged="",
+        remarks="",
         weights=seen,
     )

@@ -70,6 +70,7 @@ class RolloutDocument(Resource):
     run_id: str | None = None
     effect: RolloutEffect | None = None
     unchanged: str | None = None
+    remarks: str | None = None
 
 
 class StateDocument(Resource):

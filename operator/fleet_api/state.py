@@ -72,6 +72,8 @@ def rollout_of(rollout: Rollout) -> dict[str, Any]:
         document["effect"] = _dump(rollout.effect)
     if rollout.unchanged:
         document["unchanged"] = rollout.unchanged
+    if rollout.remarks:
+        document["remarks"] = rollout.remarks
     return document
 
 

@@ -14,8 +14,12 @@ from rlfleet.resources import Condition, InferenceFleet, Laggard, Resource, Weig
 
 _MOST_LAGGING = 5
 _WAITS = "WaitingForWorkers"
-_WARNINGS = {"RouterAvailable": "The router is not available", "WeightsUnchanged": "A warning"}
-"""Conditions that block nothing and need attention, in words."""
+_WARNINGS = {
+    "RouterAvailable": "The router is not available",
+    "WeightsUnchanged": "A warning",
+    "Remarks": "A remark",
+}
+"""Conditions that block nothing, in words."""
 
 
 class Explanation(Resource):
@@ -60,7 +64,9 @@ def explain(weights: WeightVersion, fleet: InferenceFleet | None, now: datetime)
         cause = _of_workers(fleet) if fleet and own and own.reason == _WAITS else None
         cause = cause or own
         summary = _summary(view, cause)
+    remarks = weights.condition("Remarks")
     warnings = [*attention(weights), *(attention(fleet) if fleet else ())]
+    warnings += [remarks] if remarks is not None and remarks.status == "True" else []
     names = {
         "NAME": view.name,
         "FLEET": view.fleet,

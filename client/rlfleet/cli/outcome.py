@@ -20,6 +20,7 @@ class Outcome(Resource):
         timings: of this rollout; zeros until its phases end.
         unchanged: why the version seems to have changed nothing; empty if it has changed something, or
             before that is known.
+        remarks: what of the files workers ignore or cast; empty as for `unchanged`.
     """
 
     namespace: str
@@ -31,6 +32,7 @@ class Outcome(Resource):
     workers: RolloutWorkers
     effect: RolloutEffect | None
     unchanged: str
+    remarks: str
 
 
 def report(
@@ -39,8 +41,8 @@ def report(
     """Make the change, and print its outcome. The errors of `change` are raised."""
     with show.errors().status(f"waiting for {name}" if wait else f"asking {name}"):
         done = change()
-    fields = ("version", "run_id", "applied", "timings", "workers", "effect", "unchanged")
-    found = Outcome(namespace=namespace, name=name, **{f: getattr(done, f) for f in fields})
+    own = {field: getattr(done, field) for field in Outcome.model_fields if hasattr(done, field)}
+    found = Outcome(namespace=namespace, name=name, **own)
     show.show(found, output, lambda: _render(found))
 
 
@@ -61,3 +63,5 @@ def _render(done: Outcome) -> None:
     )
     if done.unchanged:
         console.print(f"[yellow]WeightsUnchanged: {escape(done.unchanged)}[/]")
+    if done.remarks:
+        console.print(f"Remarks: {escape(done.remarks)}")

@@ -187,6 +187,15 @@ def test_a_version_that_changed_nothing_says_so(call: Call) -> None:
     assert call(objects, "publish", "44", wait=False).unchanged == ""
 
 
+def test_a_version_with_remarks_says_them(call: Call) -> None:
+    objects = FakeObjects(obeys=False)
+    said = condition("Remarks", "IgnoredOrCast", 2, message="the end tokens are ignored")
+    objects.script.append(lambda: objects.apply(conditions=[said]))
+
+    assert call(objects, "publish", "43").remarks == "the end tokens are ignored"
+    assert call(objects, "publish", "44", wait=False).remarks == ""
+
+
 def test_a_condition_that_is_not_true_reports_nothing(call: Call) -> None:
     objects = FakeObjects(obeys=False)
     denied = condition("WeightsUnchanged", "Changed", 2, status="False")

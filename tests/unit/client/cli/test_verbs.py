@@ -144,6 +144,26 @@ def test_publish_says_in_yellow_that_nothing_has_changed(monkeypatch: pytest.Mon
     assert "\x1b[33mWeightsUnchanged: 42 has the same digest" in out
 
 
+@pytest.mark.parametrize(
+    "command", [["publish", "43", "--wait"], ["explain"], ["explain", "-o", "json"]], ids=str
+)
+def test_the_remarks_of_a_version_are_shown(
+    monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    objects = FakeObjects(obeys=False)
+    said = condition("Remarks", "IgnoredOrCast", 2, message="the end tokens are ignored")
+    if command[0] == "publish":
+        objects.script.append(lambda: objects.apply(conditions=[said]))
+    else:
+        objects.desire(version="43")
+        objects.apply(conditions=[said])
+
+    code, out, _ = run(monkeypatch, objects, *command)
+
+    assert code == 0
+    assert "the end tokens are ignored" in " ".join(out.split())
+
+
 @pytest.mark.parametrize("verb", ["publish 43", "rollback 41", "undo"])
 def test_files_that_no_worker_finds_end_the_wait(
     monkeypatch: pytest.MonkeyPatch, verb: str
