@@ -36,7 +36,9 @@ def check(version: Any, **others: Any) -> None:
         rule, words = _RULES[name]
         if not isinstance(value, str) or rule.fullmatch(value) is None:
             shown = repr(value)[:_SHOWN_CHARACTERS]
-            raise Refused(str(version), "Invalid", f"{name} is {shown}, but must be a text: {words}")
+            raise Refused(
+                str(version), "Invalid", f"{name} is {shown}, but must be a text: {words}"
+            )
 
 
 def check_fleet(version: str, wanted: str | None, found: str) -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 from aiohttp import web
-from fleet_api.passed_headers import ROUTED_PATHS
 
 import envs
+from fleet_api.passed_headers import ROUTED_PATHS
 from fleet_operator.api.router import Router
 from fleet_operator.core.manifests.router import arguments
 from fleet_worker.protocol import DATA_ROUTES, READING_TEXT_ROUTES, TEXT_ROUTES
