@@ -1,8 +1,7 @@
 """WeightVersions and fleets as the API server shows them, with the field names of the CRDs.
 
-`spec.runID` is `spec.run_id` here. A newer operator does not stop an older client: unknown fields are ignored,
-words are plain strings, and entries of a status that cannot be read are left out. A test holds the fields
-equal to `crds/`.
+`spec.runID` is `spec.run_id` here. Unknown fields and unreadable entries of a status are left out, and words
+are plain strings, so an older client reads what a newer operator wrote. A test compares it with `crds/`.
 """
 
 from __future__ import annotations
@@ -248,6 +247,7 @@ class PinnedWeights(Resource):
     digest: str
     source: WeightSource
     run_id: str | None = None
+    commit: str = ""
 
 
 class PinnedAdapter(PinnedWeights):

@@ -16,7 +16,7 @@ from rlfleet.cli.checks import Check, Result
 from rlfleet.cli.engine_flags import arguments_of, known, unknown_flags
 from rlfleet.pins import pins_of
 from rlfleet.ports import Json
-from rlfleet.resources import FleetStatus, WeightVersion
+from rlfleet.resources import FleetStatus, PinnedWeights, WeightSource, WeightVersion
 from rlfleet.sources import filled
 
 FLEET, WEIGHTS = "InferenceFleet", "WeightVersion"
@@ -190,10 +190,21 @@ def _source_problems(weights: WeightVersion, fleet: Json) -> Iterator[Problem]:
     label = weights.spec.version, weights.spec.run_id
     status = FleetStatus.model_validate(fleet.get("status") or {})
     for pin in pins_of(status, weights.spec.adapter):
-        if (pin.version, pin.run_id) == label and pin.source != source:
+        if (pin.version, pin.run_id) == label and not _is_same(pin, source, weights.spec.digest):
             where = pin.source.path or "a repository"
-            message = f"version {label[0]} of this run already names the files in {where}"
+            message = f"version {label[0]} of this run already names the files in {where} with digest {pin.digest}"
             yield "VersionReused", message, "use another version, or another spec.runID"
+
+
+def _is_same(pin: PinnedWeights, source: WeightSource, digest: str | None) -> bool:
+    """Whether a version names its pinned files: by the digest if it has one, else by the source."""
+    if digest is not None:
+        return pin.digest == digest
+    repository = pin.source.hugging_face
+    if repository is None or not pin.commit:
+        return source == pin.source
+    committed = repository.model_copy(update={"revision": pin.commit})
+    return source.hugging_face in {repository, committed}
 
 
 def _steering_problems(

@@ -308,7 +308,7 @@ async def test_a_fleet_without_weights_is_not_found_and_none_is_created(
 async def test_the_fleet_of_the_address_is_the_only_one_that_may_be_wanted(
     api: Api, call: Use
 ) -> None:
-    with pytest.raises(Refused, match="'judge'.*'policy'"):
+    with pytest.raises(Refused, match=r"'judge'.*'policy'"):
         await call(api, "publish", "43", path="/weights/43", create_for="judge")
 
 

@@ -143,7 +143,7 @@ def test_an_argument_that_means_nothing_is_refused_before_any_request(
 def test_the_object_of_another_fleet_than_the_wanted_one_is_left_alone(call: Call) -> None:
     objects = FakeObjects()
 
-    with pytest.raises(Refused, match="'judge'.*'policy'") as refused:
+    with pytest.raises(Refused, match=r"'judge'.*'policy'") as refused:
         call(objects, "publish", "43", path="/weights/43", create_for="judge")
 
     assert refused.value.reason == "Invalid"

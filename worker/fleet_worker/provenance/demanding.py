@@ -71,7 +71,7 @@ def with_body(demand: Demand, body: bytes) -> tuple[Demand, bytes]:
 def _may_demand(body: bytes) -> bool:
     """Whether a body must be parsed: nearly none has a demand, and parsing one takes time.
 
-    A name may be written with escapes (`\\u005f`), or in UTF-16, whose text has zero bytes.
+    A name may be written with escapes, or in UTF-16, whose text has zero bytes.
     """
     return (
         _QUOTED_DEMAND.search(body) is not None

@@ -161,6 +161,42 @@ def test_a_change_of_a_fleet_is_checked_against_its_weightversions(validate) -> 
     assert "WeightVersion policy: /weights/step_2" in broken["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "is_pinned_digest", "is_taken"),
+    [
+        ("/weights/new/2", True, True),
+        ("/weights/step_2", False, False),
+        ("/weights/step_2", True, True),
+    ],
+)
+def test_a_digest_decides_whether_a_version_names_its_files(
+    validate,
+    path: str,
+    is_pinned_digest: bool,  # noqa: FBT001 - a parameter of the table
+    is_taken: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    cluster = Cluster()
+    (pinned,) = [pin for pin in cluster.fleet["status"]["pinned"] if pin["version"] == "2"]
+    digest = pinned["digest"] if is_pinned_digest else f"sha256:{'0' * 64}"
+
+    code, checks = validate(cluster, weights(version="2", source={"path": path}, digest=digest))
+
+    assert (code == 0) is is_taken
+    assert ("VersionReused" in [one["rule"] for one in checks]) is not is_taken
+
+
+def test_a_version_may_name_the_commit_of_its_branch(validate) -> None:
+    cluster = Cluster()
+    (pin,) = [pin for pin in cluster.fleet["status"]["pinned"] if pin["version"] == "2"]
+    branch = {"huggingFace": {"repo": "org/model", "revision": "main"}}
+    pin |= {"source": branch, "commit": "a1b2"}
+    at_commit = {"huggingFace": {"repo": "org/model", "revision": "a1b2"}}
+
+    assert validate(cluster, weights(version="2", source=at_commit))[0] == 0
+    other = {"huggingFace": {"repo": "org/model", "revision": "c3d4"}}
+    assert validate(cluster, weights(version="2", source=other))[0] == CHECKS_FAILED
+
+
 def test_a_version_of_an_adapter_is_compared_with_the_pins_of_that_adapter(validate) -> None:
     cluster = Cluster()
     pin = {"version": "3", "digest": f"sha256:{'1' * 64}", "source": {"path": "/weights/old"}}
