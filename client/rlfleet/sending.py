@@ -24,7 +24,9 @@ def blocking_http(tls: ssl.SSLContext, proxy: str | None) -> httpx.Client:
     """Connections to one server. `proxy`: as `Access.proxy`; httpx reads no variable. Errors: NotConfigured."""
 
     def check(answer: httpx.Response) -> None:
-        check_proxy(answer, proxy)
+        if proxy is not None and _may_be_of_a_proxy(answer):
+            answer.read()
+            _check_proxy(answer, proxy)
 
     hooks = {"response": [acknowledge, check]}
     return _made(
@@ -39,7 +41,9 @@ def async_http(tls: ssl.SSLContext, proxy: str | None) -> httpx.AsyncClient:
     """`blocking_http` for asyncio."""
 
     async def check(answer: httpx.Response) -> None:
-        check_proxy(answer, proxy)
+        if proxy is not None and _may_be_of_a_proxy(answer):
+            await answer.aread()
+            _check_proxy(answer, proxy)
 
     hooks = {"response": [acknowledge_async, check]}
     return _made(
@@ -55,21 +59,36 @@ def async_http(tls: ssl.SSLContext, proxy: str | None) -> httpx.AsyncClient:
     )
 
 
-def check_proxy(answer: httpx.Response, proxy: str | None) -> None:
-    """Check that an error is one of the server. Errors: NotConfigured, or Unavailable for 5xx.
+def _may_be_of_a_proxy(answer: httpx.Response) -> bool:
+    """Whether an answer is an error or a page, and came without TLS.
 
-    A proxy answers in the place of a server without TLS, and never in JSON. With TLS it refuses the
-    connection instead (`broken`).
+    With TLS a proxy refuses the connection instead (`broken`).
     """
-    is_json = "json" in answer.headers.get("content-type", "")
-    url = answer.request.url
-    if proxy is None or answer.is_success or is_json or url.scheme != "http":
+    is_page = "html" in answer.headers.get("content-type", "")
+    return answer.request.url.scheme == "http" and (is_page or not answer.is_success)
+
+
+def _check_proxy(answer: httpx.Response, proxy: str) -> None:
+    """Check that an error is one of the server. Errors: NotConfigured, or Unavailable for 5xx."""
+    if _is_of_the_server(answer):
         return
+    url = answer.request.url
     kind = Unavailable if answer.is_server_error else NotConfigured
     raise kind(
         f"the proxy {_shown(proxy)} answers HTTP {answer.status_code} for {url.scheme}://"
         f"{url.netloc.decode()}; repair the proxy, {_AROUND}"
     )
+
+
+def _is_of_the_server(answer: httpx.Response) -> bool:
+    """Whether an error has the form of the API server's, or of the RL API's (RFC 9457)."""
+    if answer.headers.get("content-type", "").startswith("application/problem+json"):
+        return True
+    try:
+        found = answer.json()
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.get("kind") == "Status"
 
 
 def broken(

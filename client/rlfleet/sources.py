@@ -242,14 +242,18 @@ def _check_same_files(seen: WeightVersion, path: str | None) -> None:
 
 def _fixed(seen: WeightVersion, label: Label) -> Refused:
     source, template = seen.spec.source, _template_of(seen)
-    where = source.path or (source.hugging_face.repo if source.hugging_face else "")
+    repository = source.hugging_face
+    where = source.path or (f"{repository.repo}@{repository.revision}" if repository else "")
     hint = filled(template, label[0]).path if template is not None else None
+    remedy = f"give its directory with path= or --path{f' {hint}' if hint else ''}"
+    if repository is not None:
+        remedy = f"write {{version}} into spec.source.huggingFace.revision, or {remedy}"
     return Refused(
         label[0],
         "SourceFixed",
         f"the source of {seen.metadata.name!r} is {where}, without {{version}}, so {in_words(label)} "
-        f"would name the files of {in_words(label_of(seen))}; give its directory with path= or --path"
-        f"{f' {hint}' if hint else ''}, or say with same_files=True or --same-files that they are meant",
+        f"would name the files of {in_words(label_of(seen))}; {remedy}, or say with same_files=True or "
+        "--same-files that they are meant",
     )
 
 

@@ -105,15 +105,16 @@ def test_both_backends_ask_the_same_place(tmp_path: Any) -> None:
 
 
 class FakeProxy(BaseHTTPRequestHandler):
-    """Refuses every request with a status."""
+    """Answers every request with a status and words of its own."""
 
-    status = 503
+    status, kind, words = 503, "text/plain", b"refused"
 
     def refuse(self) -> None:
         self.send_response(self.status)
-        self.send_header("Content-Length", "7")
+        self.send_header("Content-Type", self.kind)
+        self.send_header("Content-Length", str(len(self.words)))
         self.end_headers()
-        self.wfile.write(b"refused")
+        self.wfile.write(self.words)
 
     do_GET = do_PATCH = do_PUT = do_CONNECT = refuse  # noqa: N815 - names of http.server
 
@@ -122,8 +123,8 @@ class FakeProxy(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def fake_proxy(status: int) -> Iterator[str]:
-    handler = type("Handler", (FakeProxy,), {"status": status})
+def fake_proxy(status: int, kind: str = "", words: bytes = b"refused") -> Iterator[str]:
+    handler = type("Handler", (FakeProxy,), {"status": status, "kind": kind, "words": words})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -189,6 +190,42 @@ def test_the_answer_of_a_proxy_is_named_as_its_own(
     for named in (str(status), f"{scheme}://10.96.0.1", "NO_PROXY"):
         assert named in message
     assert "password" not in message
+
+
+@pytest.mark.parametrize("use", USES, ids=["kube", "rl", "kube asyncio", "rl asyncio"])
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (403, "application/json", b'{"error": "denied"}'),
+        (403, "application/json", b"[]"),
+        (200, "text/html; charset=utf-8", b"<html>sign in</html>"),
+        (302, "text/html", b""),
+    ],
+)
+def test_json_and_pages_of_a_proxy_are_named_as_its_own(
+    use: Any, status: int, kind: str, words: bytes
+) -> None:
+    with fake_proxy(status, kind, words) as proxy, pytest.raises(NotConfigured) as refused:
+        use("http", proxy)
+
+    assert "the proxy http://127.0.0.1" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("use", "kind", "words"),
+    [
+        (by_kubeconfig, "application/json", b'{"kind": "Status", "message": "no", "code": 403}'),
+        (by_url, "application/problem+json", b'{"reason": "Forbidden", "detail": "no"}'),
+    ],
+    ids=["kube", "rl"],
+)
+def test_an_error_of_the_server_behind_a_proxy_is_the_servers(
+    use: Any, kind: str, words: bytes
+) -> None:
+    with fake_proxy(403, kind, words) as proxy, pytest.raises(RlfleetError) as refused:
+        use("http", proxy)
+
+    assert "the proxy" not in str(refused.value)
 
 
 def test_a_proxy_that_does_not_answer_is_named() -> None:

@@ -59,8 +59,10 @@ def test_a_branch_of_a_repository_is_not_the_files_of_every_version(call: Call) 
     repository = {"huggingFace": {"repo": "org/model", "revision": "main"}}
     objects = FakeObjects(source=repository)
 
-    with pytest.raises(Refused, match="SourceFixed"):
+    with pytest.raises(Refused, match="SourceFixed") as refused:
         call(objects, "publish", "43")
+    for named in ("org/model@main", "huggingFace.revision", "--path"):
+        assert named in refused.value.message
     by_version = {"huggingFace": {"repo": "org/model", "revision": "step-{version}"}}
     assert call(FakeObjects(source=by_version), "publish", "43").applied
 
