@@ -179,6 +179,9 @@ def _items(around: str, key: str, values: Iterable[Any]) -> Iterator[tuple[str, 
     return ((around, key, value) for value in values)
 
 
+_REMEDY = "Leave out a key that does not compute, or start the fleet on a model with the values of the checkpoint"
+
+
 def check_sizes(known: frozenset[Size], offered: Mapping[str, Any]) -> None:
     """Refuse a configuration that may become larger than the running model's.
 
@@ -192,11 +195,11 @@ def check_sizes(known: frozenset[Size], offered: Mapping[str, Any]) -> None:
     for size in sizes_of(offered):
         if size not in known:
             same = sorted({shown(k.value) for k in known if k[:2] == size[:2]})
-            running = " or ".join(same) or f"no such value (numbers above {LARGE} are compared)"
+            running = " or ".join(same) or f"no number above {LARGE}"
             raise Refusal(
                 Reason.CHECKPOINT_MISMATCH,
                 f"config.json differs: {size.key[:200]} is {shown(size.value)} where the running model"
-                f" has {running}",
+                f" has {running}. {_REMEDY}",
             )
 
 
@@ -233,8 +236,7 @@ def check_config(reference: Mapping[str, Any], offered: Mapping[str, Any]) -> No
     more = f" (and {len(different) - _EXAMPLES} more)" if len(different) > _EXAMPLES else ""
     raise Refusal(
         Reason.CHECKPOINT_MISMATCH,
-        f"config.json differs: {listed}{more}. Leave out a key that does not compute, or start the fleet on"
-        " a model with the values of the checkpoint",
+        f"config.json differs: {listed}{more}. {_REMEDY}",
     )
 
 

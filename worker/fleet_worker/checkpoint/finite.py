@@ -104,8 +104,8 @@ def _too_large(spec: TensorSpec, served: str) -> Refusal:
     return Refusal(
         Reason.CHECKPOINT_NOT_FINITE,
         f"tensor {spec.name[:200]!r} has values in {spec.dtype} that are infinite in {served}, the type of"
-        f" the running model: its largest number is {_LARGEST[served]:.6g}. Save {served}, or start the"
-        f" fleet on a model in {spec.dtype}",
+        f" the running model: its largest number is {_LARGEST[served]:.6g}. Find out why the training makes"
+        f" such values, or start the fleet on a model in {spec.dtype}",
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from fleet_worker.checkpoint.configuration import shown
@@ -101,8 +101,8 @@ def _described(spec: TensorSpec | None) -> str:
     return "none" if spec is None else f"{spec.dtype} {list(spec.shape)}"
 
 
-def _hint(missing: Iterable[str], extra: Iterable[str]) -> str:
-    """Return what is wrong with names that fit once the parts that wrappers add are taken away."""
+def _hint(missing: Collection[str], extra: Collection[str]) -> str:
+    """Return what is wrong with names that fit once what a wrapper adds is taken away."""
     wanted = set(missing)
     for name in sorted(extra):
         inner, found = name, list[Wrapper]()
@@ -111,7 +111,25 @@ def _hint(missing: Iterable[str], extra: Iterable[str]) -> str:
                 inner = shorter
                 found.append(wrapper)
         if inner in wanted:
+            found.sort(key=lambda w: name.find(w.part))  # the outer one first
             parts = " and ".join(f"{shown(w.part)} of {w.name}" for w in found)
             remedies = ", and ".join(dict.fromkeys(w.remedy for w in found))
             return f". The names of its tensors have {parts}: unwrap the model before it is saved ({remedies})"
-    return ""
+    if (prefix := _prefix(wanted, extra)) is None:
+        return ""
+    return (
+        f". The checkpoint has them with {shown(prefix)} in front: save the model inside, under the names of its"
+        " own state dict"
+    )
+
+
+def _prefix(wanted: set[str], extra: Collection[str]) -> str | None:
+    """Return the common prefix that all wanted names have in `extra`. Any wrapper may add one."""
+    if not wanted:
+        return None
+    shortest = min(wanted, key=len)
+    fronts = {name.removesuffix(shortest) for name in extra if name.endswith(f".{shortest}")}
+    for front in sorted(fronts, key=len):
+        if wanted <= {name.removeprefix(front) for name in extra if name.startswith(front)}:
+            return front
+    return None

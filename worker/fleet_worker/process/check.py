@@ -24,6 +24,7 @@ from fleet_worker.protocol import Reason, Source
 
 _REFUSED = 1
 _USAGE = 2
+_WORDS = {Kind.CHECKPOINT: "checkpoint", Kind.ADAPTER: "LoRA adapter"}
 Found = dict[str, Any]
 
 
@@ -49,14 +50,25 @@ def check(arguments: argparse.Namespace, inspector: Inspector | None = None) -> 
         return _USAGE
     # A name below a root counts, so links stay as they are.
     path = str(Path(arguments.directory).absolute())
+    kind = None
     try:
         rules.roots.check_name(path)
-        kind = Kind(arguments.kind or kind_of(os.path.realpath(path)))
+        kind = Kind(arguments.kind) if arguments.kind else _kind_in(path)
         found = _accepted(path, kind, rules, arguments.max_lora_rank)
     except Refusal as refusal:
         found = {"accepted": False, "reason": refusal.reason.value, "message": refusal.message}
+        if kind is not None:
+            found |= {"kind": _WORDS[kind]}
     _print(path, found, arguments.output)
     return 0 if found["accepted"] else _REFUSED
+
+
+def _kind_in(path: str) -> Kind:
+    """The kind that a directory holds: a checkpoint if it cannot be opened, since that refusal says more."""
+    try:
+        return kind_of(os.path.realpath(path))
+    except Refusal:
+        return Kind.CHECKPOINT
 
 
 def _rules(model: str, revision: str | None, roots: Roots, inspector: Inspector) -> StageRules:
@@ -88,7 +100,7 @@ def _accepted(path: str, kind: Kind, rules: StageRules, max_rank: int) -> Found:
         _, digest = read(opened, rules, digest=None, budget=0, check_cancelled=lambda: None)
         return {
             "accepted": True,
-            "kind": "LoRA adapter" if is_adapter else "checkpoint",
+            "kind": _WORDS[kind],
             "tensors": len(opened.tensors),
             "bytes": opened.size_bytes,
             "digest": digest,
@@ -107,5 +119,6 @@ def _print(path: str, found: Found, output: str) -> None:
         lines += [f"remark: {remark}" for remark in found["remarks"]]
         text = "\n".join(lines)
     else:
-        text = f"{path}: refused, {found['reason']}: {found['message']}"
+        kind = f" as a {found['kind']} (--kind reads it as another)" if "kind" in found else ""
+        text = f"{path}: refused{kind}, {found['reason']}: {found['message']}"
     print(text)  # noqa: T201 - output of a command

@@ -224,6 +224,7 @@ def test_a_configuration_that_may_grow_beyond_the_running_models_is_refused(
 
     assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
     assert f"{key} is {json.dumps(value)} " in refused.value.message
+    assert "start the fleet on a model with the values" in refused.value.message
 
 
 @pytest.mark.parametrize(
@@ -362,6 +363,31 @@ def test_names_with_what_a_wrapper_adds_are_refused_with_it_and_the_remedy(
     assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
     assert [part for part in parts if f'"{part}"' not in refused.value.message] == []
     assert remedy in refused.value.message
+
+
+@pytest.mark.parametrize("prefix", ["_forward_module.", "actor.", "model.model.", "a.b."])
+def test_names_behind_any_common_prefix_are_refused_with_it(prefix: str) -> None:
+    model = tensors(**dict.fromkeys(NAMES, ("BF16", (1,))))
+    behind = {f"{prefix}{name}": spec for name, spec in model.items()}
+    with pytest.raises(Refusal) as refused:
+        check_tensors(model, behind | tensors(**{"v_head.weight": ("BF16", (1,))}))
+    with pytest.raises(Refusal) as incomplete:
+        check_tensors(model, dict(list(behind.items())[1:]))
+
+    assert f'with "{prefix}" in front' in refused.value.message
+    assert "in front" not in incomplete.value.message
+
+
+def test_the_outer_wrapper_is_unwrapped_first() -> None:
+    model = tensors(**dict.fromkeys(NAMES, ("BF16", (1,))))
+    with pytest.raises(Refusal, match=r"model\.module, and .*model\._orig_mod"):
+        check_tensors(model, {f"module._orig_mod.{name}": s for name, s in model.items()})
+
+
+def test_a_wrapper_inside_the_part_of_another_one_is_found() -> None:
+    model = tensors(**dict.fromkeys(NAMES, ("BF16", (1,))))
+    with pytest.raises(Refusal, match=r'"_orig_mod\."'):
+        check_tensors(model, {f"base_model._orig_mod.model.{n}": s for n, s in model.items()})
 
 
 def test_a_wrapper_within_the_names_is_found(tmp_path: Path) -> None:

@@ -180,6 +180,8 @@ def test_a_number_that_a_cast_makes_infinite_is_refused(
             inspected(too_large)
         assert refused.value.reason is Reason.CHECKPOINT_NOT_FINITE
         assert f"{dtype} that are infinite in {served}" in refused.value.message
+        assert f"start the fleet on a model in {dtype}" in refused.value.message
+        assert f"Save {served}" not in refused.value.message  # it has no such numbers
 
 
 def packed(dtype: str, number: float) -> bytes:

@@ -191,6 +191,39 @@ def test_a_model_that_cannot_be_read_is_a_usage_error(
     assert "config.json" in capsys.readouterr().err
 
 
+def test_an_absent_directory_is_refused_with_what_is_there(tmp_path: Path, checked: Check) -> None:
+    write_tiny(tmp_path / "step_2")
+    _, found = checked(tmp_path / "step_3", root=tmp_path)
+
+    assert found["reason"] == "SourceAbsent"
+    assert "step_2" in found["message"]
+
+
+def test_a_refusal_names_the_kind_that_the_directory_was_read_as(
+    tmp_path: Path, checked: Check, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An adapter with a head, and a copy of its model's configuration, looks like a model."""
+    adapter = write_adapter(tmp_path / "a", seed=1, modules=TINY_MODULES, rank=2)
+    (adapter / "config.json").write_bytes((model / "config.json").read_bytes())
+    (adapter / "value_head.safetensors").write_bytes((model / damage.WEIGHTS).read_bytes())
+    damage.edit_config(adapter, hidden_size=8)
+
+    assert checked(adapter)[1]["kind"] == "checkpoint"
+    assert checked(adapter, kind="adapter")[1]["kind"] == "LoRA adapter"
+    assert checked(adapter, kind="adapter", rank=1)[1]["kind"] == "LoRA adapter"
+    arguments = argparse.Namespace(
+        directory=str(adapter),
+        against=str(model),
+        revision=None,
+        weights_root=[],
+        max_lora_rank=16,
+        kind=None,
+        output="text",
+    )
+    assert check(arguments, TinyInspector()) == 1
+    assert "refused as a checkpoint (--kind" in capsys.readouterr().out
+
+
 def test_an_absolute_path_is_never_the_name_of_a_repository(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         open_model(str(tmp_path / "absent"), None)
