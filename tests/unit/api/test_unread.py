@@ -13,6 +13,7 @@ import pytest
 from pydantic.fields import FieldInfo
 
 from fleet_operator.api.base import Resource, renewed
+from fleet_operator.api.conditions import MAX_CONDITIONS, ConditionType
 from fleet_operator.api.fleet_status import FleetStatus, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.status import Status, bounds_of
@@ -208,6 +209,20 @@ def test_a_condition_that_this_release_sets_is_there_once() -> None:
     assert read.model_copy(update={"conditions": (known,)}).to_json()["conditions"] == [
         known.to_json()
     ]
+
+
+def test_a_condition_of_this_release_never_gives_way_to_those_of_another_one() -> None:
+    own = [
+        {**whole(FleetStatus)["conditions"][0], "type": kind, "reason": "NoWorkers"}
+        for kind in [*ConditionType][: MAX_CONDITIONS - 1]
+    ]
+    unknown = [own[0] | {"type": f"InventedLater{n}"} for n in range(3)]
+    read = FleetStatus.read({"conditions": [*unknown, own[-1]]})
+    ours = FleetStatus.read({"conditions": own}).conditions
+    made = read.model_copy(update={"conditions": ours}).to_json()["conditions"]
+
+    assert [c for c in made if c in unknown] == unknown[:1]
+    assert [c["type"] for c in made if c not in unknown] == [c["type"] for c in own]
 
 
 @pytest.mark.parametrize("value", [{"a": "map"}, "a word", 3])
