@@ -102,8 +102,7 @@ class Weights:
 
         Args:
             version: Label of the weights, such as `43` or `step_43`.
-            path: Their directory, as workers see it. By default the object keeps its source, in which
-                the version replaces `{version}`. A path that this gives anyway leaves the source, too.
+            path: Their directory, as workers see it; by default the source with the version for `{version}`.
             digest: `sha256:…` of their manifest; None removes the object's.
             run_id: Training run; by default the object keeps its run.
             same_files: Under a source without `{version}`, the version names the files of the one before.
@@ -111,11 +110,9 @@ class Weights:
             traceparent: The parent of the rollout's span, as in W3C Trace Context; None removes it.
             wait: Whether to wait for the outcome.
             wait_for_files: Wait also for a directory that no worker finds, else refused after 10 seconds.
-            timeout_seconds: How long to wait; half a minute longer if the network is down. The version
-                stays desired afterwards.
+            timeout_seconds: How long to wait, and half a minute more without a network. The version stays desired.
 
-        Returns:
-            The rollout with its timings. Without `wait`, its state at the beginning.
+        Returns: the rollout with its timings. Without `wait`, its state at the beginning.
 
         Errors:
             Refused: the fleet refuses the version, raised as soon as the rollout stalls, or cannot begin.
