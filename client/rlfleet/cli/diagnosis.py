@@ -96,6 +96,27 @@ def kinds_checks(answer: Answer, crds: Mapping[Kind, Answer]) -> Iterator[Check]
         yield ok("kinds", f"{kind} of {API_VERSION}{versions}")
 
 
+def crd_checks(fleets: Answer, namespace: str) -> Iterator[Check]:
+    """Whether the CRDs are of the operator's release: each fleet reports it, also one of another namespace.
+
+    `fleets`: of all namespaces, if they can be read. Those of `namespace` are checked by themselves.
+    """
+    found = [] if isinstance(fleets, RlfleetError) else fleets.get("items") or []
+    for fleet in found:
+        where, name = fleet["metadata"]["namespace"], fleet["metadata"]["name"]
+        stalled = _stalled(fleet)
+        if where != namespace and stalled.get("reason") == "CRDOutdated":
+            message = f"fleet {where}/{name} reports: {bounded(stalled['message'], 1000)}"
+            yield fail("kinds", message, "rlfleet explain CRDOutdated")
+            return
+
+
+def _stalled(fleet: Json) -> Json:
+    """The condition `Stalled` of a fleet; empty without it, and while it is not true."""
+    conditions = fleet.get("status", {}).get("conditions") or ()
+    return next((c for c in conditions if (c["type"], c["status"]) == ("Stalled", "True")), {})
+
+
 def operator_checks(
     answer: Answer, leases: Mapping[tuple[str, str], Answer], namespace: str, now: datetime
 ) -> Iterator[Check]:
@@ -232,12 +253,10 @@ def fleet_checks(fleets: Sequence[Json] | RlfleetError, namespace: str) -> Itera
         yield ok("fleets", f"namespace {namespace!r} has none yet")
     for fleet in fleets:
         name = fleet["metadata"]["name"]
-        conditions = {c["type"]: c for c in fleet.get("status", {}).get("conditions") or ()}
-        stalled = conditions.get("Stalled", {})
-        if stalled.get("status") == "True":
+        if stalled := _stalled(fleet):
             message = f"{name} is stalled, {stalled['reason']}: {bounded(stalled['message'], 1000)}"
             yield fail("fleets", message, f"rlfleet explain {stalled['reason']}")
-        elif not conditions:
+        elif not fleet.get("status", {}).get("conditions"):
             remedy = "see the lines about the operator"
             yield warn("fleets", f"no operator has looked at {name} yet", remedy)
         else:

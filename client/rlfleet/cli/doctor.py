@@ -45,6 +45,9 @@ def _checks(api: Api) -> Iterator[Check]:
     crds = {kind: _answer(api, f"{definitions}/{kind}.{group}") for kind in Kind}
     yield from diagnosis.kinds_checks(_answer(api, f"/apis/{API_VERSION}"), crds)
 
+    everywhere = _answer(api, f"/apis/{API_VERSION}/{Kind.FLEETS}")
+    yield from diagnosis.crd_checks(everywhere, namespace)
+
     operators = _operators(api)
     deployed = [] if isinstance(operators, RlfleetError) else operators["items"]
     leases = {}

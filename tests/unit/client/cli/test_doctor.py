@@ -50,6 +50,7 @@ def healthy() -> Recorded:
     found.answers |= {
         "GET /version": {"gitVersion": "v1.34.2"},
         f"GET {GROUP}": {"resources": kinds},
+        f"GET {GROUP}/inferencefleets": {"items": []},
         f"GET {DEPLOYMENTS}": {"items": [deployment(IMAGE)]},
         f"GET {LEASE}": lease(),
         f"POST {REVIEWS}": {"status": {"allowed": True}},
@@ -98,6 +99,16 @@ def claim(phase: str, mode: str, storage_class: str = "nfs") -> dict[str, Any]:
 def answer(key: str, found: Any) -> Damage:
     """Another answer for one request."""
     return lambda objects: objects.answers.update({key: found})
+
+
+def of_outdated_crds(namespace: str) -> dict[str, Any]:
+    """A fleet of another namespace, which reports the CRDs of the cluster."""
+    found = {
+        "type": "Stalled", "status": "True", "reason": "CRDOutdated",
+        "message": "the CRDs of the cluster lack status.endpoint",
+    }  # fmt: skip
+    metadata = {"name": "policy", "namespace": namespace}
+    return {"metadata": metadata, "status": {"conditions": [found]}}
 
 
 def dry_run(params: dict[str, str], body: dict[str, Any] | None) -> dict[str, Any]:
@@ -243,6 +254,10 @@ FAULTS: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
     "one CRD": (
         answer(f"GET {GROUP}", {"resources": [{"name": "inferencefleets"}]}),
         "fail", "kinds", ("weightversions", "helm install"),
+    ),
+    "CRDs of another release": (
+        answer(f"GET {GROUP}/inferencefleets", {"items": [of_outdated_crds("train")]}),
+        "fail", "kinds", ("train/policy", "status.endpoint", "rlfleet explain CRDOutdated"),
     ),
     "no operator": (answer(f"GET {DEPLOYMENTS}", {"items": []}), "fail", "operator", ("helm",)),
     "operator not ready": (
@@ -488,6 +503,19 @@ def test_fleets_that_may_not_be_listed_are_not_said_to_be_none(
 
     (found,) = [one for one in json.loads(out)["items"] if one["subject"] == "fleets"]
     assert (found["result"], found["remedy"]) == ("warn", "give list")
+
+
+@pytest.mark.parametrize(
+    "found", [Forbidden("inferencefleets is forbidden"), {"items": [of_outdated_crds("rl")]}]
+)
+def test_fleets_of_other_namespaces_are_read_for_the_crds_alone(
+    monkeypatch: pytest.MonkeyPatch, found: Any
+) -> None:
+    """An account may be without the right, and a fleet of its own namespace is reported below."""
+    objects = healthy()
+    objects.answers[f"GET {GROUP}/inferencefleets"] = found
+
+    assert run(monkeypatch, objects, "doctor")[0] == 0
 
 
 def test_the_fleet_that_is_tried_is_the_smallest_sample() -> None:
