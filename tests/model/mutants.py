@@ -459,7 +459,7 @@ MUTANTS = [
         17,
         "the weights that a fleet starts with count as a version of the run",
         "core/pins.py",
-        "and begins not in {(e.version, e.run_id), (new.version, new.run_id)}",
+        "and (e.source == new.source or begins not in {_key(e), _key(new)})",
         "",
         first_seed=27,
     ),
