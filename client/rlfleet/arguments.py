@@ -1,4 +1,4 @@
-"""What a caller may ask for, checked before any request: pure.
+"""Checks of arguments before any request: pure.
 
 An argument that is there counts, also an empty one, such as the value of an unset variable.
 """

@@ -40,7 +40,7 @@ ROUTED_PATHS = frozenset(
 """Routes on which a router keeps the client's headers: session, key and version demand.
 
 On other routes it drops them, so a worker would ignore a demand: they go to the Service.
-Source: vllm-router 0.1.17, which `tests/contract/test_router_wheel.py` asks.
+Source: `vllm-router` 0.1.17, which `tests/contract/test_router_wheel.py` asks.
 """
 
 

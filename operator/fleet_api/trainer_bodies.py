@@ -1,6 +1,6 @@
 """Bodies of the control root, as trainers send them. Unknown fields are ignored: other servers read them.
 
-The names of weights are the exception: they are obeyed in any spelling, or refused.
+The names of weights are the exception: each spelling of them counts, or refuses the body.
 
 Source: prime-rl's `utils.client`; vLLM's `entrypoints.rl.online` and `entrypoints.serve.lora`.
 """

@@ -93,7 +93,7 @@ REMEDIES = {
     "DeadlineExceeded": ("`status.laggards` names the workers and what they do.", "Raise the timeout in `spec.rollout.timeouts`, or retry with `rlfleet retry NAME -n NAMESPACE`."),
     "SameFiles": ("Set `spec.source.path` to a path with `{version}` together with the next version, or give each version its own path.", "If the trainer meant the same weights, nothing is wrong."),
     "NoParameterChanged": ("Compare two checkpoints of the trainer.", "A small update can vanish when it is rounded to bf16."),
-    "IgnoredOrCast": ("Nothing for keys and casts, if you know of them.", "To use other end tokens or sampling defaults, set them in each request, or start the fleet on a model that has them."),
+    "IgnoredOrCast": ("Nothing for keys and casts, if you know of them.", "To use other end tokens or sampling defaults, set them in each request, or start the fleet on a model that has them.", "For another chat template or other tokens start it on such a model."),
     "Suspended": ("`rlfleet resume NAME -n NAMESPACE`, or `kubectl -n NAMESPACE patch wv NAME --type=merge -p '{\"spec\":{\"suspend\":false}}'`.",),
     "FleetNotFound": ("Correct `spec.fleetRef.name`, or create the fleet.",),
     "SecondBaseVersion": ("Patch or repair the older object instead, or delete it.",),

@@ -166,7 +166,7 @@ DIGEST = f"sha256:{'0' * 64}"
     ids=str,
 )
 @pytest.mark.parametrize("path", [UPDATE, "/collective_rpc"])
-async def test_a_trainers_names_of_weights_are_obeyed_in_any_spelling(
+async def test_a_trainers_names_of_weights_count_in_any_spelling(
     api: Api, path: str, names: dict[str, Any], expected: tuple[str | None, ...]
 ) -> None:
     body = {"weight_dir": STEP_50} | names

@@ -31,7 +31,7 @@ class Workers:
         self.versions = list(versions)
         self.key = ""
         self.loses_headers_on_other_routes = False
-        """As vllm-router does on routes that it does not know."""
+        """As `vllm-router` does on routes that it does not know."""
         self.holds: asyncio.Event | None = None
         """Until then no completion is answered."""
         self.requests: list[tuple[str, dict[str, str], bytes]] = []

@@ -15,6 +15,7 @@ from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Identity, digest_of
 from fleet_worker.checkpoint.reading import FileContent, inspect_nothing, read_files
 from fleet_worker.checkpoint.same_files import check_same_files
+from fleet_worker.checkpoint.texts import Texts
 
 
 @dataclass(slots=True)
@@ -29,7 +30,7 @@ class Checkpoint:
         companions: Name → (state, SHA-256) of the small files that are part of it.
         held: File name → its sealed bytes in memory. Empty if the files were only read.
         zero_blocks: Blocks of tensors with only zeros. None before the tensors were checked.
-        generation: Content of generation_config.json, parsed. Empty without a readable one.
+        texts: What the files next to the weights say.
         copies: Tensor that the files lack → the one that it equals (`tied`).
         casts: Tensor → the type to which a load casts it (`tensors`).
         remarks: What of its files the running model does not use, or uses in another form.
@@ -43,7 +44,7 @@ class Checkpoint:
     companions: dict[str, tuple[FileState, str]]
     held: dict[str, memory.MemoryFile] = field(default_factory=dict)
     zero_blocks: ZeroBlocks | None = None
-    generation: dict[str, Any] = field(default_factory=dict)
+    texts: Texts = field(default_factory=Texts)
     copies: dict[str, str] = field(default_factory=dict)
     casts: dict[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()

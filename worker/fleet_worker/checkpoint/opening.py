@@ -31,6 +31,7 @@ from fleet_worker.checkpoint.format import (
     parse_header,
 )
 from fleet_worker.checkpoint.os_errors import os_errors
+from fleet_worker.checkpoint.texts import Texts, added_tokens_of, template_of
 from fleet_worker.checkpoint.weight_sets import (
     INDEX_FILE,
     INDEX_LIMIT,
@@ -44,6 +45,8 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _REVISION = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _GENERATION_FILE = "generation_config.json"
+_TOKENIZER_FILE = "tokenizer_config.json"
+_TEMPLATE_FILE = "chat_template.jinja"
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
@@ -129,10 +132,8 @@ def open_checkpoint(path: str, roots: Roots | None) -> Checkpoint:
             specs[name] = specs_of(file)
         check_tensors_once(index, specs)
         companions = companions_of(config_file, index_file)
-        generation = _generation_in(directory)
-        return Checkpoint(
-            directory.path, config, tuple(files), specs, companions, generation=generation
-        )
+        texts = _texts_in(directory)
+        return Checkpoint(directory.path, config, tuple(files), specs, companions, texts=texts)
     except BaseException:
         for file in files:
             os.close(file.descriptor)
@@ -141,13 +142,21 @@ def open_checkpoint(path: str, roots: Roots | None) -> Checkpoint:
         directory.close()
 
 
-def _generation_in(directory: OpenDirectory) -> dict[str, Any]:
-    """Return the content of generation_config.json. Empty without a readable one: no load needs it."""
-    try:
-        file = directory.read(_GENERATION_FILE, limit=CONFIG_LIMIT)
-        return config_of(_GENERATION_FILE, file) if file is not None else {}
-    except Refusal:
-        return {}
+def _texts_in(directory: OpenDirectory) -> Texts:
+    """Return what the files next to the weights say. No load needs them, so none refuses a checkpoint."""
+    unreadable = []
+    found: dict[str, Any] = {_TEMPLATE_FILE: None}
+    for name in (_GENERATION_FILE, _TOKENIZER_FILE, _TEMPLATE_FILE):
+        try:
+            if (file := directory.read(name, limit=CONFIG_LIMIT)) is not None:
+                is_json = name != _TEMPLATE_FILE
+                found[name] = config_of(name, file) if is_json else file.content.decode()
+        except (Refusal, UnicodeDecodeError):
+            unreadable.append(name)
+    tokenizer = found.get(_TOKENIZER_FILE, {})
+    template = template_of(found[_TEMPLATE_FILE], tokenizer)
+    added = added_tokens_of(tokenizer)
+    return Texts(found.get(_GENERATION_FILE, {}), template, added, tuple(unreadable))
 
 
 def specs_of(file: OpenFile) -> tuple[TensorSpec, ...]:

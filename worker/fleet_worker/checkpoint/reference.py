@@ -75,7 +75,7 @@ class Reference:
             frozenset((*sizes_of(own), *sizes_of(config))),
             code,
             unread_keys,
-            Defaults(checkpoint.config, checkpoint.generation),
+            Defaults(checkpoint.config, checkpoint.texts),
             checkpoint.tensors,
             tied_copy(config, checkpoint, check_cancelled),
         )
@@ -94,7 +94,7 @@ class Reference:
         checkpoint.casts = check_tensors(self.tensors, tensors)
         checkpoint.remarks = remarks_on(
             model=self.defaults,
-            offered=Defaults(checkpoint.config, checkpoint.generation),
+            offered=Defaults(checkpoint.config, checkpoint.texts),
             unread_keys=[k for k, v in unread_keys.items() if v != self.unread_keys.get(k)],
             cast=cast_types(checkpoint.casts, tensors),
         )

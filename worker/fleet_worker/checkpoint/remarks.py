@@ -10,24 +10,25 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fleet_worker.checkpoint.configuration import SAMPLING, shown
+from fleet_worker.checkpoint.texts import Texts
 from fleet_worker.errors import counted, shorten
 
-MOST_CHARACTERS = 330
-"""Three of them fit into the message of a condition."""
+MOST_CHARACTERS = 260
+"""Those that have many names, and two short ones, fit into the message of a condition."""
 _NAMED_AT_MOST = 5
 _END = "eos_token_id"
 """vLLM takes end tokens from here. Source: `SamplingParams.update_from_generation_config`, vLLM 0.32."""
 
 
 class Defaults(NamedTuple):
-    """The files with end tokens and sampling defaults: config.json and generation_config.json."""
+    """The files of a directory with defaults of requests. `config`: content of config.json."""
 
     config: Mapping[str, Any]
-    generation: Mapping[str, Any]
+    texts: Texts
 
     def value(self, key: str) -> Any:
         """Return the value that vLLM takes when it starts on these files. End tokens are a set."""
-        found = self.generation.get(key)
+        found = self.texts.generation.get(key)
         if found is None:
             found = self.config.get(key)
         return _set_of(found) if key == _END else found
@@ -58,6 +59,10 @@ def remarks_on(
             "end tokens and sampling defaults are those of the fleet's model for every version."
             f" Ignored: {'; '.join(others)}"
         )
+    if others := list(model.texts.differing(offered.texts)):
+        found.append(f"the tokenizer is that of the fleet's model. Ignored: {' and '.join(others)}")
+    if offered.texts.unreadable:
+        found.append(f"cannot be read, ignored: {', '.join(offered.texts.unreadable)}")
     if cast:
         found.append(f"a load casts to the types of the fleet's model: {cast}")
     return tuple(shorten(remark, MOST_CHARACTERS) for remark in found)
@@ -67,9 +72,9 @@ def _other_defaults(model: Defaults, offered: Defaults) -> Iterator[str]:
     for key in (_END, *SAMPLING):
         ours, theirs = model.value(key), offered.value(key)
         accepted = [None, ours]
-        if offered.generation.get(key) is None:
+        if offered.texts.generation.get(key) is None:
             # The trainer has saved no generation_config.json, and did not change the model's config.json.
-            accepted.append(Defaults(model.config, {}).value(key))
+            accepted.append(Defaults(model.config, Texts()).value(key))
         if theirs not in accepted:
             yield f"{key} {shown(theirs)}, where the model has {shown(ours)}"
 

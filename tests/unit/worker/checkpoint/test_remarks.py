@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from fleet_worker.checkpoint.remarks import MOST_CHARACTERS, Defaults, remarks_on
+from fleet_worker.checkpoint.texts import Texts
 
 MODEL = Defaults(
     {"eos_token_id": 7, "temperature": None},
-    {"eos_token_id": [9, 7], "temperature": 0.7, "top_k": 20},
+    Texts(
+        {"eos_token_id": [9, 7], "temperature": 0.7, "top_k": 20},
+        "{{ messages }}",
+        {"1": "<end>"},
+    ),
 )
 
 
@@ -20,8 +25,9 @@ def remarks(
     *,
     unread_keys: tuple[str, ...] = (),
     cast: str = "",
+    **texts: Any,
 ) -> tuple[str, ...]:
-    offered = Defaults(config or {}, generation or {})
+    offered = Defaults(config or {}, Texts(generation or {}, **texts))
     return remarks_on(model=MODEL, offered=offered, unread_keys=unread_keys, cast=cast)
 
 
@@ -31,7 +37,7 @@ def remarks(
         pytest.param({}, {}, id="weights only"),
         pytest.param({}, {"eos_token_id": 7}, id="the config of the model"),
         pytest.param({}, {"eos_token_id": [7, 9]}, id="the config has all end tokens"),
-        pytest.param(MODEL.generation, MODEL.config, id="the same files"),
+        pytest.param(MODEL.texts.generation, MODEL.config, id="the same files"),
         pytest.param({"eos_token_id": [7, 9, 9]}, {}, id="the same end tokens in another order"),
         pytest.param(
             {"eos_token_id": [7, 9]}, {"eos_token_id": 1}, id="config.json does not count"
@@ -82,6 +88,31 @@ def test_each_kind_has_a_remark_of_bounded_length() -> None:
     assert "1000 keys" in found[0]
     assert "2 tensors from F32 to BF16" in found[2]
     assert all(len(remark) <= MOST_CHARACTERS for remark in found)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ({"template": "{{ other }}"}, "the chat template"),
+        ({"added_tokens": {"1": "<end>", "2": "<tool>"}}, "the added tokens"),
+        ({"unreadable": ("generation_config.json",)}, "generation_config.json"),
+    ],
+    ids=str,
+)
+def test_texts_of_a_version_that_are_ignored_are_named(texts: dict[str, Any], words: str) -> None:
+    (remark,) = remarks(**texts)
+
+    assert words in remark
+    assert "ignored" in remark.lower()
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [{}, {"template": "{{ messages }}"}, {"added_tokens": {"1": "<end>"}}],
+    ids=str,
+)
+def test_the_models_template_and_added_tokens_need_no_remark(texts: dict[str, Any]) -> None:
+    assert remarks(**texts) == ()
 
 
 def test_a_remark_has_no_letters_that_a_condition_cannot_show() -> None:

@@ -89,13 +89,39 @@ def test_what_a_worker_ignores_or_casts_is_remarked(
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "\x00"])
-def test_a_version_with_defaults_that_cannot_be_read_is_accepted(
+def test_a_version_with_defaults_that_cannot_be_read_is_accepted_with_a_remark(
     tmp_path: Path, checked: Check, content: str
 ) -> None:
     directory = write_tiny(tmp_path / "2", 2.0)
     (directory / "generation_config.json").write_text(content)
 
-    assert (checked(directory)[0], checked(directory)[1]["remarks"]) == (0, [])
+    code, found = checked(directory)
+    (remark,) = found["remarks"]
+    assert (code, "generation_config.json" in remark) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("chat_template.jinja", "{{ other }}"),
+        ("tokenizer_config.json", '{"chat_template": "{{ other }}"}'),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"7": {"content": "<tool>"}}}'),
+    ],
+)
+def test_a_tokenizer_of_a_version_is_ignored_with_a_remark(
+    tmp_path: Path, model: Path, checked: Check, name: str, content: str
+) -> None:
+    own = {"chat_template": "{{ own }}", "added_tokens_decoder": {"7": {"content": "<end>"}}}
+    (model / "tokenizer_config.json").write_text(json.dumps(own))
+    directory = write_tiny(tmp_path / "2", 2.0)
+    (directory / "chat_template.jinja").write_text("{{ own }}\n")
+    assert checked(directory)[1]["remarks"] == []
+    (directory / "chat_template.jinja").unlink()
+    (directory / name).write_text(content)
+
+    code, found = checked(directory)
+    (remark,) = found["remarks"]
+    assert (code, "tokenizer" in remark) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ async def test_a_demand_counts_however_its_json_is_written(port: FakePort, body:
     assert refusal_of(reply) == (409, "1", "base", "WeightVersionError")
 
 
-async def test_a_weight_inside_of_a_tool_is_no_demand(port: FakePort) -> None:
+async def test_a_weight_inside_of_a_tool_demands_nothing(port: FakePort) -> None:
     port.server.prompts = [ONE]
     tools = [{"function": {"parameters": {"properties": {"weight": {}, "weight_kg": {}}}}}]
 
