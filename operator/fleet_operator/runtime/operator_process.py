@@ -13,13 +13,11 @@ import logging
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 
-from fleet_operator.api import names
-from fleet_operator.errors import NotFound, Retryable, Terminal
 from fleet_operator.ports import Kube, Leadership, Workers
 from fleet_operator.runtime import health, permissions
 from fleet_operator.runtime.admin_tokens import AdminTokens
 from fleet_operator.runtime.child_watch import ChildWatch
-from fleet_operator.runtime.custom_resources import NO_CRDS, CustomResources
+from fleet_operator.runtime.custom_resources import CustomResources
 from fleet_operator.runtime.dispatch import Dispatcher
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.event_recorder import EventRecorder
@@ -43,6 +41,7 @@ from fleet_operator.runtime.router_objects import RouterObjects
 from fleet_operator.runtime.served_schemas import ServedSchemas
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.signals import take_signals
+from fleet_operator.runtime.start_check import could_lead
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.templates import Templates
@@ -54,7 +53,6 @@ from fleet_operator.runtime.worker_cache import WorkerCache
 logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 300.0
-RETRY_SECONDS = 1.0
 STOP_SECONDS = 5.0
 STUCK_SECONDS = 600.0
 """A process that reconciles none of the due fleets for this long is stuck, and `/livez` fails. Requests of
@@ -163,7 +161,7 @@ class Operator:
             page = await health.serve_metrics(self._settings.metrics_port, self.metrics)
             stack.push_async_callback(page.cleanup)
             rights = permissions.Permissions.of(self._kube, self._settings)
-            if not await _first(self._check(rights), stop.wait()):
+            if not await _first(could_lead(self._kube, rights), stop.wait()):
                 return 0
             self.fit = True
             if not await _first(self.lease.acquire(), stop.wait()):
@@ -208,23 +206,6 @@ class Operator:
             await self.reconcile.stop()
             await asyncio.wait(tasks, timeout=STOP_SECONDS)
             await self.recorder.flush()
-
-    async def _check(self, rights: permissions.Permissions) -> None:
-        """Fail early if this process could never lead.
-
-        Errors: Terminal, naming the missing CRDs or permissions.
-        """
-        while True:
-            try:
-                await rights.check()
-                await self._kube.get(f"/apis/{names.GROUP}/{names.VERSION}")
-            except NotFound as error:
-                raise Terminal(NO_CRDS) from error
-            except Retryable as error:
-                logger.warning("%s; next attempt in %.0f s", error, RETRY_SECONDS)
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                return
 
     async def _fill(self) -> None:
         """Fill the caches before the first decision.

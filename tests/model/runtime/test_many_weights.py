@@ -27,7 +27,7 @@ class Many:
         self._rig = rig
         self._apply = rig.kube.apply
         self.paths: list[str] = []
-        rig.kube.apply = self._apply_and_watch  # type: ignore[method-assign]  # the watch of this client
+        rig.kube.apply = self._apply_and_watch
 
     def make(self, number: int, *, fleet: str = "policy", **spec: Any) -> None:
         """Make this many at once."""

@@ -58,7 +58,7 @@ class FakeNamespace:
         return table_of(self.columns, [row_of(one) for one in self.objects.values()])
 
     def steering(self) -> Steering:
-        return Steering(self, Turns(), lambda: self.now)  # type: ignore[arg-type]
+        return Steering(self, Turns(), lambda: self.now)
 
 
 async def name_of(steering: Steering, steered: tuple[str, str, str] = BASE) -> str | None:

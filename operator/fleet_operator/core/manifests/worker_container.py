@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import Any
 
 from fleet_operator.api import names
@@ -20,6 +19,8 @@ from fleet_worker import protocol
 
 START_LIMIT_SECONDS = 3600
 """A large model loads slowly from a cold shared file system. The probe runs once a second."""
+_CERT_REQUIRED = "2"
+"""A value of vLLM's `--ssl-cert-reqs`, which has the numbers of Python's `ssl.CERT_REQUIRED`."""
 TOKEN_FOLDER = "/var/run/rlfleet"  # noqa: S105 - a path, not a secret
 
 
@@ -149,7 +150,7 @@ def _readiness(spec: FleetSpec) -> dict[str, Any]:
     says, too, whether the port of the clients listens.
     """
     options = dict(_option(argument) for argument in spec.engine.args)
-    if options.get("--ssl-cert-reqs") == str(int(ssl.CERT_REQUIRED)):
+    if options.get("--ssl-cert-reqs") == _CERT_REQUIRED:
         return _probe(spec.serving.admin_port, protocol.READY_PATH, 1, 2)
     probe = _probe(spec.serving.port, protocol.READY_PATH, 1, 2)
     if "--ssl-certfile" in options:

@@ -232,12 +232,12 @@ def test_a_slow_rollout_exits_with_the_timeout_code(monkeypatch: pytest.MonkeyPa
 def test_rollback_retry_suspend_and_resume_patch_the_object(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    objects = FakeObjects()
+    objects, digest = FakeObjects(), f"sha256:{'41' * 32}"
     assert objects.weights is not None
 
-    assert run(monkeypatch, objects, "rollback", "41", "--digest", "sha256:41", "--wait")[0] == 0
+    assert run(monkeypatch, objects, "rollback", "41", "--digest", digest, "--wait")[0] == 0
     assert objects.weights["spec"]["version"] == "41"
-    assert objects.weights["spec"]["digest"] == "sha256:41"
+    assert objects.weights["spec"]["digest"] == digest
     assert run(monkeypatch, objects, "retry", "--wait")[0] == 0
     assert objects.weights["metadata"]["annotations"]["rlfleet.dev/retry"]
     assert run(monkeypatch, objects, "suspend")[0] == 0
