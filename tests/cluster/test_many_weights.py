@@ -9,8 +9,8 @@ from tests.cluster.support.workspace import FLEET, GROUP, Workspace
 
 AT_ONCE = 20
 SOON_SECONDS = 5.0
-"""A rollout alone takes a few tenths of a second. With 1,000 WeightVersions of another fleet that were
-computed in each decision it took 12 s."""
+"""A rollout alone takes a few tenths of a second. While each decision computed all WeightVersions of its
+fleet, it took longer than a minute here."""
 
 
 @pytest.mark.long
