@@ -25,8 +25,8 @@ class FleetQueue(WorkQueue[FleetKey]):
         self.pauses = Pauses()
         self.shares = TimeShares()
         super().__init__(
-            at_once=FLEETS_AT_ONCE,
-            urgent_at_once=PAUSED_AT_ONCE,
+            workers=FLEETS_AT_ONCE,
+            urgent_workers=PAUSED_AT_ONCE,
             tenant=lambda key: key[0],
             deadline=self.pauses.deadline,
             shares=self.shares,

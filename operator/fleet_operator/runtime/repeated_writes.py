@@ -42,9 +42,8 @@ class RepeatedWrites(Generic[K]):
         else:
             attempt.note_shown()
         self._titles[key] = f"{title}: {lost}" if lost else title
-        if (
-            len(self._titles) > 2 * MOST_WRITES
-        ):  # seldom, so that a write costs the same after many others
+        # Seldom, so that a write costs the same after many others.
+        if len(self._titles) > 2 * MOST_WRITES:
             known = dict(self._attempts.lately(now))
             self._titles = {k: t for k, t in self._titles.items() if k in known}
 

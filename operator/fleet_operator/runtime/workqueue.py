@@ -1,11 +1,11 @@
-"""Keys to reconcile: each at most once in the queue, and never worked on twice at a time.
+"""Keys to reconcile: each at most once in the queue, never in two workers at a time.
 
 A key that is added while it is worked on runs once more afterwards, so that no change is lost. A key
 that is added ten times runs once, at the earliest time of the ten.
 
 Whose turn it is among the keys that are due:
 
-* Keys with a deadline come before all others, and have places of their own. Their tenants take turns, so
+* Keys with a deadline come before all others, and have workers of their own. Their tenants take turns, so
   that no tenant can keep the others waiting with deadlines. Within a tenant the first deadline comes first.
 * The tenants of the other keys take turns, too. A tenant that uses more than its share of the event loop's
   time waits (`TimeShares`).
@@ -16,7 +16,6 @@ Whose turn it is among the keys that are due:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 import logging
 from collections.abc import Callable, Coroutine, Hashable
@@ -56,8 +55,8 @@ class WorkQueue(Generic[Key]):
     """Deduplicating queue with delays. Times are seconds of the event loop's clock.
 
     Args:
-        at_once: How many keys without a deadline are worked on at once.
-        urgent_at_once: How many with a deadline.
+        workers: How many keys without a deadline are worked on at once.
+        urgent_workers: How many with a deadline.
         tenant: Whose key it is.
         deadline: Until when a key must be worked on, at a time; None if it can wait for its turn. Asked
             when a key is due.
@@ -67,20 +66,21 @@ class WorkQueue(Generic[Key]):
     def __init__(
         self,
         *,
-        at_once: int,
-        urgent_at_once: int,
+        workers: int,
+        urgent_workers: int,
         tenant: Callable[[Key], str],
         deadline: Callable[[Key, float], float | None],
         shares: TimeShares,
     ) -> None:
+        self._numbers = workers, urgent_workers
         self._tenant = tenant
         self._deadline = deadline
         self._shares = shares
         self._due: dict[Key, float] = {}
         """Of every key in the queue."""
         self._later: list[tuple[float, int, Key]] = []
-        self._in_turn: Turns[Key] = Turns(at_once)
-        self._urgent: Turns[Key] = Turns(urgent_at_once)
+        self._in_turn: Turns[Key] = Turns(workers)
+        self._urgent: Turns[Key] = Turns(urgent_workers)
         self._ready: dict[Key, Turns[Key]] = {}
         """Where a key that is due waits. Its entries elsewhere do not count any more."""
         self._active: dict[Key, float] = {}
@@ -121,30 +121,25 @@ class WorkQueue(Generic[Key]):
     async def run(self, work: Callable[[Key], Coroutine[Any, Any, None]]) -> None:
         """Work on keys until cancelled. `work` must not raise."""
         async with asyncio.TaskGroup() as group:
-            while True:
-                self._changed.clear()
-                now = asyncio.get_running_loop().time()
-                self._collect(now)
-                for lane in (self._urgent, self._in_turn):
-                    while (key := self._take(lane, now)) is not None:
-                        group.create_task(self._work_on(lane, key, work))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._wait_for_next(now)):
-                        await self._changed.wait()
+            for lane, number in zip((self._in_turn, self._urgent), self._numbers, strict=True):
+                for _ in range(number):
+                    group.create_task(self._worker(lane, work))
 
-    async def _work_on(
-        self, lane: Turns[Key], key: Key, work: Callable[[Key], Coroutine[Any, Any, None]]
+    async def _worker(
+        self, lane: Turns[Key], work: Callable[[Key], Coroutine[Any, Any, None]]
     ) -> None:
-        run = Measured(work(key))
-        try:
-            await run
-        except asyncio.CancelledError:
-            if _is_cancelled():
-                raise
-            # A task that the work waits for was cancelled: kopf does so when it ends.
-            self.add(key)
-        finally:
-            self._end(lane, key, run.seconds)
+        while True:
+            key = await self._next(lane)
+            run = Measured(work(key))
+            try:
+                await run
+            except asyncio.CancelledError:
+                if _is_cancelled():
+                    raise
+                # A task that the work waits for was cancelled: kopf does so when it ends.
+                self.add(key)
+            finally:
+                self._end(lane, key, run.seconds)
 
     def _end(self, lane: Turns[Key], key: Key, seconds: float) -> None:
         now = asyncio.get_running_loop().time()
@@ -156,6 +151,20 @@ class WorkQueue(Generic[Key]):
             self._again.discard(key)
             self._make_ready(key, now)
         self._changed.set()
+
+    async def _next(self, lane: Turns[Key]) -> Key:
+        while True:
+            self._changed.clear()
+            now = asyncio.get_running_loop().time()
+            self._collect(now)
+            key = self._take(lane, now)
+            if key is not None:
+                return key
+            try:
+                async with asyncio.timeout(self._wait_for_next(lane, now)):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
 
     def _collect(self, now: float) -> None:
         """Let the keys that have become due wait for their turns."""
@@ -201,9 +210,9 @@ class WorkQueue(Generic[Key]):
         """How long a tenant has to wait for time. Keys with a deadline do not."""
         return 0.0 if lane is self._urgent else self._shares.wait_seconds(tenant, now)
 
-    def _wait_for_next(self, now: float) -> float | None:
+    def _wait_for_next(self, lane: Turns[Key], now: float) -> float | None:
         """Seconds until a key may become due or a tenant may go on; None if neither will without a change."""
-        waits = [self._held_back_seconds(self._in_turn, t, now) for t in self._in_turn.tenants()]
+        waits = [self._held_back_seconds(lane, t, now) for t in lane.tenants()]
         waits = [max(seconds, _SHORTEST_WAIT_SECONDS) for seconds in waits if seconds]
         if self._later:
             waits.append(self._later[0][0] - now)

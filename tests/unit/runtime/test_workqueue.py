@@ -42,15 +42,15 @@ class Diary:
 
 def a_queue(
     *,
-    at_once: int = 2,
-    urgent_at_once: int = 1,
+    workers: int = 2,
+    urgent_workers: int = 1,
     deadlines: dict[str, float] | None = None,
     shares: TimeShares | None = None,
 ) -> WorkQueue[str]:
     """A queue of keys; `tenant/name` or just a name. `deadlines`: of keys that have one."""
     return WorkQueue(
-        at_once=at_once,
-        urgent_at_once=urgent_at_once,
+        workers=workers,
+        urgent_workers=urgent_workers,
         tenant=lambda key: key.partition("/")[0],
         deadline=lambda key, _: (deadlines or {}).get(key),
         shares=shares or TimeShares(),
@@ -112,7 +112,7 @@ def test_delays(delays, begun):
 
 def test_a_key_that_is_added_while_it_is_worked_on_runs_once_more_afterwards():
     async def story() -> None:
-        queue, diary = a_queue(at_once=4), Diary(takes_seconds=3)
+        queue, diary = a_queue(workers=4), Diary(takes_seconds=3)
         running = asyncio.create_task(run_for(queue, diary.work, 20))
         queue.add("a")
         await asyncio.sleep(1)
@@ -155,7 +155,7 @@ def test_a_key_that_is_due_while_it_is_worked_on_does_not_keep_others_waiting():
 
 def test_a_cancelled_task_of_the_work_ends_no_worker_and_the_key_runs_again():
     async def story() -> None:
-        queue, diary = a_queue(at_once=1), Diary()
+        queue, diary = a_queue(workers=1), Diary()
         parts: list[asyncio.Task[None]] = []
 
         async def work(key: str) -> None:
@@ -175,7 +175,7 @@ def test_a_cancelled_task_of_the_work_ends_no_worker_and_the_key_runs_again():
 
 def test_an_idle_queue_wakes_up_for_a_new_key():
     async def story() -> None:
-        queue, diary = a_queue(at_once=3), Diary()
+        queue, diary = a_queue(workers=3), Diary()
         running = asyncio.create_task(run_for(queue, diary.work, 20))
         await asyncio.sleep(7)
         queue.add("a")
@@ -188,7 +188,7 @@ def test_an_idle_queue_wakes_up_for_a_new_key():
 
 def test_a_sleeping_queue_wakes_up_for_an_earlier_time():
     async def story() -> None:
-        queue, diary = a_queue(at_once=1), Diary()
+        queue, diary = a_queue(workers=1), Diary()
         queue.add("late", after_seconds=15)
         running = asyncio.create_task(run_for(queue, diary.work, 20))
         await asyncio.sleep(1)
@@ -202,7 +202,7 @@ def test_a_sleeping_queue_wakes_up_for_an_earlier_time():
 
 def test_depth_counts_what_is_due_and_waits():
     async def story() -> None:
-        queue, diary = a_queue(at_once=1), Diary(takes_seconds=5)
+        queue, diary = a_queue(workers=1), Diary(takes_seconds=5)
         for key in "abc":
             queue.add(key)
         queue.add("later", after_seconds=100)
@@ -234,7 +234,7 @@ def test_every_request_is_done_in_time_never_twice_at_once_and_never_unrequested
     asked, workers, takes
 ):
     async def story() -> None:
-        queue, diary = a_queue(at_once=workers), Diary(takes_seconds=takes)
+        queue, diary = a_queue(workers=workers), Diary(takes_seconds=takes)
         running = asyncio.create_task(run_for(queue, diary.work, 500))
         wanted: list[tuple[str, float, float]] = []
 
@@ -265,7 +265,7 @@ def test_a_key_begins_once_more_after_its_last_request(times):
     """No change is lost: the work that begins last sees everything from before the request."""
 
     async def story() -> None:
-        queue, diary = a_queue(at_once=3), Diary(takes_seconds=1)
+        queue, diary = a_queue(workers=3), Diary(takes_seconds=1)
         running = asyncio.create_task(run_for(queue, diary.work, 100))
         for at in sorted(times):
             await asyncio.sleep(max(at - (now() - START_SECONDS), 0))
@@ -350,7 +350,7 @@ class TestTenants:
     @pytest.mark.parametrize("takes_seconds", [0.5, 5.0])
     def test_a_key_of_another_tenant_begins_at_once(self, takes_seconds):
         async def story() -> None:
-            queue, diary = a_queue(at_once=16), Diary(takes_seconds=takes_seconds)
+            queue, diary = a_queue(workers=16), Diary(takes_seconds=takes_seconds)
             for n in range(1500):
                 queue.add(f"many/{n}")
             running = asyncio.create_task(run_for(queue, diary.work, 30))
@@ -367,7 +367,7 @@ class TestTenants:
     def test_a_tenant_that_uses_the_loop_waits_for_its_share_and_the_others_do_not(self):
         async def story() -> None:
             shares = TimeShares()
-            queue, begun = a_queue(at_once=16, shares=shares), Counter[str]()
+            queue, begun = a_queue(workers=16, shares=shares), Counter[str]()
 
             async def work(key: str) -> None:
                 begun[key] += 1
@@ -412,7 +412,7 @@ class TestDeadlines:
     def test_they_begin_while_all_other_workers_are_taken(self):
         async def story() -> None:
             deadlines = {"rl/paused": 1000.0}
-            queue = a_queue(at_once=2, urgent_at_once=1, deadlines=deadlines)
+            queue = a_queue(workers=2, urgent_workers=1, deadlines=deadlines)
             diary = Diary(takes_seconds=50)
             for n in range(10):
                 queue.add(f"t{n}/k")
@@ -428,7 +428,7 @@ class TestDeadlines:
     def test_a_key_that_gets_a_deadline_while_it_waits_waits_no_longer(self):
         async def story() -> None:
             deadlines: dict[str, float] = {}
-            queue = a_queue(at_once=1, deadlines=deadlines)
+            queue = a_queue(workers=1, deadlines=deadlines)
             diary = Diary(takes_seconds=50)
             for key in ("t/k", "rl/policy"):
                 queue.add(key)
@@ -459,7 +459,7 @@ class TestDeadlines:
     def test_deadlines_of_one_tenant_do_not_keep_those_of_another_waiting(self):
         async def story() -> None:
             deadlines = {f"many/{n}": 0.0 for n in range(1000)} | {"one/k": 1000.0}
-            queue = a_queue(urgent_at_once=8, deadlines=deadlines)
+            queue = a_queue(urgent_workers=8, deadlines=deadlines)
             diary = Diary(takes_seconds=1)
             for key in deadlines:
                 queue.add(key)
@@ -488,7 +488,7 @@ class TestDeadlines:
 
 def test_a_queue_is_stuck_when_none_begins_not_when_a_tenant_waits_for_its_turn():
     async def story() -> None:
-        queue, diary = a_queue(at_once=1), Diary(takes_seconds=5)
+        queue, diary = a_queue(workers=1), Diary(takes_seconds=5)
         for n in range(100):
             queue.add(f"many/{n}")
         running = asyncio.create_task(run_for(queue, diary.work, 300))
