@@ -595,8 +595,8 @@ MUTANTS = [
         6,
         "an adapter with the name of the base model takes a place",
         "core/observed.py",
-        "if w.spec.adapter and not self.has_model_name(w)]",
-        "if w.spec.adapter]",
+        "if w.spec.adapter and not self.has_model_name(w))",
+        "if w.spec.adapter)",
         story="an_adapter_with_the_models_name",
     ),
     Mutant(
