@@ -58,8 +58,7 @@ class Patches:
 
     async def retry(self, deadline: float | None) -> Json:
         """Patch the annotation."""
-        mark = datetime.now(UTC).isoformat(timespec="microseconds")
-        return await self._patch({"metadata": {"annotations": {RETRY: mark}}}, deadline)
+        return await self._patch({"metadata": {"annotations": _retry()}}, deadline)
 
     async def suspend(self, *, suspended: bool, deadline: float | None) -> Json:
         """Patch the field."""
@@ -67,7 +66,10 @@ class Patches:
 
     async def _publish(self, asked: Publication, deadline: float | None) -> Json:
         now = await self._get(Kind.WEIGHTS, self._name, deadline)
-        body = sources.publication(WeightVersion.model_validate(now), asked)
+        seen = WeightVersion.model_validate(now)
+        body = sources.publication(seen, asked)
+        if sources.may_be_rewritten(seen, body["spec"]):
+            body["metadata"]["annotations"] |= _retry()
         return await self._patch(body, deadline)
 
     async def _go_back(
@@ -108,3 +110,8 @@ def manifest(name: str, fleet: str, asked: Publication) -> Json:
         "metadata": {"name": name} | ({"annotations": span} if span else {}),
         "spec": {"fleetRef": {"name": fleet}} | sources.first(asked),
     }
+
+
+def _retry() -> dict[str, str]:
+    """The retry annotation with a new value."""
+    return {RETRY: datetime.now(UTC).isoformat(timespec="microseconds")}

@@ -32,6 +32,8 @@ TEMPLATE = "rlfleet.dev/source-template"
 """Annotation of a WeightVersion: the source with `{version}` that a source without it has replaced."""
 _PLACEHOLDER = "{version}"
 _MOST_NAMED = 10
+_ENDED = {"Applied", "Comparing"}
+"""Phases in which every worker has loaded the version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,19 @@ def publication(seen: WeightVersion, asked: Publication) -> dict[str, Any]:
     digest = kept if asked.digest is None else asked.digest
     named = {"version": asked.version, "runID": run_id, "digest": digest}
     return _patch(seen, named, source, asked.traceparent)
+
+
+def may_be_rewritten(seen: WeightVersion, asked: dict[str, Any]) -> bool:
+    """Whether only the operator can tell if a published version still has its files.
+
+    It has the version of the patch already, so nothing would make the operator look. A rollout that goes
+    on reads the files anyway, and would begin again. A digest says which files are meant.
+
+    `asked`: the spec of the patch.
+    """
+    status = seen.status
+    done = (status.desired_version, status.desired_run_id) if status.phase in _ENDED else None
+    return label_of(seen) == (asked["version"], asked["runID"]) == done and asked["digest"] is None
 
 
 def rollback(

@@ -467,8 +467,8 @@ MUTANTS = [
         9,
         "a new WeightVersion of the served version reads no files",
         "core/comparison.py",
-        "return status.files_unread or is_new or desired.reused",
-        "return status.files_unread or desired.reused",
+        "return status.files_unread or is_new or is_again or desired.reused",
+        "return status.files_unread or is_again or desired.reused",
         story="files_written_over_before_a_recreation",
     ),
     Mutant(

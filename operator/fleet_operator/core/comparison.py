@@ -3,8 +3,9 @@
 A rollout to a version that all workers have loaded reads no file, and one to staged bytes reads none
 again. So another run could write over the directory, create the WeightVersion again, and get `Ready`
 for files that no worker has read. If the fleet knows the digest of a version when a WeightVersion
-requests it, one serving worker compares the files before the version is Ready. Files that are gone count
-as the same: trainers delete old checkpoints. The same holds for each LoRA adapter.
+requests it, one serving worker compares the files before the version is Ready. So does one when an
+applied version is requested again, which the retry annotation says. Files that are gone count as the same:
+trainers delete old checkpoints. The same holds for each LoRA adapter.
 
 A trainer that names the digest in its spec has said which files it means, so no worker compares them.
 """
@@ -38,8 +39,9 @@ def needs_comparison(weights: WeightsView | None, desired: Checkpoint) -> bool:
     status = weights.status
     # Without a start, it is the status of a WeightVersion that steered no fleet yet.
     is_new = status.started_at is None or not status.is_about(desired.version, desired.run_id)
+    is_again = status.phase is RolloutPhase.APPLIED and status.retried != weights.retry
     # A spec that names other files may name those of the version later, after they were written over.
-    return status.files_unread or is_new or desired.reused
+    return status.files_unread or is_new or is_again or desired.reused
 
 
 def compare_files(
@@ -89,13 +91,13 @@ def compare_files(
 
 
 def _is_compared(serving: Workers, view: RolloutView, work: Work) -> bool:
-    """Whether a worker has found the same files, or none, since this comparison began.
+    """Whether a worker has found the same files, or none, since the request for this comparison.
 
     An earlier call may have looked at the files before they were written over.
     """
     if view.phase is not RolloutPhase.COMPARING:
         return False
-    began_seconds = view.phase_seconds
+    began_seconds = min(view.phase_seconds, view.rollout_seconds)
     within_seconds = began_seconds + worker_failures.ROUNDING_SECONDS
     return any(
         any(c.work == work and c.seconds < within_seconds for c in worker.compared)

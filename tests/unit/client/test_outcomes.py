@@ -93,8 +93,8 @@ def test_without_wait_the_version_is_only_requested(call: Call) -> None:
     ]
 
 
-def test_a_version_that_is_already_applied_returns_at_once(call: Call) -> None:
-    objects = FakeObjects()
+def test_a_version_that_is_already_applied_with_its_digest_returns_at_once(call: Call) -> None:
+    objects = FakeObjects(digest=f"sha256:{'4' * 64}")
 
     rollout = call(objects, "publish", "42")
 

@@ -112,6 +112,50 @@ def test_a_version_that_is_sent_again_keeps_its_source_and_its_digest(call: Call
     assert (source(objects), objects.weights["spec"]["digest"]) == (FIXED, digest)
 
 
+class TestVersionsThatArePublishedAgain:
+    """Their files may have been written over, and the object would not change."""
+
+    @pytest.mark.parametrize("phase", ["Applied", "Comparing"])
+    def test_one_that_all_workers_serve_is_applied_only_after_the_operator_has_looked_again(
+        self, call: Call, phase: str
+    ) -> None:
+        objects = FakeObjects()
+        objects.look(phase)
+
+        assert not call(objects, "publish", "42", wait=False).applied
+        rollout = call(objects, "publish", "42")
+
+        assert rollout.applied
+        assert rollout.weights.status.retried == rollout.weights.retry != ""
+
+    def test_other_files_are_refused(self, call: Call) -> None:
+        objects = FakeObjects(obeys=False)
+        objects.script.append(lambda: objects.stall("VersionReused"))
+
+        with pytest.raises(Refused, match="VersionReused"):
+            call(objects, "publish", "42")
+
+    @pytest.mark.parametrize(
+        "phase", ["Pending", "Staging", "Pausing", "Loading", "Resuming", "Suspended", "Halted"]
+    )
+    def test_a_rollout_that_continues_does_not_begin_again(self, call: Call, phase: str) -> None:
+        objects = FakeObjects(obeys=False)
+        objects.look(phase)
+
+        assert call(objects, "publish", "42", wait=False).weights.retry == ""
+
+    def test_a_version_that_is_applied_for_another_one_is_not_meant(self, call: Call) -> None:
+        objects = FakeObjects(obeys=False)
+        objects.desire(version="43")
+
+        assert call(objects, "publish", "43", wait=False).weights.retry == ""
+
+    def test_a_digest_says_which_files_are_meant(self, call: Call) -> None:
+        objects = FakeObjects(digest=f"sha256:{'4' * 64}")
+
+        assert call(objects, "publish", "42").weights.retry == ""
+
+
 @pytest.mark.parametrize(
     ("method", "version", "more"),
     [

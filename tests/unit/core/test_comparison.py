@@ -114,6 +114,29 @@ class TestFilesOfAServedVersion:
 
         assert not decision.worker_calls
 
+    def _published_again(self, phase: RolloutPhase) -> WeightsView:
+        """The client has written a mark since the last look, which was in this phase."""
+        update = {"phase": phase, "files_unread": phase is RolloutPhase.COMPARING}
+        before = self.BEGUN.model_copy(update=update)
+        return replace(asks("40", RUN_7), status=before, watched=self.WATCHED, retry="again")
+
+    def test_an_applied_version_that_is_published_again_is_compared(self):
+        wants = self._published_again(RolloutPhase.APPLIED)
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
+        assert verdicts(decision) == ("RollingOut", None)
+        assert decision.weights["wv-2"].files_unread
+        assert decision.weights["wv-2"].retried == "again"
+
+    def test_a_comparison_from_before_the_version_was_published_again_does_not_count(self):
+        workers = [self.SERVING[0].compared("40", 5), *self.SERVING[1:]]
+        wants = self._published_again(RolloutPhase.COMPARING)
+        decision = decided(fleet_of(*workers, wants=wants, status=self.STATUS))
+
+        assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
+        assert verdicts(decision) == ("RollingOut", None)
+
     def test_a_weight_version_that_steered_no_fleet_before_is_compared(self):
         waited = WeightsStatus(
             observed_generation=1, desired_version="40", phase=RolloutPhase.PENDING

@@ -399,6 +399,20 @@ async def test_a_request_with_a_known_key_is_answered_and_not_repeated(api: Api)
     assert len(patches(api)) == made == 1
 
 
+async def test_only_a_new_request_for_an_applied_version_makes_the_operator_look_again(
+    api: Api,
+) -> None:
+    await publish(api, key="step-43")
+    assert "rlfleet.dev/retry" not in api.cluster.objects.weights["metadata"]["annotations"]
+    await publish(api, key="step-43")
+    assert "rlfleet.dev/retry" not in api.cluster.objects.weights["metadata"]["annotations"]
+
+    assert (await publish(api, key="step-43-rewritten"))[0] == 200
+    weights = api.cluster.objects.weights
+    mark = weights["metadata"]["annotations"]["rlfleet.dev/retry"]
+    assert weights["status"]["retried"] == mark
+
+
 async def test_a_retry_with_a_known_key_tries_once(api: Api) -> None:
     for _ in range(2):
         status, _ = await api.send(
