@@ -227,7 +227,7 @@ MUTANTS = [
         5,
         "an adapter may go back to any step",
         "core/lora.py",
-        "refused = refused or rollback_problem(weights, recorded)",
+        "refused = refused or rollback_problem(weights, recorded, pins)",
         "refused = refused or None",
         first_seed=26,
     ),

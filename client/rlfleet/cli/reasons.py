@@ -28,7 +28,7 @@ MEANINGS = {
     "SecondBaseVersion": "Another, older WeightVersion already controls this fleet's base weights.",
     "SecondAdapterVersion": "Another, older WeightVersion already controls this adapter.",
     "NoRoomForAdapters": "The fleet serves fewer adapters, `spec.adapters.max`, than WeightVersions ask for.",
-    "RewindRefused": "The version is older than the applied one of the same run, and `spec.rollbackTo` does not name it. Weights without a run are a run of their own.",
+    "RewindRefused": "The version is older than the last numbered one of the same run, and `spec.rollbackTo` does not name it. Weights without a run are a run of their own.",
     "VersionReused": "The version already names other files of its run. Its source, its digest or the files under its path have changed since the fleet first saw it.",
     "DigestRequired": "The version may have named other files of its run before, and the fleet has no room for their digest any more. So `spec.digest` must say which files the version means.",
     "TooMany": "More WeightVersions name the fleet than it looks at. The newest ones have no effect.",

@@ -99,7 +99,7 @@ class ConditionReason(StrEnum):
     NO_ROOM_FOR_ADAPTERS = "NoRoomForAdapters"
     """The fleet serves fewer adapters, `spec.adapters.max`, than WeightVersions ask for."""
     REWIND_REFUSED = "RewindRefused"
-    """The version is older than the applied one of the same run, and `spec.rollbackTo` does not
+    """The version is older than the last numbered one of the same run, and `spec.rollbackTo` does not
     name it. Weights without a run are a run of their own."""
     VERSION_REUSED = "VersionReused"
     """The version already names other files of its run. Its source, its digest or the files under its

@@ -116,12 +116,21 @@ def may_be_dropped(memory: DroppedPins | None, weights: Named, *, adapter: str =
     """Whether a version without a pin may have had one. `adapter`: empty for base weights."""
     if memory is None:
         return False
-    run, number = (adapter, weights.run_id), number_of(weights.version)
+    number = number_of(weights.version)
     if number is None:
-        return _has(_bits_in(memory.names), _bits_of(*run, weights.version))
-    marks = (r.up_to for r in memory.runs if (r.adapter, r.run_id) == run)
+        return _has(_bits_in(memory.names), _bits_of(adapter, weights.run_id, weights.version))
+    up_to = highest_dropped(memory, weights.run_id, adapter=adapter)
     lost = has_lost_its_place(memory, weights, adapter=adapter)
-    return lost or any(number <= up_to for up_to in marks)
+    return lost or (up_to is not None and number <= up_to)
+
+
+def highest_dropped(
+    memory: DroppedPins | None, run_id: str | None, *, adapter: str = ""
+) -> int | None:
+    """The highest number of a run whose pin was dropped, as far as the fleet has a mark of it."""
+    marks = memory.runs if memory is not None else ()
+    found = (r.up_to for r in marks if (r.adapter, r.run_id) == (adapter, run_id))
+    return max(found, default=None)
 
 
 def has_lost_its_place(memory: DroppedPins | None, weights: Named, *, adapter: str = "") -> bool:

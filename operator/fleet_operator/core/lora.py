@@ -67,7 +67,7 @@ def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -
     desired = replace(desired, awaited=_is_new(desired, recorded))
     settings = weights.spec.rollout.over(observed.spec.rollout)
     if recorded is not None:
-        refused = refused or rollback_problem(weights, recorded)
+        refused = refused or rollback_problem(weights, recorded, pins)
     refused = refused or roots_problem(desired, observed)
     stays = weights.spec.suspend or refused is not None
     goal = recorded or desired if stays else desired

@@ -24,6 +24,7 @@ from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.dropped_pins import (
     has_lost_its_place,
+    highest_dropped,
     may_be_dropped,
     within_bounds,
 )
@@ -84,6 +85,19 @@ class Pins:
     def has_lost_the_run_of(self, weights: protocol.Named) -> bool:
         """Whether each number of its run may have been dropped, also a new one."""
         return has_lost_its_place(self.memory, weights, adapter=self.adapter)
+
+    def last_number_before(self, weights: protocol.Named) -> str | None:
+        """The last version with a number that its run had in use before this one; None without one.
+
+        The pins in front of its own are of versions that were only staged. If no number has a pin, the
+        highest one counts whose pin was dropped.
+        """
+        versions = [e.version for e in self.entries if e.run_id == weights.run_id]
+        if weights.version in versions:
+            del versions[: versions.index(weights.version)]
+        numbers = (v for v in versions if protocol.number_of(v) is not None)
+        dropped = highest_dropped(self.memory, weights.run_id, adapter=self.adapter)
+        return next(numbers, None if dropped is None else str(dropped))
 
     def in_order_of_use(
         self, applied: protocol.Named, before: protocol.Named | None

@@ -90,7 +90,7 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
         wanted = replace(wanted, reused=True) if reuse else pins.resolved(wanted)
     view = _view(observed, weights, wanted, pins, now)
     strategy = _strategy(view.settings)
-    refused = reuse or _refusal(observed, weights, view)
+    refused = reuse or _refusal(observed, weights, view, pins)
     if refused is not None:
         step = replace(strategy(replace(view, desired=view.applied)), problem=refused)
         # A refusal that ends does not bring an abandoned version back.
@@ -147,11 +147,11 @@ def _waiting(step: Step, view: RolloutView) -> Step:
 
 
 def _refusal(
-    observed: FleetObserved, weights: WeightsView | None, view: RolloutView
+    observed: FleetObserved, weights: WeightsView | None, view: RolloutView, pins: Pins
 ) -> RolloutProblem | None:
     if weights is None:
         return None
-    return rollback_problem(weights, view.applied) or roots_problem(view.desired, observed)
+    return rollback_problem(weights, view.applied, pins) or roots_problem(view.desired, observed)
 
 
 def _strategy(settings: Rollout) -> Strategy:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pytest
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker, target
+from tests.support.identities import D1
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
+from fleet_operator.api.fleet_status import (
+    AppliedWeights,
+    DroppedPins,
+    DroppedRun,
+    FleetStatus,
+    PinnedWeights,
+)
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import WeightsView
+from fleet_operator.core.pins import Pins
 from fleet_operator.core.rollback_guard import rollback_problem
 from fleet_worker.protocol import number_of
 
@@ -68,7 +76,7 @@ def test_a_numbered_version_has_its_number(version, number):
     ],
 )
 def test_an_older_version_of_a_run_is_refused(wanted, applied):
-    problem = rollback_problem(wanted, applied)
+    problem = rollback_problem(wanted, applied, Pins())
 
     assert problem is not None
     assert problem.reason is ConditionReason.REWIND_REFUSED
@@ -97,7 +105,7 @@ def test_an_older_version_of_a_run_is_refused(wanted, applied):
     ],
 )
 def test_other_versions_are_accepted(wanted, applied):
-    assert rollback_problem(wanted, applied) is None
+    assert rollback_problem(wanted, applied, Pins()) is None
 
 
 def looked_at(version: str, *, back_to: str | None = None, run: str = "run-7") -> WeightsStatus:
@@ -124,7 +132,7 @@ def looked_at(version: str, *, back_to: str | None = None, run: str = "run-7") -
     ],
 )
 def test_versions_after_the_permitted_one_are_accepted_before_it_is_applied(wanted):
-    assert rollback_problem(wanted, reached("9")) is None
+    assert rollback_problem(wanted, reached("9"), Pins()) is None
 
 
 @pytest.mark.parametrize(
@@ -157,10 +165,57 @@ def test_versions_after_the_permitted_one_are_accepted_before_it_is_applied(want
     ],
 )
 def test_the_permission_covers_nothing_else(wanted):
-    problem = rollback_problem(wanted, reached("9"))
+    problem = rollback_problem(wanted, reached("9"), Pins())
 
     assert problem is not None
     assert problem.reason is ConditionReason.REWIND_REFUSED
+
+
+def pinned(*versions: str, run: str | None = "run-7", dropped_up_to: int | None = None) -> Pins:
+    """`versions`: newest first. `dropped_up_to`: the mark of the run in the fleet's memory."""
+    entries = tuple(
+        PinnedWeights(version=v, run_id=run, digest=D1, source=target(v).source) for v in versions
+    )
+    marks = [] if dropped_up_to is None else [DroppedRun(run_id=run, up_to=dropped_up_to)]
+    return Pins(entries=entries, memory=DroppedPins(runs=tuple(marks)))
+
+
+@pytest.mark.parametrize(
+    ("version", "pins", "number"),
+    [
+        pytest.param("50", pinned("final", "100", "50"), "100", id="the number before the name"),
+        pytest.param("50", pinned("last", "final", "100"), "100", id="before two names"),
+        pytest.param("50", pinned("final", "step_100"), "step_100", id="as it was written"),
+        pytest.param("50", pinned("100"), "100", id="before a name without a pin"),
+        pytest.param("50", pinned("final", dropped_up_to=100), "100", id="a number without a pin"),
+    ],
+)
+def test_a_name_in_between_hides_no_older_version(version: str, pins: Pins, number: str):
+    applied = "last" if pins.entries[0].version == "last" else "final"
+    problem = rollback_problem(asks(version), reached(applied), pins)
+
+    assert problem is not None
+    assert problem.reason is ConditionReason.REWIND_REFUSED
+    assert f"version {number} " in problem.message
+    assert rollback_problem(asks(version, back_to=version), reached(applied), pins) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "pins"),
+    [
+        pytest.param("100", pinned("final", "100"), id="the same number"),
+        pytest.param("101", pinned("101", "final", "100"), id="a newer one that is staged"),
+        pytest.param("51", pinned("final", "50", "100"), id="after a rollback"),
+        pytest.param("101", pinned("4300", "final", "100"), id="after one that was never applied"),
+        pytest.param("50", pinned("final", "100", run="run-6"), id="after another run"),
+        pytest.param("best", pinned("final", "100"), id="another name"),
+        pytest.param(
+            "50", pinned("final", run="run-6", dropped_up_to=100), id="dropped of another run"
+        ),
+    ],
+)
+def test_a_version_that_is_not_older_is_accepted_after_a_name(version: str, pins: Pins):
+    assert rollback_problem(asks(version), reached("final"), pins) is None
 
 
 class TestThePermissionInTheStatus:
