@@ -129,8 +129,8 @@ async def test_large_fleets_say_so_and_do_not_fill_the_memory(
     await workspace.until(all_say_so, "each of the large fleets is SpecTooLarge")
 
     assert operator.starts == 1
-    # kopf reads a list whole, and an event as objects, and releases them: some 260 MiB for an event of one
-    # of these fleets after another, 360 MiB for ten in a list.
+    # kopf reads a list or an event whole, and releases it. Ten of these fleets take 260 MiB in the watch, and
+    # 360 MiB in the list.
     assert peak_mib(operator) < LIMIT_MIB
 
 
