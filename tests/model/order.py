@@ -45,7 +45,7 @@ def _could_swap(worker: WorkerView, call: Apply) -> bool:
         return False
     if worker.pod.drains_since is not None:  # it leaves, and is fenced instead
         return False
-    if state.stage_failure or state.load_failure or state.earlier_stage_failures:
+    if worker.facts.refuses:  # also if it has ignored a call to take weights
         return False
     return worker.has_staged(call)
 
