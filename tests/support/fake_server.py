@@ -186,7 +186,8 @@ class FakeServer:
         ]
         try:
             if body.get("stream"):
-                await self._stream(streams, send, itself=stamps_itself(scope["path"]))
+                sending = self._stream(streams, send, itself=stamps_itself(scope["path"]))
+                await asyncio.create_task(sending)  # a task of its own, as Starlette makes one
                 return
             last: list[Any] = [[output async for output in stream][-1] for stream in streams]
         except OSError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.identity import (
@@ -23,6 +23,8 @@ class Weights:
     Fields:
         source: where the bytes are; a repository is named by its commit.
         by_directory: the trainer sent a directory and no run, so the directory counts as the run.
+        name: the name of the weights in the spans of replies. It is made once, since each token of a
+            stream asks for it.
     """
 
     version: str
@@ -33,12 +35,12 @@ class Weights:
     in_memory: bool = False
     stage_seconds: float | None = None
     by_directory: bool = False
+    name: WeightName = field(init=False, compare=False)
 
-    @property
-    def name(self) -> WeightName:
-        """The name of the weights in the spans of replies."""
+    def __post_init__(self) -> None:
         scope = scope_of(self.checkpoint.path) if self.run_id is None else None
-        return WeightName(self.version, self.run_id, self.mark, scope)
+        name = WeightName(self.version, self.run_id, self.mark, scope)
+        object.__setattr__(self, "name", name)
 
     @property
     def mark(self) -> str:
@@ -101,6 +103,7 @@ class Received:
         group: the run of the process group that the trainer sent them over.
         mark: distinguishes them from other weights of the same version and run.
         repeat: how often the group has had the version, counted from 1, each time for other weights.
+        name: as of `Weights`.
     """
 
     version: str
@@ -112,16 +115,15 @@ class Received:
     checkpoint: None = None
     in_memory: bool = False
     remarks: tuple[str, ...] = ()
+    name: WeightName = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", WeightName(self.version, self.run_id))
 
     @property
     def run_id(self) -> str:
         """The run of the version: that of the group, and for a repetition one of its own."""
         return self.group if self.repeat == 1 else f"{self.group}.{self.repeat}"
-
-    @property
-    def name(self) -> WeightName:
-        """The name of the weights in the spans of replies."""
-        return WeightName(self.version, self.run_id)
 
     @property
     def identity(self) -> str:

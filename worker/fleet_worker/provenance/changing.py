@@ -1,7 +1,7 @@
 """The changes of a reply: first those of the dialect, then the weight versions.
 
 A whole reply is parsed if it needs a change, which is nearly always. Of a stream only the events that
-need a change are parsed: almost all events are tokens in the middle.
+need a change are parsed: almost all events are tokens in the middle, and are not even searched.
 """
 
 from __future__ import annotations
@@ -70,6 +70,18 @@ class Changes:
         self._reply = reply
         self._tokens = tokens
         self._rest = b""
+        self._stamped: set[int] = set()
+
+    @property
+    def are_made(self) -> bool:
+        """Whether the next events need no change, unless another choice ends."""
+        reply = self._reply
+        return reply.patch is None and reply.chunk is None and not self._rest and self._are_stamped
+
+    @property
+    def _are_stamped(self) -> bool:
+        """Whether the events of all choices that have ended went out."""
+        return self._stamped >= self._tokens.spans.keys()
 
     def whole(self, body: bytes) -> bytes:
         """A whole reply."""
@@ -104,10 +116,9 @@ class Changes:
             last: Whether it is the last piece.
         """
         reply = self._reply
-        cut = self._rest or not body.endswith(b"\n\n")
-        busy = reply.patch is not None or reply.chunk is not None
-        if not cut and not busy and not may_end(body):
-            return body
+        is_cut = self._rest or not body.endswith(b"\n\n")
+        if not is_cut and reply.chunk is None and (self._are_stamped or not may_end(body)):
+            return body if reply.patch is None else reply.patch(body)
         events, self._rest = split_events(self._rest + body)
         body = b"".join(self._event(event) for event in events)
         if last:
@@ -127,5 +138,5 @@ class Changes:
         if self._reply.chunk is not None:
             content = self._reply.chunk(content)
         if stamps:
-            stamp_event(content, self._tokens.spans, self._reply.dialect)
+            self._stamped |= stamp_event(content, self._tokens.spans, self._reply.dialect)
         return event_of(head, content)

@@ -103,19 +103,25 @@ def stamp(reply: dict[str, Any], spans: Spans, dialect: Dialect) -> None:
                 reply[FIELD] = _as_json(joined(spans))
 
 
-def stamp_event(event: dict[str, Any], spans: Spans, dialect: Dialect) -> None:
-    """Write the spans into an event of a stream, if it ends a choice or the reply."""
+def stamp_event(event: dict[str, Any], spans: Spans, dialect: Dialect) -> set[int]:
+    """Write the spans into an event of a stream, if it ends a choice or the reply.
+
+    Returns:
+        The indexes of the choices that it ends.
+    """
     match dialect:
         case Dialect.CHOICES:
-            for choice in event.get("choices") or ():
-                if choice.get("finish_reason") is not None:
-                    _stamp_choice(choice, spans)
+            ended = [c for c in event.get("choices") or () if c.get("finish_reason") is not None]
+            for choice in ended:
+                _stamp_choice(choice, spans)
+            return {choice.get("index", 0) for choice in ended}
         case Dialect.RESPONSE:
             if event.get("type") in ("response.completed", "response.incomplete"):
                 stamp(event["response"], spans, dialect)
         case Dialect.MESSAGE:
             if event.get("type") == "message_delta":
                 stamp(event, spans, dialect)
+    return set()
 
 
 def may_end(piece: bytes) -> bool:

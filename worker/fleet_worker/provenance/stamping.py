@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from fleet_worker.checkpoint.identity import WeightName
 from fleet_worker.http.asgi import (
@@ -46,6 +46,9 @@ class Stamping:
     replace it. The headers of a stream wait for the first event, which shows the weights of the first
     token: a swap may come between the request and its first token. A later failure ends the stream
     with an error event.
+
+    Between the first event and the end of a choice a stream passes untouched, until the tokens have
+    news.
     """
 
     def __init__(
@@ -81,18 +84,21 @@ class Stamping:
         self._is_aborted = is_aborted
         self._start: Message | None = None
         self._streamed = False
+        self._passes = False
         self._pieces: list[bytes] = []
 
-    async def __call__(self, message: Message) -> None:
-        """Take one message of the reply."""
+    def __call__(self, message: Message) -> Awaitable[None]:
+        """Take one message of the reply. A coroutine of ours for each token would cost too much."""
+        if self._passes and not self._tokens.has_news and message.get("more_body", False):
+            return self._send(message)
         if message["type"] == "http.response.start":
-            self._start = message
-            kind = header_of(message["headers"], b"content-type") or ""
-            self._streamed = kind.startswith("text/event-stream")
-        elif self._streamed:
-            await self._pass_events(message)
-        else:
-            await self._pass_whole(message)
+            return self._begin(message)
+        return self._pass_events(message) if self._streamed else self._pass_whole(message)
+
+    async def _begin(self, message: Message) -> None:
+        self._start = message
+        kind = header_of(message["headers"], b"content-type") or ""
+        self._streamed = kind.startswith("text/event-stream")
 
     # --- whole replies -------------------------------------------------------------------------
 
@@ -133,29 +139,35 @@ class Stamping:
     async def _pass_events(self, message: Message) -> None:
         body, more = message.get("body", b""), message.get("more_body", False)
         try:
-            self._check_tokens()
-            if self._demands and (name := self._tokens.policy) is not None:
-                check_version(self._demand, name)
-            # vLLM merges outputs that a slow client has not read. The weights in the engine now may
-            # not have made them all.
-            check_spans(self._demand, self._tokens.spans)
+            if self._tokens.has_news:
+                self._tokens.has_news = False
+                self._check_news()
             body = self._changes.events(body, last=not more)
         except WireError as error:
             await self._cut_short(error)
         except Exception:  # noqa: BLE001 - as above
             _LOG.exception("a stream could not be made")
             await self._cut_short(broken_reply("the reply could not be made"))
-        if more and self._is_early:
-            self._pieces.append(body)
-            return
         if self._start is not None:
+            if more and self._is_early:
+                self._pieces.append(body)
+                return
             await self._send_start()
             body, self._pieces = b"".join([*self._pieces, body]), []
         if body or not more:
             await self._send(message if body is message.get("body") else {**message, "body": body})
+        self._passes = self._start is None and self._changes.are_made
         if not more:
             self._look_for_unlabelled()
             self._check_first_version()
+
+    def _check_news(self) -> None:
+        self._check_tokens()
+        if self._demands and (name := self._tokens.policy) is not None:
+            check_version(self._demand, name)
+        # vLLM merges outputs that a slow client has not read. The weights in the engine now may
+        # not have made them all.
+        check_spans(self._demand, self._tokens.spans)
 
     async def _send_start(self) -> None:
         start, self._start = self._start or {}, None
@@ -177,8 +189,7 @@ class Stamping:
     @property
     def _is_early(self) -> bool:
         """Events of `/v1/responses` that come before the first token, and wait for it."""
-        waits = self._dialect is Dialect.RESPONSE and self._start is not None
-        return waits and self._tokens.first is None
+        return self._dialect is Dialect.RESPONSE and self._tokens.first is None
 
     def _check_tokens(self) -> None:
         tokens = self._tokens

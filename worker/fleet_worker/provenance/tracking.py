@@ -10,6 +10,7 @@ The engine's labels stop here: vLLM's serving code gets plain versions.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
@@ -62,7 +63,9 @@ class Tokens:
         last: the same of the latest one.
         adapter: the adapter that the request uses, if it uses one.
         request_ids: the ids of the request in the engine, one a prompt.
-        is_uneven: a choice ended with different numbers of tokens, log-probabilities and labels.
+        is_uneven: a choice has different numbers of tokens, log-probabilities and labels.
+        has_news: one of the fields above has changed. Who has acted on the change resets it. Most
+            tokens bring no news.
     """
 
     def __init__(
@@ -78,19 +81,19 @@ class Tokens:
         self.adapter: WeightName | None = None
         self.request_ids: list[str] = []
         self.is_uneven = False
+        self.has_news = False
+        self.name_now = name
         self._names = names
-        self._name = name
         self._kept = kept
         self._adapter_name = adapter_name
-        self._counts: dict[int, int] = {}
         self._prompts = 0
         self._choices = 0
-        self._aborted = 0
+        self._without_tokens = 0
 
     @property
     def is_without_tokens(self) -> bool:
         """Whether the engine has ended all choices before their first token."""
-        return 0 < self._choices == self._aborted and not any(self._counts.values())
+        return 0 < self._choices == self._without_tokens
 
     @property
     def policy(self) -> WeightName | None:
@@ -111,30 +114,42 @@ class Tokens:
             has_media=has_media(prompt),
         )
 
-    def see(self, output: Any, generation: Generation) -> None:
-        """Take the versions from an output of the engine (`RequestOutput`)."""
-        self.last = self._name()
+    def change_weights(self, name: WeightName | None, lora_request: Any) -> None:
+        """The tokens that arrive from now on may be of other weights than those before.
+
+        Args:
+            name: The weights in the engine.
+            lora_request: The adapter of the request, as vLLM's outputs name it.
+        """
+        self.last = name
         if self.first is None:
-            self.first = self.last
-        lora = output.lora_request
-        if lora is not None:
-            self.adapter = self._adapter_name(lora.lora_name)
-        for choice in output.outputs:
-            index = generation.first_choice + choice.index
-            self._count(index, choice, is_delta=generation.is_delta)
-            if choice.finish_reason is None:
-                continue
-            self._aborted += choice.finish_reason == _ABORT
-            # Of the prompt, 0 cached tokens mean that nothing came from the cache. None means unknown.
-            found_cached = output.num_cached_tokens != 0
-            spans = choice.weight_versions
-            self.spans[index] = (
-                None
-                if spans is None
-                else [self._span(s, generation, found_cached=found_cached) for s in spans]
-            )
-            if spans and spans[-1].end != self._counts[index]:
-                self.is_uneven = True
+            self.first = name
+        if lora_request is not None:
+            self.adapter = self._adapter_name(lora_request.lora_name)
+        self.has_news = True
+
+    def end(
+        self, choice: Any, generation: Generation, *, tokens: int, found_cached: bool
+    ) -> None:
+        """A choice has ended. Its last output (`CompletionOutput`) has the labels of all its tokens.
+
+        Args:
+            choice: The last output.
+            generation: The generation that it belongs to.
+            tokens: How many tokens of the choice the reply has got.
+            found_cached: Whether parts of the prompt may have come from the cache.
+        """
+        if choice.finish_reason == _ABORT and not tokens:
+            self._without_tokens += 1
+        spans = choice.weight_versions
+        self.spans[generation.first_choice + choice.index] = (
+            None
+            if spans is None
+            else [self._span(s, generation, found_cached=found_cached) for s in spans]
+        )
+        if spans and spans[-1].end != tokens:
+            self.is_uneven = True
+        self.has_news = True
 
     def _span(self, labelled: Any, generation: Generation, *, found_cached: bool) -> Span:
         """Ours for a span of the engine (`WeightVersionSpan`), which carries its label."""
@@ -155,13 +170,6 @@ class Tokens:
             digest=name.digest,
             scope=name.scope,
         )
-
-    def _count(self, index: int, choice: Any, *, is_delta: bool) -> None:
-        ids, logprobs = choice.token_ids, choice.logprobs
-        before = self._counts.get(index, 0) if is_delta else 0
-        self._counts[index] = before + len(ids)
-        if logprobs is not None and len(logprobs) != len(ids):
-            self.is_uneven = True
 
 
 _current: ContextVar[Tokens | None] = ContextVar("rlfleet_tokens", default=None)
@@ -210,29 +218,64 @@ def tracked(
             )
         outputs = generate(prompt, sampling_params, request_id, **options)
         tokens = _current.get()
-        generation = (
-            tokens.begin(prompt, sampling_params, request_id) if tokens is not None else None
-        )
-        return _seen(outputs, names, tokens, generation, is_drained)
+        if tokens is None:  # a request of the worker itself
+            return _unlabelled(outputs, names)
+        generation = tokens.begin(prompt, sampling_params, request_id)
+        return _watched(outputs, tokens, generation, names, is_drained)
 
     return watched
 
 
-async def _seen(
+_NO_NAME_YET = object()
+
+
+async def _watched(
     outputs: AsyncGenerator[Any, None],
+    tokens: Tokens,
+    generation: Generation,
     names: WeightNames,
-    tokens: Tokens | None,
-    generation: Generation | None,
     is_drained: Callable[[], bool],
+) -> AsyncGenerator[Any, None]:
+    """Pass outputs on (`RequestOutput`), and tell the tokens what changes.
+
+    This runs for each token of a stream, in the process that limits a GPU. So it compares and counts,
+    and calls others only at a change: vLLM itself notes which weights made which tokens, and says so
+    with the last one.
+    """
+    name_now, is_delta = tokens.name_now, generation.is_delta
+    name: object = _NO_NAME_YET
+    counts: defaultdict[int, int] = defaultdict(int)
+    async with aclosing(outputs):
+        async for output in outputs:
+            if (now := name_now()) is not name:
+                name = now
+                tokens.change_weights(now, output.lora_request)
+            for choice in output.outputs:
+                index, new, logprobs = choice.index, len(choice.token_ids), choice.logprobs
+                counts[index] = counts[index] + new if is_delta else new
+                if logprobs is not None and len(logprobs) != new:
+                    tokens.is_uneven = tokens.has_news = True
+                if choice.finish_reason is not None:
+                    # 0 cached tokens mean that nothing came from the cache. None means unknown.
+                    found_cached = output.num_cached_tokens != 0
+                    tokens.end(
+                        choice, generation, tokens=counts[index], found_cached=found_cached
+                    )
+                    if choice.finish_reason == _ABORT and is_drained():
+                        choice.stop_reason = DRAINED
+                if choice.weight_versions is not None:
+                    _unlabel(choice, names)
+            yield output
+
+
+async def _unlabelled(
+    outputs: AsyncGenerator[Any, None], names: WeightNames
 ) -> AsyncGenerator[Any, None]:
     async with aclosing(outputs):
         async for output in outputs:
-            if tokens is not None and generation is not None:
-                tokens.see(output, generation)
             for choice in output.outputs:
-                _unlabel(choice, names)
-                if choice.finish_reason == _ABORT and is_drained():
-                    choice.stop_reason = DRAINED
+                if choice.weight_versions is not None:
+                    _unlabel(choice, names)
             yield output
 
 
@@ -249,8 +292,7 @@ def has_media(prompt: Any) -> bool:
 
 def _unlabel(choice: Any, names: WeightNames) -> None:
     """Put versions in the place of the engine's labels."""
-    if choice.weight_versions is not None:
-        choice.weight_versions = [
-            type(s)(version=names.name_of(s.version).version, start=s.start, end=s.end)
-            for s in choice.weight_versions
-        ]
+    choice.weight_versions = [
+        type(s)(version=names.name_of(s.version).version, start=s.start, end=s.end)
+        for s in choice.weight_versions
+    ]

@@ -189,8 +189,9 @@ async def test_a_request_aborted_after_a_drain_has_its_own_finish_reason(
     async def one(*_: object, **__: object) -> AsyncGenerator[Any, None]:
         yield SimpleNamespace(outputs=[choice], num_cached_tokens=0, lora_request=None)
 
-    stream = tracked(one, names, is_drained=lambda: drained)([], None, "x")
-    (output,) = [output async for output in stream]
+    with collecting(names, lambda: WeightName("base"), KeptCache()):
+        stream = tracked(one, names, is_drained=lambda: drained)([], None, "x")
+        (output,) = [output async for output in stream]
     assert output.outputs[0].finish_reason == finish_reason
     assert output.outputs[0].stop_reason == stop_reason
 

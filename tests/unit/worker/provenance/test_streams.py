@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +22,7 @@ from fleet_worker.provenance.changing import Changes
 from fleet_worker.provenance.demands import Demand
 from fleet_worker.provenance.spans import Dialect, Span
 from fleet_worker.provenance.stamping import CutShortError, Stamping
-from fleet_worker.provenance.tracking import Tokens
+from fleet_worker.provenance.tracking import Tokens, collecting, tracked
 
 SPANS = {0: [Span("1", 0, 2), Span("2", 2, 5)], 1: [Span("2", 0, 3)], 2: None}
 SHOWN = {
@@ -392,7 +392,7 @@ async def test_no_token_of_weights_other_than_the_demanded_ones_is_sent(
     good = list(itertools.takewhile(lambda v: demand.is_met_by(WeightName(v)), versions))
     was_cut = False
     for version in versions:
-        out.tokens.last = WeightName(version)
+        out.tokens.change_weights(WeightName(version), None)
         event = written({"choices": [{"index": 0, "text": version, "finish_reason": None}]})
         try:
             for piece in (event[:cut], event[cut:]):
@@ -429,7 +429,7 @@ async def test_a_stream_that_was_merged_over_two_swaps_ends_with_an_error(
     out.tokens.first = out.tokens.last = WeightName(spans[0].version if spans else "1")
     await out.start(STREAM)
     await out.body(written({"choices": [{"index": 0, "text": "good"}]}), more=True)
-    out.tokens.spans = {0: spans}
+    out.tokens.spans, out.tokens.has_news = {0: spans}, True
     merged = written({"choices": [{"index": 0, "text": "bad", "finish_reason": "stop"}]})
     with pytest.raises(CutShortError):
         await out.body(merged, more=True)
@@ -526,28 +526,40 @@ def output(index: int, count: int, **changes: Any) -> Any:
     return SimpleNamespace(outputs=[choice], num_cached_tokens=0, lora_request=None)
 
 
+async def collected(outputs: list[Any], sampling: Any) -> Tokens:
+    """The tokens of a request whose engine gives these outputs."""
+
+    async def generate(*_: Any, **__: Any) -> AsyncGenerator[Any, None]:
+        for each in outputs:
+            yield each
+
+    names = WeightNames()
+    with collecting(names, lambda: WeightName("1"), KeptCache()) as tokens:
+        async for _ in tracked(generate, names)({}, sampling, "x"):
+            pass
+    return tokens
+
+
 @settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), max_size=8),
     st.integers(-1, 1),
     st.sampled_from(["DELTA", "CUMULATIVE"]),
 )
-def test_a_choice_whose_labels_do_not_cover_its_tokens_is_counted(
+async def test_a_choice_whose_labels_do_not_cover_its_tokens_is_counted(
     deltas: list[tuple[int, int]], missing: int, kind: str
 ) -> None:
-    tokens = Tokens(WeightNames(), lambda: WeightName("1"), KeptCache())
-    sampling = SimpleNamespace(n=2, output_kind=SimpleNamespace(name=kind))
-    generation, is_delta = tokens.begin({}, sampling, "x"), kind == "DELTA"
-    totals = {0: 0, 1: 0}
+    is_delta, totals, outputs = kind == "DELTA", {0: 0, 1: 0}, []
     for index, count in deltas:
         totals[index] += count
-        tokens.see(output(index, count if is_delta else totals[index]), generation)
+        outputs.append(output(index, count if is_delta else totals[index]))
     for index, total in totals.items():
         end = total + 1 + missing * (index == 1)
         span = SimpleNamespace(version="1", start=0, end=end)
         last = 1 if is_delta else total + 1
-        ended = output(index, last, finish_reason="stop", weight_versions=[span])
-        tokens.see(ended, generation)
+        outputs.append(output(index, last, finish_reason="stop", weight_versions=[span]))
+    sampling = SimpleNamespace(n=2, output_kind=SimpleNamespace(name=kind))
+    tokens = await collected(outputs, sampling)
 
     assert tokens.is_uneven is (missing != 0)
     assert set(tokens.spans) == {0, 1}
