@@ -105,8 +105,8 @@ compatibility: ## Test the pinned versions and the oldest Kubernetes for docs/re
 	  $(PYTHON) tools/compatibility.py && exit $$code
 
 .PHONY: bench-worker
-bench-worker: ## The worker against stock vLLM: bench/results/worker.json, docs/performance.md
-	@$(PYTHON) -m bench_worker
+bench-worker: ## The worker against stock vLLM: docs/performance.md; ARGS="--parts streams"
+	@$(PYTHON) -m bench_worker $(ARGS)
 
 .PHONY: bench-staging
 bench-staging: ## What the digest of every checkpoint costs: bench/results/staging.json, docs/performance.md

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import envs
-from bench_worker import load, report, servers, store, swaps
+from bench_worker import load, report, servers, store, streams, swaps
 from bench_worker.load import Round
 from bench_worker.servers import Server
 
@@ -24,20 +24,38 @@ STREAMS = ((1, 10), (4, 8), (16, 4))
 second, so that two neighbouring rounds meet the same machine."""
 
 
+PARTS = ("port", "streams", "swap")
+
+
 def main() -> int:
     """Measure, write the figures, print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench_worker", description=__doc__)
     parser.add_argument("--rounds", type=int, default=25, help="of each kind, on each server")
+    parser.add_argument("--stream-rounds", type=int, default=5, help="the same with many streams")
     parser.add_argument("--swaps", type=int, default=5)
+    parser.add_argument(
+        "--parts",
+        default=",".join(PARTS),
+        help="the others keep their published figures; default: %(default)s",
+    )
     arguments = parser.parse_args()
-    results: dict[str, Any] = {"machine": report.machine(), "vllm": _vllm_version()}
+    parts = arguments.parts.split(",")
+    results = {} if set(parts) >= set(PARTS) else report.published()
     with tempfile.TemporaryDirectory(prefix="bench-worker-") as name:
         folder = Path(name)
         _write(folder / "tiny", seed=1)
-        results["public_port"] = asyncio.run(_public_port(folder, arguments.rounds))
-        for number in (1, 2):
-            _write(folder / "large" / f"step_{number}", seed=number, **LARGE)
-        results["swap"], results["start"] = _swaps(folder, arguments.swaps)
+        if "port" in parts:
+            results |= {"machine": report.machine(), "vllm": _vllm_version()}
+            results["public_port"] = asyncio.run(_public_port(folder, arguments.rounds))
+        if "streams" in parts:
+            results["streams"] = {"machine": report.machine(), "vllm": _vllm_version(), "rows": []}
+            for what, row in streams.measured(folder, folder / "tiny", arguments.stream_rounds):
+                _say(f"{what}: {row['cpu_ratio']:.3f}")
+                results["streams"]["rows"].append(row)
+        if "swap" in parts:
+            for number in (1, 2):
+                _write(folder / "large" / f"step_{number}", seed=number, **LARGE)
+            results["swap"], results["start"] = _swaps(folder, arguments.swaps)
     report.write(results)
     sys.stdout.write(report.table(results))
     return 0
@@ -45,7 +63,7 @@ def main() -> int:
 
 async def _public_port(folder: Path, rounds: int) -> list[dict[str, Any]]:
     """Both servers at once, asked in turn: what the machine does meanwhile, it does to both."""
-    options = {"threads": 1, "cache_bytes": TINY_CACHE}
+    options: dict[str, Any] = {"threads": 1, "cache_bytes": TINY_CACHE}
     rows = []
     with (
         servers.stock(folder, folder / "tiny", **options) as stock,
@@ -100,7 +118,7 @@ def _row(streams: int, found: dict[str, list[Round]], *, streamed: bool) -> dict
 def _swaps(folder: Path, count: int) -> tuple[dict[str, float], dict[str, float]]:
     """One server after the other: each may have the whole machine."""
     steps = [folder / "large" / f"step_{number}" for number in (1, 2)]
-    options = {"threads": 2, "cache_bytes": TINY_CACHE}
+    options: dict[str, Any] = {"threads": 2, "cache_bytes": TINY_CACHE}
     swap: dict[str, float] = {"size_bytes": swaps.size_of(steps[0])}
     with servers.stock(folder, steps[0], **options) as stock:
         start = {"stock": stock.up_seconds}

@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from bench_worker import store
+from bench_worker import store, streams
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "bench" / "results" / "worker.json"
@@ -30,6 +30,12 @@ def machine() -> dict[str, Any]:
     }
 
 
+def published() -> dict[str, Any]:
+    """The figures of the last run."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text())
+    return found
+
+
 def write(results: dict[str, Any]) -> None:
     """Write both."""
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
@@ -42,10 +48,16 @@ def write(results: dict[str, Any]) -> None:
 
 def table(results: dict[str, Any]) -> str:
     """The figures, in words and rows."""
-    m = results["machine"]
-    where = f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB"
-    load = f"load average {m['load_average_at_start']} at the start"
-    lines = [f"Measured on {where}, {load}, vLLM {results['vllm']}."]
+    lines = [_where(results["streams"])]
+    lines += _rows(
+        f"Processor seconds of the server for 10,000 tokens, {streams.TOKENS} a request",
+        "stock `vllm serve`",
+        "worker",
+        "worker / stock",
+        "goal",
+    )
+    lines += [_many(row) for row in results["streams"]["rows"]]
+    lines += ["", _where(results)]
     lines += _rows("Public port", "stock `vllm serve`", "worker", "worker / stock", "goal")
     for row in results["public_port"]:
         lines += _public(row)
@@ -88,6 +100,25 @@ def table(results: dict[str, Any]) -> str:
         _cells("what the latch adds: `joining` to serving", f"{start['latch']:.3f}", "", ""),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _where(results: dict[str, Any]) -> str:
+    m = results["machine"]
+    where = f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB"
+    load = f"load average {m['load_average_at_start']} at the start"
+    return f"Measured on {where}, {load}, vLLM {results['vllm']}."
+
+
+def _many(row: dict[str, Any]) -> str:
+    kind = "streamed" if row["streamed"] else "whole replies"
+    key = "cpu_seconds_per_10000_tokens"
+    return _cells(
+        f"{row['kind']}, {row['streams']} at once, {kind}",
+        f"{row['stock'][key]:.3f}",
+        f"{row['worker'][key]:.3f}",
+        f"{row['cpu_ratio']:.3f}",
+        "≤ 1.05",
+    )
 
 
 def _public(row: dict[str, Any]) -> list[str]:

@@ -32,13 +32,8 @@ _ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
     "PYTHONSAFEPATH": "1",
 }
-_FLAGS = (
-    "--enforce-eager",
-    "--block-size=32",
-    "--dtype=bfloat16",
-    "--max-model-len=4096",
-    "--max-num-seqs=16",
-)
+_FLAGS = ("--enforce-eager", "--block-size=32", "--dtype=bfloat16", "--max-model-len=4096")
+_ENGINE = ("--max-num-seqs=16",)
 
 
 class ServerEndedError(Exception):
@@ -64,8 +59,8 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """Processor time that the API server itself has used; the engine is another process."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
 
     def client(self) -> httpx.AsyncClient:
         """A client of the public port, with as many connections as it takes."""
@@ -74,8 +69,25 @@ class Server:
 
 
 @contextlib.contextmanager
-def stock(folder: Path, model: Path, *, threads: int, cache_bytes: int) -> Iterator[Server]:
-    """`vllm serve` with its development routes, until the block ends."""
+def stock(
+    folder: Path,
+    model: Path,
+    *,
+    threads: int,
+    cache_bytes: int,
+    engine: Sequence[str] = _ENGINE,
+    python_path: Sequence[Path] = (),
+) -> Iterator[Server]:
+    """`vllm serve` with its development routes, until the block ends.
+
+    Args:
+        folder: For its log.
+        model: The checkpoint.
+        threads: Of torch.
+        cache_bytes: For keys and values.
+        engine: More of vLLM's flags.
+        python_path: Folders of modules that these flags name.
+    """
     port = free_port()
     command = [
         str(envs.interpreter_of("worker")),
@@ -89,8 +101,13 @@ def stock(folder: Path, model: Path, *, threads: int, cache_bytes: int) -> Itera
         "--uvicorn-log-level=warning",
         f"--kv-cache-memory-bytes={cache_bytes}",
         *_FLAGS,
+        *engine,
     ]
-    environment = {"VLLM_SERVER_DEV_MODE": "1", "OMP_NUM_THREADS": str(threads)}
+    environment = {
+        "PYTHONPATH": os.pathsep.join(map(str, python_path)),
+        "VLLM_SERVER_DEV_MODE": "1",
+        "OMP_NUM_THREADS": str(threads),
+    }
     address = f"http://127.0.0.1:{port}"
     with _process("stock", folder, command, environment) as process:
         admin = httpx.Client(base_url=address, timeout=600, trust_env=False)
@@ -101,9 +118,16 @@ def stock(folder: Path, model: Path, *, threads: int, cache_bytes: int) -> Itera
 
 @contextlib.contextmanager
 def worker(
-    folder: Path, model: Path, roots: Sequence[Path], *, threads: int, cache_bytes: int
+    folder: Path,
+    model: Path,
+    roots: Sequence[Path],
+    *,
+    threads: int,
+    cache_bytes: int,
+    engine: Sequence[str] = _ENGINE,
+    python_path: Sequence[Path] = (),
 ) -> Iterator[Server]:
-    """Our worker, joining, until the block ends."""
+    """Our worker, joining, until the block ends; see `stock`."""
     port, admin_port = free_port(), free_port()
     token = folder / "token"
     token.write_text(TOKEN)
@@ -123,9 +147,10 @@ def worker(
         "--",
         f"--kv-cache-memory-bytes={cache_bytes}",
         *_FLAGS,
+        *engine,
     ]
     environment = {
-        "PYTHONPATH": str(envs.app_folder()),
+        "PYTHONPATH": os.pathsep.join(map(str, (envs.app_folder(), *python_path))),
         "RLFLEET_ADMIN_TOKEN_FILE": str(token),
         "OMP_NUM_THREADS": str(threads),
     }

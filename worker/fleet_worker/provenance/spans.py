@@ -24,7 +24,12 @@ FIELD = "weight_versions"
 # vLLM writes no spaces, and one `message_delta` per message: its last event but one. An aborted message
 # has no stop reason there. Source: `message_stream_converter`, vLLM 0.32.
 _SPAN = re.compile(rb'\{"version":"([^"\\]*)","start":([0-9]+),"end":([0-9]+)\}')
-_END = re.compile(rb'_reason":"|"type":"(?:message_delta|response\.(?:completed|incomplete))"')
+_ENDS = (
+    b'_reason":"',
+    b'"type":"message_delta"',
+    b'"type":"response.completed"',
+    b'"type":"response.incomplete"',
+)
 
 
 class Dialect(Enum):
@@ -129,7 +134,7 @@ def may_end(piece: bytes) -> bool:
 
     A cheap test before parsing, because almost all events are tokens in the middle.
     """
-    return _END.search(piece) is not None
+    return any(mark in piece for mark in _ENDS)
 
 
 def joined(spans: Spans) -> list[Span] | None:
@@ -153,7 +158,8 @@ def split_events(buffer: bytes) -> tuple[list[bytes], bytes]:
 def parsed_event(event: bytes) -> tuple[bytes, dict[str, Any]] | None:
     """Return the text before an event's JSON object, and the object; None for other events."""
     head, mark, data = event.partition(b"data: {")
-    if not mark or (head and not head.startswith(b"event: ")):
+    name = head.lstrip(b"\n")  # a piece may end inside the end of the event before
+    if not mark or (name and not name.startswith(b"event: ")):
         return None
     return head, json.loads(b"{" + data)
 

@@ -128,9 +128,7 @@ class Tokens:
             self.adapter = self._adapter_name(lora_request.lora_name)
         self.has_news = True
 
-    def end(
-        self, choice: Any, generation: Generation, *, tokens: int, found_cached: bool
-    ) -> None:
+    def end(self, choice: Any, generation: Generation, *, tokens: int, found_cached: bool) -> None:
         """A choice has ended. Its last output (`CompletionOutput`) has the labels of all its tokens.
 
         Args:
@@ -258,9 +256,7 @@ async def _watched(
                 if choice.finish_reason is not None:
                     # 0 cached tokens mean that nothing came from the cache. None means unknown.
                     found_cached = output.num_cached_tokens != 0
-                    tokens.end(
-                        choice, generation, tokens=counts[index], found_cached=found_cached
-                    )
+                    tokens.end(choice, generation, tokens=counts[index], found_cached=found_cached)
                     if choice.finish_reason == _ABORT and is_drained():
                         choice.stop_reason = DRAINED
                 if choice.weight_versions is not None:

@@ -74,6 +74,20 @@ CHOICE = st.builds(
     NASTY,
     st.sampled_from([None, None, "stop", "length"]),
 )
+
+
+def ending_once(events: list[Any]) -> list[Any]:
+    """As vLLM ends a choice."""
+    ended: set[int] = set()
+    for event in events:
+        for choice in event.get("choices", ()) if isinstance(event, dict) else ():
+            if choice["index"] in ended:
+                choice["finish_reason"] = None
+            elif choice["finish_reason"] is not None:
+                ended.add(choice["index"])
+    return events
+
+
 EVENTS = st.lists(
     st.one_of(
         st.lists(CHOICE, min_size=1, max_size=3).map(lambda choices: {"choices": choices}),
@@ -82,10 +96,14 @@ EVENTS = st.lists(
         st.sampled_from([b": ping\n\n", b"\n\n", b"event: ping\n\n"]),
     ),
     max_size=6,
-)
+).map(ending_once)
+
+
+ENDED = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
 
 
 @settings(max_examples=200)
+@example([b": ping\n\n", b"\n\n", ENDED], [len(b": ping\n\n") + 1])
 @given(EVENTS, st.lists(st.integers(1, 600), max_size=8))
 def test_every_choice_gets_its_spans_for_any_chunks(events: list[Any], cuts: list[int]) -> None:
     stream = b"".join(e if isinstance(e, bytes) else written(e) for e in events) + DONE
@@ -524,6 +542,61 @@ def test_a_prompt_with_images_is_known_in_each_form_of_vllm(
 def output(index: int, count: int, **changes: Any) -> Any:
     choice = FakeChoice(index, token_ids=list(range(count)), **changes)
     return SimpleNamespace(outputs=[choice], num_cached_tokens=0, lora_request=None)
+
+
+OUTPUTS = st.lists(
+    st.dictionaries(st.integers(0, 2), st.booleans(), min_size=1, max_size=3), max_size=8
+)
+"""Choice → whether this output ends it. vLLM merges outputs that its server has not taken."""
+
+
+@settings(max_examples=200)
+@given(OUTPUTS, st.integers(1, 90))
+async def test_each_choice_of_a_stream_gets_its_spans_in_the_event_that_ends_it(
+    outputs: list[dict[int, bool]], cut: int
+) -> None:
+    left, steps = {0, 1, 2}, []
+    for each in [*outputs, dict.fromkeys(left, True)]:
+        steps.append({index: ends for index, ends in each.items() if index in left})
+        left -= {index for index, ends in steps[-1].items() if ends}
+    totals = {index: sum(index in step for step in steps) for index in range(3)}
+
+    async def generate(*_: Any, **__: Any) -> AsyncGenerator[Any, None]:
+        for step in steps:
+            choices = [
+                FakeChoice(index, token_ids=[7])
+                if not ends
+                else FakeChoice(
+                    index,
+                    "stop",
+                    [SimpleNamespace(version="1", start=0, end=totals[index])],
+                    token_ids=[7],
+                )
+                for index, ends in step.items()
+            ]
+            yield SimpleNamespace(outputs=choices, num_cached_tokens=0, lora_request=None)
+
+    names, sampling = WeightNames(), SimpleNamespace(n=3, output_kind=SimpleNamespace(name="DELTA"))
+    with collecting(names, lambda: WeightName("1"), KeptCache()) as tokens:
+        out = Outgoing(tokens)
+        await out.start(STREAM)
+        async for output in tracked(generate, names)({}, sampling, "x"):
+            for choice in output.outputs:
+                event = written(
+                    {"choices": [{"index": choice.index, "finish_reason": choice.finish_reason}]}
+                )
+                for piece in pieces_of(event, [cut]):
+                    await out.body(piece, more=True)
+        await out.body(DONE, more=False)
+    shown = [json.loads(e[6:]) for e in out.content.split(b"\n\n") if e.startswith(b"data: {")]
+    choices = [event["choices"][0] for event in shown]
+
+    assert len(choices) == sum(totals.values())
+    assert {c["index"]: c["weight_versions"] for c in choices if c["finish_reason"]} == {
+        index: [{"version": "1", "start": 0, "end": total}] for index, total in totals.items()
+    }
+    assert not any("weight_versions" in c for c in choices if not c["finish_reason"])
+    assert not tokens.is_uneven
 
 
 async def collected(outputs: list[Any], sampling: Any) -> Tokens:

@@ -22,7 +22,12 @@ from fleet_worker.protocol import TOKEN_ROUTE
 # As vLLM writes it: first in its object, without spaces. It cannot be inside a string, where its
 # quotes would be escaped. Replacing it takes a hundredth of the time of parsing the reply.
 _ENTRY = re.compile(rb'\{"token_id":(\d+),')
-_NAMED = rb'{"token_id":\1,"token":"token_id:\1",'
+
+
+def _named(entry: re.Match[bytes]) -> bytes:
+    """The entry's beginning, with the name. A function: `re` takes three times as long with a template."""
+    number = entry[1]
+    return b'{"token_id":%b,"token":"token_id:%b",' % (number, number)
 
 
 def reply_of(request: Json, facts: Facts) -> Reply:
@@ -44,7 +49,7 @@ def reply_of(request: Json, facts: Facts) -> Reply:
         return Reply(is_stamped=True, patch=experts)
 
     def patch(piece: bytes) -> bytes:
-        piece = _ENTRY.sub(_NAMED, piece)
+        piece = _ENTRY.sub(_named, piece)
         return piece if experts is None else experts(piece)
 
     return Reply(is_stamped=True, patch=patch)
