@@ -106,12 +106,11 @@ async def _row(
     kind: Kind, streams: int, rounds: int, stock: Server, worker: Server
 ) -> dict[str, Any]:
     found: dict[str, list[Round]] = {"stock": [], "worker": []}
-    async with _client() as client:
-        for number in range(rounds + 1):
-            for server in (stock, worker) if number % 2 else (worker, stock):
-                took = await _round(kind, streams if number else SIZES[0], server, client)
-                if number:  # the first one warms up
-                    found[server.name].append(took)
+    for number in range(rounds + 1):
+        for server in (stock, worker) if number % 2 else (worker, stock):
+            took = await _round(kind, streams if number else SIZES[0], server)
+            if number:  # the first one warms up
+                found[server.name].append(took)
     tokens = streams * TOKENS
     row: dict[str, Any] = {"kind": kind.name, "streams": streams, "streamed": kind.streamed}
     for name, each in found.items():
@@ -127,16 +126,14 @@ async def _row(
     return row
 
 
-def _client() -> aiohttp.ClientSession:
-    limit = aiohttp.TCPConnector(limit=0)
-    return aiohttp.ClientSession(connector=limit, timeout=aiohttp.ClientTimeout(600))
-
-
-async def _round(kind: Kind, streams: int, server: Server, client: aiohttp.ClientSession) -> Round:
-    used = server.cpu_seconds()
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(_ask(kind, server, client)) for _ in range(streams)]
-    return Round(server.cpu_seconds() - used, sum(each.result() for each in asked))
+async def _round(kind: Kind, streams: int, server: Server) -> Round:
+    # A client of its own: the server closes connections that waited for the other server's round.
+    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(600)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as client:
+        used = server.cpu_seconds()
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(_ask(kind, server, client)) for _ in range(streams)]
+        return Round(server.cpu_seconds() - used, sum(each.result() for each in asked))
 
 
 async def _ask(kind: Kind, server: Server, client: aiohttp.ClientSession) -> int:
