@@ -64,7 +64,7 @@ class Tokens:
         adapter: the adapter that the request uses, if it uses one.
         request_ids: the ids of the request in the engine, one a prompt.
         is_uneven: a choice has different numbers of tokens, log-probabilities and labels.
-        has_news: one of the fields above has changed. Who has acted on the change resets it. Most
+        has_news: one of the fields above has changed, and the reply has not acted on it yet. Most
             tokens bring no news.
     """
 
@@ -224,7 +224,7 @@ def tracked(
     return watched
 
 
-_NO_NAME_YET = object()
+_NO_NAME_YET = object()  # None is a name: of weights that cannot be trusted
 
 
 async def _watched(
@@ -236,9 +236,9 @@ async def _watched(
 ) -> AsyncGenerator[Any, None]:
     """Pass outputs on (`RequestOutput`), and tell the tokens what changes.
 
-    This runs for each token of a stream, in the process that limits a GPU. So it compares and counts,
-    and calls others only at a change: vLLM itself notes which weights made which tokens, and says so
-    with the last one.
+    This runs for each token of a stream, and the process is the limit on a GPU. So it compares and
+    counts, and calls others only at a change: vLLM itself notes which weights made which tokens, and
+    says so with the last one.
     """
     name_now, is_delta = tokens.name_now, generation.is_delta
     name: object = _NO_NAME_YET
