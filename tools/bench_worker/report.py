@@ -48,16 +48,8 @@ def write(results: dict[str, Any]) -> None:
 
 def table(results: dict[str, Any]) -> str:
     """The figures, in words and rows."""
-    lines = [_where(results["streams"])]
-    lines += _rows(
-        f"Processor seconds of the server for 10,000 tokens, {streams.TOKENS} a request",
-        "stock `vllm serve`",
-        "worker",
-        "worker / stock",
-        "goal",
-    )
-    lines += [_many(row) for row in results["streams"]["rows"]]
-    lines += ["", _where(results)]
+    lines = _many_streams(results["streams"]) if "streams" in results else []
+    lines += [_where(results)]
     lines += _rows("Public port", "stock `vllm serve`", "worker", "worker / stock", "goal")
     for row in results["public_port"]:
         lines += _public(row)
@@ -107,6 +99,18 @@ def _where(results: dict[str, Any]) -> str:
     where = f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB"
     load = f"load average {m['load_average_at_start']} at the start"
     return f"Measured on {where}, {load}, vLLM {results['vllm']}."
+
+
+def _many_streams(results: dict[str, Any]) -> list[str]:
+    lines = [_where(results)]
+    lines += _rows(
+        f"Processor seconds of the server for 10,000 tokens, {streams.TOKENS} a request",
+        "stock `vllm serve`",
+        "worker",
+        "worker / stock",
+        "goal",
+    )
+    return [*lines, *(_many(row) for row in results["rows"]), ""]
 
 
 def _many(row: dict[str, Any]) -> str:

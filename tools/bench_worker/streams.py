@@ -22,6 +22,7 @@ from bench_worker.servers import MODEL, Server
 TOKENS = 192
 SIZES = (64, 256)
 PROMPT_TOKENS = 64
+WARM_UP = 16
 CACHE_BYTES = 256 * 1024 * 1024
 _numbers = itertools.count()
 
@@ -81,7 +82,7 @@ class Round:
 
 
 def measured(folder: Path, model: Path, rounds: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Measure both servers in turn, and yield a row at a time, with what it is of."""
+    """Measure both servers, and yield a row at a time, with what it is of."""
     engine = ("--max-num-seqs=256", "--scheduler-cls=paced_scheduler.PacedScheduler")
     options: dict[str, Any] = {
         "threads": 1,
@@ -94,7 +95,7 @@ def measured(folder: Path, model: Path, rounds: int) -> Iterator[tuple[str, dict
         servers.worker(folder, model, [folder], **options) as worker,
     ):
         swaps.admit(worker)
-        for kind, streams in itertools.product(KINDS, SIZES):
+        for streams, kind in itertools.product(SIZES, KINDS):
             how = "streamed" if kind.streamed else "whole replies"
             yield (
                 f"{kind.name}, {streams} at once, {how}",
@@ -105,29 +106,29 @@ def measured(folder: Path, model: Path, rounds: int) -> Iterator[tuple[str, dict
 async def _row(
     kind: Kind, streams: int, rounds: int, stock: Server, worker: Server
 ) -> dict[str, Any]:
+    """Both servers at the same time: what the machine does meanwhile, it does to both."""
+    await asyncio.gather(*(_round(kind, WARM_UP, server) for server in (stock, worker)))
     found: dict[str, list[Round]] = {"stock": [], "worker": []}
-    for number in range(rounds + 1):
-        for server in (stock, worker) if number % 2 else (worker, stock):
-            took = await _round(kind, streams if number else SIZES[0], server)
-            if number:  # the first one warms up
-                found[server.name].append(took)
+    for _ in range(rounds):
+        took = await asyncio.gather(*(_round(kind, streams, s) for s in (stock, worker)))
+        for one, server in zip(took, (stock, worker), strict=True):
+            found[server.name].append(one)
     tokens = streams * TOKENS
     row: dict[str, Any] = {"kind": kind.name, "streams": streams, "streamed": kind.streamed}
-    for name, each in found.items():
+    for name, all_rounds in found.items():
+        cpu_seconds = statistics.median(r.cpu_seconds for r in all_rounds)
+        events = statistics.median(r.events for r in all_rounds)
         row[name] = {
-            "cpu_seconds_per_10000_tokens": 10_000
-            * statistics.median(r.cpu_seconds for r in each)
-            / tokens,
-            "events_per_token": statistics.median(r.events for r in each) / tokens,
+            "cpu_seconds_per_10000_tokens": 10_000 * cpu_seconds / tokens,
+            "events_per_token": events / tokens,
         }
-    pairs = zip(found["worker"], found["stock"], strict=True)
-    row["cpu_ratio"] = statistics.median(a.cpu_seconds / b.cpu_seconds for a, b in pairs)
-    row["rounds"] = rounds
+    pairs = list(zip(found["worker"], found["stock"], strict=True))
+    row["cpu_ratios"] = [a.cpu_seconds / b.cpu_seconds for a, b in pairs]
+    row["cpu_ratio"] = statistics.median(row["cpu_ratios"])
     return row
 
 
 async def _round(kind: Kind, streams: int, server: Server) -> Round:
-    # A client of its own: the server closes connections that waited for the other server's round.
     connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(600)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as client:
         used = server.cpu_seconds()
