@@ -31,7 +31,7 @@ def main() -> int:
     """Measure, write the figures, print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench_worker", description=__doc__)
     parser.add_argument("--rounds", type=int, default=25, help="of each kind, on each server")
-    parser.add_argument("--stream-rounds", type=int, default=5, help="the same with many streams")
+    parser.add_argument("--stream-rounds", type=int, default=7, help="the same with many streams")
     parser.add_argument("--swaps", type=int, default=5)
     parser.add_argument(
         "--parts",
@@ -49,8 +49,9 @@ def main() -> int:
             results["public_port"] = asyncio.run(_public_port(folder, arguments.rounds))
         if "streams" in parts:
             results["streams"] = {"machine": report.machine(), "vllm": _vllm_version(), "rows": []}
-            for what, row in streams.measured(folder, folder / "tiny", arguments.stream_rounds):
-                _say(f"{what}: {row['cpu_ratio']:.3f}")
+            _say(f"many streams: {arguments.stream_rounds} rounds of both")
+            for row in streams.measured(folder / "tiny", arguments.stream_rounds):
+                _say(f"{row['streams']} at once, {row['kind']}: {row['cpu_ratio']:.3f}")
                 results["streams"]["rows"].append(row)
         if "swap" in parts:
             for number in (1, 2):
@@ -63,7 +64,7 @@ def main() -> int:
 
 async def _public_port(folder: Path, rounds: int) -> list[dict[str, Any]]:
     """Both servers at once, asked in turn: what the machine does meanwhile, it does to both."""
-    options: dict[str, Any] = {"threads": 1, "cache_bytes": TINY_CACHE}
+    options = {"threads": 1, "cache_bytes": TINY_CACHE}
     rows = []
     with (
         servers.stock(folder, folder / "tiny", **options) as stock,
@@ -118,7 +119,7 @@ def _row(streams: int, found: dict[str, list[Round]], *, streamed: bool) -> dict
 def _swaps(folder: Path, count: int) -> tuple[dict[str, float], dict[str, float]]:
     """One server after the other: each may have the whole machine."""
     steps = [folder / "large" / f"step_{number}" for number in (1, 2)]
-    options: dict[str, Any] = {"threads": 2, "cache_bytes": TINY_CACHE}
+    options = {"threads": 2, "cache_bytes": TINY_CACHE}
     swap: dict[str, float] = {"size_bytes": swaps.size_of(steps[0])}
     with servers.stock(folder, steps[0], **options) as stock:
         start = {"stock": stock.up_seconds}

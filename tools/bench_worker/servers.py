@@ -21,7 +21,7 @@ TOKEN = "of-the-bench"  # noqa: S105 - of a server on loopback that lives for mi
 START_SECONDS = 600
 
 # As tests and demo run tiny models on shared CPUs (docs/reference/worker.md, "Environment").
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -32,8 +32,13 @@ _ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
     "PYTHONSAFEPATH": "1",
 }
-_FLAGS = ("--enforce-eager", "--block-size=32", "--dtype=bfloat16", "--max-model-len=4096")
-_ENGINE = ("--max-num-seqs=16",)
+_FLAGS = (
+    "--enforce-eager",
+    "--block-size=32",
+    "--dtype=bfloat16",
+    "--max-model-len=4096",
+    "--max-num-seqs=16",
+)
 
 
 class ServerEndedError(Exception):
@@ -59,8 +64,8 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """Processor time that the API server itself has used; the engine is another process."""
-        threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
-        return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def client(self) -> httpx.AsyncClient:
         """A client of the public port, with as many connections as it takes."""
@@ -69,25 +74,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def stock(
-    folder: Path,
-    model: Path,
-    *,
-    threads: int,
-    cache_bytes: int,
-    engine: Sequence[str] = _ENGINE,
-    python_path: Sequence[Path] = (),
-) -> Iterator[Server]:
-    """`vllm serve` with its development routes, until the block ends.
-
-    Args:
-        folder: For its log.
-        model: The checkpoint.
-        threads: Of torch.
-        cache_bytes: For keys and values.
-        engine: More of vLLM's flags.
-        python_path: Folders of modules that these flags name.
-    """
+def stock(folder: Path, model: Path, *, threads: int, cache_bytes: int) -> Iterator[Server]:
+    """`vllm serve` with its development routes, until the block ends."""
     port = free_port()
     command = [
         str(envs.interpreter_of("worker")),
@@ -101,13 +89,8 @@ def stock(
         "--uvicorn-log-level=warning",
         f"--kv-cache-memory-bytes={cache_bytes}",
         *_FLAGS,
-        *engine,
     ]
-    environment = {
-        "PYTHONPATH": os.pathsep.join(map(str, python_path)),
-        "VLLM_SERVER_DEV_MODE": "1",
-        "OMP_NUM_THREADS": str(threads),
-    }
+    environment = {"VLLM_SERVER_DEV_MODE": "1", "OMP_NUM_THREADS": str(threads)}
     address = f"http://127.0.0.1:{port}"
     with _process("stock", folder, command, environment) as process:
         admin = httpx.Client(base_url=address, timeout=600, trust_env=False)
@@ -118,16 +101,9 @@ def stock(
 
 @contextlib.contextmanager
 def worker(
-    folder: Path,
-    model: Path,
-    roots: Sequence[Path],
-    *,
-    threads: int,
-    cache_bytes: int,
-    engine: Sequence[str] = _ENGINE,
-    python_path: Sequence[Path] = (),
+    folder: Path, model: Path, roots: Sequence[Path], *, threads: int, cache_bytes: int
 ) -> Iterator[Server]:
-    """Our worker, joining, until the block ends; see `stock`."""
+    """Our worker, joining, until the block ends."""
     port, admin_port = free_port(), free_port()
     token = folder / "token"
     token.write_text(TOKEN)
@@ -147,10 +123,9 @@ def worker(
         "--",
         f"--kv-cache-memory-bytes={cache_bytes}",
         *_FLAGS,
-        *engine,
     ]
     environment = {
-        "PYTHONPATH": os.pathsep.join(map(str, (envs.app_folder(), *python_path))),
+        "PYTHONPATH": str(envs.app_folder()),
         "RLFLEET_ADMIN_TOKEN_FILE": str(token),
         "OMP_NUM_THREADS": str(threads),
     }
@@ -173,7 +148,7 @@ def _process(
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(
             command,
-            env=kept | _ENVIRONMENT | environment,
+            env=kept | ENVIRONMENT | environment,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
