@@ -64,7 +64,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class FakeEngineCore:
-    """Stands for `EngineCoreClient` of vLLM 0.32, as far as generation asks for it."""
+    """Takes the place of `EngineCoreClient` (vLLM 0.32), as far as generation asks for it."""
 
     def __init__(self) -> None:
         self.engine_ranks_managed = [0]
@@ -126,7 +126,7 @@ class FakeEngineCore:
 
 
 class FakeWorker:
-    """Stands for `Worker`, as far as the gate asks for it. It serves, and no adapter is loaded."""
+    """Takes the place of `Worker`, as far as the gate asks for it. It serves, without adapters."""
 
     name = Worker.name
     is_open, holds, phase, version = True, False, Phase.SERVING, "base"
@@ -199,14 +199,13 @@ class Measurement:
                     seconds[name].append(took)
         scale = 10_000 / (streams * TOKENS)
         pairs = zip(seconds["worker"], seconds["stock"], strict=True)
-        least = {name: min(each) for name, each in seconds.items()}
+        median = {name: statistics.median(each) for name, each in seconds.items()}
         return {
             "kind": kind,
             "streams": streams,
             "streamed": streamed,
-            **{name: {"cpu_seconds_per_10000_tokens": scale * s} for name, s in least.items()},
-            "cpu_ratio": least["worker"] / least["stock"],
-            "cpu_ratio_of_pairs": statistics.median(a / b for a, b in pairs),
+            **{name: {"cpu_seconds_per_10000_tokens": scale * s} for name, s in median.items()},
+            "cpu_ratio": statistics.median(a / b for a, b in pairs),
             "rounds": rounds,
         }
 
