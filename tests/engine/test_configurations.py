@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from transformers import CONFIG_MAPPING
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.finite import TorchInspector
+from fleet_worker.checkpoint.inspection import ModelInspector
 from fleet_worker.checkpoint.reference import Reference
 from fleet_worker.errors import Refusal
 
@@ -30,7 +30,7 @@ def saved_again(config):
         made.save_pretrained(folder)
         return json.loads(Path(folder, "config.json").read_text())
 
-class Inspector(TorchInspector):
+class Inspector(ModelInspector):
     def code_of(self, checkpoint):  # a second for each, so only once for each model
         kind = checkpoint.config["model_type"]
         if kind not in codes:

@@ -95,26 +95,6 @@ def _isfinite(tensor: FakeTensor) -> Any:
     return SimpleNamespace(all=lambda: all(map(math.isfinite, tensor.elements)))
 
 
-def _bitwise_and(tensor: FakeTensor, mask: int) -> FakeTensor:
-    return FakeTensor([each & mask for each in tensor.elements], tensor.dtype)
-
-
-def _aminmax(tensor: FakeTensor) -> tuple[float, float]:
-    """As torch: NaN, twice, if one element is."""
-    values = _numbers(tensor)
-    if any(math.isnan(value) for value in values):
-        return math.nan, math.nan
-    return min(values), max(values)
-
-
-def _numbers(tensor: FakeTensor) -> list[float]:
-    if tensor.dtype.name == "bfloat16":
-        return [struct.unpack("<f", struct.pack("<I", bits << 16))[0] for bits in tensor.elements]
-    if tensor.dtype.name == "float16":
-        return [struct.unpack("<e", struct.pack("<H", bits))[0] for bits in tensor.elements]
-    return list(tensor.elements)
-
-
 def _empty(shape: int | Sequence[int], *, dtype: FakeDtype) -> FakeTensor:
     whole = (shape,) if isinstance(shape, int) else tuple(shape)
     return FakeTensor([0] * math.prod(whole), dtype, whole)
@@ -132,8 +112,6 @@ def fake_torch() -> ModuleType:
         "dtype": FakeDtype,
         "frombuffer": _frombuffer,
         "isfinite": _isfinite,
-        "bitwise_and": _bitwise_and,
-        "aminmax": _aminmax,
         "empty": _empty,
         "inference_mode": _inference_mode,
         **DTYPES,
@@ -147,7 +125,6 @@ def fake_torch() -> ModuleType:
 def imported_over_fake_torch(name: str) -> Iterator[Any]:
     """A module of the worker, imported with a fake torch. Later imports get the real torch."""
     touching = [
-        "fleet_worker.checkpoint.finite",
         "fleet_worker.engine.parameters",
         "fleet_worker.engine.file_tensors",
         "fleet_worker.engine.start_loader",
@@ -163,11 +140,3 @@ def imported_over_fake_torch(name: str) -> Iterator[Any]:
         for each in touching:
             package, _, module = each.rpartition(".")
             sys.modules[package].__dict__.pop(module, None)
-
-
-def floats_of_sixteen_bits() -> Iterator[tuple[int, float, float]]:
-    """Every pattern of 16 bits, as float16 and as bfloat16."""
-    for bits in range(1 << 16):
-        (half,) = struct.unpack("<e", struct.pack("<H", bits))
-        (brain,) = struct.unpack("<f", struct.pack("<I", bits << 16))
-        yield bits, half, brain

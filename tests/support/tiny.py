@@ -16,6 +16,7 @@ from fleet_worker.checkpoint.config_code import ConfigCode
 from fleet_worker.checkpoint.configuration import used
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
+from fleet_worker.checkpoint.keeping import OwnPass
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reference import Reference, StageRules
 from fleet_worker.lifecycle.weights import Weights
@@ -72,6 +73,9 @@ class TinyInspector:
         return checkpoint.read_all(
             budget=budget, check_cancelled=check_cancelled, inspect=tiny_inspect
         )
+
+    def leave_memory(self, checkpoint: Checkpoint) -> None:
+        checkpoint.leave_memory(OwnPass())
 
     def normalised_config(self, config: dict[str, Any], code: ConfigCode) -> dict[str, Any]:
         return used(config, code).config

@@ -162,6 +162,8 @@ class EndpointPlugin:
         names_no_runs = handover.driver.management is Management.EXTERNAL
         keeper = GateKeeper(agent, probes, metrics, Translations(facts), key, names_no_runs)
         setattr(state, STATE_ATTRIBUTE, keeper)
+        # vLLM has started its processes by now, so none inherits the connection to a stager.
+        await asyncio.to_thread(handover.stagers.keep_ready)
         self._start(serve(admin, handover.admin_socket), "admin port")
         if handover.metrics_socket is not None:
             scraped = MetricsApp(metrics.text, clock=time.monotonic)

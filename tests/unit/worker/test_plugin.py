@@ -25,6 +25,7 @@ from tests.support.fake_vllm_process import TOKEN, FakeUvicorn, Put
 from tests.support.tiny import BASE_DIGEST, tiny_rules
 from tests.support.waiting import soon
 
+from fleet_worker.checkpoint.stagers import Stagers
 from fleet_worker.engine.facts import Facts
 from fleet_worker.engine.required_names import UnsupportedEngineError
 from fleet_worker.errors import Refusal
@@ -37,6 +38,17 @@ from fleet_worker.process.handover import Handover, StartFailure
 from fleet_worker.protocol import Management, Phase, Reason
 from fleet_worker.trainer.driver import DriverRules
 from fleet_worker.trainer.transfers import TransferRoom
+
+
+class IdleStagers(Stagers):
+    """Starts no process: no test here reads a version."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_started = False
+
+    def keep_ready(self) -> None:
+        self.was_started = True
 
 
 @pytest.fixture
@@ -57,6 +69,7 @@ async def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         model="policy",
         initial=initial,
         rules=rules,
+        stagers=IdleStagers(),
         admin_socket=socket.socket(),
         token_file=token,
         silence_seconds=60,

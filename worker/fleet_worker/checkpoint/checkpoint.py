@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
-from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.blocks import Inspect, ZeroBlocks, blocks_between
 from fleet_worker.checkpoint.files import FileState, OpenFile, Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Identity, digest_of
+from fleet_worker.checkpoint.keeping import OwnPass, Pass
+from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.reading import FileContent, inspect_nothing, read_files
 from fleet_worker.checkpoint.same_files import check_same_files
 from fleet_worker.checkpoint.texts import Texts
@@ -42,7 +42,7 @@ class Checkpoint:
     files: tuple[OpenFile, ...]
     specs: dict[str, tuple[TensorSpec, ...]]
     companions: dict[str, tuple[FileState, str]]
-    held: dict[str, memory.MemoryFile] = field(default_factory=dict)
+    held: dict[str, MemoryFile] = field(default_factory=dict)
     zero_blocks: ZeroBlocks | None = None
     texts: Texts = field(default_factory=Texts)
     copies: dict[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Checkpoint:
     remarks: tuple[str, ...] = ()
     is_started_on: bool = False
     _content: dict[str, FileContent] = field(default_factory=dict)
-    _filling: dict[str, memory.MemoryFile] = field(default_factory=dict)
+    _reading: Pass | None = None
 
     @property
     def tensors(self) -> dict[str, TensorSpec]:
@@ -87,53 +87,40 @@ class Checkpoint:
         check_cancelled: Callable[[], None],
         inspect: Inspect = inspect_nothing,
     ) -> bool:
-        """Read all bytes: check and digest them, and keep them in memory if they fit.
-
-        The memory for all bytes is reserved before it is filled. If another process takes it first, the
-        bytes are read again, without keeping them.
+        """Read all bytes in this process; see `read_in`.
 
         Args:
             budget: Largest number of bytes to keep.
             check_cancelled: Called between pieces, in several threads. Raises to cancel.
             inspect: Checks the tensors.
+        """
+        return self.read_in(OwnPass(inspect), budget=budget, check_cancelled=check_cancelled)
+
+    def read_in(
+        self, reading: Pass, *, budget: int, check_cancelled: Callable[[], None]
+    ) -> bool:
+        """Read all bytes: check and digest them, and keep them in memory if they fit.
+
+        Args:
+            reading: The pass over the bytes.
+            budget: Largest number of bytes to keep.
+            check_cancelled: Called between pieces, in several threads. Raises to cancel.
 
         Returns:
             Whether the bytes are in memory.
 
         Errors:
-            Refusal: from `inspect` and `check_cancelled`, and `CheckpointChanged` if a file changed
+            Refusal: from `reading` and `check_cancelled`, and `CheckpointChanged` if a file changed
                 meanwhile.
         """
-        if self.size_bytes <= min(budget, memory.memory_left()):
-            self._filling = {
-                file.name: memory.MemoryFile(file.name, file.state.size) for file in self.files
-            }
-        read = partial(read_files, self.files, self.specs, inspect, check_cancelled)
-        try:
-            try:
-                reserve = partial(self._reserve, check_cancelled)
-                self._content = read(keep=self._filling, meanwhile=reserve)
-            except memory.NotEnoughMemoryError:
-                self._content = read(keep={})
-            for file in self.files:
-                file.check_unchanged()
-            if inspect is not inspect_nothing:
-                self.zero_blocks = _merged(each.zero_blocks for each in self._content.values())
-            check_cancelled()
-            for each in self._filling.values():
-                each.seal()
-        except BaseException:
-            self.release()
-            raise
-        self.held, self._filling = self._filling, {}
+        self._reading = reading
+        found = reading.run(self.files, self.specs, budget=budget, check_cancelled=check_cancelled)
+        self._content, self.held, self._reading = found.content, found.held, None
+        zeros = [each.zero_blocks for each in found.content.values()]
+        self.zero_blocks = _merged(each for each in zeros if each is not None) if all(
+            each is not None for each in zeros
+        ) else None
         return bool(self.held)
-
-    def _reserve(self, check_cancelled: Callable[[], None]) -> None:
-        try:
-            memory.reserve(self._filling.values(), check_cancelled)
-        except BaseException:
-            self.release()  # also wakes the threads that wait for memory
-            raise
 
     def descriptor_of(self, file: OpenFile) -> int:
         """Return the descriptor to read a file from: its copy in memory, else the file."""
@@ -160,10 +147,21 @@ class Checkpoint:
         small = {name: digest for name, (_, digest) in self.companions.items()}
         return small | {name: content.sha256 for name, content in self._content.items()}
 
-    def leave_memory(self) -> None:
-        """Free the memory of bytes that may be loaded again, then from the files. Blocks."""
-        kept = [replace(file, descriptor=self.descriptor_of(file)) for file in self.files]
-        self._content = read_files(kept, self.specs, inspect_nothing, _go_on, keep={})
+    def leave_memory(self, reading: Pass) -> None:
+        """Free the memory of bytes that may be loaded again, then from the files. Blocks.
+
+        Args:
+            reading: The pass that digests the tensors.
+
+        Errors:
+            Refusal: from `reading`; the bytes stay in memory.
+        """
+        kept = [
+            OpenFile(file.name, descriptor, FileState.of(descriptor))
+            for file in self.files
+            for descriptor in (self.descriptor_of(file),)
+        ]
+        self._content = reading.run(kept, self.specs, budget=0, check_cancelled=_go_on).content
         self.release()
 
     def tensor_digests(self) -> dict[str, str]:
@@ -208,11 +206,13 @@ class Checkpoint:
     def release(self) -> None:
         """Free the memory. The files stay open.
 
-        Any thread may call it. A read under way continues without keeping the bytes.
+        Any thread may call it. A read under way continues without keeping the bytes, or ends.
         """
-        for each in (*self.held.values(), *self._filling.values()):
+        if (reading := self._reading) is not None:
+            reading.release()
+        for each in self.held.values():
             each.close()
-        self.held, self._filling = {}, {}
+        self.held = {}
 
     def close(self) -> None:
         """Free the memory and close the files. Safe to call again."""

@@ -1,4 +1,4 @@
-"""The port for the checks of checkpoints that need torch and transformers; `finite` implements it."""
+"""The port for the checks of checkpoints that need transformers or all bytes; `inspection` implements it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fleet_worker.checkpoint.config_code import ConfigCode
 
 
 class Inspector(Protocol):
-    """The checks of checkpoints that need torch and transformers. They block: run them in a thread."""
+    """The checks of checkpoints that need transformers or all bytes. They block: run them in a thread."""
 
     def read(
         self, checkpoint: Checkpoint, *, budget: int, check_cancelled: Callable[[], None]
@@ -22,6 +22,13 @@ class Inspector(Protocol):
 
         Errors:
             Refusal: a tensor has an infinity or a NaN, or would get one when it is cast.
+        """
+
+    def leave_memory(self, checkpoint: Checkpoint) -> None:
+        """Free the memory of bytes that may be loaded again, then from the files.
+
+        Errors:
+            Refusal: the bytes cannot be digested now; they stay in memory.
         """
 
     def normalised_config(self, config: dict[str, Any], code: ConfigCode) -> dict[str, Any]:

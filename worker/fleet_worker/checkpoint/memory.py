@@ -47,6 +47,21 @@ class MemoryFile:
         self._open = True
         self._changed = threading.Condition()
 
+    @classmethod
+    def received(cls, descriptor: int, size: int) -> MemoryFile:
+        """Take over sealed memory that another process has filled. It owns the descriptor from now on.
+
+        Errors:
+            ValueError: it is not sealed, or has another size; the descriptor is closed.
+        """
+        file = cls.__new__(cls)
+        file.descriptor, file.size = descriptor, size
+        file._reserved, file._open, file._changed = size, True, threading.Condition()
+        if not is_sealed(descriptor) or os.fstat(descriptor).st_size != size:
+            file.close()
+            raise ValueError("a memory file of another process is not sealed, or has another size")
+        return file
+
     def reserve(self, check_cancelled: Callable[[], None]) -> None:
         """Reserve the memory for all bytes, before any write.
 
@@ -141,6 +156,18 @@ def headroom() -> int:
         cache = _cgroup_cache()
         left = min(left, limit - (used - cache))
     return left - _RESERVE
+
+
+def oom_kills() -> int:
+    """Return how many processes of this container the kernel has killed for want of memory."""
+    for file in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+        try:
+            lines = Path(file).read_text().splitlines()
+        except OSError:
+            continue
+        values = dict(line.split(maxsplit=1) for line in lines if " " in line)
+        return int(values.get("oom_kill", 0))
+    return 0
 
 
 def _meminfo(key: str) -> int:

@@ -4,7 +4,8 @@ Other processes may write or shrink the files at any time. So they are read into
 mapped, because a mapped file that shrinks ends the process (SIGBUS).
 
 One thread reads a file and checks its pieces, and two others digest them (`digests`). Several files are
-read at the same time. All slow calls (`preadv`, `hashlib`, `pwrite`, torch) release the interpreter's lock.
+read at the same time. All slow calls (`preadv`, `hashlib`, `pwrite`, numpy) release the interpreter's lock. Between
+them Python runs, so the pass is as slow as the lock: see `keeping`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.os_errors import os_errors
+from fleet_worker.checkpoint.processors import processors
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -37,12 +39,12 @@ class FileContent:
     Fields:
         sha256: in hex.
         tensors: tensor name → its digest (`digests.tensor_digest`); empty if the bytes are kept.
-        zero_blocks: of the checked tensors.
+        zero_blocks: of its tensors. None if these were not checked.
     """
 
     sha256: str
     tensors: Mapping[str, str]
-    zero_blocks: ZeroBlocks
+    zero_blocks: ZeroBlocks | None
 
 
 def inspect_nothing(_spec: TensorSpec, _piece: memoryview) -> bool:
@@ -103,7 +105,7 @@ class _Readers:
     ) -> dict[str, FileContent]:
         """Read all files; return the results by name, or raise the first error."""
         todo = deque(files)
-        count = max(1, min(len(files), _FILES_AT_ONCE, len(os.sched_getaffinity(0)) // 2))
+        count = max(1, min(len(files), _FILES_AT_ONCE, processors() // 2))
         threads = [
             threading.Thread(
                 target=self._read_queue,
@@ -163,7 +165,7 @@ def _read_file(
     finally:
         sha256, tensors = digests.finish()
     zero_blocks = {name: frozenset(blocks) for name, blocks in zeros.items() if blocks}
-    return FileContent(sha256, tensors, zero_blocks)
+    return FileContent(sha256, tensors, None if inspect is inspect_nothing else zero_blocks)
 
 
 def _fill(piece: memoryview, file: OpenFile, position: int) -> None:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.identity import Labels, WeightName, WeightNames
@@ -269,8 +270,14 @@ class Worker:
         good, held = self.good, self._held_bytes()
         in_use = self.phase in (Phase.LOADING, Phase.BROKEN)
         if isinstance(good, Weights) and held and held + size > budget and not in_use:
-            self.good = replace(good, in_memory=False)
-            await asyncio.to_thread(good.checkpoint.leave_memory)
+            self.good = on_disk = replace(good, in_memory=False)
+            leaving = partial(self.staging.rules.inspector.leave_memory, good.checkpoint)
+            try:
+                await asyncio.to_thread(leaving)
+            except Refusal:
+                if self.good is on_disk:
+                    self.good = good
+                raise
             held = 0
         return budget - held
 

@@ -33,15 +33,15 @@ def check(arguments: argparse.Namespace, inspector: Inspector | None = None) -> 
 
     Args:
         arguments: The command line.
-        inspector: The checks of the bytes. None for those of torch.
+        inspector: The checks of the bytes. None for those of a worker.
 
     Returns:
         0 if a worker on the model would accept it, 1 if not, 2 if the model cannot be read.
     """
     if inspector is None:
-        from fleet_worker.checkpoint.finite import TorchInspector  # noqa: PLC0415 - imports torch
+        from fleet_worker.checkpoint.inspection import ModelInspector  # noqa: PLC0415 - imports numpy
 
-        inspector = TorchInspector()
+        inspector = ModelInspector()
     roots = Roots(arguments.weights_root or ["/"])
     try:
         rules = _rules(arguments.against, arguments.revision, roots, inspector)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet_worker.checkpoint.reference import StageRules
+from fleet_worker.checkpoint.stagers import Stagers
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.process.command import AdapterRoom
@@ -36,6 +37,7 @@ class Handover:
         model: served model name.
         initial: the weights that the engine starts on.
         rules: rules for staging.
+        stagers: the processes that read versions; none runs yet.
         admin_socket: bound, not listening yet.
         metrics_socket: bound, not listening yet; None without a metrics port.
         token_file: file with the tokens of the admin port.
@@ -54,6 +56,7 @@ class Handover:
     model: str
     initial: Weights
     rules: StageRules
+    stagers: Stagers
     admin_socket: socket.socket
     token_file: Path
     silence_seconds: float

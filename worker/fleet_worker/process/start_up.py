@@ -16,6 +16,8 @@ from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.inspector import Inspector
 from fleet_worker.checkpoint.reference import Reference, StageRules
+from fleet_worker.checkpoint.stager_pass import StagerPass
+from fleet_worker.checkpoint.stagers import Stagers
 from fleet_worker.engine import platform
 from fleet_worker.engine.required_names import check_engine
 from fleet_worker.errors import Refusal
@@ -105,7 +107,8 @@ def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
     initial, failure = _choose(settings, model, rules)
     initial.checkpoint.is_started_on = True
     reference = replace(rules.reference, zero_blocks=initial.checkpoint.zero_blocks)
-    rules = replace(rules, reference=reference)
+    stagers = Stagers()
+    rules = replace(rules, reference=reference, inspector=_inspector(stagers))
     has_accelerator = platform.has_accelerator()
     handover = Handover(
         worker=settings.worker_name,
@@ -115,6 +118,7 @@ def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
         model=settings.served_model_name,
         initial=initial,
         rules=rules,
+        stagers=stagers,
         admin_socket=sockets.admin,
         metrics_socket=sockets.metrics,
         token_file=settings.admin_token_file,
@@ -149,9 +153,8 @@ def _bind(name: str, host: str, port: int) -> socket.socket:
 
 
 def _rules(settings: Settings, model: Model, roots: Roots) -> StageRules:
-    from fleet_worker.checkpoint.finite import TorchInspector  # noqa: PLC0415 - imports torch
-
-    inspector: Inspector = TorchInspector()
+    # There are no streams yet that a pass in this process could disturb.
+    inspector = _inspector(None)
     budget = settings.staging_memory_bytes
     return StageRules(
         roots,
@@ -159,6 +162,13 @@ def _rules(settings: Settings, model: Model, roots: Roots) -> StageRules:
         inspector,
         memory.default_budget() if budget is None else budget,
     )
+
+
+def _inspector(stagers: Stagers | None) -> Inspector:
+    """The checks of checkpoints, whose bytes are read by stagers or in this process."""
+    from fleet_worker.checkpoint.inspection import ModelInspector  # noqa: PLC0415 - imports numpy
+
+    return ModelInspector(None if stagers is None else partial(StagerPass, stagers))
 
 
 def _choose(

@@ -1,4 +1,4 @@
-"""Whether a checkpoint holds infinities; with a fake torch that only reads bytes."""
+"""Whether a checkpoint holds infinities, and what its configuration computes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 import pytest
 from tests.support import damage
 from tests.support.fake_modules import install
-from tests.support.fake_torch import floats_of_sixteen_bits, imported_over_fake_torch
 
-from fleet_worker.checkpoint import blocks, reading
+from fleet_worker.checkpoint import blocks, finite, inspection, reading
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.config_code import ConfigCode
 from fleet_worker.checkpoint.format import TensorSpec
@@ -23,14 +22,16 @@ from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
 
-@pytest.fixture
-def tensors() -> Iterator[Any]:
-    with imported_over_fake_torch("fleet_worker.checkpoint.finite") as module:
-        yield module
+def floats_of_sixteen_bits() -> Iterator[tuple[int, float, float]]:
+    """Every pattern of 16 bits, as float16 and as bfloat16."""
+    for bits in range(1 << 16):
+        (half,) = struct.unpack("<e", struct.pack("<H", bits))
+        (brain,) = struct.unpack("<f", struct.pack("<I", bits << 16))
+        yield bits, half, brain
 
 
 @pytest.fixture
-def is_finite(tensors: Any, tmp_path: Path) -> Iterator[Callable[..., bool]]:
+def is_finite(tmp_path: Path) -> Iterator[Callable[..., bool]]:
     """Whether a file of one tensor of these bytes passes."""
     (tmp_path / "config.json").write_text("{}")
     with ExitStack() as stack:
@@ -43,7 +44,7 @@ def is_finite(tensors: Any, tmp_path: Path) -> Iterator[Callable[..., bool]]:
             budget = 1 << 30 if held else 0
             try:
                 in_memory = checkpoint.read_all(
-                    budget=budget, check_cancelled=lambda: None, inspect=tensors.inspect
+                    budget=budget, check_cancelled=lambda: None, inspect=finite.inspect
                 )
                 assert in_memory is held
             except Refusal as refusal:
@@ -110,7 +111,6 @@ def test_types_without_infinities_are_not_checked(
 @pytest.mark.parametrize("position", [0, 1, 6, 7, 8, 13, 14, 15])
 @pytest.mark.parametrize("held", [False, True], ids=["on disk", "in memory"])
 def test_an_infinity_is_found_at_any_position(
-    tensors: Any,
     is_finite: Callable[..., bool],
     monkeypatch: pytest.MonkeyPatch,
     position: int,
@@ -130,7 +130,7 @@ def test_an_empty_tensor_is_finite(is_finite: Callable[..., bool]) -> None:
 
 
 def test_reading_stops_between_blocks_when_a_newer_version_arrives(
-    tensors: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_PIECE_BYTES", 16)
     monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 1)
@@ -145,7 +145,7 @@ def test_reading_stops_between_blocks_when_a_newer_version_arrives(
             raise Refusal(Reason.SUPERSEDED, "a newer one")
 
     with pytest.raises(Refusal) as refused:
-        checkpoint.read_all(budget=0, check_cancelled=check_cancelled, inspect=tensors.inspect)
+        checkpoint.read_all(budget=0, check_cancelled=check_cancelled, inspect=finite.inspect)
     checkpoint.close()
 
     assert refused.value.reason is Reason.SUPERSEDED
@@ -166,13 +166,13 @@ def test_reading_stops_between_blocks_when_a_newer_version_arrives(
 )
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_number_that_a_cast_makes_infinite_is_refused(
-    tensors: Any, dtype: str, served: str, largest: float, too_large: float | None, sign: int
+    dtype: str, served: str, largest: float, too_large: float | None, sign: int
 ) -> None:
     def inspected(number: float) -> bool:
         content = memoryview(packed(dtype, sign * number) + packed(dtype, 1.0))
         spec = TensorSpec("w", dtype, (2,), 0, len(content))
-        assert tensors.inspect(spec, content) is True, "it is a number"
-        return bool(tensors.inspect(spec, content, casts={"w": served}))
+        assert finite.inspect(spec, content) is True, "it is a number"
+        return bool(finite.inspect(spec, content, casts={"w": served}))
 
     assert inspected(largest)
     if too_large is not None:
@@ -202,12 +202,12 @@ def packed(dtype: str, number: float) -> bytes:
     ],
 )
 def test_a_block_of_positive_and_negative_zeros_is_zero(
-    tensors: Any, dtype: str, zero: bytes, other: bytes
+    dtype: str, zero: bytes, other: bytes
 ) -> None:
     spec = TensorSpec("w", dtype, (1,), 0, 4)
 
-    assert tensors.inspect(spec, memoryview(zero)) is False
-    assert tensors.inspect(spec, memoryview(other)) is True
+    assert finite.inspect(spec, memoryview(zero)) is False
+    assert finite.inspect(spec, memoryview(other)) is True
 
 
 class FakeConfig:
@@ -227,22 +227,22 @@ class FakeConfig:
 
 
 def test_configurations_are_compared_with_their_defaults_filled_in(
-    tensors: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
     install(monkeypatch, {"transformers": {"CONFIG_MAPPING": {"tiny": FakeConfig}}})
     short = {"model_type": "tiny", "architectures": ["Tiny"]}
 
-    assert tensors.normalised_config(short) == {**short, "rope_theta": 10_000.0}
+    assert inspection.normalised_config(short) == {**short, "rope_theta": 10_000.0}
     for unknown in ({"model_type": "other"}, {}, {"model_type": ["tiny"]}, {"model_type": None}):
-        assert tensors.normalised_config(unknown) == unknown
+        assert inspection.normalised_config(unknown) == unknown
     with pytest.raises(Refusal) as refused:
-        tensors.normalised_config({**short, "hidden_size": "broken"})
+        inspection.normalised_config({**short, "hidden_size": "broken"})
     assert refused.value.reason is Reason.CHECKPOINT_MALFORMED
 
 
 def test_what_no_code_reads_is_left_out_of_a_configuration(
-    tensors: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     looked: list[tuple[Any, ...]] = []
 
@@ -251,11 +251,11 @@ def test_what_no_code_reads_is_left_out_of_a_configuration(
         return ConfigCode(frozenset(given[-1]), frozenset({"model_type", "text_config"}))
 
     install(monkeypatch, {"transformers": {"CONFIG_MAPPING": {"tiny": FakeConfig}}})
-    monkeypatch.setattr(tensors, "code_of", code_of)
+    monkeypatch.setattr(inspection, "code_of", code_of)
     config = {"model_type": "tiny", "text_config": {"other": 1}, "mine": 2, "auto_map": "a--b"}
     checkpoint = Checkpoint(str(tmp_path), config, (), {}, {})
-    code = tensors.TorchInspector().code_of(checkpoint)
-    found = tensors.TorchInspector().normalised_config(config, code)
+    code = inspection.ModelInspector().code_of(checkpoint)
+    found = inspection.ModelInspector().normalised_config(config, code)
 
     assert {key: found.get(key) for key in config} == {
         "model_type": "tiny",

@@ -24,6 +24,7 @@ from fleet_worker.checkpoint import blocks, memory, reading
 from fleet_worker.checkpoint.digests import tensor_digest
 from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
+from fleet_worker.checkpoint.keeping import OwnPass
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
@@ -233,7 +234,7 @@ def test_the_digests_of_tensors_that_leave_the_memory_are_those_of_the_kept_byte
     assert checkpoint.read_all(budget=1 << 20, check_cancelled=nothing)
     digest = checkpoint.digest(nothing)
     write_shards(path, shards=3, tensors=3, length=100)
-    checkpoint.leave_memory()
+    checkpoint.leave_memory(OwnPass())
 
     assert checkpoint.tensor_digests() == expected
     assert checkpoint.digest(nothing) == digest

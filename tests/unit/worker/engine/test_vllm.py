@@ -11,6 +11,7 @@ import pytest
 from tests.support.tiny import write_tiny
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.keeping import OwnPass
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.engine.effect import Effect
 from fleet_worker.engine.records import Checksum
@@ -122,7 +123,7 @@ async def test_bytes_whose_memory_was_freed_are_compared_when_they_are_loaded_ag
 ) -> None:
     client.answers["rlfleet_load"] = [GOOD, GOOD]
     checkpoint.read_all(budget=1 << 20, check_cancelled=lambda: None)
-    checkpoint.leave_memory()
+    checkpoint.leave_memory(OwnPass())
     await engine.load(checkpoint)
 
     (arguments,) = [given for name, given in client.calls if name == "rlfleet_load"]

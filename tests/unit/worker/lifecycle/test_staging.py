@@ -244,7 +244,8 @@ async def test_a_newer_version_does_not_wait_for_a_hanging_read(
     assert running is not None
     assert running.checkpoint is not None
     assert running.checkpoint.files, "its thread may still read them"
-    assert not running.checkpoint._filling, "its memory is free already"
+    assert running.checkpoint._reading is not None
+    assert not running.checkpoint._reading._filling, "its memory is free already"
     store.repaired.set()
     await slot.drop()
     await soon(lambda: open_descriptors() == before)

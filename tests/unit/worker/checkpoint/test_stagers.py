@@ -1,0 +1,346 @@
+"""Stagers: real processes that read versions, and what becomes of a stage when one ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import damage
+from tests.support.descriptors import open_descriptors
+
+import fleet_worker
+from fleet_worker.checkpoint import memory, stager_messages, stagers
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.finite import own_pass
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.checkpoint.stager_messages import Done, GoneError, Progress, receive, send
+from fleet_worker.checkpoint.stager_pass import StagerPass
+from fleet_worker.checkpoint.stagers import Stager, Stagers
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+ENOUGH = 1 << 40
+ONE = damage.bfloat16(1.0)
+
+
+def nothing() -> None:
+    return
+
+
+@pytest.fixture(autouse=True)
+def _import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(fleet_worker.__file__).parents[1]))
+
+
+@pytest.fixture
+def pool() -> Iterator[Stagers]:
+    made = Stagers()
+    yield made
+    made.close()
+
+
+def write(folder: Path, tensors: damage.Tensors) -> Checkpoint:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    damage.write_tensors(folder / damage.WEIGHTS, tensors)
+    return open_checkpoint(str(folder), None)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Iterator[Checkpoint]:
+    """Three tensors, one of them zero in its first blocks; a name that JSON cannot carry as text."""
+    made = write(
+        tmp_path / "1",
+        {
+            "a": ("BF16", [1 << 20], bytes(3 << 18) + ONE * (5 << 17)),
+            "b\ud800": ("F32", [4], b"\0\0\x80\x3f" * 4),
+            "c": ("U8", [0], b""),
+        },
+    )
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("budget", [0, ENOUGH], ids=["from files", "held"])
+def test_a_stager_finds_what_a_pass_in_this_process_finds(
+    pool: Stagers, checkpoint: Checkpoint, budget: int
+) -> None:
+    asked = {"budget": budget, "check_cancelled": nothing}
+    own = own_pass({}).run(checkpoint.files, checkpoint.specs, **asked)
+    found = StagerPass(pool, {}).run(checkpoint.files, checkpoint.specs, **asked)
+
+    assert found.content == own.content
+    assert found.content[damage.WEIGHTS].zero_blocks == {"a": {0, 1, 2}}
+    assert set(found.held) == set(own.held) == ({damage.WEIGHTS} if budget else set())
+    for each in found.held.values():
+        assert memory.is_sealed(each.descriptor)
+        (file,) = checkpoint.files
+        assert os.pread(each.descriptor, each.size + 1, 0) == file.read(0, each.size)
+    for each in (*own.held.values(), *found.held.values()):
+        each.close()
+
+
+def test_a_stager_refuses_as_a_pass_in_this_process_does(pool: Stagers, tmp_path: Path) -> None:
+    infinite = write(tmp_path / "1", {"w": ("BF16", [2], ONE + damage.bfloat16(float("inf")))})
+    large = write(tmp_path / "2", {"w": ("BF16", [2], ONE + damage.bfloat16(1e30))})
+    for bad, casts in ((infinite, {}), (large, {"w": "F16"})):
+        refusals = []
+        for reading in (own_pass(casts), StagerPass(pool, casts)):
+            with pytest.raises(Refusal) as refused:
+                bad.read_in(reading, budget=0, check_cancelled=nothing)
+            refusals.append((refused.value.reason, refused.value.message))
+        assert refusals[0] == refusals[1]
+        assert refusals[0][0] is Reason.CHECKPOINT_NOT_FINITE
+        bad.close()
+
+
+def test_bytes_that_leave_the_memory_are_digested_by_a_stager(
+    pool: Stagers, checkpoint: Checkpoint
+) -> None:
+    checkpoint.read_in(StagerPass(pool, {}), budget=0, check_cancelled=nothing)
+    digest, tensors = checkpoint.digest(nothing), checkpoint.tensor_digests()
+    checkpoint.read_in(StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing)
+    assert not checkpoint.tensor_digests()
+    checkpoint.leave_memory(StagerPass(pool, None))
+
+    assert not checkpoint.is_held
+    assert (checkpoint.digest(nothing), checkpoint.tensor_digests()) == (digest, tensors)
+
+
+def test_one_stager_is_ready_and_serves_one_stage_after_the_other(
+    pool: Stagers, checkpoint: Checkpoint
+) -> None:
+    pool.keep_ready()
+    (ready,) = pool._ready
+    for _ in range(3):
+        checkpoint.read_in(StagerPass(pool, {}), budget=0, check_cancelled=nothing)
+        pool.keep_ready()
+
+    assert pool._ready == [ready]
+    nice = os.getpriority(os.PRIO_PROCESS, ready.pid) - os.getpriority(os.PRIO_PROCESS, 0)
+    assert nice == 10
+    assert Path(f"/proc/{ready.pid}/oom_score_adj").read_text() == "1000\n"
+
+
+def test_a_stager_imports_no_library_of_the_engine(pool: Stagers, checkpoint: Checkpoint) -> None:
+    checkpoint.read_in(StagerPass(pool, {}), budget=0, check_cancelled=nothing)
+    (ready,) = pool._ready
+    mapped = Path(f"/proc/{ready.pid}/maps").read_text()
+
+    assert "numpy" in mapped
+    assert "torch" not in mapped
+    assert len(list(Path(f"/proc/{ready.pid}/task").iterdir())) == 2, "it reads, and waits for its end"
+
+
+Do = Callable[[Stager], object]
+
+
+@pytest.fixture
+def on_take(pool: Stagers, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Stager]]:
+    """What to do to the first stagers, each stopped, that passes take. Returns the list of all taken ones."""
+
+    def set_up(*actions: Do) -> list[Stager]:
+        taken: list[Stager] = []
+        left = list(actions)
+        take = pool.take
+
+        def taking() -> Stager:
+            stager = take()
+            taken.append(stager)
+            if left:
+                os.kill(stager.pid, signal.SIGSTOP)
+                threading.Timer(0, left.pop(0), (stager,)).start()
+            return stager
+
+        monkeypatch.setattr(pool, "take", taking)
+        return taken
+
+    return set_up
+
+
+def killed_by(number: int) -> Do:
+    return lambda stager: os.kill(stager.pid, number)
+
+
+def test_a_stager_that_dies_is_replaced_once(
+    pool: Stagers, checkpoint: Checkpoint, on_take: Callable[..., list[Stager]]
+) -> None:
+    taken = on_take(killed_by(signal.SIGKILL))
+
+    assert checkpoint.read_in(StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing)
+    assert len(taken) == 2
+    assert not taken[0].is_running
+
+
+def test_a_second_death_is_a_refusal_and_the_next_stage_has_a_stager(
+    pool: Stagers, checkpoint: Checkpoint, on_take: Callable[..., list[Stager]]
+) -> None:
+    before = open_descriptors()
+    taken = on_take(*[killed_by(signal.SIGKILL)] * 2)
+    with pytest.raises(Refusal) as refused:
+        checkpoint.read_in(StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing)
+
+    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+    assert "was killed by SIGKILL" in refused.value.message
+    assert refused.value.retry_after_seconds is not None
+    assert len(taken) == 2
+    assert not checkpoint.held
+    assert checkpoint.read_in(StagerPass(pool, {}), budget=0, check_cancelled=nothing) is False
+    pool.close()
+    assert open_descriptors() == before
+
+
+def test_a_stager_killed_for_memory_is_reported_as_such_and_not_replaced(
+    pool: Stagers,
+    checkpoint: Checkpoint,
+    on_take: Callable[..., list[Stager]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kills = [0]
+    monkeypatch.setattr(memory, "oom_kills", lambda: kills[0])
+
+    def kill(stager: Stager) -> None:
+        kills[0] += 1
+        os.kill(stager.pid, signal.SIGKILL)
+
+    taken = on_take(kill)
+    with pytest.raises(Refusal) as refused:
+        checkpoint.read_in(StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing)
+
+    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+    assert "out of memory" in refused.value.message
+    assert "--staging-memory-bytes" in refused.value.message
+    assert len(taken) == 1
+
+
+def test_a_stager_that_cannot_start_is_a_refusal(
+    pool: Stagers, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", full)
+    pool.keep_ready()
+    with pytest.raises(Refusal) as refused:
+        checkpoint.read_in(StagerPass(pool, {}), budget=0, check_cancelled=nothing)
+
+    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+    assert "cannot be started" in refused.value.message
+
+
+def test_a_released_pass_ends_its_stager_even_if_that_hangs(
+    pool: Stagers,
+    checkpoint: Checkpoint,
+    on_take: Callable[..., list[Stager]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stagers, "_LEAVE_SECONDS", 0.1)
+    before = open_descriptors()
+    taken = on_take(lambda _: checkpoint.release())  # as a newer stage does; this one stays stopped
+    with pytest.raises(Refusal) as refused:
+        checkpoint.read_in(StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing)
+
+    assert refused.value.reason is Reason.SUPERSEDED
+    assert len(taken) == 1
+    assert not taken[0].is_running
+    pool.close()
+    assert open_descriptors() == before
+
+
+def test_a_pass_released_before_it_has_a_stager_reads_nothing(
+    pool: Stagers, checkpoint: Checkpoint
+) -> None:
+    reading = StagerPass(pool, {})
+    reading.release()
+    with pytest.raises(Refusal) as refused:
+        checkpoint.read_in(reading, budget=0, check_cancelled=nothing)
+
+    assert refused.value.reason is Reason.SUPERSEDED
+
+
+def test_a_stage_cancelled_at_its_progress_ends_its_stager(
+    pool: Stagers, checkpoint: Checkpoint, on_take: Callable[..., list[Stager]]
+) -> None:
+    def cancelled() -> None:
+        raise Refusal(Reason.SUPERSEDED, "a newer version")
+
+    taken = on_take(lambda stager: os.kill(stager.pid, signal.SIGCONT))
+    with pytest.raises(Refusal, match="a newer version"):
+        checkpoint.read_in(StagerPass(pool, {}), budget=ENOUGH, check_cancelled=cancelled)
+
+    assert not taken[0].is_running
+
+
+def test_a_stager_ends_with_its_connection_and_frees_its_memory_first() -> None:
+    stager = Stager()
+    pid = stager.pid
+    stager._connection.close()  # as the kernel does when the worker ends
+
+    assert stager._process.wait(30) == 0
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_two_stages_at_once_have_a_stager_each_and_one_stays(pool: Stagers) -> None:
+    first, second = pool.take(), pool.take()
+    assert first is not second
+    pool.give_back(first)
+    pool.give_back(second)
+
+    assert pool._ready == [second]
+    assert not first.is_running
+
+
+def test_memory_that_is_not_sealed_is_not_taken_over(checkpoint: Checkpoint) -> None:
+    (file,) = checkpoint.files
+    before = open_descriptors()
+    unsealed = memory.MemoryFile("x", file.state.size)
+    os.ftruncate(unsealed.descriptor, file.state.size)
+    with pytest.raises(ValueError, match="not sealed"):
+        memory.MemoryFile.received(unsealed.descriptor, file.state.size)
+    assert open_descriptors() == before
+
+
+def test_messages_are_typed_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = open_descriptors()
+    for text in (b'{"kind":"progress","more":1}', b'{"kind":"x"}', b"no json", b'{"kind":"done","files":[{}]}'):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.sendall(len(text).to_bytes(4, "big") + bytes(4) + text)
+            with pytest.raises(GoneError):
+                receive(theirs)
+    monkeypatch.setattr(stager_messages, "_MOST_BYTES", 10)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(ours, Progress())
+        with pytest.raises(GoneError, match="too large"):
+            receive(theirs)
+
+    assert open_descriptors() == before
+
+
+def test_any_number_of_files_comes_with_a_message() -> None:
+    before = open_descriptors()
+    ours, theirs = socket.socketpair()
+    with ours, theirs, Path("/dev/null").open("rb") as file:
+        sender = threading.Thread(target=send, args=(ours, Done(files=[]), [file.fileno()] * 450))
+        sender.start()
+        message, files = receive(theirs)
+        sender.join()
+        assert message == Done(files=[])
+        assert len(set(files)) == 450
+        for each in files:
+            os.close(each)
+        ours.sendall((2).to_bytes(4, "big") + (3).to_bytes(4, "big"))
+        socket.send_fds(ours, [b"f"], [file.fileno()])
+        ours.close()
+        with pytest.raises(GoneError):
+            receive(theirs)
+
+    assert open_descriptors() == before

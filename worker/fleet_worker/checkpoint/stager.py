@@ -1,0 +1,155 @@
+"""A stager: the process that reads the bytes of versions for a worker. `python -m fleet_worker.checkpoint.stager FD`.
+
+It reads one checkpoint at a time and ends with its connection: a worker cancels a stage by closing it. So
+it has no state that a crash could lose. It gets what processor time and disk the engine leaves, and it is
+the first process that the kernel ends if the container is out of memory.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from itertools import groupby
+from pathlib import Path
+
+from fleet_worker.checkpoint.files import FileState, OpenFile
+from fleet_worker.checkpoint.finite import own_pass
+from fleet_worker.checkpoint.format import TensorSpec
+from fleet_worker.checkpoint.keeping import Found, OwnPass
+from fleet_worker.checkpoint.opening import specs_of
+from fleet_worker.checkpoint.stager_messages import (
+    Done,
+    FoundFile,
+    GoneError,
+    Progress,
+    Refused,
+    Request,
+    receive,
+    send,
+)
+from fleet_worker.errors import Refusal
+
+_NICE = 10
+"""Of a processor that the engine wants, too, this leaves a tenth. With 19 a stage would take minutes there. The
+kernel derives the priority of reads from disks from it.
+"""
+_PROGRESS_SECONDS = 0.25
+
+
+def main() -> int:
+    """Serve requests until the connection ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the worker ends its stagers
+    os.nice(_NICE)
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    stager = _Stager(socket.socket(fileno=int(sys.argv[1])))
+    threading.Thread(target=stager.end_with_connection, daemon=True).start()
+    stager.serve()
+    return 0
+
+
+class _Stager:
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._reading: OwnPass | None = None
+        self._told = 0.0
+
+    def serve(self) -> None:
+        """Answer requests, one at a time."""
+        while True:
+            try:
+                request, files = receive(self._connection)
+            except GoneError:
+                return
+            if not isinstance(request, Request):
+                raise TypeError(f"a worker sends no {request.kind}")
+            self._answer(request, files)
+
+    def end_with_connection(self) -> None:
+        """Wait for the end of the connection and end the process.
+
+        Its memory is freed first: a thread that hangs in a read would keep the process, and the memory.
+        """
+        waiting = select.poll()
+        waiting.register(self._connection, select.POLLRDHUP)
+        waiting.poll()
+        if (reading := self._reading) is not None:
+            reading.release()
+        os._exit(0)
+
+    def _answer(self, request: Request, descriptors: list[int]) -> None:
+        try:
+            found, specs = self._read(request, descriptors)
+        except Refusal as refusal:
+            answer = Refused(
+                reason=refusal.reason,
+                message=refusal.message,
+                retry_after_seconds=refusal.retry_after_seconds,
+            )
+            self._send(answer)
+        else:
+            files = [_found_file(found, name, of_file) for name, of_file in specs.items()]
+            self._send(Done(files=files), [each.descriptor for each in found.held.values()])
+            for each in found.held.values():
+                each.close()
+        finally:
+            self._reading = None
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _read(
+        self, request: Request, descriptors: list[int]
+    ) -> tuple[Found, dict[str, tuple[TensorSpec, ...]]]:
+        files, specs, casts = [], {}, {}
+        for asked, descriptor in zip(request.files, descriptors, strict=True):
+            state = FileState(asked.size, asked.inode, asked.modified_ns, asked.changed_ns)
+            file = OpenFile(os.fsdecode(bytes.fromhex(asked.name)), descriptor, state)
+            of_file = specs_of(file)
+            casts |= {of_file[number].name: dtype for number, dtype in asked.casts.items()}
+            files.append(file)
+            specs[file.name] = of_file
+        self._reading = own_pass(casts if request.is_checked else None)
+        found = self._reading.run(
+            files, specs, budget=request.budget, check_cancelled=self._tell_progress
+        )
+        return found, specs
+
+    def _tell_progress(self) -> None:
+        now = time.monotonic()
+        if now - self._told >= _PROGRESS_SECONDS:
+            self._told = now
+            self._send(Progress())
+
+    def _send(self, message: Progress | Done | Refused, files: list[int] | None = None) -> None:
+        with self._sending:
+            send(self._connection, message, files)
+
+
+def _found_file(found: Found, name: str, specs: tuple[TensorSpec, ...]) -> FoundFile:
+    content = found.content[name]
+    zeros = content.zero_blocks or {}
+    return FoundFile(
+        sha256=content.sha256,
+        tensors=[content.tensors[spec.name] for spec in specs] if content.tensors else [],
+        zeros={
+            number: _ranges(sorted(zeros[spec.name]))
+            for number, spec in enumerate(specs)
+            if spec.name in zeros
+        },
+    )
+
+
+def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    """Return ascending numbers as ranges: the first one, and the one behind the last one."""
+    groups = groupby(enumerate(numbers), key=lambda each: each[1] - each[0])
+    runs = ([number for _, number in group] for _, group in groups)
+    return [(run[0], run[-1] + 1) for run in runs]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""The messages between a worker and its stagers, over a Unix socket with open files.
+
+```
+frame     length of the text, number of files (4 bytes each, big endian) | one byte for each batch of files | JSON
+Request   → the files of a checkpoint, and what the pass must do with them
+Progress  ← the store has answered since the last message
+Done      ← the digests and the blocks of zeros, with the sealed bytes as files
+Refused   ← the checkpoint is refused
+```
+
+Both sides parse the same headers of the same open files, so files and tensors are named by their numbers. A
+name of a file or tensor need not be text that JSON can carry.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from fleet_worker.protocol import Reason
+
+_HEAD = struct.Struct(">II")
+_MOST_BYTES = 256 << 20
+"""Of a text. A checkpoint with a million tensors needs a third of it."""
+_MOST_FILES = 8192
+_BATCH = 200
+"""Files in one call. The kernel takes 253."""
+
+Number = Annotated[int, Field(ge=0)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class RequestedFile(_Message):
+    """One file, whose descriptor comes with the message.
+
+    Fields:
+        name: in hex, as the file system has it.
+        casts: number of a tensor → the type to which a load casts it.
+    """
+
+    name: str
+    size: Number
+    inode: Number
+    modified_ns: int
+    changed_ns: int
+    casts: dict[int, str] = Field(default_factory=dict)
+
+
+class Request(_Message):
+    """Read files once.
+
+    Fields:
+        budget: largest number of bytes to keep.
+        is_checked: refuse infinities and NaNs, and find blocks of zeros.
+    """
+
+    kind: Literal["request"] = "request"
+    files: list[RequestedFile]
+    budget: Number
+    is_checked: bool
+
+
+class Progress(_Message):
+    """Bytes have been read since the last message."""
+
+    kind: Literal["progress"] = "progress"
+
+
+class FoundFile(_Message):
+    """What is known of one file.
+
+    Fields:
+        tensors: the digest of each tensor; empty if the bytes are kept.
+        zeros: number of a tensor → its blocks of zeros, as first block and the block behind the last one.
+    """
+
+    sha256: Sha256
+    tensors: list[Sha256]
+    zeros: dict[int, list[tuple[Number, Number]]]
+
+
+class Done(_Message):
+    """All bytes were read. The kept ones come with the message, in the order of the files."""
+
+    kind: Literal["done"] = "done"
+    files: list[FoundFile]
+
+
+class Refused(_Message):
+    """A refusal (`errors.Refusal`)."""
+
+    kind: Literal["refused"] = "refused"
+    reason: Reason
+    message: str
+    retry_after_seconds: float | None = None
+
+
+Message = Annotated[Request | Progress | Done | Refused, Field(discriminator="kind")]
+_MESSAGES: TypeAdapter[Message] = TypeAdapter(Message)
+
+
+class GoneError(Exception):
+    """The other side has closed the connection, or sends what is no message."""
+
+
+def send(to: socket.socket, message: Message, files: list[int] | None = None) -> None:
+    """Send a message with open files. Errors: OSError."""
+    files = files or []
+    text = _MESSAGES.dump_json(message)
+    to.sendall(_HEAD.pack(len(text), len(files)))
+    for begin in range(0, len(files), _BATCH):
+        socket.send_fds(to, [b"f"], files[begin : begin + _BATCH])
+    to.sendall(text)
+
+
+def receive(source: socket.socket) -> tuple[Message, list[int]]:
+    """Wait for a message; return it and its files, which are the caller's.
+
+    Errors:
+        GoneError: there is none, or one beyond the limits.
+    """
+    files: list[int] = []
+    try:
+        length, count = _HEAD.unpack(_exactly(source, _HEAD.size))
+        if length > _MOST_BYTES or count > _MOST_FILES:
+            raise GoneError("a message is too large")
+        while len(files) < count:
+            byte, batch, flags, _ = socket.recv_fds(source, 1, _BATCH)
+            files += batch
+            if not byte or not batch or flags & socket.MSG_CTRUNC:
+                raise GoneError("files of a message are missing")
+        return _MESSAGES.validate_json(bytes(_exactly(source, length))), files
+    except (OSError, ValidationError, GoneError) as error:
+        for each in files:
+            os.close(each)
+        raise error if isinstance(error, GoneError) else GoneError(str(error)) from error
+
+
+def _exactly(source: socket.socket, length: int) -> bytearray:
+    content = bytearray(length)
+    view, done = memoryview(content), 0
+    while done < length:
+        count = source.recv_into(view[done:])
+        if count == 0:
+            raise GoneError("the connection is closed")
+        done += count
+    return content

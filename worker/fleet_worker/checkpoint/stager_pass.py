@@ -1,0 +1,180 @@
+"""A pass over the bytes of a checkpoint in a stager: the request, the answer, and what if the stager dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from fleet_worker.checkpoint.files import OpenFile
+from fleet_worker.checkpoint.format import TensorSpec
+from fleet_worker.checkpoint.keeping import Found
+from fleet_worker.checkpoint.memory import MemoryFile
+from fleet_worker.checkpoint.reading import FileContent
+from fleet_worker.checkpoint.stager_messages import (
+    Done,
+    FoundFile,
+    GoneError,
+    Message,
+    Refused,
+    Request,
+    RequestedFile,
+)
+from fleet_worker.checkpoint.stagers import DiedError, Stager, Stagers
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+_LOG = logging.getLogger(__name__)
+_RETRY_SECONDS = 10.0
+
+
+class StagerPass:
+    """A pass in a stager; see `keeping.Pass`."""
+
+    def __init__(self, stagers: Stagers, casts: Mapping[str, str] | None) -> None:
+        """`casts`: see `keeping.Passes`."""
+        self._stagers = stagers
+        self._casts = casts
+        self._stager: Stager | None = None
+        self._released = False
+
+    def run(
+        self,
+        files: Sequence[OpenFile],
+        specs: Mapping[str, Sequence[TensorSpec]],
+        *,
+        budget: int,
+        check_cancelled: Callable[[], None],
+    ) -> Found:
+        """See `Pass.run`. A stager that dies is replaced once."""
+        request = _request(files, specs, self._casts, budget)
+        try:
+            return self._run(request, files, specs, check_cancelled)
+        except DiedError as died:
+            if died.is_out_of_memory:
+                raise _unread(died) from died
+        try:
+            return self._run(request, files, specs, check_cancelled)
+        except DiedError as died:
+            raise _unread(died) from died
+
+    def release(self) -> None:
+        """End the stager that reads, which frees its memory."""
+        self._released = True
+        if (stager := self._stager) is not None:
+            stager.end()
+            self._stagers.keep_ready()
+
+    def _run(
+        self,
+        request: Request,
+        files: Sequence[OpenFile],
+        specs: Mapping[str, Sequence[TensorSpec]],
+        check_cancelled: Callable[[], None],
+    ) -> Found:
+        try:
+            stager = self._stager = self._stagers.take()
+        except OSError as error:
+            raise DiedError(f"cannot be started: {error.strerror}") from error
+        try:
+            if self._released:  # before there was a stager to end
+                raise _cancelled()
+            descriptors = [file.descriptor for file in files]
+            answer, received = stager.ask(request, descriptors, check_cancelled)
+        except GoneError as gone:
+            self._stager = None
+            if self._released:
+                raise _cancelled() from gone
+            died = stager.why_it_ended()
+            _LOG.warning("the stager with process id %d %s", stager.pid, died)
+            self._stagers.keep_ready()
+            raise died from gone
+        except BaseException:
+            self.release()
+            raise
+        self._stager = None
+        self._stagers.give_back(stager)
+        if isinstance(answer, Refused):
+            raise Refusal(
+                answer.reason, answer.message, retry_after_seconds=answer.retry_after_seconds
+            )
+        return _found(answer, received, files, specs, is_checked=request.is_checked)
+
+
+def _unread(died: DiedError) -> Refusal:
+    return Refusal(
+        Reason.SOURCE_UNREADABLE,
+        f"the stager, the process that reads versions, {died}",
+        retry_after_seconds=_RETRY_SECONDS,
+    )
+
+
+def _cancelled() -> Refusal:
+    return Refusal(Reason.SUPERSEDED, "the stage was cancelled")
+
+
+def _request(
+    files: Sequence[OpenFile],
+    specs: Mapping[str, Sequence[TensorSpec]],
+    casts: Mapping[str, str] | None,
+    budget: int,
+) -> Request:
+    asked = [
+        RequestedFile(
+            name=os.fsencode(file.name).hex(),
+            size=file.state.size,
+            inode=file.state.inode,
+            modified_ns=file.state.modified_ns,
+            changed_ns=file.state.changed_ns,
+            casts={
+                number: casts[spec.name]
+                for number, spec in enumerate(specs[file.name])
+                if spec.name in casts
+            }
+            if casts
+            else {},
+        )
+        for file in files
+    ]
+    return Request(files=asked, budget=budget, is_checked=casts is not None)
+
+
+def _found(
+    answer: Message,
+    received: list[int],
+    files: Sequence[OpenFile],
+    specs: Mapping[str, Sequence[TensorSpec]],
+    *,
+    is_checked: bool,
+) -> Found:
+    """Return the result of a pass from an answer, whose sealed bytes belong to the result."""
+    held: dict[str, MemoryFile] = {}
+    try:
+        if not isinstance(answer, Done) or len(answer.files) != len(files):
+            raise ValueError("the stager's answer does not fit its request")  # noqa: TRY301 - frees the files
+        content = {
+            file.name: _content(each, specs[file.name], is_checked=is_checked)
+            for file, each in zip(files, answer.files, strict=True)
+        }
+        for file, descriptor in zip(files if received else (), received, strict=True):
+            held[file.name] = MemoryFile.received(descriptor, file.state.size)
+    except BaseException:
+        for each in held.values():
+            each.close()
+        for descriptor in received[len(held) :]:
+            with suppress(OSError):
+                os.close(descriptor)
+        raise
+    return Found(content, held)
+
+
+def _content(found: FoundFile, specs: Sequence[TensorSpec], *, is_checked: bool) -> FileContent:
+    tensors = {}
+    if found.tensors:
+        tensors = {spec.name: sha for spec, sha in zip(specs, found.tensors, strict=True)}
+    zeros = {
+        specs[number].name: frozenset(n for begin, end in ranges for n in range(begin, end))
+        for number, ranges in found.zeros.items()
+    }
+    return FileContent(found.sha256, tensors, zeros if is_checked else None)

@@ -1,0 +1,173 @@
+"""The stagers of a worker: processes that read the bytes of versions (`stager`), and how they end.
+
+A pass over a checkpoint runs Python for each piece of bytes. In a thread of the server it would wait for the
+interpreter's lock each time, and beside hundreds of streams a stage would last as long as these do. So the
+server only waits for the answer, and takes over the sealed memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+from fleet_worker.checkpoint import memory
+from fleet_worker.checkpoint.stager_messages import (
+    Done,
+    GoneError,
+    Message,
+    Refused,
+    Request,
+    receive,
+    send,
+)
+
+_LOG = logging.getLogger(__name__)
+_MODULE = "fleet_worker.checkpoint.stager"
+_LEAVE_SECONDS = 1.0
+"""Time for a stager to end by itself; then it is killed."""
+_FREE_SECONDS = 10.0
+"""Time for the kernel to free the memory of a stager, which takes 0.2 s per GB."""
+
+
+class DiedError(Exception):
+    """A stager has ended, and this worker has not ended it. The text follows its name in a sentence."""
+
+    def __init__(self, message: str, *, is_out_of_memory: bool = False) -> None:
+        super().__init__(message)
+        self.is_out_of_memory = is_out_of_memory
+
+
+class Stagers:
+    """The stagers of a worker. One is kept ready, since a start takes a quarter of a second."""
+
+    def __init__(self) -> None:
+        self._ready: list[Stager] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> Stager:
+        """Return a stager that runs and is idle. Errors: OSError, if no process can be started."""
+        with self._lock:
+            while self._ready:
+                stager = self._ready.pop()
+                if stager.is_running:
+                    return stager
+                stager.end()
+        return Stager()
+
+    def give_back(self, stager: Stager) -> None:
+        """Keep an idle stager ready, or end it if there is another one."""
+        with self._lock:
+            others, self._ready = self._ready, [stager]
+        for other in others:
+            other.end()
+
+    def keep_ready(self) -> None:
+        """Start a stager unless one is ready: at the start of a worker, and after one has ended."""
+        with self._lock:
+            if any(stager.is_running for stager in self._ready):
+                return
+        try:
+            self.give_back(Stager())
+        except OSError as error:
+            _LOG.warning("no stager can be started now: %s", error.strerror)
+
+    def close(self) -> None:
+        """End the stagers that are ready."""
+        with self._lock:
+            ready, self._ready = self._ready, []
+        for stager in ready:
+            stager.end()
+
+
+class Stager:
+    """One process, and the connection to it."""
+
+    def __init__(self) -> None:
+        """Start it. Errors: OSError."""
+        self._connection, theirs = socket.socketpair()
+        self._asking = threading.Lock()
+        self._kills = memory.oom_kills()
+        command = [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())]
+        # numpy's library for linear algebra, which a stager does not use, would start threads.
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        with theirs, ExitStack() as unless_started:
+            unless_started.enter_context(self._connection)
+            # A program of its own: a fork of a process with threads may hang.
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                command,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            unless_started.pop_all()
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    def ask(
+        self, request: Request, files: list[int], progress: Callable[[], None]
+    ) -> tuple[Message, list[int]]:
+        """Send a request and wait for the answer to it. Blocks, without the interpreter's lock.
+
+        Errors:
+            GoneError: the stager has ended.
+        """
+        with self._asking:
+            try:
+                send(self._connection, request, files)
+            except OSError as error:
+                raise GoneError(str(error)) from error
+            while True:
+                answer, received = receive(self._connection)
+                if isinstance(answer, Done | Refused):
+                    return answer, received
+                progress()
+
+    def end(self) -> None:
+        """End the process and free its memory. Safe to call again, and from any thread."""
+        with suppress(OSError):  # it has ended by itself
+            self._connection.shutdown(socket.SHUT_RDWR)
+        with self._asking:  # what waits for an answer has seen the end
+            self._connection.close()
+        if self._has_ended(_LEAVE_SECONDS):
+            return
+        self._process.kill()
+        if not self._has_ended(_FREE_SECONDS):
+            _LOG.warning("the stager with process id %d hangs in a read of its store", self.pid)
+
+    def why_it_ended(self) -> DiedError:
+        """Return how a stager has ended that this worker did not end, and what to do."""
+        self.end()
+        code = self._process.returncode
+        if code == -signal.SIGKILL and memory.oom_kills() > self._kills:
+            return DiedError(
+                "was killed because the container is out of memory; raise the memory limit of the pod, or"
+                " lower --staging-memory-bytes",
+                is_out_of_memory=True,
+            )
+        if code is not None and code < 0:
+            return DiedError(f"was killed by {signal.Signals(-code).name}")
+        return DiedError(f"has ended with exit code {code}; the worker's log says more")
+
+    def _has_ended(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
