@@ -81,19 +81,15 @@ class OwnPass:
         budget: int,
         check_cancelled: Callable[[], None],
     ) -> Found:
-        """See `Pass.run`.
-
-        The memory for all bytes is reserved before it is filled. If another process takes it first, the
-        bytes are read again, without keeping them.
-        """
+        """See `Pass.run`. If another process takes the memory first, the bytes are read without keeping them."""
         if sum(file.state.size for file in files) <= min(budget, memory.memory_left()):
             self._filling = {file.name: MemoryFile(file.name, file.state.size) for file in files}
         read = partial(read_files, files, specs, self._inspect, check_cancelled)
         try:
             try:
-                reserve = partial(self._reserve, check_cancelled)
-                content = read(keep=self._filling, meanwhile=reserve)
+                content = read(keep=self._filling)
             except memory.NotEnoughMemoryError:
+                self.release()
                 content = read(keep={})
             for file in files:
                 file.check_unchanged()
@@ -111,10 +107,3 @@ class OwnPass:
         for each in self._filling.values():
             each.close()
         self._filling = {}
-
-    def _reserve(self, check_cancelled: Callable[[], None]) -> None:
-        try:
-            memory.reserve(self._filling.values(), check_cancelled)
-        except BaseException:
-            self.release()  # also wakes the threads that wait for memory
-            raise

@@ -11,14 +11,13 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 # Memory that stays free for the engine and the page cache.
 _RESERVE = 512 * 1024 * 1024
 _STEP = 64 * 1024 * 1024
-"""Bytes to reserve at a time. Each step takes the kernel about 30 ms."""
+"""Bytes to write until the next look at the memory that is left. The reserve has room for several files."""
 _FULL = frozenset({errno.ENOSPC, errno.ENOMEM})
 
 
@@ -27,10 +26,9 @@ class NotEnoughMemoryError(Exception):
 
 
 class MemoryFile:
-    """A file in memory: first reserved, then written, then sealed.
+    """A file in memory: first written from begin to end, then sealed.
 
-    One thread may reserve while another writes. A third one may close the file at any time, and later
-    writes have no effect.
+    One thread may write while another closes the file. Later writes have no effect.
 
     Fields:
         descriptor: of the file.
@@ -41,11 +39,7 @@ class MemoryFile:
         """Create an empty file; `name` is any text, for debugging."""
         # The kernel allows 249 bytes.
         short = os.fsdecode(os.fsencode(name)[:200])
-        self.descriptor = os.memfd_create(short, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        self.size = size
-        self._reserved = 0
-        self._open = True
-        self._changed = threading.Condition()
+        self._take(os.memfd_create(short, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), size)
 
     @classmethod
     def received(cls, descriptor: int, size: int) -> MemoryFile:
@@ -55,58 +49,51 @@ class MemoryFile:
             ValueError: it is not sealed, or has another size; the descriptor is closed.
         """
         file = cls.__new__(cls)
-        file.descriptor, file.size = descriptor, size
-        file._reserved, file._open, file._changed = size, True, threading.Condition()
+        file._take(descriptor, size)
         if not is_sealed(descriptor) or os.fstat(descriptor).st_size != size:
             file.close()
             raise ValueError("a memory file of another process is not sealed, or has another size")
         return file
 
-    def reserve(self, check_cancelled: Callable[[], None]) -> None:
-        """Reserve the memory for all bytes, before any write.
+    def _take(self, descriptor: int, size: int) -> None:
+        self.descriptor = descriptor
+        self.size = size
+        self._checked = 0
+        self._open = True
+        self._lock = threading.Lock()
+
+    def write(self, piece: memoryview, position: int) -> None:
+        """Write the next bytes. Does nothing after `close`.
 
         Errors:
             NotEnoughMemoryError: there is not enough memory.
         """
-        while self._reserved < self.size:
-            check_cancelled()
-            step = min(_STEP, self.size - self._reserved)
-            if headroom() < step:
-                raise NotEnoughMemoryError
-            with self._changed:
-                if not self._open:
-                    return
+        done = 0
+        with self._lock:
+            while self._open and done < len(piece):
+                if position + done >= self._checked:
+                    if headroom() < _STEP:
+                        raise NotEnoughMemoryError
+                    self._checked = position + done + _STEP
+                end = self._checked - position
                 try:
-                    os.posix_fallocate(self.descriptor, self._reserved, step)
+                    done += os.pwrite(self.descriptor, piece[done:end], position + done)
                 except OSError as error:
                     if error.errno in _FULL:
                         raise NotEnoughMemoryError from error
                     raise
-                self._reserved += step
-                self._changed.notify_all()
-
-    def write(self, piece: memoryview, position: int) -> None:
-        """Write bytes once their memory is reserved. Does nothing after `close`."""
-        done = 0
-        with self._changed:
-            self._changed.wait_for(
-                lambda: not self._open or self._reserved >= position + len(piece)
-            )
-            while self._open and done < len(piece):
-                done += os.pwrite(self.descriptor, piece[done:], position + done)
 
     def seal(self) -> None:
         """Make the file immutable."""
-        with self._changed:
+        with self._lock:
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
 
     def close(self) -> None:
         """Free the memory, which takes 0.2 s per GB. Safe to call again."""
-        with self._changed:
+        with self._lock:
             if self._open:
                 self._open = False
                 os.close(self.descriptor)
-            self._changed.notify_all()
 
 
 def is_sealed(descriptor: int) -> bool:
@@ -115,19 +102,6 @@ def is_sealed(descriptor: int) -> bool:
         return fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS == _SEALS
     except OSError:
         return False
-
-
-def reserve(files: Iterable[MemoryFile], check_cancelled: Callable[[], None]) -> None:
-    """Reserve the memory for all bytes of the files.
-
-    Errors:
-        NotEnoughMemoryError: there is not enough memory.
-    """
-    for file in files:
-        file.reserve(check_cancelled)
-    # Another process may have reserved at the same time, after the same check.
-    if headroom() < 0:
-        raise NotEnoughMemoryError
 
 
 def default_budget() -> int:

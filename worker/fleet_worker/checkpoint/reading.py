@@ -26,7 +26,7 @@ from fleet_worker.checkpoint.processors import processors
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
-_PIECE_BYTES = 2 * 1024 * 1024
+_PIECE_BYTES = 4 * 1024 * 1024
 """At least one block of every type."""
 _FILES_AT_ONCE = 4
 """Each takes three threads: a reader and two for digests."""
@@ -59,7 +59,6 @@ def read_files(
     check_cancelled: Callable[[], None],
     *,
     keep: Mapping[str, MemoryFile],
-    meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[str, FileContent]:
     """Read files once, from begin to end. Blocks.
 
@@ -69,18 +68,18 @@ def read_files(
         inspect: Checks every block, called in several threads.
         check_cancelled: Called between pieces, in several threads. Raises to cancel.
         keep: File name → memory that gets a copy of its bytes. The tensors of other files are digested.
-        meanwhile: Runs in the calling thread while other threads read.
 
     Errors:
-        Refusal: the first one from `inspect`, `check_cancelled` and `meanwhile`. `CheckpointChanged`
-            if a file is shorter than when it was opened. `SourceUnreadable`.
+        Refusal: the first one from `inspect` and `check_cancelled`. `CheckpointChanged` if a file is
+            shorter than when it was opened. `SourceUnreadable`.
+        NotEnoughMemoryError: there is not enough memory to keep the bytes.
     """
     readers = _Readers(check_cancelled)
 
     def read(file: OpenFile) -> FileContent:
         return _read_file(file, specs[file.name], inspect, readers.check, keep.get(file.name))
 
-    return readers.run(files, read, meanwhile)
+    return readers.run(files, read)
 
 
 class _Readers:
@@ -98,10 +97,7 @@ class _Readers:
         self._check_cancelled()
 
     def run(
-        self,
-        files: Sequence[OpenFile],
-        read: Callable[[OpenFile], FileContent],
-        meanwhile: Callable[[], None],
+        self, files: Sequence[OpenFile], read: Callable[[OpenFile], FileContent]
     ) -> dict[str, FileContent]:
         """Read all files; return the results by name, or raise the first error."""
         todo = deque(files)
@@ -117,10 +113,6 @@ class _Readers:
         ]
         for thread in threads:
             thread.start()
-        try:
-            meanwhile()
-        except BaseException as error:  # noqa: BLE001 - the threads are waited for first
-            self._failures.append(error)
         for thread in threads:
             thread.join()
         if self._failures:

@@ -1,10 +1,9 @@
-"""Bytes held in memory: reserved first, sealed at last."""
+"""Bytes held in memory: written while there is room, sealed at last."""
 
 from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,15 +12,9 @@ from tests.support.descriptors import open_descriptors
 
 from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.memory import MemoryFile, NotEnoughMemoryError
-from fleet_worker.errors import Refusal
-from fleet_worker.protocol import Reason
 
 CONTENT = os.urandom(300_000)
 STEP = 1 << 16
-
-
-def nothing() -> None:
-    return
 
 
 @pytest.fixture
@@ -33,7 +26,6 @@ def file() -> Iterator[MemoryFile]:
 
 @pytest.fixture
 def held(file: MemoryFile) -> MemoryFile:
-    file.reserve(nothing)
     file.write(memoryview(CONTENT), 0)
     file.seal()
     return file
@@ -57,82 +49,51 @@ def test_another_process_can_open_the_held_bytes_by_descriptor(held: MemoryFile)
     assert Path(f"/proc/{os.getpid()}/fd/{held.descriptor}").read_bytes() == CONTENT
 
 
-def test_memory_is_reserved_before_the_first_write(file: MemoryFile) -> None:
-    file.reserve(nothing)
-
-    assert os.fstat(file.descriptor).st_blocks * 512 >= len(CONTENT)
-
-
-def test_a_write_waits_until_its_memory_is_reserved(
-    file: MemoryFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "_STEP", STEP)
-    steps: list[int] = []
-    written = threading.Event()
-
-    def write() -> None:
-        file.write(memoryview(CONTENT)[STEP : 2 * STEP], STEP)
-        written.set()
-
-    writer = threading.Thread(target=write)
-
-    def check_cancelled() -> None:
-        steps.append(os.fstat(file.descriptor).st_size)
-        if len(steps) == 1:
-            writer.start()
-        if len(steps) == 2:
-            assert not written.is_set(), "the second step is not reserved"
-        if len(steps) == 3:
-            assert written.wait(10)
-
-    file.reserve(check_cancelled)
-    writer.join()
-
-    assert steps[:3] == [0, STEP, 2 * STEP]
-
-
-def test_closing_ends_a_waiting_write_and_closes_the_descriptor(file: MemoryFile) -> None:
-    before = open_descriptors()
-    writer = threading.Thread(target=file.write, args=(memoryview(CONTENT), 0))
-    writer.start()
+def test_a_write_to_a_closed_file_has_no_effect(file: MemoryFile) -> None:
     file.close()
-    writer.join(10)
+    before = open_descriptors()
+    other = os.memfd_create("other")  # gets the number of the closed one
+    file.write(memoryview(CONTENT), 0)
 
-    assert not writer.is_alive()
-    assert open_descriptors() == before - 1
+    assert os.fstat(other).st_size == 0
+    os.close(other)
+    assert open_descriptors() == before
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM])
 def test_a_kernel_without_memory_counts_as_too_little_memory(
     file: MemoryFile, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    def full(*_arguments: int) -> None:
+    def full(*_arguments: object) -> int:
         raise OSError(code, "full")
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(NotEnoughMemoryError):
-        file.reserve(nothing)
+        file.write(memoryview(CONTENT), 0)
 
 
-def test_reserving_stops_before_it_takes_the_engines_memory(
+def test_writing_stops_before_it_takes_the_engines_memory(
     file: MemoryFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "_STEP", STEP)
     left = [3 * STEP, 2 * STEP, STEP - 1]
     monkeypatch.setattr(memory, "headroom", lambda: left.pop(0))
+    half = STEP // 2  # shorter than a step: the memory is looked at once in two pieces
     with pytest.raises(NotEnoughMemoryError):
-        file.reserve(nothing)
+        for position in range(0, len(CONTENT), half):
+            file.write(memoryview(CONTENT)[position : position + half], position)
 
+    assert left == []
     assert os.fstat(file.descriptor).st_size == 2 * STEP
 
 
-def test_reserving_can_be_cancelled(file: MemoryFile) -> None:
-    def give_up() -> None:
-        raise Refusal(Reason.SUPERSEDED, "a newer one")
+def test_a_long_piece_is_written_in_steps(
+    file: MemoryFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_STEP", STEP)
+    file.write(memoryview(CONTENT), 0)
 
-    with pytest.raises(Refusal):
-        file.reserve(give_up)
-    assert os.fstat(file.descriptor).st_size == 0
+    assert os.pread(file.descriptor, len(CONTENT) + 1, 0) == CONTENT
 
 
 def test_the_default_budget_is_a_share_of_the_containers_memory() -> None:

@@ -174,7 +174,6 @@ def sealed(file: Path) -> Iterator[str]:
     """A path of a sealed copy in memory."""
     content = file.read_bytes()
     copy = MemoryFile(file.name, len(content))
-    copy.reserve(lambda: None)
     copy.write(memoryview(content), 0)
     copy.seal()
     yield f"/proc/self/fd/{copy.descriptor}"
