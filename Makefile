@@ -109,8 +109,8 @@ bench-worker: ## The worker against stock vLLM: docs/performance.md; ARGS="--par
 	@$(PYTHON) -m bench_worker $(ARGS)
 
 .PHONY: bench-staging
-bench-staging: ## What the digest of every checkpoint costs: bench/results/staging.json, docs/performance.md
-	@$(PYTHON) -m bench_staging
+bench-staging: ## Staging beside busy streams, and what its steps cost: docs/performance.md; ARGS=--help
+	@$(PYTHON) -m bench_staging $(ARGS)
 
 .PHONY: bench-scale
 bench-scale: ## 16 to 10,000 fake workers, compared with scripts: SIZES=16,256, ROUNDS=5, ARGS=--help

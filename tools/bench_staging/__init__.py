@@ -1,1 +1,1 @@
-"""Measures what a digest of every checkpoint costs: one pass with it, against two passes without."""
+"""Measures staging: what the digest costs, what one core does, and a stage beside busy streams."""

@@ -19,6 +19,7 @@ from fleet_worker.errors import counted
 RESULTS = REPOSITORY / "bench" / "results" / "staging.json"
 BEGIN, END = "<!-- bench-staging: begin -->", "<!-- bench-staging: end -->"
 GOAL = 0.9
+GOAL_RATE, GOAL_BESIDE, GOAL_LOOP = 1.5, 1.3, 0.97
 
 
 def main() -> int:
@@ -26,10 +27,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench_staging", description=__doc__)
     parser.add_argument("--bytes", type=int, default=2 << 30, help="of each checkpoint")
     parser.add_argument("--rounds", type=int, default=5, help="of each way, in turn")
+    parser.add_argument(
+        "--before",
+        type=Path,
+        help="a checkout that stages in threads; by default the last figures of one are kept",
+    )
     arguments = parser.parse_args()
     results: dict[str, Any] = {"machine": machine()}
     with tempfile.TemporaryDirectory(prefix="bench-staging-") as folder:
         results |= _measured(folder, arguments.bytes, arguments.rounds)
+        results |= _beside(f"{folder}/1", arguments.rounds, arguments.before)
     for row in results["rows"]:
         pairs = zip(row["before_seconds"], row["now_seconds"], strict=True)
         # Pairs of neighbouring rounds: a disturbance of the machine affects both.
@@ -45,11 +52,32 @@ def main() -> int:
 
 
 def _measured(folder: str, size: int, rounds: int) -> dict[str, Any]:
-    script = Path(__file__).with_name("measure.py")
-    command = [str(envs.interpreter_of("worker")), str(script), folder]
-    command += [f"--bytes={size}", f"--rounds={rounds}"]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "worker")}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    return _printed_by("measure.py", folder, f"--bytes={size}", f"--rounds={rounds}")
+
+
+def _beside(path: str, rounds: int, before: Path | None) -> dict[str, Any]:
+    """Steps of one core, and stages beside an event loop: in a stager, and as before in threads."""
+    (file,) = Path(path).glob("*.safetensors")
+    found = {
+        "steps": _printed_by("steps.py", str(file)),
+        "in_a_stager": _printed_by("beside.py", path, f"--rounds={rounds}"),
+    }
+    if before is not None:
+        found["in_threads"] = _printed_by(
+            "beside.py", path, f"--rounds={rounds}", "--in-threads", checkout=before
+        )
+    elif "in_threads" in (last := json.loads(RESULTS.read_text())):
+        found["in_threads"] = last["in_threads"]
+    return found
+
+
+def _printed_by(script: str, *arguments: str, checkout: Path = REPOSITORY) -> dict[str, Any]:
+    """Run one of our scripts in the worker's environment, over the worker of a checkout."""
+    command = [str(envs.interpreter_of("worker")), str(Path(__file__).with_name(script))]
+    environment = os.environ | {"PYTHONPATH": str(checkout / "worker")}
+    done = subprocess.run(
+        [*command, *arguments], check=True, stdout=subprocess.PIPE, text=True, env=environment
+    )
     return dict(json.loads(done.stdout))
 
 
@@ -73,7 +101,54 @@ def _table(results: dict[str, Any]) -> str:
         ]
         ratio = f"{row['throughput_ratio']:.2f}"
         lines.append(f"| {files}, {where} | {' | '.join(rates)} | {ratio} | ≥ {GOAL} |")
+    lines += ["", *_beside_table(results), "", *_steps_table(results["steps"])]
     return "\n".join(lines) + "\n"
+
+
+def _beside_table(results: dict[str, Any]) -> list[str]:
+    ways = [results.get("in_threads"), results["in_a_stager"]]
+    streams = results["in_a_stager"]["streams"]
+    rows = [
+        ("beside an idle event loop", f"≥ {GOAL_RATE} GB/s", lambda way: _rate(way, "idle")),
+        (f"beside {streams} fake streams", "", lambda way: _rate(way, "busy")),
+        ("seconds beside streams / idle", f"≤ {GOAL_BESIDE}", _slower),
+        ("speed of the streams meanwhile / alone", f"≥ {GOAL_LOOP}", _loop_speed),
+    ]
+    lines = [
+        "| One file, a whole stage | in threads of the server, before | in a stager | goal |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, goal, shown in rows:
+        cells = ["–" if way is None else shown(way) for way in ways]
+        lines.append(f"| {name} | {' | '.join(cells)} | {goal} |")
+    return lines
+
+
+def _rate(way: dict[str, Any], loop: str) -> str:
+    row = way[loop]
+    if not row["is_over"]:
+        return f"not done after {row['seconds']:.0f} s"
+    return f"{way['bytes'] / row['seconds'] / 1e9:.2f} GB/s"
+
+
+def _slower(way: dict[str, Any]) -> str:
+    ratio = way["busy"]["seconds"] / way["idle"]["seconds"]
+    return f"{ratio:.2f}" if way["busy"]["is_over"] else f"> {ratio:.0f}"
+
+
+def _loop_speed(way: dict[str, Any]) -> str:
+    return f"{way['busy']['loop_speed']:.2f}"
+
+
+def _steps_table(steps: dict[str, float]) -> list[str]:
+    names = {
+        "read": "read from the page cache",
+        "finite": "look for infinities and zeros (bfloat16)",
+        "digest": "SHA-256",
+        "write": "write to sealed memory, with its pages",
+    }
+    rows = [f"| {text} | {steps[name] / 1e9:.1f} GB/s |" for name, text in names.items()]
+    return ["| Step | one core |", "| --- | --- |", *rows]
 
 
 if __name__ == "__main__":

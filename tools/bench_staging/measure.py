@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.finite import TorchInspector
+from fleet_worker.checkpoint.finite import own_pass
 from fleet_worker.checkpoint.opening import open_checkpoint
 
 _CHUNK = 64 * 1024 * 1024
@@ -63,7 +63,7 @@ def _timed(path: Path, way: Callable[[Checkpoint, bool], None], *, held: bool) -
 
 def _now(checkpoint: Checkpoint, held: bool) -> None:  # noqa: FBT001 - one of two ways
     budget = 1 << 60 if held else 0
-    if TorchInspector().read(checkpoint, budget=budget, check_cancelled=lambda: None) is not held:
+    if checkpoint.read_in(own_pass({}), budget=budget, check_cancelled=lambda: None) is not held:
         raise SystemExit("there is not enough memory for this measurement; use less --bytes")
     checkpoint.digest(lambda: None)
 

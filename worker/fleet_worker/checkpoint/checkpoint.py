@@ -13,6 +13,7 @@ from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Identity, digest_of
 from fleet_worker.checkpoint.keeping import OwnPass, Pass
 from fleet_worker.checkpoint.memory import MemoryFile
+from fleet_worker.checkpoint.pairs import Pair
 from fleet_worker.checkpoint.reading import FileContent, inspect_nothing, read_files
 from fleet_worker.checkpoint.same_files import check_same_files
 from fleet_worker.checkpoint.texts import Texts
@@ -33,6 +34,8 @@ class Checkpoint:
         texts: What the files next to the weights say.
         copies: Tensor that the files lack → the one that it equals (`tied`).
         casts: Tensor → the type to which a load casts it (`tensors`).
+        pair: Two tensors that the next pass compares.
+        is_pair_equal: Whether they are equal. None before they were compared.
         remarks: What of its files the running model does not use, or uses in another form.
         is_started_on: Whether the engine has started on it.
     """
@@ -47,6 +50,8 @@ class Checkpoint:
     texts: Texts = field(default_factory=Texts)
     copies: dict[str, str] = field(default_factory=dict)
     casts: dict[str, str] = field(default_factory=dict)
+    pair: Pair | None = None
+    is_pair_equal: bool | None = None
     remarks: tuple[str, ...] = ()
     is_started_on: bool = False
     _content: dict[str, FileContent] = field(default_factory=dict)
@@ -114,8 +119,15 @@ class Checkpoint:
                 meanwhile.
         """
         self._reading = reading
-        found = reading.run(self.files, self.specs, budget=budget, check_cancelled=check_cancelled)
+        found = reading.run(
+            self.files,
+            self.specs,
+            pair=self.pair,
+            budget=budget,
+            check_cancelled=check_cancelled,
+        )
         self._content, self.held, self._reading = found.content, found.held, None
+        self.is_pair_equal = found.is_pair_equal
         zeros = [each.zero_blocks for each in found.content.values()]
         self.zero_blocks = _merged(each for each in zeros if each is not None) if all(
             each is not None for each in zeros
@@ -161,7 +173,9 @@ class Checkpoint:
             for file in self.files
             for descriptor in (self.descriptor_of(file),)
         ]
-        self._content = reading.run(kept, self.specs, budget=0, check_cancelled=_go_on).content
+        self._content = reading.run(
+            kept, self.specs, pair=None, budget=0, check_cancelled=_go_on
+        ).content
         self.release()
 
     def tensor_digests(self) -> dict[str, str]:

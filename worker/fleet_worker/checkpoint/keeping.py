@@ -16,6 +16,7 @@ from fleet_worker.checkpoint.blocks import Inspect
 from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.memory import MemoryFile
+from fleet_worker.checkpoint.pairs import Pair, are_equal
 from fleet_worker.checkpoint.reading import FileContent, inspect_nothing, read_files
 
 
@@ -26,10 +27,12 @@ class Found:
     Fields:
         content: file name → what is known of its bytes.
         held: file name → its sealed bytes in memory. Empty if they were only read.
+        is_pair_equal: whether two tensors have the same bytes; None if none were asked for.
     """
 
     content: dict[str, FileContent]
     held: dict[str, MemoryFile]
+    is_pair_equal: bool | None
 
 
 class Pass(Protocol):
@@ -40,6 +43,7 @@ class Pass(Protocol):
         files: Sequence[OpenFile],
         specs: Mapping[str, Sequence[TensorSpec]],
         *,
+        pair: Pair | None,
         budget: int,
         check_cancelled: Callable[[], None],
     ) -> Found:
@@ -48,6 +52,7 @@ class Pass(Protocol):
         Args:
             files: Open regular files.
             specs: File name → its tensors, in the order of their bytes.
+            pair: Two tensors to compare.
             budget: Largest number of bytes to keep.
             check_cancelled: Called after each progress, in any thread. Raises to cancel.
 
@@ -78,6 +83,7 @@ class OwnPass:
         files: Sequence[OpenFile],
         specs: Mapping[str, Sequence[TensorSpec]],
         *,
+        pair: Pair | None,
         budget: int,
         check_cancelled: Callable[[], None],
     ) -> Found:
@@ -91,6 +97,10 @@ class OwnPass:
             except memory.NotEnoughMemoryError:
                 self.release()
                 content = read(keep={})
+            is_pair_equal = None
+            if pair is not None:
+                held = self._filling
+                is_pair_equal = are_equal(pair, files, specs, check_cancelled, held=held)
             for file in files:
                 file.check_unchanged()
             check_cancelled()
@@ -100,7 +110,7 @@ class OwnPass:
             self.release()
             raise
         held, self._filling = self._filling, {}
-        return Found(content, held)
+        return Found(content, held, is_pair_equal)
 
     def release(self) -> None:
         """Free the memory. A read under way continues without keeping the bytes."""

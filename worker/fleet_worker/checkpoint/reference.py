@@ -27,7 +27,7 @@ from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.remarks import Defaults, remarks_on
 from fleet_worker.checkpoint.sources import directory_of
 from fleet_worker.checkpoint.tensors import cast_types, check_tensors
-from fleet_worker.checkpoint.tied import TiedCopy, check_tied, fill_in, tied_copy
+from fleet_worker.checkpoint.tied import TiedCopy, check_tied, fill_in, pair_of, tied_copy
 from fleet_worker.errors import Refusal, counted
 from fleet_worker.protocol import Reason, Source
 
@@ -81,7 +81,7 @@ class Reference:
         )
 
     def check(self, checkpoint: Checkpoint, inspector: Inspector) -> None:
-        """Check that a checkpoint fits the running model, and set its `casts` and `remarks`.
+        """Check that a checkpoint fits the running model, and set its `casts`, `pair` and `remarks`.
 
         Errors:
             Refusal: `CheckpointMismatch`.
@@ -92,6 +92,7 @@ class Reference:
         check_config(self.config, inspector.normalised_config(checkpoint.config, self.code))
         tensors = fill_in(self.copy, checkpoint)
         checkpoint.casts = check_tensors(self.tensors, tensors)
+        checkpoint.pair = pair_of(self.copy, checkpoint)
         checkpoint.remarks = remarks_on(
             model=self.defaults,
             offered=Defaults(checkpoint.config, checkpoint.texts),
@@ -211,7 +212,7 @@ def read_accepted(
     in_memory = rules.inspector.read(checkpoint, budget=budget, check_cancelled=check_cancelled)
     found = checkpoint.digest(check_cancelled)
     check_digest(digest, found, "the files")
-    check_tied(rules.reference.copy, checkpoint, check_cancelled)
+    check_tied(rules.reference.copy, checkpoint)
     if digest is None:
         rules.reference.check_filled(checkpoint)
     checkpoint.check_same_on_disk(rules.roots)

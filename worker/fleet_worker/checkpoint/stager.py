@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
@@ -45,7 +46,8 @@ def main() -> int:
     """Serve requests until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the worker ends its stagers
     os.nice(_NICE)
-    Path("/proc/self/oom_score_adj").write_text("1000")
+    with suppress(OSError):  # some sandboxes have no such file
+        Path("/proc/self/oom_score_adj").write_text("1000")
     stager = _Stager(socket.socket(fileno=int(sys.argv[1])))
     threading.Thread(target=stager.end_with_connection, daemon=True).start()
     stager.serve()
@@ -94,7 +96,8 @@ class _Stager:
             self._send(answer)
         else:
             files = [_found_file(found, name, of_file) for name, of_file in specs.items()]
-            self._send(Done(files=files), [each.descriptor for each in found.held.values()])
+            done = Done(files=files, is_pair_equal=found.is_pair_equal)
+            self._send(done, [each.descriptor for each in found.held.values()])
             for each in found.held.values():
                 each.close()
         finally:
@@ -113,9 +116,17 @@ class _Stager:
             casts |= {of_file[number].name: dtype for number, dtype in asked.casts.items()}
             files.append(file)
             specs[file.name] = of_file
+        pair = None
+        if request.pair is not None:
+            one, other = (specs[files[file].name][tensor].name for file, tensor in request.pair)
+            pair = (one, other)
         self._reading = own_pass(casts if request.is_checked else None)
         found = self._reading.run(
-            files, specs, budget=request.budget, check_cancelled=self._tell_progress
+            files,
+            specs,
+            pair=pair,
+            budget=request.budget,
+            check_cancelled=self._tell_progress,
         )
         return found, specs
 

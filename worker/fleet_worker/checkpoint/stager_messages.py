@@ -31,6 +31,7 @@ _BATCH = 200
 """Files in one call. The kernel takes 253."""
 
 Number = Annotated[int, Field(ge=0)]
+Place = tuple[Number, Number]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -58,12 +59,14 @@ class Request(_Message):
     """Read files once.
 
     Fields:
+        pair: two tensors to compare, each by the numbers of file and tensor.
         budget: largest number of bytes to keep.
         is_checked: refuse infinities and NaNs, and find blocks of zeros.
     """
 
     kind: Literal["request"] = "request"
     files: list[RequestedFile]
+    pair: tuple[Place, Place] | None
     budget: Number
     is_checked: bool
 
@@ -92,6 +95,7 @@ class Done(_Message):
 
     kind: Literal["done"] = "done"
     files: list[FoundFile]
+    is_pair_equal: bool | None = None
 
 
 class Refused(_Message):

@@ -11,6 +11,7 @@ from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.keeping import Found
 from fleet_worker.checkpoint.memory import MemoryFile
+from fleet_worker.checkpoint.pairs import Pair
 from fleet_worker.checkpoint.reading import FileContent
 from fleet_worker.checkpoint.stager_messages import (
     Done,
@@ -44,11 +45,12 @@ class StagerPass:
         files: Sequence[OpenFile],
         specs: Mapping[str, Sequence[TensorSpec]],
         *,
+        pair: Pair | None,
         budget: int,
         check_cancelled: Callable[[], None],
     ) -> Found:
         """See `Pass.run`. A stager that dies is replaced once."""
-        request = _request(files, specs, self._casts, budget)
+        request = _request(files, specs, self._casts, pair, budget)
         try:
             return self._run(request, files, specs, check_cancelled)
         except DiedError as died:
@@ -118,6 +120,7 @@ def _request(
     files: Sequence[OpenFile],
     specs: Mapping[str, Sequence[TensorSpec]],
     casts: Mapping[str, str] | None,
+    pair: Pair | None,
     budget: int,
 ) -> Request:
     asked = [
@@ -137,7 +140,18 @@ def _request(
         )
         for file in files
     ]
-    return Request(files=asked, budget=budget, is_checked=casts is not None)
+    places = {
+        spec.name: (file, tensor)
+        for file, each in enumerate(files)
+        for tensor, spec in enumerate(specs[each.name])
+        if pair is not None and spec.name in pair
+    }
+    return Request(
+        files=asked,
+        pair=None if pair is None else (places[pair[0]], places[pair[1]]),
+        budget=budget,
+        is_checked=casts is not None,
+    )
 
 
 def _found(
@@ -166,7 +180,7 @@ def _found(
             with suppress(OSError):
                 os.close(descriptor)
         raise
-    return Found(content, held)
+    return Found(content, held, answer.is_pair_equal)
 
 
 def _content(found: FoundFile, specs: Sequence[TensorSpec], *, is_checked: bool) -> FileContent:

@@ -30,6 +30,8 @@ from fleet_worker.checkpoint.stager_messages import (
 
 _LOG = logging.getLogger(__name__)
 _MODULE = "fleet_worker.checkpoint.stager"
+_ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR")
+"""What Python needs. The others may be secrets, which a process that parses files of others has no use for."""
 _LEAVE_SECONDS = 1.0
 """Time for a stager to end by itself; then it is killed."""
 _FREE_SECONDS = 10.0
@@ -95,8 +97,9 @@ class Stager:
         self._asking = threading.Lock()
         self._kills = memory.oom_kills()
         command = [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())]
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         # numpy's library for linear algebra, which a stager does not use, would start threads.
-        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         with theirs, ExitStack() as unless_started:
             unless_started.enter_context(self._connection)
             # A program of its own: a fork of a process with threads may hang.

@@ -9,19 +9,17 @@ Source: `maybe_untie_word_embeddings` and `maybe_retie_word_embeddings`, vLLM 0.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
+from fleet_worker.checkpoint.pairs import Pair, are_equal
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
 _HEAD = "lm_head.weight"
-_PIECE_BYTES = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,8 @@ def tied_copy(
     if len(same) != 2:
         return None
     (original,) = {*same} - {head}
-    is_equal = _are_equal(checkpoint, head, original, check_cancelled)
+    pair = (head, original)
+    is_equal = are_equal(pair, checkpoint.files, checkpoint.specs, check_cancelled, held={})
     return TiedCopy(head, original, is_equal)
 
 
@@ -69,22 +68,24 @@ def fill_in(copy: TiedCopy | None, checkpoint: Checkpoint) -> Mapping[str, Tenso
     return tensors | {copy.name: tensors[copy.original]}
 
 
-def check_tied(
-    copy: TiedCopy | None, checkpoint: Checkpoint, check_cancelled: Callable[[], None]
-) -> None:
+def pair_of(copy: TiedCopy | None, checkpoint: Checkpoint) -> Pair | None:
+    """Return the tensors that a pass must compare for `check_tied`, after `fill_in`."""
+    if copy is None or copy.name in checkpoint.copies:
+        return None
+    return copy.name, copy.original
+
+
+def check_tied(copy: TiedCopy | None, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint whose copy is equal where that of the running model is not, or the reverse.
 
     Args:
         copy: That of the running model.
         checkpoint: Files that fit the running model. Their bytes have been read.
-        check_cancelled: Raises to cancel.
 
     Errors:
         Refusal: `CheckpointMismatch`.
     """
-    if copy is None or copy.name in checkpoint.copies:
-        return
-    if _are_equal(checkpoint, copy.name, copy.original, check_cancelled) == copy.is_equal:
+    if copy is None or checkpoint.is_pair_equal in (None, copy.is_equal):
         return
     found, running = ("differs from", "equal") if copy.is_equal else ("equals", "different")
     raise Refusal(
@@ -93,30 +94,3 @@ def check_tied(
         f" {running}: config.json has tie_word_embeddings, so vLLM keeps equal ones as one parameter;"
         " start the fleet on a model with tie_word_embeddings: false",
     )
-
-
-def _are_equal(
-    checkpoint: Checkpoint, one: str, other: str, check_cancelled: Callable[[], None]
-) -> bool:
-    where = {
-        spec.name: (file, spec)
-        for file in checkpoint.files
-        for spec in checkpoint.specs[file.name]
-        if spec.name in {one, other}
-    }
-    (first, spec), (second, of_other) = where[one], where[other]
-    if spec.dtype != of_other.dtype:
-        return False  # only if a load casts one of them, and no trainer ties tensors of two types
-    length = spec.end - spec.begin
-    for offset in range(0, length, _PIECE_BYTES):
-        check_cancelled()
-        count = min(_PIECE_BYTES, length - offset)
-        piece = _bytes(checkpoint, first, spec.begin + offset, count)
-        if piece != _bytes(checkpoint, second, of_other.begin + offset, count):
-            return False
-    return True
-
-
-def _bytes(checkpoint: Checkpoint, file: OpenFile, offset: int, count: int) -> bytes:
-    held = checkpoint.held.get(file.name)
-    return file.read(offset, count) if held is None else os.pread(held.descriptor, count, offset)

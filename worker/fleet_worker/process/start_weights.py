@@ -94,7 +94,7 @@ def read_start(
         rules.inspector.read(checkpoint, budget=0, check_cancelled=check_cancelled)
         digest = checkpoint.digest(check_cancelled)
         check_digest(wanted.digest, digest, f"the files in {path}")
-        check_tied(rules.reference.copy, checkpoint, check_cancelled)
+        check_tied(rules.reference.copy, checkpoint)
     except BaseException:
         checkpoint.close()
         raise

@@ -72,7 +72,7 @@ def checkpoint(tmp_path: Path) -> Iterator[Checkpoint]:
 def test_a_stager_finds_what_a_pass_in_this_process_finds(
     pool: Stagers, checkpoint: Checkpoint, budget: int
 ) -> None:
-    asked = {"budget": budget, "check_cancelled": nothing}
+    asked: dict[str, Any] = {"pair": None, "budget": budget, "check_cancelled": nothing}
     own = own_pass({}).run(checkpoint.files, checkpoint.specs, **asked)
     found = StagerPass(pool, {}).run(checkpoint.files, checkpoint.specs, **asked)
 
@@ -99,6 +99,36 @@ def test_a_stager_refuses_as_a_pass_in_this_process_does(pool: Stagers, tmp_path
         assert refusals[0] == refusals[1]
         assert refusals[0][0] is Reason.CHECKPOINT_NOT_FINITE
         bad.close()
+
+
+@pytest.mark.parametrize("budget", [0, ENOUGH], ids=["from files", "held"])
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_stager_compares_two_tensors(
+    pool: Stagers,
+    tmp_path: Path,
+    budget: int,
+    equal: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    content = os.urandom(5 << 20)
+    other = content if equal else content[:-1] + bytes([content[-1] ^ 1])
+    tensors: damage.Tensors = {"a": ("U8", [len(content)], content), "b": ("U8", [len(other)], other)}
+    checkpoint = write(tmp_path / "1", tensors)
+    checkpoint.pair = ("b", "a")
+    for reading in (own_pass({}), StagerPass(pool, {})):
+        checkpoint.read_in(reading, budget=budget, check_cancelled=nothing)
+        assert checkpoint.is_pair_equal is equal
+        checkpoint.release()
+    checkpoint.close()
+
+
+def test_a_stager_gets_no_secret_of_the_worker(
+    pool: Stagers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    stager = pool.take()
+
+    assert "secret" not in Path(f"/proc/{stager.pid}/environ").read_text()
+    stager.end()
 
 
 def test_bytes_that_leave_the_memory_are_digested_by_a_stager(
