@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -299,3 +301,19 @@ def finish_reasons(reply: httpx.Response, *, stream: bool) -> list[str]:
     events = events_of(reply.text) if stream else [reply.json()]
     choices = [choice for event in events for choice in event.get("choices", ())]
     return [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
+
+
+def test_a_worker_whose_stager_was_killed_serves_and_stages_with_another(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    before = worker.greedy()
+    (stager,) = worker.stager_pids()
+    os.kill(stager, signal.SIGKILL)
+    state = worker.swap(version := new_version(), weights.b)
+
+    assert state["version"] == version
+    assert state["stage_failure"] is None
+    assert worker.greedy() != before
+    (other,) = worker.stager_pids()
+    assert other != stager
+    assert os.getpriority(os.PRIO_PROCESS, other) > os.getpriority(os.PRIO_PROCESS, 0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

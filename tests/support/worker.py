@@ -140,8 +140,12 @@ class WorkerProcess:
         return self.process.returncode
 
     def engine_pids(self) -> list[int]:
-        """Processes that the worker has started: the engine core."""
-        return self.children_of(self.process.pid)
+        """Processes that vLLM has started: the engine core."""
+        return [pid for pid in self.children_of(self.process.pid) if not _is_stager(pid)]
+
+    def stager_pids(self) -> list[int]:
+        """Processes that the worker has started to read versions."""
+        return [pid for pid in self.children_of(self.process.pid) if _is_stager(pid)]
 
     def children_of(self, parent: int) -> list[int]:
         """Processes that another has started, except for Python's own helpers."""
@@ -283,6 +287,10 @@ class WorkerProcess:
 def command_of(pid: int) -> str:
     """The command line of a process; empty if it has ended."""
     return _read_proc(Path(f"/proc/{pid}/cmdline"))
+
+
+def _is_stager(pid: int) -> bool:
+    return "fleet_worker.checkpoint.stager" in command_of(pid)
 
 
 def _read_proc(file: Path) -> str:

@@ -1,1 +1,1 @@
-"""Measures staging: what the digest costs, what one core does, and a stage beside busy streams."""
+"""Measures staging: what the digest costs, what one core does, and a stage next to busy streams."""

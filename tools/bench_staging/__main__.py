@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def _measured(folder: str, size: int, rounds: int) -> dict[str, Any]:
 
 
 def _beside(path: str, rounds: int, before: Path | None) -> dict[str, Any]:
-    """Steps of one core, and stages beside an event loop: in a stager, and as before in threads."""
+    """Steps of one core, and stages next to an event loop: in a stager, and as before in threads."""
     (file,) = Path(path).glob("*.safetensors")
     found = {
         "steps": _printed_by("steps.py", str(file)),
@@ -108,10 +109,10 @@ def _table(results: dict[str, Any]) -> str:
 def _beside_table(results: dict[str, Any]) -> list[str]:
     ways = [results.get("in_threads"), results["in_a_stager"]]
     streams = results["in_a_stager"]["streams"]
-    rows = [
-        ("beside an idle event loop", f"≥ {GOAL_RATE} GB/s", lambda way: _rate(way, "idle")),
-        (f"beside {streams} fake streams", "", lambda way: _rate(way, "busy")),
-        ("seconds beside streams / idle", f"≤ {GOAL_BESIDE}", _slower),
+    rows: list[tuple[str, str, Callable[[dict[str, Any]], str]]] = [
+        ("with an idle event loop", f"≥ {GOAL_RATE} GB/s", lambda way: _rate(way, "idle")),
+        (f"with {streams} fake streams", "", lambda way: _rate(way, "busy")),
+        ("seconds with streams / idle", f"≤ {GOAL_BESIDE}", _slower),
         ("speed of the streams meanwhile / alone", f"≥ {GOAL_LOOP}", _loop_speed),
     ]
     lines = [
@@ -119,7 +120,7 @@ def _beside_table(results: dict[str, Any]) -> list[str]:
         "| --- | --- | --- | --- |",
     ]
     for name, goal, shown in rows:
-        cells = ["–" if way is None else shown(way) for way in ways]
+        cells = ["" if way is None else shown(way) for way in ways]
         lines.append(f"| {name} | {' | '.join(cells)} | {goal} |")
     return lines
 

@@ -1,7 +1,7 @@
-"""Stages a version beside an event loop that is idle, or busy with fake streams; prints JSON.
+"""Stages a version next to an event loop that is idle, or busy with fake streams; prints JSON.
 
-The loop does in one thread what a server does for streams of tokens: a fake engine core gives each stream its
-next token as soon as the last one is sent, and each stream makes an event of it and drops it. So the loop never
+The loop does in one thread what a server does for streams of tokens. A fake engine core gives each stream its
+next token at once, and each stream makes an event of it and drops it. So the loop never
 rests, as that of a server whose GPU is faster than its interpreter. Nothing is written: uvloop's writes keep the
 interpreter's lock, and `os.write` would release it.
 """
@@ -73,7 +73,7 @@ class FakeStreams:
 
 
 def main() -> None:
-    """Measure one way of staging beside both loops."""
+    """Measure one way of staging with both loops."""
     parser = argparse.ArgumentParser()
     parser.add_argument("path")
     parser.add_argument("--rounds", type=int, required=True)

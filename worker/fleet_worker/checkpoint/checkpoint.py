@@ -101,9 +101,7 @@ class Checkpoint:
         """
         return self.read_in(OwnPass(inspect), budget=budget, check_cancelled=check_cancelled)
 
-    def read_in(
-        self, reading: Pass, *, budget: int, check_cancelled: Callable[[], None]
-    ) -> bool:
+    def read_in(self, reading: Pass, *, budget: int, check_cancelled: Callable[[], None]) -> bool:
         """Read all bytes: check and digest them, and keep them in memory if they fit.
 
         Args:
@@ -129,9 +127,8 @@ class Checkpoint:
         self._content, self.held, self._reading = found.content, found.held, None
         self.is_pair_equal = found.is_pair_equal
         zeros = [each.zero_blocks for each in found.content.values()]
-        self.zero_blocks = _merged(each for each in zeros if each is not None) if all(
-            each is not None for each in zeros
-        ) else None
+        known = [each for each in zeros if each is not None]
+        self.zero_blocks = _merged(known) if len(known) == len(zeros) else None
         return bool(self.held)
 
     def descriptor_of(self, file: OpenFile) -> int:

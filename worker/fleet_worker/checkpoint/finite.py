@@ -70,7 +70,8 @@ def inspect(spec: TensorSpec, block: memoryview, *, casts: Mapping[str, str] = _
     most = _most(block, known.size)
     if most >= known.infinite:
         raise _not_finite(spec)
-    if (served := casts.get(spec.name)) is not None and _number(spec.dtype, most) > _LARGEST[served]:
+    served = casts.get(spec.name)
+    if served is not None and _number(spec.dtype, most) > _LARGEST[served]:
         raise _too_large(spec, served)
     return most != 0
 

@@ -1,7 +1,7 @@
 """One pass over the bytes of files, which may keep them in sealed memory.
 
-A pass runs in this process (`OwnPass`), or in a process of its own (`stagers.StagerPass`): Python runs for
-each piece of bytes, and beside a busy event loop it would wait for the interpreter's lock each time.
+A pass runs in this process (`OwnPass`), or in a process of its own (`stager_pass.StagerPass`). Python runs for
+each piece of bytes. Next to a busy event loop it would wait for the interpreter's lock each time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Found:
     Fields:
         content: file name → what is known of its bytes.
         held: file name → its sealed bytes in memory. Empty if they were only read.
-        is_pair_equal: whether two tensors have the same bytes; None if none were asked for.
+        is_pair_equal: whether two tensors have the same bytes; None without a request for it.
     """
 
     content: dict[str, FileContent]

@@ -35,32 +35,30 @@ class MemoryFile:
         size: in bytes.
     """
 
-    def __init__(self, name: str, size: int) -> None:
-        """Create an empty file; `name` is any text, for debugging."""
-        # The kernel allows 249 bytes.
-        short = os.fsdecode(os.fsencode(name)[:200])
-        self._take(os.memfd_create(short, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), size)
-
-    @classmethod
-    def received(cls, descriptor: int, size: int) -> MemoryFile:
-        """Take over sealed memory that another process has filled. It owns the descriptor from now on.
-
-        Errors:
-            ValueError: it is not sealed, or has another size; the descriptor is closed.
-        """
-        file = cls.__new__(cls)
-        file._take(descriptor, size)
-        if not is_sealed(descriptor) or os.fstat(descriptor).st_size != size:
-            file.close()
-            raise ValueError("a memory file of another process is not sealed, or has another size")
-        return file
-
-    def _take(self, descriptor: int, size: int) -> None:
+    def __init__(self, name: str, size: int, *, descriptor: int | None = None) -> None:
+        """Create an empty file, or own an open one; `name` is any text, for debugging."""
+        if descriptor is None:
+            # The kernel allows 249 bytes.
+            short = os.fsdecode(os.fsencode(name)[:200])
+            descriptor = os.memfd_create(short, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.descriptor = descriptor
         self.size = size
         self._checked = 0
         self._open = True
         self._lock = threading.Lock()
+
+    @classmethod
+    def received(cls, name: str, size: int, descriptor: int) -> MemoryFile:
+        """Take over sealed memory that another process has filled. It owns the descriptor from now on.
+
+        Errors:
+            ValueError: it is not sealed, or has another size; the descriptor is closed.
+        """
+        file = cls(name, size, descriptor=descriptor)
+        if not is_sealed(descriptor) or os.fstat(descriptor).st_size != size:
+            file.close()
+            raise ValueError("a memory file of another process is not sealed, or has another size")
+        return file
 
     def write(self, piece: memoryview, position: int) -> None:
         """Write the next bytes. Does nothing after `close`.

@@ -108,7 +108,9 @@ class _Stager:
     def _read(
         self, request: Request, descriptors: list[int]
     ) -> tuple[Found, dict[str, tuple[TensorSpec, ...]]]:
-        files, specs, casts = [], {}, {}
+        files: list[OpenFile] = []
+        specs: dict[str, tuple[TensorSpec, ...]] = {}
+        casts: dict[str, str] = {}
         for asked, descriptor in zip(request.files, descriptors, strict=True):
             state = FileState(asked.size, asked.inode, asked.modified_ns, asked.changed_ns)
             file = OpenFile(os.fsdecode(bytes.fromhex(asked.name)), descriptor, state)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from contextlib import ExitStack
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -78,7 +79,7 @@ class Progress(_Message):
 
 
 class FoundFile(_Message):
-    """What is known of one file.
+    """The result for one file.
 
     Fields:
         tensors: the digest of each tensor; empty if the bytes are kept.
@@ -112,7 +113,7 @@ _MESSAGES: TypeAdapter[Message] = TypeAdapter(Message)
 
 
 class GoneError(Exception):
-    """The other side has closed the connection, or sends what is no message."""
+    """The other side has closed the connection, or does not keep to the messages."""
 
 
 def send(to: socket.socket, message: Message, files: list[int] | None = None) -> None:
@@ -129,23 +130,36 @@ def receive(source: socket.socket) -> tuple[Message, list[int]]:
     """Wait for a message; return it and its files, which are the caller's.
 
     Errors:
-        GoneError: there is none, or one beyond the limits.
+        GoneError: the connection has ended, or the message is beyond the limits.
     """
-    files: list[int] = []
-    try:
-        length, count = _HEAD.unpack(_exactly(source, _HEAD.size))
-        if length > _MOST_BYTES or count > _MOST_FILES:
-            raise GoneError("a message is too large")
-        while len(files) < count:
-            byte, batch, flags, _ = socket.recv_fds(source, 1, _BATCH)
-            files += batch
-            if not byte or not batch or flags & socket.MSG_CTRUNC:
-                raise GoneError("files of a message are missing")
-        return _MESSAGES.validate_json(bytes(_exactly(source, length))), files
-    except (OSError, ValidationError, GoneError) as error:
-        for each in files:
+    with ExitStack() as unless_received:
+        try:
+            length, count = _limited(*_HEAD.unpack(_exactly(source, _HEAD.size)))
+            files: list[int] = []
+            while len(files) < count:
+                for each in _batch(source):
+                    files.append(each)
+                    unless_received.callback(os.close, each)
+            message = _MESSAGES.validate_json(bytes(_exactly(source, length)))
+        except (OSError, ValidationError) as error:
+            raise GoneError(str(error)) from error
+        unless_received.pop_all()
+    return message, files
+
+
+def _limited(length: int, count: int) -> tuple[int, int]:
+    if length > _MOST_BYTES or count > _MOST_FILES:
+        raise GoneError("a message is too large")
+    return length, count
+
+
+def _batch(source: socket.socket) -> list[int]:
+    byte, batch, flags, _ = socket.recv_fds(source, 1, _BATCH)
+    if not byte or not batch or flags & socket.MSG_CTRUNC:
+        for each in batch:
             os.close(each)
-        raise error if isinstance(error, GoneError) else GoneError(str(error)) from error
+        raise GoneError("files of a message are missing")
+    return batch
 
 
 def _exactly(source: socket.socket, length: int) -> bytearray:

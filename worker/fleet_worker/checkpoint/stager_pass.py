@@ -79,15 +79,15 @@ class StagerPass:
             stager = self._stager = self._stagers.take()
         except OSError as error:
             raise DiedError(f"cannot be started: {error.strerror}") from error
+        if self._released:  # before there was a stager to end
+            stager.end()
         try:
-            if self._released:  # before there was a stager to end
-                raise _cancelled()
             descriptors = [file.descriptor for file in files]
             answer, received = stager.ask(request, descriptors, check_cancelled)
         except GoneError as gone:
             self._stager = None
             if self._released:
-                raise _cancelled() from gone
+                raise Refusal(Reason.SUPERSEDED, "the stage was cancelled") from gone
             died = stager.why_it_ended()
             _LOG.warning("the stager with process id %d %s", stager.pid, died)
             self._stagers.keep_ready()
@@ -110,10 +110,6 @@ def _unread(died: DiedError) -> Refusal:
         f"the stager, the process that reads versions, {died}",
         retry_after_seconds=_RETRY_SECONDS,
     )
-
-
-def _cancelled() -> Refusal:
-    return Refusal(Reason.SUPERSEDED, "the stage was cancelled")
 
 
 def _request(
@@ -172,7 +168,7 @@ def _found(
             for file, each in zip(files, answer.files, strict=True)
         }
         for file, descriptor in zip(files if received else (), received, strict=True):
-            held[file.name] = MemoryFile.received(descriptor, file.state.size)
+            held[file.name] = MemoryFile.received(file.name, file.state.size, descriptor)
     except BaseException:
         for each in held.values():
             each.close()

@@ -1,7 +1,7 @@
 """The stagers of a worker: processes that read the bytes of versions (`stager`), and how they end.
 
 A pass over a checkpoint runs Python for each piece of bytes. In a thread of the server it would wait for the
-interpreter's lock each time, and beside hundreds of streams a stage would last as long as these do. So the
+interpreter's lock each time, and with hundreds of streams a stage would last as long as these do. So the
 server only waits for the answer, and takes over the sealed memory.
 """
 
@@ -30,8 +30,17 @@ from fleet_worker.checkpoint.stager_messages import (
 
 _LOG = logging.getLogger(__name__)
 _MODULE = "fleet_worker.checkpoint.stager"
-_ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR")
-"""What Python needs. The others may be secrets, which a process that parses files of others has no use for."""
+_ENVIRONMENT = (
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "PATH",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "TMPDIR",
+)
+"""The variables that Python needs. Others may be secrets, and a stager parses files of others."""
 _LEAVE_SECONDS = 1.0
 """Time for a stager to end by itself; then it is killed."""
 _FREE_SECONDS = 10.0

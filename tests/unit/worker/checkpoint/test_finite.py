@@ -227,7 +227,7 @@ class FakeConfig:
 
 
 def test_configurations_are_compared_with_their_defaults_filled_in(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
 
     install(monkeypatch, {"transformers": {"CONFIG_MAPPING": {"tiny": FakeConfig}}})

@@ -78,10 +78,11 @@ def test_writing_stops_before_it_takes_the_engines_memory(
     monkeypatch.setattr(memory, "_STEP", STEP)
     left = [3 * STEP, 2 * STEP, STEP - 1]
     monkeypatch.setattr(memory, "headroom", lambda: left.pop(0))
-    half = STEP // 2  # shorter than a step: the memory is looked at once in two pieces
+    half = STEP // 2  # of a step: every second piece needs a look at the memory
+    for position in range(0, 2 * STEP, half):
+        file.write(memoryview(CONTENT)[position : position + half], position)
     with pytest.raises(NotEnoughMemoryError):
-        for position in range(0, len(CONTENT), half):
-            file.write(memoryview(CONTENT)[position : position + half], position)
+        file.write(memoryview(CONTENT)[2 * STEP :], 2 * STEP)
 
     assert left == []
     assert os.fstat(file.descriptor).st_size == 2 * STEP

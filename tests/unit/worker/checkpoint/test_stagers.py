@@ -111,7 +111,10 @@ def test_a_stager_compares_two_tensors(
 ) -> None:
     content = os.urandom(5 << 20)
     other = content if equal else content[:-1] + bytes([content[-1] ^ 1])
-    tensors: damage.Tensors = {"a": ("U8", [len(content)], content), "b": ("U8", [len(other)], other)}
+    tensors: damage.Tensors = {
+        "a": ("U8", [len(content)], content),
+        "b": ("U8", [len(other)], other),
+    }
     checkpoint = write(tmp_path / "1", tensors)
     checkpoint.pair = ("b", "a")
     for reading in (own_pass({}), StagerPass(pool, {})):
@@ -175,7 +178,7 @@ Do = Callable[[Stager], object]
 
 @pytest.fixture
 def on_take(pool: Stagers, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Stager]]:
-    """What to do to the first stagers, each stopped, that passes take. Returns the list of all taken ones."""
+    """Stops the first stagers that passes take, and does something to each. Returns the list of all taken."""
 
     def set_up(*actions: Do) -> list[Stager]:
         taken: list[Stager] = []
@@ -334,13 +337,18 @@ def test_memory_that_is_not_sealed_is_not_taken_over(checkpoint: Checkpoint) -> 
     unsealed = memory.MemoryFile("x", file.state.size)
     os.ftruncate(unsealed.descriptor, file.state.size)
     with pytest.raises(ValueError, match="not sealed"):
-        memory.MemoryFile.received(unsealed.descriptor, file.state.size)
+        memory.MemoryFile.received("x", file.state.size, unsealed.descriptor)
     assert open_descriptors() == before
 
 
 def test_messages_are_typed_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     before = open_descriptors()
-    for text in (b'{"kind":"progress","more":1}', b'{"kind":"x"}', b"no json", b'{"kind":"done","files":[{}]}'):
+    for text in (
+        b'{"kind":"progress","more":1}',
+        b'{"kind":"x"}',
+        b"no json",
+        b'{"kind":"done","files":[{}]}',
+    ):
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.sendall(len(text).to_bytes(4, "big") + bytes(4) + text)

@@ -30,7 +30,7 @@ class InspectorWithStagers(TinyInspector):
 
     Fields:
         taken: the stagers that read or have read.
-        on_take: what happens to a stager before it is asked.
+        on_take: called with each stager before its request.
     """
 
     def __init__(self) -> None:
