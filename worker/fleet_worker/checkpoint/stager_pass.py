@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
@@ -84,6 +84,7 @@ class StagerPass:
         try:
             descriptors = [file.descriptor for file in files]
             answer, received = stager.ask(request, descriptors, check_cancelled)
+            found = _result(answer, received, files, specs, is_checked=request.is_checked)
         except GoneError as gone:
             self._stager = None
             if self._released:
@@ -97,11 +98,9 @@ class StagerPass:
             raise
         self._stager = None
         self._stagers.give_back(stager)
-        if isinstance(answer, Refused):
-            raise Refusal(
-                answer.reason, answer.message, retry_after_seconds=answer.retry_after_seconds
-            )
-        return _found(answer, received, files, specs, is_checked=request.is_checked)
+        if isinstance(found, Refusal):
+            raise found
+        return found
 
 
 def _unread(died: DiedError) -> Refusal:
@@ -150,33 +149,41 @@ def _request(
     )
 
 
-def _found(
+def _result(
     answer: Message,
     received: list[int],
     files: Sequence[OpenFile],
     specs: Mapping[str, Sequence[TensorSpec]],
     *,
     is_checked: bool,
-) -> Found:
-    """Return the result of a pass from an answer, whose sealed bytes belong to the result."""
-    held: dict[str, MemoryFile] = {}
+) -> Found | Refusal:
+    """Return what an answer says. The sealed bytes belong to the result.
+
+    Errors:
+        GoneError: the answer does not fit the files, as if another had sent it.
+    """
+    if isinstance(answer, Refused):
+        return Refusal(
+            answer.reason, answer.message, retry_after_seconds=answer.retry_after_seconds
+        )
+    left, held = deque(received), dict[str, MemoryFile]()
     try:
-        if not isinstance(answer, Done) or len(answer.files) != len(files):
-            raise ValueError("the stager's answer does not fit its request")  # noqa: TRY301 - frees the files
+        found = answer.files if isinstance(answer, Done) else []
         content = {
             file.name: _content(each, specs[file.name], is_checked=is_checked)
-            for file, each in zip(files, answer.files, strict=True)
+            for file, each in zip(files, found, strict=True)
         }
-        for file, descriptor in zip(files if received else (), received, strict=True):
-            held[file.name] = MemoryFile.received(file.name, file.state.size, descriptor)
-    except BaseException:
+        for file in files if received else ():
+            size, descriptor = file.state.size, left.popleft()
+            held[file.name] = MemoryFile.received(file.name, size, descriptor)
+    except (ValueError, IndexError) as error:
         for each in held.values():
             each.close()
-        for descriptor in received[len(held) :]:
-            with suppress(OSError):
-                os.close(descriptor)
-        raise
-    return Found(content, held, answer.is_pair_equal)
+        for descriptor in left:
+            os.close(descriptor)
+        raise GoneError("its answer does not fit its request") from error
+    is_pair_equal = answer.is_pair_equal if isinstance(answer, Done) else None
+    return Found(content, held, is_pair_equal)
 
 
 def _content(found: FoundFile, specs: Sequence[TensorSpec], *, is_checked: bool) -> FileContent:

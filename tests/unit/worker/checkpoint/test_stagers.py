@@ -20,7 +20,14 @@ from fleet_worker.checkpoint import memory, stager_messages, stagers
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.finite import own_pass
 from fleet_worker.checkpoint.opening import open_checkpoint
-from fleet_worker.checkpoint.stager_messages import Done, GoneError, Progress, receive, send
+from fleet_worker.checkpoint.stager_messages import (
+    Done,
+    FoundFile,
+    GoneError,
+    Progress,
+    receive,
+    send,
+)
 from fleet_worker.checkpoint.stager_pass import StagerPass
 from fleet_worker.checkpoint.stagers import Stager, Stagers
 from fleet_worker.errors import Refusal
@@ -338,6 +345,33 @@ def test_memory_that_is_not_sealed_is_not_taken_over(checkpoint: Checkpoint) -> 
     os.ftruncate(unsealed.descriptor, file.state.size)
     with pytest.raises(ValueError, match="not sealed"):
         memory.MemoryFile.received("x", file.state.size, unsealed.descriptor)
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Done(files=[]),
+        Done(files=[FoundFile(sha256="0" * 64, tensors=["0" * 64], zeros={})]),
+        Done(files=[FoundFile(sha256="0" * 64, tensors=[], zeros={7: [(0, 1)]})]),
+        Done(files=[FoundFile(sha256="0" * 64, tensors=[], zeros={})]),
+    ],
+    ids=["no file", "too few tensors", "an unknown tensor", "memory that is not sealed"],
+)
+def test_an_answer_that_does_not_fit_is_a_refusal_and_takes_over_nothing(
+    pool: Stagers, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, answer: Done
+) -> None:
+    def ask(*_: Any) -> tuple[Done, list[int]]:
+        return answer, [os.memfd_create("unsealed")]
+
+    monkeypatch.setattr(Stager, "ask", ask)
+    before = open_descriptors()
+    with pytest.raises(Refusal) as refused:
+        checkpoint.read_in(StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing)
+    pool.close()
+
+    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+    assert not checkpoint.held
     assert open_descriptors() == before
 
 
