@@ -149,6 +149,14 @@ async def test_a_started_worker_is_idle_labelled_and_closed(put: Put) -> None:
     assert put.client.generate != put.client.first_generate, "every request is looked at"
 
 
+async def test_a_started_worker_has_a_stager_ready(put: Put) -> None:
+    assert isinstance(put.handover.stagers, IdleStagers)
+    assert not put.handover.stagers.was_started, "a process of vLLM would inherit its connection"
+    await put.together()
+
+    assert put.handover.stagers.was_started
+
+
 @pytest.mark.parametrize(
     ("management", "names_no_runs"), [(Management.EXTERNAL, True), (Management.OPERATOR, False)]
 )

@@ -21,8 +21,10 @@ from tests.support.tiny import CONFIG, TinyInspector, write_tiny
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.inspection import ModelInspector
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reference import Reference, StageRules
+from fleet_worker.checkpoint.stager_pass import StagerPass
 from fleet_worker.checkpoint.weight_sets import INDEX_FILE
 from fleet_worker.engine.start_names import DIGESTS_FILE
 from fleet_worker.errors import Refusal
@@ -92,6 +94,17 @@ def started_on(version: str, path: Path | str) -> dict[str, str]:
 def weights_of(prepared: start_up.Prepared) -> bytes:
     """Content of the one file of weights that vLLM finds."""
     return (Path(prepared.directory) / damage.WEIGHTS).read_bytes()
+
+
+def test_a_start_reads_by_itself_and_a_stage_in_a_stager(prepare: Prepare) -> None:
+    handover = prepare().handover
+    inspector = handover.rules.inspector
+
+    assert handover.stagers._ready == [], "the start has needed none"
+    assert isinstance(inspector, ModelInspector)
+    reading = inspector._passes({})
+    assert isinstance(reading, StagerPass)
+    assert reading._stagers is handover.stagers
 
 
 def test_without_a_start_version_the_models_weights_are_loaded(
