@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.admin_ports import OperatorPort, TrainerPort
 from tests.support.fake_server import FakePort
+from tests.support.stagers import InspectorWithStagers
 from tests.support.worker_harness import TrainerHarness, WorkerHarness, start_worker
+
+import fleet_worker
+
+
+@pytest.fixture
+def inspector(monkeypatch: pytest.MonkeyPatch) -> Iterator[InspectorWithStagers]:
+    """Reads the bytes of versions in real stagers."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(fleet_worker.__file__).parents[1]))
+    made = InspectorWithStagers()
+    yield made
+    made.stagers.close()
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
+from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.reference import StageRules
 from fleet_worker.checkpoint.refused_sources import RefusedSources
 from fleet_worker.checkpoint.sources import resolved, states_in, store_of
@@ -247,13 +248,15 @@ class LoraCalls:
             self._preparing.remove(preparing)
 
     async def _copied(self, call: PutCall, store: str) -> PrivateAdapter:
-        request, pulse = call.request, Pulse()
-        files = await self._threads.run(
-            partial(self._read, request, pulse.beat),
-            store=store,
-            pulse=pulse,
-            late=PrivateAdapter.close,
-        )
+        request, pulse, opened = call.request, Pulse(), list[Checkpoint]()
+        reading = partial(self._read, request, pulse.beat, opened)
+        late = PrivateAdapter.close
+        try:
+            files = await self._threads.run(reading, store=store, pulse=pulse, late=late)
+        except Refusal:
+            for adapter in opened:  # its stager may hang
+                await asyncio.to_thread(adapter.release)
+            raise
         try:
             label = label_of(call.name, request, files, by_directory=call.by_directory)
             self._host.adapters.labels.check(label, files.digest, files.identity.source)
@@ -262,17 +265,20 @@ class LoraCalls:
             raise
         return files
 
-    def _read(self, request: AdapterRequest, check_cancelled: Callable[[], None]) -> PrivateAdapter:
-        """Check an adapter and hold its bytes. Blocks."""
+    def _read(
+        self, request: AdapterRequest, progress: Callable[[], None], opened: list[Checkpoint]
+    ) -> PrivateAdapter:
+        """Check an adapter, added to `opened`, and hold its bytes. Blocks."""
         rules, adapters = self._rules, self._host.adapters
         adapter = open_fitting_adapter(request.source, rules, max_rank=adapters.max_rank)
+        opened.append(adapter)
         try:
             _, digest = read_accepted_adapter(
                 adapter,
                 rules,
                 digest=request.digest,
                 budget=self._host.memory_left(),
-                check_cancelled=check_cancelled,
+                check_cancelled=progress,
             )
             return make_private(adapter, digest)
         except BaseException:

@@ -3,67 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.descriptors import open_descriptors
-from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
+from tests.support.stagers import InspectorWithStagers, kill, stop
+from tests.support.tiny import tiny_rules, write_tiny
 from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness, stage_request
 
-import fleet_worker
 from fleet_worker.checkpoint import reading
-from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.identity import Labels
-from fleet_worker.checkpoint.stager_pass import StagerPass
-from fleet_worker.checkpoint.stagers import Stager, Stagers
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.staging import Staging
 from fleet_worker.protocol import Phase, Reason
-
-
-class InspectorWithStagers(TinyInspector):
-    """Reads the bytes in stagers.
-
-    Fields:
-        taken: the stagers that read or have read.
-        on_take: called with each stager before its request.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stagers = Stagers()
-        self.taken: list[Stager] = []
-        self.on_take: Callable[[Stager], object] = lambda _: None
-        take = self.stagers.take
-
-        def taking() -> Stager:
-            stager = take()
-            self.on_take(stager)
-            self.taken.append(stager)
-            return stager
-
-        self.stagers.take = taking  # type: ignore[method-assign]  # a test looks on
-
-    def read(
-        self, checkpoint: Checkpoint, *, budget: int, check_cancelled: Callable[[], None]
-    ) -> bool:
-        reading = StagerPass(self.stagers, checkpoint.casts)
-        return checkpoint.read_in(reading, budget=budget, check_cancelled=check_cancelled)
-
-    def leave_memory(self, checkpoint: Checkpoint) -> None:
-        checkpoint.leave_memory(StagerPass(self.stagers, None))
-
-
-@pytest.fixture
-def inspector(monkeypatch: pytest.MonkeyPatch) -> Iterator[InspectorWithStagers]:
-    monkeypatch.setenv("PYTHONPATH", str(Path(fleet_worker.__file__).parents[1]))
-    made = InspectorWithStagers()
-    yield made
-    made.stagers.close()
 
 
 @pytest.fixture
@@ -75,14 +28,6 @@ def slot(tmp_path: Path, inspector: InspectorWithStagers) -> Staging:
         return rules.budget_bytes
 
     return Staging(rules, Labels(), lambda: 0.0, make_room)
-
-
-def stop(stager: Stager) -> None:
-    os.kill(stager.pid, signal.SIGSTOP)
-
-
-def kill(stager: Stager) -> None:
-    os.kill(stager.pid, signal.SIGKILL)
 
 
 async def test_the_process_of_the_server_reads_no_bytes_of_a_version(

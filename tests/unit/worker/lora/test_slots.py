@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,11 +29,11 @@ class SlowReads:
         self.begun, self.end = threading.Event(), threading.Event()
         read = lora.harness.agent.lora._read
 
-        def slow(request: AdapterRequest, check_cancelled: Callable[[], None]) -> PrivateAdapter:
+        def slow(request: AdapterRequest, *given: Any) -> PrivateAdapter:
             if request.version == version:
                 self.begun.set()
                 self.end.wait(20)
-            return read(request, check_cancelled)
+            return read(request, *given)
 
         monkeypatch.setattr(lora.harness.agent.lora, "_read", slow)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from shutil import rmtree
 from typing import Any
@@ -10,9 +9,11 @@ from typing import Any
 import pytest
 from tests.support.fake_engine import untouched
 from tests.support.lora_harness import LoraHarness
+from tests.support.stagers import InspectorWithStagers, stop
 from tests.support.waiting import soon
 from tests.support.worker_harness import HOLDER, TrainerHarness, refused
 
+from fleet_worker.checkpoint import store_threads
 from fleet_worker.checkpoint.files import OpenDirectory
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lora.files import PrivateAdapter
@@ -36,9 +37,9 @@ def reads_of(lora: LoraHarness, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls = lora.harness.agent.lora
     read = calls._read
 
-    def noted(request: AdapterRequest, check_cancelled: Callable[[], None]) -> PrivateAdapter:
+    def noted(request: AdapterRequest, *given: Any) -> PrivateAdapter:
         reads.append(request.version)
-        return read(request, check_cancelled)
+        return read(request, *given)
 
     monkeypatch.setattr(calls, "_read", noted)
     return reads
@@ -378,3 +379,26 @@ async def test_a_joining_worker_stages_and_other_phases_refuse(lora: LoraHarness
     await lora.put("1", lora.write("1"), stage_only=True)
 
     assert state_of(lora).staged is not None
+
+
+async def test_a_stager_reads_the_bytes_of_an_adapter(
+    lora: LoraHarness, inspector: InspectorWithStagers
+) -> None:
+    object.__setattr__(lora.harness.agent.staging.rules, "inspector", inspector)
+    await lora.put("1", lora.write("1"))
+
+    assert len(inspector.taken) == 1
+    assert lora.in_slots == ["tuned@1"]
+
+
+async def test_a_stager_that_hangs_in_the_store_of_an_adapter_is_ended(
+    lora: LoraHarness, inspector: InspectorWithStagers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    object.__setattr__(lora.harness.agent.staging.rules, "inspector", inspector)
+    inspector.on_take = stop
+    silence = property(lambda _: 1000.0 if inspector.taken else 0.0)
+    monkeypatch.setattr(store_threads.Pulse, "silent_seconds", silence)
+    refusal = await lora.refused("1", lora.write("1"))
+
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
+    assert not inspector.taken[0].is_running
