@@ -203,7 +203,7 @@ class Staging:
             running.check_cancelled()
             await self.drop()
             if self._overtaken is not None:
-                # Its thread may hang in a read, but its memory is needed now.
+                # Its stager may hang in a read, but its memory is needed now.
                 await asyncio.to_thread(self._overtaken.release)
             budget = await self._make_room(checkpoint.size_bytes)
         except BaseException:
