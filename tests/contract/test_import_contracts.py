@@ -98,6 +98,11 @@ BREACHES = [
         "fleet_operator/core/manifests/pods.py",
         "import safetensors",
     ),
+    (
+        "stagers-are-small",
+        "fleet_worker/checkpoint/pairs.py",
+        "import fleet_worker.checkpoint.mapping",
+    ),
     ("audit-stands-apart", "fleet_worker/audit/judge.py", "import fleet_worker.provenance.spans"),
     ("operator-knows-the-protocol", "fleet_operator/core/manifests/pods.py", "import rlfleet"),
     ("worker-knows-no-operator", "fleet_worker/lifecycle/authority.py", "import rlfleet.errors"),
