@@ -16,9 +16,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import uvloop
@@ -91,26 +91,7 @@ def main() -> None:
 
 def _staging(path: str, *, in_threads: bool) -> tuple[Callable[[], Staging], int]:
     """Return what makes the staging of a worker on a checkpoint, and the checkpoint's size in bytes."""
-    inspector: Any
-    if in_threads:
-        with suppress(ImportError):  # its name in checkouts from before there were stagers
-            from fleet_worker.checkpoint.finite import (  # type: ignore[attr-defined]  # noqa: PLC0415
-                TorchInspector,
-            )
-
-            inspector = TorchInspector()
-        with suppress(ImportError):
-            from fleet_worker.checkpoint.inspection import ModelInspector  # noqa: PLC0415
-
-            inspector = ModelInspector()
-    else:
-        from fleet_worker.checkpoint.inspection import ModelInspector  # noqa: PLC0415
-        from fleet_worker.checkpoint.stager_pass import StagerPass  # noqa: PLC0415
-        from fleet_worker.checkpoint.stagers import Stagers  # noqa: PLC0415
-
-        stagers = Stagers()
-        stagers.keep_ready()
-        inspector = ModelInspector(partial(StagerPass, stagers))
+    inspector = _in_threads() if in_threads else _in_a_stager()
     checkpoint = open_checkpoint(path, None)
     size = checkpoint.size_bytes
     rules = StageRules(Roots(["/"]), Reference.of(checkpoint, inspector), inspector, 1 << 60)
@@ -120,6 +101,25 @@ def _staging(path: str, *, in_threads: bool) -> tuple[Callable[[], Staging], int
         return rules.budget_bytes
 
     return lambda: Staging(replace(rules), Labels(), time.monotonic, make_room), size
+
+
+def _in_threads() -> Any:
+    try:
+        return _named("inspection", "ModelInspector")()
+    except ModuleNotFoundError:  # a checkout from before there were stagers
+        return _named("finite", "TorchInspector")()
+
+
+def _in_a_stager() -> Any:
+    stagers = _named("stagers", "Stagers")()
+    stagers.keep_ready()
+    return _named("inspection", "ModelInspector")(
+        partial(_named("stager_pass", "StagerPass"), stagers)
+    )
+
+
+def _named(module: str, name: str) -> Any:
+    return getattr(import_module(f"fleet_worker.checkpoint.{module}"), name)
 
 
 async def _measured(

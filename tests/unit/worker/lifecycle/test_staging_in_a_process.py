@@ -43,10 +43,10 @@ async def test_the_process_of_the_server_reads_no_bytes_of_a_version(
 async def test_a_newer_version_ends_the_stager_of_the_older_one_at_once(
     tmp_path: Path, slot: Staging, inspector: InspectorWithStagers
 ) -> None:
-    inspector.on_take = stop  # it would never answer
+    inspector.on_take(stop)  # it would never answer
     older = asyncio.create_task(slot.stage(stage_request("1", write_tiny(tmp_path / "1"))))
     await soon(lambda: len(inspector.taken) == 1)
-    inspector.on_take = lambda _: None
+    inspector.on_take(lambda _: None)
     await slot.stage(stage_request("2", write_tiny(tmp_path / "2")))
     with pytest.raises(Refusal) as refused:
         await older
@@ -61,7 +61,7 @@ async def test_a_stager_whose_store_is_silent_is_ended_and_the_store_named(
     tmp_path: Path, slot: Staging, inspector: InspectorWithStagers
 ) -> None:
     before = open_descriptors()
-    inspector.on_take = stop
+    inspector.on_take(stop)
     slot.silence_seconds = 0.5
     with pytest.raises(Refusal) as refused:
         await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
@@ -77,7 +77,7 @@ async def test_a_worker_whose_stagers_die_serves_reports_it_and_stages_later(
     serving: WorkerHarness, inspector: InspectorWithStagers
 ) -> None:
     object.__setattr__(serving.agent.staging.rules, "inspector", inspector)
-    inspector.on_take = kill
+    inspector.on_take(kill)
     with pytest.raises(Refusal) as refused:
         await serving.stage("1")
 
@@ -88,7 +88,7 @@ async def test_a_worker_whose_stagers_die_serves_reports_it_and_stages_later(
     assert failure is not None
     assert (failure.version, failure.reason) == ("1", Reason.SOURCE_UNREADABLE)
     assert serving.state.phase is Phase.SERVING
-    inspector.on_take = lambda _: None
+    inspector.on_take(lambda _: None)
     await serving.stage("1")
     assert serving.state.staged is not None
     assert serving.state.stage_failure is None
@@ -102,7 +102,7 @@ async def test_a_good_version_stays_in_memory_if_its_digests_cannot_be_made(
     rules = serving.agent.staging.rules
     object.__setattr__(rules, "inspector", inspector)
     object.__setattr__(rules, "budget_bytes", serving.agent.good.checkpoint.size_bytes)
-    inspector.on_take = kill
+    inspector.on_take(kill)
     with pytest.raises(Refusal):
         await serving.stage("2")
 

@@ -395,8 +395,9 @@ async def test_a_stager_that_hangs_in_the_store_of_an_adapter_is_ended(
     lora: LoraHarness, inspector: InspectorWithStagers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     object.__setattr__(lora.harness.agent.staging.rules, "inspector", inspector)
-    inspector.on_take = stop
-    silence = property(lambda _: 1000.0 if inspector.taken else 0.0)
+    inspector.on_take(stop)
+    almost = store_threads.SILENCE_SECONDS - 0.01
+    silence = property(lambda _: 1000.0 if inspector.taken else almost)
     monkeypatch.setattr(store_threads.Pulse, "silent_seconds", silence)
     refusal = await lora.refused("1", lora.write("1"))
 
