@@ -14,7 +14,7 @@ from typing import Any
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.digests import tensor_digest
 from fleet_worker.engine.effect import Effect
-from fleet_worker.engine.records import Checksum, EngineAdapter, Position
+from fleet_worker.engine.records import Checksum, EngineAdapter, HeldBytes, Position
 from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
 
@@ -36,6 +36,8 @@ class FakeEngine:
         weights: path of the checkpoint in the model, or what was received.
         sent: what a trainer has sent last.
         effect: of every load.
+        held: paths of the checkpoints that were to be held, one a call; None for nothing.
+        holds: answers to these calls, in order; after them, done at once.
         group: what all members of a joined group have, and no other group.
         wakes: whether all of it comes back when it is woken.
         values_known: a checksum includes all values.
@@ -54,6 +56,8 @@ class FakeEngine:
     weights: str = ""
     sent: str = ""
     effect: Effect = Effect(0.25, compared_elements=8, elements=32)  # noqa: RUF009 - frozen
+    held: list[str | None] = field(default_factory=list)
+    holds: list[HeldBytes] = field(default_factory=list)
     group: str | None = None
     wakes: bool = True
     values_known: bool = True
@@ -81,7 +85,17 @@ class FakeEngine:
         await self._do("resume")
         self.paused = False
 
-    async def load(self, checkpoint: Checkpoint) -> None:
+    async def hold(self, checkpoint: Checkpoint | None) -> HeldBytes:
+        self.held.append(checkpoint.path if checkpoint is not None else None)
+        await self._raise_or_wait("hold")
+        line = "pageable: a fake" if checkpoint is not None else ""
+        return self.holds.pop(0) if self.holds else HeldBytes(is_done=True, line=line)
+
+    async def compare(self) -> Effect:
+        await self._raise_or_wait("compare")
+        return self.effect
+
+    async def load(self, checkpoint: Checkpoint) -> float:
         assert self.paused, "weights may only change while nothing generates"
         await self._do("load", f"load {checkpoint.path}")
         self.weights = "half"
@@ -89,6 +103,7 @@ class FakeEngine:
             raise EngineFailure("changed", touched=True, reason=Reason.CHECKPOINT_CHANGED)
         self.weights = checkpoint.path
         self.adapters.clear()  # as vLLM does
+        return 0.0
 
     async def probe(self) -> None:
         await self._do("probe")
@@ -184,6 +199,9 @@ class FakeEngine:
 
     async def _do(self, name: str, noted: str | None = None) -> None:
         self.calls.append(noted or name)
+        await self._raise_or_wait(name)
+
+    async def _raise_or_wait(self, name: str) -> None:
         if (gate := self.gates.get(name)) is not None:
             await gate.wait()
         if self.failures.get(name):

@@ -124,6 +124,9 @@ def fake_torch() -> ModuleType:
 def imported_over_fake_torch(name: str) -> Iterator[Any]:
     """A module of the worker, imported with a fake torch. Later imports get the real torch."""
     touching = [
+        "fleet_worker.checkpoint.mapping",
+        "fleet_worker.engine.cuda_runtime",
+        "fleet_worker.engine.held",
         "fleet_worker.engine.parameters",
         "fleet_worker.engine.file_tensors",
         "fleet_worker.engine.start_loader",

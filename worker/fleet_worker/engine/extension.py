@@ -8,12 +8,16 @@ Source: `Worker.reload_weights(weights_iterator=…)` and `GPUModelRunner._dummy
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
+from fleet_worker.engine.cuda_runtime import CudaRuntime, runtime_of
 from fleet_worker.engine.file_tensors import Digested, Reader, tensors_of
+from fleet_worker.engine.held import Held
 from fleet_worker.engine.kernel_copies import renew_copies
 from fleet_worker.engine.parameters import Memory, checksum_of, is_known, not_compared
 from fleet_worker.engine.rank_calls import RankCalls, described
@@ -39,6 +43,8 @@ class WorkerExtension(RankCalls):
     """The parameters before the load under way, or why they are not known."""
     _rlfleet_recorder: Recorder | None = None
     """Of the update over a collective that is under way."""
+    _rlfleet_bytes: Held | None = None
+    _rlfleet_device: CudaRuntime | None = None
 
     def rlfleet_missing_names(self) -> list[str]:
         """Return the names that the methods here need and the engine lacks. The first call to an engine."""
@@ -67,34 +73,46 @@ class WorkerExtension(RankCalls):
                 puts back, are theirs: no load of other files has ended well in such a model.
 
         Returns:
-            `{ok, touched, error, reason, effect}`. `touched` tells whether the model may have changed.
-            `reason` is that of a `Refusal`. `effect` is the change (`engine.effect.combined`), None after a failure.
+            `{ok, touched, error, reason, copy_seconds}`. `touched` tells whether the model may have changed.
+            `reason` is that of a `Refusal`. `copy_seconds`: until the device had all bytes.
         """
         readers: list[Reader] = []
         touched = False
         try:
             digested = Digested(digests) if digests is not None else None
             for path in files:  # one by one, so that those before a bad one are closed
-                readers.append(Reader(path, digested))  # noqa: PERF401 - see above
+                readers.append(Reader(path, digested, self._rlfleet_held().content_of))  # noqa: PERF401 - see above
             if digested is not None:
                 digested.check_names(spec.name for reader in readers for spec in reader.specs)
             model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
             touched = True
             drop_unfinished(model)
             self.rlfleet_remember()
+            began = time.monotonic()
             self._rlfleet_reload(tensors_of(readers, copies, casts), started=started)
+            seconds = time.monotonic() - began
         except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
             self._rlfleet_memory = None
             if touched:  # what runs the model before the next load finds tensors
                 drop_unfinished(model)
             reason = error.reason.value if isinstance(error, Refusal) else None
             failed = {"ok": False, "touched": touched, "error": described(error)}
-            return failed | {"reason": reason, "effect": None}
+            return failed | {"reason": reason, "copy_seconds": None}
         finally:
             for reader in readers:
                 reader.close()
         done = {"ok": True, "touched": True, "error": None, "reason": None}
-        return done | {"effect": self.rlfleet_effect()}
+        return done | {"copy_seconds": seconds}
+
+    def rlfleet_hold(self, links: Sequence[str]) -> dict[str, Any]:
+        """Hold the bytes of a staged version for its load, and let go of all others; see `Held.want`."""
+        return self._rlfleet_held().want(links)
+
+    def _rlfleet_held(self) -> Held:
+        if self._rlfleet_bytes is None:
+            self._rlfleet_device = runtime_of(self.device)  # type: ignore[attr-defined]  # of vLLM's Worker
+            self._rlfleet_bytes = Held(self._rlfleet_device)
+        return self._rlfleet_bytes
 
     def rlfleet_remember(self) -> None:
         """Sample the parameters, to compare them after the load. Never fails.
@@ -128,8 +146,11 @@ class WorkerExtension(RankCalls):
         model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
         take_new_shapes(model)
         recorder = Recorder(model, is_whole=True, may_lose=started)
+        held = self._rlfleet_held().registered()
+        device = self._rlfleet_device
         try:
-            self.reload_weights(weights_iterator=tensors)  # type: ignore[attr-defined]  # vLLM's
+            with device.copying(held) if device is not None else nullcontext():
+                self.reload_weights(weights_iterator=tensors)  # type: ignore[attr-defined]  # vLLM's
         finally:
             recorder.remove()
         renew_copies(model, recorder.left_out)

@@ -23,7 +23,7 @@ from fleet_worker.checkpoint.format import (
     header_length,
     parse_header,
 )
-from fleet_worker.checkpoint.mapping import mapped, tensor_over
+from fleet_worker.checkpoint.mapping import tensor_over
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -99,15 +99,18 @@ def _changed(name: str) -> Refusal:
 class Reader:
     """One file, open in this process."""
 
-    def __init__(self, path: str, digested: Digested | None) -> None:
+    def __init__(
+        self, path: str, digested: Digested | None, mapping: Callable[[int, int], mmap.mmap] | None = None
+    ) -> None:
         """Open a file and read its header.
 
         Args:
             path: Its path.
             digested: What its bytes are compared to. None for sealed bytes in memory.
+            mapping: Maps these (`held.Held.content_of`).
 
         Errors:
-            ValueError: They are not sealed.
+            ValueError: They are not sealed, or there is no `mapping`.
         """
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._digested = digested
@@ -118,7 +121,9 @@ class Reader:
             header = bytes(self._bytes(LENGTH_BYTES, length))
             self.specs = parse_header(header, file="the file", size=size)
             if digested is None:
-                self._mapped = mapped(self._descriptor, size)
+                if mapping is None:
+                    raise ValueError("there are neither digests nor a mapping of the bytes")
+                self._mapped = mapping(self._descriptor, size)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -157,7 +162,6 @@ class Reader:
 
     def close(self) -> None:
         """Close the file."""
-        # The mapping goes when the last tensor over it does.
         self._mapped = None
         os.close(self._descriptor)
 

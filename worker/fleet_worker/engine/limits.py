@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.engine.effect import Effect
 from fleet_worker.engine.port import Engine
-from fleet_worker.engine.records import Checksum, EngineAdapter, Position
+from fleet_worker.engine.records import Checksum, EngineAdapter, HeldBytes, Position
 from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import EngineInfo, PauseMode
 
@@ -67,11 +67,6 @@ class TimedEngine:
     def info(self) -> EngineInfo:
         """See `Engine`."""
         return self._engine.info
-
-    @property
-    def effect(self) -> Effect:
-        """See `Engine`."""
-        return self._engine.effect
 
     @property
     def is_dead(self) -> bool:
@@ -140,9 +135,17 @@ class TimedEngine:
 
     # --- moving weights -------------------------------------------------------------------------
 
-    async def load(self, checkpoint: Checkpoint) -> None:
+    async def hold(self, checkpoint: Checkpoint | None) -> HeldBytes:
         """See `Engine`."""
-        await self._moving("load", self._engine.load(checkpoint), touched=True)
+        return await self._moving("hold staged bytes", self._engine.hold(checkpoint))
+
+    async def load(self, checkpoint: Checkpoint) -> float:
+        """See `Engine`."""
+        return await self._moving("load", self._engine.load(checkpoint), touched=True)
+
+    async def compare(self) -> Effect:
+        """See `Engine`."""
+        return await self._control("compare the weights", self._engine.compare())
 
     async def probe(self) -> None:
         """See `Engine`."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.engine.effect import Effect
-from fleet_worker.engine.records import Checksum, EngineAdapter, Position
+from fleet_worker.engine.records import Checksum, EngineAdapter, HeldBytes, Position
 from fleet_worker.protocol import EngineInfo, PauseMode
 
 Clock = Callable[[], float]
@@ -26,10 +26,6 @@ class Engine(Protocol):
         """The engine's version, model and size."""
 
     @property
-    def effect(self) -> Effect:
-        """The changes that the last load or transfer made to the model."""
-
-    @property
     def is_dead(self) -> bool:
         """Whether the engine's process has ended."""
 
@@ -45,11 +41,27 @@ class Engine(Protocol):
     async def resume(self) -> None:
         """Generate again. Idempotent."""
 
-    async def load(self, checkpoint: Checkpoint) -> None:
+    async def hold(self, checkpoint: Checkpoint | None) -> HeldBytes:
+        """Make the bytes of a checkpoint in memory ready for a load, and let go of all others.
+
+        Also while requests run. It starts the work in the engine's processes; call it again until that is
+        done. A load needs none of it.
+        """
+
+    async def load(self, checkpoint: Checkpoint) -> float:
         """Put a checkpoint's bytes into the model. Only while paused.
+
+        Returns:
+            The seconds until the device had all bytes.
 
         Errors:
             EngineFailure: `CheckpointChanged`, if it reads other bytes than those of the checkpoint's digest.
+        """
+
+    async def compare(self) -> Effect:
+        """The changes of the model by the last load or transfer. Also while requests run.
+
+        The weights must be those of that load. A second call knows nothing any more.
         """
 
     async def probe(self) -> None:

@@ -1,10 +1,11 @@
-"""Records of the engine port: LoRA adapters by name and number, scored tokens, and checksums."""
+"""Records of the engine port: LoRA adapters, scored tokens, checksums, and bytes that are held for a load."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fleet_worker.checkpoint.identity import WeightName
 
@@ -82,3 +83,33 @@ class Position:
     def logprob(self) -> float:
         """Log-probability of the token at this position. NaN if it is not known."""
         return self.known.get(self.token, math.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBytes:
+    """What the engine's processes hold of a staged version, outside of any pause.
+
+    Fields:
+        is_done: no process still works on it.
+        line: one sentence without a full stop: how a load will copy the bytes, and why. Empty for nothing.
+    """
+
+    is_done: bool
+    line: str
+
+
+def held_bytes(answers: Iterable[Mapping[str, Any]]) -> HeldBytes:
+    """Combine the answers of all processes (`engine.held.Held.want`)."""
+    parts = list(answers)
+    sums = {key: sum(int(part[key]) for part in parts) for key in ("bytes", "registered", "huge")}
+    is_done = all(bool(part["done"]) for part in parts)
+    if sums["bytes"] == 0:
+        return HeldBytes(is_done, "")
+    if sums["registered"] == sums["bytes"]:
+        way = "pinned: the device reads the bytes where they are"
+    else:
+        buffers = all(bool(part["buffers"]) for part in parts)
+        why = next((str(part["why_not"]) for part in parts if part["why_not"]), "not ready yet")
+        way = f"{'through pinned buffers' if buffers else 'pageable'}: {why}"
+    huge = sums["huge"] / sums["bytes"]
+    return HeldBytes(is_done, f"{way}; {huge:.0%} of the memory in huge pages")

@@ -15,7 +15,7 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.engine import vllm_requests
 from fleet_worker.engine.effect import Effect, combined
 from fleet_worker.engine.processes import Processes, engine_failure
-from fleet_worker.engine.records import Checksum, EngineAdapter, Position
+from fleet_worker.engine.records import Checksum, EngineAdapter, HeldBytes, Position, held_bytes
 from fleet_worker.engine.vllm_facts import described
 from fleet_worker.errors import EngineFailure, Refusal, counted
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
@@ -54,12 +54,6 @@ class VllmEngine:
         self._processes = Processes(client)
         self._info = info
         self._numbers = itertools.count(1)
-        self._effect = Effect(why_not="nothing was loaded yet")
-
-    @property
-    def effect(self) -> Effect:
-        """Changes of the model by the last load, or by the last update over a collective."""
-        return self._effect
 
     @property
     def info(self) -> EngineInfo:
@@ -94,7 +88,13 @@ class VllmEngine:
         """Generate again."""
         await self._call(self._client.resume_generation(), touched=False)
 
-    async def load(self, checkpoint: Checkpoint) -> None:
+    async def hold(self, checkpoint: Checkpoint | None) -> HeldBytes:
+        """Make a checkpoint's bytes ready for a load, and let go of all others."""
+        files = checkpoint.files if checkpoint is not None and checkpoint.is_held else ()
+        links = [checkpoint.link_of(file) for file in files] if checkpoint is not None else []
+        return held_bytes(await self._processes.call("rlfleet_hold", touched=False, links=links))
+
+    async def load(self, checkpoint: Checkpoint) -> float:
         """Put a checkpoint's bytes into the model, in every process of the engine."""
         await self._check_kernels()
         answers = await self._processes.call("rlfleet_load", **load_arguments(checkpoint))
@@ -104,7 +104,11 @@ class VllmEngine:
             reason = Reason(failed[0]["reason"] or Reason.ENGINE_FAILED)
             message = f"the load failed: {failed[0]['error']}"
             raise EngineFailure(message, touched=touched, reason=reason)
-        self._effect = combined(answer["effect"] for answer in answers)
+        return max(float(answer["copy_seconds"]) for answer in answers)
+
+    async def compare(self) -> Effect:
+        """Return what the last load or update over a collective has changed."""
+        return combined(await self._processes.call("rlfleet_effect", touched=False))
 
     async def probe(self) -> None:
         """Run a dummy batch through the model and check its output."""
@@ -187,7 +191,6 @@ class VllmEngine:
                 touched=True,
             )
         await self._processes.call("rlfleet_finish_transfer")
-        self._effect = combined(await self._processes.call("rlfleet_effect"))
 
     async def cancel_transfer(self) -> None:
         """Cancel a transfer that has begun."""
@@ -274,7 +277,6 @@ class VllmEngine:
         number = next(self._numbers)
         # The salt prevents sharing keys and values with other requests.
         prompt = {"type": "token", "prompt_token_ids": tokens, "cache_salt": f"rlfleet-{number}"}
-
         outputs = self._client.generate(prompt, parameters, f"rlfleet-probe-{number}")
 
         async def last() -> Any:

@@ -8,12 +8,12 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.engine.port import Engine
 from fleet_worker.engine.records import EngineAdapter
 from fleet_worker.errors import EngineFailure, Fault, Refusal
-from fleet_worker.lifecycle import closing, sleeping
+from fleet_worker.lifecycle import closing, settling, sleeping
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.weights import Received, Weights, description_of
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.logs import fields
-from fleet_worker.protocol import LoadEffect, Reason, SwapTimings
+from fleet_worker.protocol import Reason, SwapTimings
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ async def load(worker: Worker, weights: Weights) -> None:
     """
     started = worker.clock()
     try:
-        await put_into_engine(worker, weights)
+        copied = await put_into_engine(worker, weights)
     except Refusal as refusal:
         _note_refused(worker, weights, refusal)
         raise
@@ -46,7 +46,7 @@ async def load(worker: Worker, weights: Weights) -> None:
         await recover(worker, weights, broken := EngineFailure(message, touched=True))
         worker.dispose(weights.checkpoint)
         raise broken from error
-    note_loaded(worker, weights, worker.clock() - started)
+    note_loaded(worker, weights, worker.clock() - started, copied)
 
 
 async def ensure_quiet(worker: Worker) -> None:
@@ -80,7 +80,7 @@ async def relabel(worker: Worker, label: str, before: str) -> None:
         raise
 
 
-async def put_into_engine(worker: Worker, weights: Weights) -> None:
+async def put_into_engine(worker: Worker, weights: Weights) -> float:
     """Run the steps of a load, in the order that keeps labels true.
 
     Args:
@@ -88,14 +88,18 @@ async def put_into_engine(worker: Worker, weights: Weights) -> None:
         weights: The weights to load. Bytes in memory are sealed, so their files are not checked
             again.
 
+    Returns:
+        The seconds until the device had all bytes.
+
     Errors:
         Refusal: The files have changed, or their store does not answer. The engine is untouched.
         EngineFailure: See its `touched`.
     """
     engine, checkpoint = worker.engine, weights.checkpoint
     await check_unread(worker, checkpoint)
-    await engine.load(checkpoint)  # fails if it reads other bytes than the stage
+    copied = await engine.load(checkpoint)  # fails if it reads other bytes than the stage
     await check_and_label(worker, weights)
+    return copied
 
 
 async def check_unread(worker: Worker, checkpoint: Checkpoint) -> None:
@@ -147,16 +151,19 @@ async def _add_again(engine: Engine, adapter: EngineAdapter) -> None:
         raise EngineFailure(message, touched=True) from failure
 
 
-def note_loaded(worker: Worker, weights: Weights | Received, seconds: float) -> None:
+def note_loaded(
+    worker: Worker, weights: Weights | Received, seconds: float, copied: float | None = None
+) -> None:
     """Record a successful load and leave the phase `loading`.
 
     Args:
         worker: The worker, still in `loading`.
         weights: The weights in its engine now.
         seconds: How long the load took.
+        copied: How much of that passed until the device had all bytes.
     """
     previous, worker.good = worker.good, weights
-    worker.effect = _effect(worker, previous)
+    worker.effect, worker.uncompared = settling.effect_to_compare(weights, previous), True
     labels = worker.label_of(weights), worker.label_of(previous)
     worker.kept.loaded(*labels, cleared=not _keeps_cache(worker))
     worker.version = weights.version
@@ -174,6 +181,7 @@ def note_loaded(worker: Worker, weights: Weights | Received, seconds: float) -> 
             "version": weights.version,
             "stage_seconds": weights.stage_seconds if isinstance(weights, Weights) else None,
             "load_seconds": seconds,
+            "copy_seconds": copied,
         }
     )
     log_fields = fields(
@@ -184,29 +192,6 @@ def note_loaded(worker: Worker, weights: Weights | Received, seconds: float) -> 
         seconds=round(seconds, 4),
     )
     _LOG.info("the engine has loaded %s", description_of(weights), extra=log_fields)
-
-
-def _effect(worker: Worker, previous: Weights | Received) -> LoadEffect:
-    effect, loaded = worker.engine.effect, worker.good
-    if effect.unchanged:
-        _LOG.warning(
-            "version %s and version %s have the same weights: the load changed no parameter",
-            previous.version,
-            loaded.version,
-            extra=fields("weights_unchanged", version=loaded.version),
-        )
-    return LoadEffect(
-        version=loaded.version,
-        run_id=loaded.run_id,
-        compared_with=previous.version,
-        compared_with_run_id=previous.run_id,
-        compared_with_digest=previous.digest,
-        changed_share=effect.changed_share,
-        unchanged=effect.unchanged,
-        compared_elements=effect.compared_elements,
-        elements=effect.elements,
-        why_not=effect.why_not,
-    )
 
 
 def _note_refused(worker: Worker, weights: Weights, error: Refusal | EngineFailure) -> None:

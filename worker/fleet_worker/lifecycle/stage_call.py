@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fleet_worker.checkpoint.sources import resolved
 from fleet_worker.errors import Refusal
+from fleet_worker.lifecycle import settling
 from fleet_worker.lifecycle.refused_stages import with_refusal, without_version
 from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.lifecycle.worker import Worker
@@ -20,6 +21,7 @@ async def stage(worker: Worker, request: StageRequest, *, by_directory: bool = F
         if digest is None:
             staged = await worker.staging.stage(request, by_directory=by_directory)
             digest = staged.digest
+            await settling.make_ready_or_log(worker)
             if staged.stage_seconds is not None:
                 worker.metrics.staged(staged.stage_seconds)
     except Refusal as refusal:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from fleet_worker.errors import Fault
 from fleet_worker.lifecycle.agent import Agent
 from fleet_worker.lifecycle.metrics import PREFIX
+from fleet_worker.lifecycle.settling import copies_of
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.lora.refused import AdapterFault
 from fleet_worker.protocol import (
@@ -65,7 +66,7 @@ def state_of(
         source=agent.good.source if trusted else None,
         digest=agent.good.digest if trusted else None,
         remarks=agent.good.remarks if trusted else (),
-        staged=staged.as_state() if staged is not None else None,
+        staged=staged.as_state(copies_of(agent, staged)) if staged is not None else None,
         operation=_operation(agent, now),
         requests_running=running,
         requests_held=held,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from fleet_worker.errors import EngineFailure
 from fleet_worker.lifecycle.agent import Agent
+from fleet_worker.lifecycle.settling import settle
 from fleet_worker.protocol import Phase
 
 
@@ -53,6 +54,8 @@ _PING_SECONDS = 5.0
 _IDLE_TIMEOUT_SECONDS = 60.0
 """How long a closed worker tries to end its requests before it ends its process."""
 _TRY_AGAIN_SECONDS = 1.0
+_SETTLE_SECONDS = 0.05
+"""How often a worker with leftovers of a load looks for the end of its pause."""
 
 
 class Watch:
@@ -90,6 +93,7 @@ class Watch:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._leases())
             group.create_task(self._leftover_requests())
+            group.create_task(self._leftovers_of_loads())
             group.create_task(self._death())
             group.create_task(self._pings())
 
@@ -135,6 +139,18 @@ class Watch:
         finally:
             if ending is not None:
                 ending.cancel()
+
+    async def _leftovers_of_loads(self) -> None:
+        """Let the engine let go of what a load has used, and compare, as soon as requests may run."""
+        agent = self._agent
+        while True:
+            await agent.unsettled.wait()
+            try:
+                await settle(agent)
+            except Exception as failure:  # noqa: BLE001 - later loads must be settled, too
+                _LOG.warning("the engine did not let go of the bytes of a load: %s", failure)
+                await asyncio.sleep(_TRY_AGAIN_SECONDS)
+            await asyncio.sleep(_SETTLE_SECONDS)
 
     async def _end_leftover_requests(self) -> None:
         try:

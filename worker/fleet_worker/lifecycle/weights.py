@@ -74,8 +74,8 @@ class Weights:
         """Sentences about parts of the files that the worker ignores or casts."""
         return self.checkpoint.remarks
 
-    def as_state(self) -> Staged:
-        """The staged version as the state document shows it."""
+    def as_state(self, copies: str | None = None) -> Staged:
+        """The staged version as the state document shows it; `copies`: see `Staged`."""
         return Staged(
             version=self.version,
             run_id=self.run_id,
@@ -83,6 +83,7 @@ class Weights:
             digest=self.digest,
             size_bytes=self.checkpoint.size_bytes,
             in_memory=self.in_memory,
+            copies=copies,
         )
 
     def fulfils(self, request: StageRequest) -> bool:

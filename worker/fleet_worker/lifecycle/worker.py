@@ -19,7 +19,7 @@ from fleet_worker.checkpoint.store_threads import leave
 from fleet_worker.engine.limits import Limits, TimedEngine
 from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Fault, Refusal
-from fleet_worker.lifecycle import authority
+from fleet_worker.lifecycle import authority, settling
 from fleet_worker.lifecycle.canary_report import History
 from fleet_worker.lifecycle.holding import Holding, Outcome
 from fleet_worker.lifecycle.kept_cache import KeptCache
@@ -71,6 +71,9 @@ class Worker:
         canary_history: results of canary prompts.
         effect: changes that the last load made.
         kept: the weights whose keys and values may still be in the KV cache.
+        unsettled: set from the begin of a load until `settling.settle`.
+        uncompared: `effect` is not compared yet.
+        made_ready: a staged version, and how a load will copy its bytes.
         not_idle_since: when the worker first failed to end the requests behind its closed
             latch; None while it is idle.
         end_process: ends the process with exit code 1, for the reason given.
@@ -135,6 +138,9 @@ class Worker:
         self.asleep = False
         self.canary_history = History()
         self.kept = KeptCache()
+        self.unsettled = asyncio.Event()
+        self.uncompared = False
+        self.made_ready: tuple[Weights | None, str] = (None, "")
         self.not_idle_since: float | None = None
 
     @property
@@ -189,6 +195,11 @@ class Worker:
     def enter(self, event: Event) -> None:
         """Take a step of the transition table; raises `Refusal` if the table does not have it."""
         self.lifecycle = after(self.lifecycle, event)
+        if event is Event.LOAD:
+            if self.uncompared and self.effect is not None:
+                self.effect = settling.effect_never_compared(self.effect)
+            self.uncompared = False
+            self.unsettled.set()
         if self.lifecycle.idle or self.phase is Phase.DRAINING:
             self.not_idle_since = None
         if self.phase is Phase.SERVING and self.is_open:
@@ -267,8 +278,10 @@ class Worker:
         Not during a load, which may have to load the last good version again.
         """
         budget = self.staging.rules.budget_bytes - self.adapters.size_bytes
-        good, held = self.good, self._held_bytes()
         in_use = self.phase in (Phase.LOADING, Phase.BROKEN)
+        if not in_use:
+            await settling.let_go(self.engine, lambda: self.staging.staged is None)
+        good, held = self.good, self._held_bytes()
         if isinstance(good, Weights) and held and held + size > budget and not in_use:
             self.good = on_disk = replace(good, in_memory=False)
             leaving = partial(self.staging.rules.inspector.leave_memory, good.checkpoint)

@@ -13,12 +13,18 @@ from fleet_worker.protocol.types import Count, Label, Measure, Message, Seconds,
 
 
 class SwapTimings(Message):
-    """The last completed swap, in seconds. `paused` spans from pause to resume."""
+    """The last completed swap, in seconds. `paused` spans from pause to resume.
+
+    Fields:
+        load_seconds: the copies, and all checks before and after them.
+        copy_seconds: the copies alone; None if the weights came over a collective.
+    """
 
     version: Label
     stage_seconds: Seconds | None = None
     pause_seconds: Seconds | None = None
     load_seconds: Seconds | None = None
+    copy_seconds: Seconds | None = None
     resume_seconds: Seconds | None = None
     paused_seconds: Seconds | None = None
 

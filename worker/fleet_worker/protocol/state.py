@@ -69,6 +69,8 @@ class Staged(Message):
     size_bytes: Count
     in_memory: bool
     """False: the version is larger than the staging budget, and is in the page cache only."""
+    copies: Text | None = None
+    """How a load will copy the bytes to the device, and why. None until the engine's processes hold them."""
 
 
 class Operation(Message):

@@ -323,4 +323,4 @@ def test_only_sealed_memory_is_mapped() -> None:
     }
 
     assert users == {"mapping.py"}
-    assert callers == {"file_tensors.py"}, "which maps what is in memory only"
+    assert callers == {"held.py"}, "which maps what is in memory only"

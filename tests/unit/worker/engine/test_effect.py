@@ -9,6 +9,7 @@ from prometheus_client import generate_latest
 from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.engine.effect import MIN_PER_PARAMETER, Effect, combined, shares_of_sample
+from fleet_worker.lifecycle.settling import settle
 
 
 def part(**changed: Any) -> dict[str, Any]:
@@ -96,6 +97,8 @@ async def test_the_state_has_the_effect_of_the_last_load_and_its_time(
     await serving.stage("1")
     await serving.pause()
     await serving.load("1")
+    await serving.resume("1")
+    await settle(serving.agent)
 
     effect = serving.state.effect
     assert effect is not None
@@ -112,6 +115,7 @@ async def test_a_load_that_changes_nothing_is_reported_and_succeeds(
     serving.engine.effect = Effect(0.0, unchanged=True, compared_elements=32, elements=32)
     await serving.stage("1")
     await serving.apply("1")
+    await settle(serving.agent)
 
     effect = serving.state.effect
     assert effect is not None
@@ -126,6 +130,7 @@ async def test_a_load_that_cannot_be_compared_reports_only_the_reason(
     serving.engine.effect = Effect(why_not="experts are rebalanced")
     await serving.stage("1")
     await serving.apply("1")
+    await settle(serving.agent)
 
     effect = serving.state.effect
     assert effect is not None

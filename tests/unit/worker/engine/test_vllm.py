@@ -20,8 +20,16 @@ from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
 
 SEEN = {"compared": 4, "covered": 8, "changed": 2.0, "same": False, "why_not": ""}
-GOOD = {"ok": True, "touched": True, "error": None, "reason": None, "effect": SEEN}
-REFUSED = {"ok": False, "touched": False, "error": "no such file", "reason": None, "effect": None}
+GOOD = {"ok": True, "touched": True, "error": None, "reason": None, "copy_seconds": 0.5}
+REFUSED = {
+    "ok": False,
+    "touched": False,
+    "error": "no such file",
+    "reason": None,
+    "copy_seconds": None,
+}
+HELD = {"done": True, "bytes": 8, "registered": 8, "buffers": True, "huge": 4, "why_not": ""}
+NOTHING = {"done": True, "bytes": 0, "registered": 0, "buffers": True, "huge": 0, "why_not": ""}
 
 
 class Client:
@@ -152,14 +160,72 @@ async def test_what_a_kernel_cannot_take_over_is_refused_before_the_call(
     assert [name for name, _ in client.calls] == ["rlfleet_unfit_kernel"]
 
 
-async def test_the_effect_of_a_load_covers_all_processes(
+async def test_a_load_lasts_until_the_slowest_process_has_all_bytes_and_compares_nothing(
     engine: VllmEngine, client: Client, checkpoint: Checkpoint
 ) -> None:
-    assert not engine.effect.comparable
-    client.answers["rlfleet_load"] = [GOOD, GOOD]
-    await engine.load(checkpoint)
+    client.answers["rlfleet_load"] = [GOOD, GOOD | {"copy_seconds": 0.75}]
 
-    assert engine.effect == Effect(0.25, compared_elements=8, elements=16)
+    assert await engine.load(checkpoint) == 0.75
+    assert "rlfleet_effect" not in [name for name, _ in client.calls]
+
+
+async def test_the_effect_of_a_load_covers_all_processes(
+    engine: VllmEngine, client: Client
+) -> None:
+    client.answers["rlfleet_effect"] = [SEEN, SEEN]
+
+    assert await engine.compare() == Effect(0.25, compared_elements=8, elements=16)
+
+
+async def test_processes_hold_sealed_memory_only(
+    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+) -> None:
+    client.answers["rlfleet_hold"] = [NOTHING]
+    checkpoint.read_all(budget=0, check_cancelled=lambda: None)
+    await engine.hold(checkpoint)
+    checkpoint.read_all(budget=1 << 20, check_cancelled=lambda: None)
+    await engine.hold(checkpoint)
+    await engine.hold(None)
+
+    (file,) = checkpoint.files
+    link = f"/proc/{os.getpid()}/fd/{checkpoint.held[file.name].descriptor}"
+    assert [given["links"] for _, given in client.calls] == [[], [link], []]
+
+
+@pytest.mark.parametrize(
+    ("answers", "line"),
+    [
+        pytest.param([NOTHING, NOTHING], "", id="nothing"),
+        pytest.param([HELD, HELD], "pinned", id="all are registered"),
+        pytest.param(
+            [HELD, HELD | {"registered": 0, "why_not": "error 801"}],
+            "through pinned buffers: error 801",
+            id="one process has not registered them",
+        ),
+        pytest.param(
+            [HELD | {"registered": 0, "buffers": False, "why_not": "on CPUs"}],
+            "pageable: on CPUs",
+            id="no pinned memory",
+        ),
+    ],
+)
+async def test_the_line_about_copies_is_that_of_the_slowest_process(
+    engine: VllmEngine, client: Client, answers: list[Any], line: str
+) -> None:
+    client.answers["rlfleet_hold"] = answers
+    held = await engine.hold(None)
+
+    assert held.is_done
+    assert held.line.startswith(line)
+    assert ("50% of the memory in huge pages" in held.line) == bool(line)
+
+
+async def test_bytes_are_ready_once_all_processes_hold_them(
+    engine: VllmEngine, client: Client
+) -> None:
+    client.answers["rlfleet_hold"] = [HELD, HELD | {"done": False}]
+
+    assert not (await engine.hold(None)).is_done
 
 
 @pytest.mark.parametrize(
@@ -181,6 +247,7 @@ async def test_an_update_over_a_collective_is_compared_with_the_sample_before_it
     client.answers["rlfleet_layers_without_all_parts"] = [[]]
     await engine.begin_transfer()
     await engine.end_transfer()
+    effect = await engine.compare()
 
     names = [name for name, _ in client.calls]
     assert names == [
@@ -190,7 +257,7 @@ async def test_an_update_over_a_collective_is_compared_with_the_sample_before_it
         "rlfleet_finish_transfer",
         "rlfleet_effect",
     ]
-    assert engine.effect.changed_share == 0.25
+    assert effect.changed_share == 0.25
 
 
 async def test_an_update_without_all_parts_of_a_layer_is_not_finished(

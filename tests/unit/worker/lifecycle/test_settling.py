@@ -1,0 +1,234 @@
+"""What a load needs and leaves behind: bytes that the engine's processes hold, and the comparison."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support.fake_engine import touched, untouched
+from tests.support.waiting import soon
+from tests.support.worker_harness import WorkerHarness
+
+from fleet_worker.engine.records import HeldBytes
+from fleet_worker.errors import EngineFailure
+from fleet_worker.lifecycle import settling
+from fleet_worker.lifecycle.watchdog import Watch
+from fleet_worker.protocol import Phase
+
+WORKING = HeldBytes(is_done=False, line="pageable: not ready yet")
+PINNED = HeldBytes(is_done=True, line="pinned")
+
+
+@pytest.fixture
+async def watched(serving: WorkerHarness) -> AsyncIterator[WorkerHarness]:
+    """A serving worker that watches itself."""
+    watch = Watch(
+        serving.agent, silence_seconds=60, load_seconds=60, end_process=serving.ended.append
+    )
+    task = asyncio.create_task(watch.run())
+    yield serving
+    task.cancel()
+
+
+def last_held(harness: WorkerHarness) -> str | None:
+    return harness.engine.held[-1]
+
+
+async def settled(harness: WorkerHarness) -> None:
+    await soon(lambda: not harness.agent.unsettled.is_set())
+    await soon(lambda: not harness.agent.lock.locked())
+
+
+async def test_a_stage_answers_once_the_engine_holds_the_bytes_and_the_state_tells_how(
+    serving: WorkerHarness,
+) -> None:
+    serving.engine.holds = [HeldBytes(is_done=True, line=""), WORKING, PINNED]
+    path = await serving.stage("1")
+
+    assert serving.engine.held == [None, str(path), str(path)]
+    assert serving.state.staged is not None
+    assert serving.state.staged.copies == "pinned"
+
+
+async def test_the_memory_of_a_dropped_version_is_free_before_the_next_one_is_read(
+    serving: WorkerHarness,
+) -> None:
+    await serving.stage("1")
+    second = await serving.stage("2")
+
+    assert serving.engine.held[-2:] == [None, str(second)]
+
+
+async def test_a_stage_succeeds_if_the_engine_holds_nothing_and_the_watch_tries_again(
+    watched: WorkerHarness,
+) -> None:
+    watched.engine.failures["hold"] = [untouched(), untouched()]
+    path = await watched.stage("1")
+
+    assert watched.state.staged is not None
+    assert (watched.state.staged.copies or "").startswith("pageable")
+    await settled(watched)
+    assert last_held(watched) == str(path)
+    assert watched.state.staged is not None
+    assert watched.state.staged.copies == "pageable: a fake"
+
+
+async def test_a_load_begins_while_the_engine_still_maps_the_bytes(serving: WorkerHarness) -> None:
+    gate = serving.engine.gates["hold"] = asyncio.Event()
+    gate.set()
+    first = await serving.stage("1")
+    serving.engine.holds = [WORKING] * 1000
+    staging = asyncio.create_task(serving.stage("1", first))
+    await soon(lambda: len(serving.engine.holds) < 1000)
+    await serving.apply("1")
+    await staging
+
+    assert serving.state.version == "1"
+    assert serving.engine.holds, "the stage ended as soon as the version was loaded"
+
+
+async def test_a_pause_has_neither_the_comparison_nor_the_unmapping(
+    watched: WorkerHarness,
+) -> None:
+    await watched.stage("1")
+    await watched.pause()
+    held = len(watched.engine.held)
+    await watched.load("1")
+    await settling.settle(watched.agent)
+
+    assert len(watched.engine.held) == held
+    assert watched.state.effect is not None
+    assert (watched.state.effect.changed_share, watched.state.effect.version) == (None, "1")
+    assert watched.state.effect.why_not
+
+    await watched.resume("1")
+    await settled(watched)
+    assert last_held(watched) is None
+    assert watched.state.effect.changed_share == 0.25
+    assert watched.state.effect.why_not == ""
+
+
+async def test_the_next_staged_version_stays_held_after_a_load(watched: WorkerHarness) -> None:
+    await watched.stage("1")
+    await watched.pause()
+    await watched.load("1")
+    second = await watched.stage("2")
+    await watched.resume("1")
+    await settled(watched)
+
+    assert last_held(watched) == str(second)
+    assert watched.state.staged is not None
+    assert watched.state.staged.copies == "pageable: a fake"
+
+
+async def test_a_failed_load_is_let_go_behind_the_closed_latch(watched: WorkerHarness) -> None:
+    await watched.stage("1")
+    watched.engine.failures["probe"] = [touched()]
+    with pytest.raises(EngineFailure):
+        await watched.apply("1")
+
+    assert watched.state.phase is Phase.JOINING
+    await settled(watched)
+    assert last_held(watched) is None
+    assert watched.state.effect is None, "the version before was loaded again"
+
+
+async def test_a_load_that_is_refused_keeps_the_bytes_for_the_next_try(
+    watched: WorkerHarness,
+) -> None:
+    path = await watched.stage("1")
+    watched.engine.failures["load"] = [untouched()]
+    with pytest.raises(EngineFailure):
+        await watched.apply("1")
+    await settled(watched)
+
+    assert last_held(watched) == str(path)
+    await watched.apply("1")
+    assert watched.state.version == "1"
+
+
+async def test_the_end_of_a_lease_and_a_fence_let_go_too(watched: WorkerHarness) -> None:
+    await watched.stage("1")
+    await watched.pause(lease=30)
+    await watched.load("1")
+    watched.clock.advance(31)
+    watched.agent.changed.set()
+    await settled(watched)
+    assert (watched.state.phase, last_held(watched)) == (Phase.JOINING, None)
+
+    await watched.stage("2")
+    await watched.load("2")
+    await watched.fence()
+    await settled(watched)
+    assert last_held(watched) is None
+
+
+async def test_a_paused_worker_that_stages_again_lets_go_first(serving: WorkerHarness) -> None:
+    await serving.stage("1")
+    await serving.pause()
+    await serving.load("1")
+    before = len(serving.engine.held)
+    second = await serving.stage("2")
+
+    assert serving.engine.held[before:] == [None, str(second)]
+
+
+async def test_an_engine_that_does_not_let_go_delays_no_stage_beyond_its_limit(
+    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "_HOLD_SECONDS", 0.05)
+    serving.engine.holds = [WORKING] * 1000
+    await serving.stage("1")
+
+    assert serving.state.staged is not None
+    assert "pageable" in (serving.state.staged.copies or "")
+
+
+async def test_a_second_load_before_the_comparison_is_compared_with_the_first(
+    serving: WorkerHarness,
+) -> None:
+    await serving.stage("1")
+    await serving.pause()
+    await serving.load("1")
+    await serving.stage("2")
+    await serving.load("2")
+    await serving.resume("2")
+    await settling.settle(serving.agent)
+
+    effect = serving.state.effect
+    assert effect is not None
+    assert (effect.version, effect.compared_with, effect.changed_share) == ("2", "1", 0.25)
+
+
+async def test_a_change_of_weights_that_is_refused_leaves_no_comparison_with_other_weights(
+    serving: WorkerHarness,
+) -> None:
+    await serving.stage("1")
+    await serving.pause()
+    await serving.load("1")
+    await serving.stage("2")
+    serving.engine.failures["load"] = [untouched()]
+    with pytest.raises(EngineFailure):
+        await serving.load("2")
+    await serving.resume("1")
+    await settling.settle(serving.agent)
+
+    effect = serving.state.effect
+    assert effect is not None
+    assert (effect.version, effect.changed_share) == ("1", None)
+    assert "before the comparison" in effect.why_not
+
+
+async def test_a_comparison_that_fails_leaves_its_reason(watched: WorkerHarness) -> None:
+    watched.engine.failures["compare"] = [untouched()]
+    await watched.stage("1")
+    await watched.apply("1")
+    await settled(watched)
+
+    assert watched.state.effect is not None
+    assert "could not begin" in watched.state.effect.why_not
+    await watched.stage("2")
+    await watched.apply("2")
+    await settled(watched)
+    assert watched.state.effect.changed_share == 0.25

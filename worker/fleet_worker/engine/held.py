@@ -1,0 +1,207 @@
+"""The sealed bytes of a staged version, mapped in a process of the engine until nothing needs them.
+
+To map bytes, register them with the device and unmap them takes the kernel long: the last alone 0.07 s per
+GB. A thread does it while requests run. The worker says which files it wants (`want`), as often as it
+likes. The call starts the work and answers at once. What the latest call does not want is let go.
+
+A load maps what is not held by then, and leaves the unmapping to the call after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from fleet_worker.checkpoint.mapping import mapped
+
+_LOG = logging.getLogger(__name__)
+_MADV_POPULATE_READ = 22
+"""Source: madvise(2), Linux 5.14."""
+_STEP = 8 * 1024 * 1024
+"""Bytes to map at a time. Python keeps its lock meanwhile, under 1 ms."""
+
+Key = tuple[int, int]
+"""Device and inode of an open file. No other file has them while it is mapped."""
+
+
+class RegistrationError(Exception):
+    """The device's runtime does not register some memory. The text is the reason."""
+
+
+class Runtime(Protocol):
+    """A device, as far as it concerns the memory of the host. One thread makes these calls."""
+
+    @property
+    def has_buffers(self) -> bool:
+        """Whether copies of bytes that are not registered go through pinned memory."""
+
+    def open(self) -> None:
+        """Take the pinned memory. Safe to call again."""
+
+    def register(self, content: mmap.mmap) -> int:
+        """Let the device read sealed bytes where they are; return their address.
+
+        Errors:
+            RegistrationError: The device cannot.
+        """
+
+    def unregister(self, address: int) -> None:
+        """End that. No copy from these bytes may be under way."""
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    """One mapped file.
+
+    Fields:
+        address: of the registered bytes; None if they are not registered.
+        why_not: why they are not registered; empty while that is not known.
+        huge_bytes: bytes that are mapped in huge pages.
+    """
+
+    key: Key
+    content: mmap.mmap
+    size: int
+    wanted: threading.Event = field(default_factory=threading.Event)
+    address: int | None = None
+    why_not: str = ""
+    huge_bytes: int = 0
+
+
+class Held:
+    """The mapped files of this process."""
+
+    def __init__(self, runtime: Runtime | None) -> None:
+        """Hold nothing yet. `runtime`: of the device; None for CPUs, which read the bytes where they are."""
+        self._runtime = runtime
+        self._files: dict[Key, _File] = {}
+        self._thread = ThreadPoolExecutor(1, "rlfleet-hold")
+        self._work: list[Future[None]] = []
+
+    def want(self, links: Sequence[str]) -> dict[str, Any]:
+        """Hold these files and let go of all others. Starts the work, and does not wait for it.
+
+        Args:
+            links: Paths of descriptors of sealed memory.
+
+        Returns:
+            `{done, bytes, registered, buffers, huge, why_not}`. `done`: no work is left. `registered`: bytes
+            that the device reads where they are. `buffers`: the rest goes through pinned memory.
+            `huge`: bytes in huge pages. `why_not`: why some are not registered.
+
+        Errors:
+            OSError: A path leads nowhere.
+            ValueError: The bytes are not sealed.
+        """
+        wanted = {self._hold(link) for link in links}
+        for key in [key for key in self._files if key not in wanted]:
+            file = self._files.pop(key)
+            file.wanted.clear()
+            self._start(self._let_go, file)
+        self._work = [work for work in self._work if not work.done()]
+        files = list(self._files.values())
+        return {
+            "done": not self._work,
+            "bytes": sum(file.size for file in files),
+            "registered": sum(file.size for file in files if file.address is not None),
+            "buffers": self._runtime is not None and self._runtime.has_buffers,
+            "huge": sum(file.huge_bytes for file in files),
+            "why_not": next((file.why_not for file in files if file.why_not), ""),
+        }
+
+    def content_of(self, descriptor: int, size: int) -> mmap.mmap:
+        """Return the bytes of an open file of sealed memory, for a load.
+
+        Errors:
+            ValueError: The bytes are not sealed.
+        """
+        key = _key_of(descriptor)
+        if key not in self._files:
+            self._files[key] = _File(key, mapped(descriptor, size), size)
+        return self._files[key].content
+
+    def registered(self) -> tuple[tuple[int, int], ...]:
+        """Return the address ranges that the device can read: begin and end of each."""
+        found = [(f.address, f.size) for f in self._files.values()]
+        return tuple((begin, begin + size) for begin, size in found if begin is not None)
+
+    def _hold(self, link: str) -> Key:
+        descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            key = _key_of(descriptor)
+            self.content_of(descriptor, os.fstat(descriptor).st_size)
+        finally:
+            os.close(descriptor)
+        file = self._files[key]
+        if not file.wanted.is_set():
+            file.wanted.set()
+            self._start(self._prepare, file)
+        return key
+
+    def _start(self, work: Callable[[_File], None], file: _File) -> None:
+        self._work.append(self._thread.submit(work, file))
+
+    def _prepare(self, file: _File) -> None:
+        """In the thread: map the pages of a file and register them."""
+        _populate(file.content, file.size, file.wanted)
+        file.huge_bytes = _huge_bytes(file.key[1])
+        if self._runtime is None:
+            file.why_not = "the engine runs on CPUs"
+            return
+        try:
+            self._runtime.open()
+            if file.wanted.is_set():
+                file.address = self._runtime.register(file.content)
+        except RegistrationError as error:
+            file.why_not = str(error)
+        except Exception as error:  # noqa: BLE001 - a load goes well without it
+            file.why_not = f"{type(error).__name__}: {error}"[:200]
+
+    def _let_go(self, file: _File) -> None:
+        """In the thread, after `_prepare` of the same file: undo it."""
+        try:
+            if file.address is not None and self._runtime is not None:
+                self._runtime.unregister(file.address)
+        except Exception:  # the bytes are unmapped all the same
+            _LOG.exception("the device did not give memory of a staged version back")
+        with suppress(BufferError):  # the mapping goes when the last tensor over it does
+            file.content.close()
+
+
+def _key_of(descriptor: int) -> Key:
+    state = os.fstat(descriptor)
+    return state.st_dev, state.st_ino
+
+
+def _populate(content: mmap.mmap, size: int, wanted: threading.Event) -> None:
+    """Map all pages now, so that a load does not wait for each of them."""
+    with suppress(OSError):  # an older kernel maps them later
+        content.madvise(mmap.MADV_HUGEPAGE)
+    with suppress(OSError):
+        for begin in range(0, size, _STEP):
+            if not wanted.is_set():
+                return
+            content.madvise(_MADV_POPULATE_READ, begin, min(_STEP, size - begin))
+            time.sleep(0)  # another thread may have Python's lock
+
+
+def _huge_bytes(inode: int) -> int:
+    """Return how many bytes of a mapped file are in huge pages. Source: smaps in proc(5)."""
+    found, is_ours = 0, False
+    with suppress(OSError), Path("/proc/self/smaps").open() as lines:
+        for line in lines:
+            words = line.split(maxsplit=5)
+            if not words[0].endswith(":"):
+                is_ours = words[4] == str(inode)
+            elif is_ours and words[0] in ("ShmemPmdMapped:", "FilePmdMapped:"):
+                found += int(words[1]) * 1024
+    return found
