@@ -108,6 +108,10 @@ compatibility: ## Test the pinned versions and the oldest Kubernetes for docs/re
 bench-worker: ## The worker against stock vLLM: docs/performance.md; ARGS="--parts streams"
 	@$(PYTHON) -m bench_worker $(ARGS)
 
+.PHONY: bench-pause
+bench-pause: ## The pause of a swap and its parts against bare reload_weights, also on a GPU: ARGS=--help
+	@$(PYTHON) -m bench_worker.pauses $(ARGS)
+
 .PHONY: bench-staging
 bench-staging: ## Staging beside busy streams, and what its steps cost: docs/performance.md; ARGS=--help
 	@$(PYTHON) -m bench_staging $(ARGS)

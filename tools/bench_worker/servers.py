@@ -73,12 +73,17 @@ class Server:
         return httpx.AsyncClient(base_url=self.public, timeout=600, limits=limits, trust_env=False)
 
 
+def interpreter() -> str:
+    """The Python that has vLLM: ours for CPUs, or the one that `RLFLEET_BENCH_PYTHON` names."""
+    return os.environ.get("RLFLEET_BENCH_PYTHON") or str(envs.interpreter_of("worker"))
+
+
 @contextlib.contextmanager
 def stock(folder: Path, model: Path, *, threads: int, cache_bytes: int) -> Iterator[Server]:
     """`vllm serve` with its development routes, until the block ends."""
     port = free_port()
     command = [
-        str(envs.interpreter_of("worker")),
+        interpreter(),
         "-m",
         "vllm.entrypoints.openai.api_server",
         f"--model={model}",
@@ -108,7 +113,7 @@ def worker(
     token = folder / "token"
     token.write_text(TOKEN)
     command = [
-        str(envs.interpreter_of("worker")),
+        interpreter(),
         "-m",
         "fleet_worker",
         "serve",

@@ -51,6 +51,12 @@ def swap(server: Server, version: str, path: Path, *, drop_cache: bool) -> dict[
     return {key: float(timings[key]) for key in timings if key.endswith("_seconds")}
 
 
+def copies_of(server: Server, version: str, path: Path) -> str:
+    """Stage a version. Returns: how a load will copy its bytes, in the worker's words."""
+    staged = call(server, "stage", version=version, source={"path": str(path)})["staged"]
+    return str(staged["copies"])
+
+
 def call(server: Server, name: str, **body: Any) -> dict[str, Any]:
     """Make one call of the worker protocol. Returns: the document of the reply."""
     body["epoch"] = {"term": 1, "sequence": next(_sequences)}

@@ -100,3 +100,36 @@ def test_a_long_piece_is_written_in_steps(
 def test_the_default_budget_is_a_share_of_the_containers_memory() -> None:
     assert 0 < memory.default_budget() < memory.memory_limit()
     assert 0 <= memory.memory_left() <= memory.memory_limit()
+
+
+@pytest.mark.parametrize("advice", [memory._MADV_POPULATE_WRITE, 9999])
+def test_bytes_in_memory_that_is_asked_for_in_huge_pages_are_written_and_sealed_alike(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, advice: int
+) -> None:
+    setting = tmp_path / "shmem_enabled"
+    setting.write_text("always within_size [advise] never deny force")
+    monkeypatch.setattr(memory, "_SHARED_HUGE_PAGES", setting)
+    monkeypatch.setattr(memory, "_MADV_POPULATE_WRITE", advice)
+    monkeypatch.setattr(memory, "_STEP", STEP)
+    file = MemoryFile("huge", len(CONTENT))
+    for begin in range(0, len(CONTENT), STEP // 2):
+        file.write(memoryview(CONTENT)[begin : begin + STEP // 2], begin)
+    file.seal()
+
+    assert os.fstat(file.descriptor).st_size == len(CONTENT)
+    assert os.pread(file.descriptor, len(CONTENT) + 1, 0) == CONTENT
+    with pytest.raises(PermissionError):
+        os.pwrite(file.descriptor, b"x", 0)
+    file.close()
+
+
+def test_a_kernel_without_huge_pages_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    setting = tmp_path / "shmem_enabled"
+    setting.write_text("always within_size advise [never] deny force")
+    monkeypatch.setattr(memory, "_SHARED_HUGE_PAGES", setting)
+    monkeypatch.setattr(memory.mmap, "mmap", lambda *_, **__: pytest.fail("it was asked"))
+    file = MemoryFile("plain", len(CONTENT))
+    file.write(memoryview(CONTENT), 0)
+    file.close()
