@@ -36,7 +36,7 @@ class FakeEngine:
         weights: path of the checkpoint in the model, or what was received.
         sent: what a trainer has sent last.
         effect: of every load.
-        held: paths of the checkpoints that were to be held, one a call; None for nothing.
+        held: paths of the checkpoints to hold, one a call; None for nothing.
         holds: answers to these calls, in order; after them, done at once.
         group: what all members of a joined group have, and no other group.
         wakes: whether all of it comes back when it is woken.

@@ -103,10 +103,10 @@ class MemoryFile:
 
 
 def _ask_for_huge_pages(descriptor: int, begin: int, size: int) -> None:
-    """Take the memory of a part of a file in huge pages, if the kernel gives them to those who ask.
+    """Take the memory of a part of a file in huge pages, if the kernel gives them on request.
 
     They save most of the time to map, register and unmap it. The kernel gives them to writes through a
-    mapping only, so the memory is taken through one. What this leaves out is taken as usual.
+    mapping only, so the memory is taken through one. The caller takes the rest as usual.
 
     Source: Documentation/admin-guide/mm/transhuge.rst, Linux 6.12.
     """

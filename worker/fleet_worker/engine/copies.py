@@ -19,6 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _ALIGNMENT = 512
+_NON_BLOCKING = True
 _THREADS = 4
 _PART_BYTES = 1 << 20
 """Least bytes for a thread. Fewer are copied sooner than handed over."""
@@ -71,7 +72,7 @@ class Buffers:
             list(self._threads.map(_copy, between.chunk(count), given.chunk(count)))
 
 
-class Copies(TorchDispatchMode):
+class Copies(TorchDispatchMode):  # type: ignore[misc]  # torch is not there to be checked
     """While it is entered, copies from the host to the device do not wait, where they need not.
 
     The caller waits for the device afterwards, and keeps the registered bytes until then.
@@ -103,7 +104,7 @@ class Copies(TorchDispatchMode):
         if func is torch.ops.aten.copy_.default and self._may_run_on(*args[:2]):
             target, source = args[:2]
             if self._is_registered(source):
-                return func(target, source, True)
+                return func(target, source, _NON_BLOCKING)
             if self._buffers is not None:
                 self._buffers.copy(target, source)
                 return target

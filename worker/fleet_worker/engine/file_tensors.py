@@ -100,7 +100,10 @@ class Reader:
     """One file, open in this process."""
 
     def __init__(
-        self, path: str, digested: Digested | None, mapping: Callable[[int, int], mmap.mmap] | None = None
+        self,
+        path: str,
+        digested: Digested | None,
+        mapping: Callable[[int, int], mmap.mmap] | None = None,
     ) -> None:
         """Open a file and read its header.
 
@@ -112,6 +115,8 @@ class Reader:
         Errors:
             ValueError: They are not sealed, or there is no `mapping`.
         """
+        if digested is None and mapping is None:
+            raise ValueError("there are neither digests nor a mapping of the bytes")
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._digested = digested
         self._mapped: mmap.mmap | None = None
@@ -120,9 +125,7 @@ class Reader:
             length = header_length(bytes(self._bytes(0, LENGTH_BYTES)), file="the file", size=size)
             header = bytes(self._bytes(LENGTH_BYTES, length))
             self.specs = parse_header(header, file="the file", size=size)
-            if digested is None:
-                if mapping is None:
-                    raise ValueError("there are neither digests nor a mapping of the bytes")
+            if digested is None and mapping is not None:
                 self._mapped = mapping(self._descriptor, size)
         except BaseException:
             os.close(self._descriptor)

@@ -2,7 +2,8 @@
 
 To map bytes, register them with the device and unmap them takes the kernel long: the last alone 0.07 s per
 GB. A thread does it while requests run. The worker says which files it wants (`want`), as often as it
-likes. The call starts the work and answers at once. What the latest call does not want is let go.
+likes. The call starts the work and answers at once. The process lets go of all files that the latest call
+does not name.
 
 A load maps what is not held by then, and leaves the unmapping to the call after it.
 """
@@ -171,7 +172,7 @@ class Held:
         try:
             if file.address is not None and self._runtime is not None:
                 self._runtime.unregister(file.address)
-        except Exception:  # the bytes are unmapped all the same
+        except Exception:  # noqa: BLE001 - the bytes are unmapped all the same
             _LOG.exception("the device did not give memory of a staged version back")
         with suppress(BufferError):  # the mapping goes when the last tensor over it does
             file.content.close()

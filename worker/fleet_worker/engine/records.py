@@ -87,7 +87,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """What the engine's processes hold of a staged version, outside of any pause.
+    """The bytes of a staged version that the engine's processes hold, outside of any pause.
 
     Fields:
         is_done: no process still works on it.

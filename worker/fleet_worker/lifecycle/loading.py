@@ -8,7 +8,8 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.engine.port import Engine
 from fleet_worker.engine.records import EngineAdapter
 from fleet_worker.errors import EngineFailure, Fault, Refusal
-from fleet_worker.lifecycle import closing, settling, sleeping
+from fleet_worker.lifecycle import closing, sleeping
+from fleet_worker.lifecycle.load_effects import effect_to_compare
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.weights import Received, Weights, description_of
 from fleet_worker.lifecycle.worker import Worker
@@ -163,7 +164,7 @@ def note_loaded(
         copied: How much of that passed until the device had all bytes.
     """
     previous, worker.good = worker.good, weights
-    worker.effect, worker.uncompared = settling.effect_to_compare(weights, previous), True
+    worker.effect, worker.uncompared = effect_to_compare(weights, previous), True
     labels = worker.label_of(weights), worker.label_of(previous)
     worker.kept.loaded(*labels, cleared=not _keeps_cache(worker))
     worker.version = weights.version

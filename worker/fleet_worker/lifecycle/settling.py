@@ -1,4 +1,4 @@
-"""What a load needs and leaves behind, done while requests run: bytes that are held, and the comparison.
+"""Work for a load that is done while requests run: bytes that are held, and the comparison.
 
 A pause has only copies and checks. Before it, the engine's processes make a staged version's bytes ready.
 After it, they let go of them, and compare the model with the one before.
@@ -6,61 +6,16 @@ After it, they let go of them, and compare the model with the one before.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.engine.effect import Effect
-from fleet_worker.engine.port import Engine
 from fleet_worker.errors import EngineFailure
-from fleet_worker.lifecycle.weights import Received, Weights
-from fleet_worker.logs import fields
-from fleet_worker.protocol import LoadEffect, Phase
-
-if TYPE_CHECKING:
-    from fleet_worker.lifecycle.worker import Worker
+from fleet_worker.lifecycle.held_bytes import hold
+from fleet_worker.lifecycle.load_effects import compared
+from fleet_worker.lifecycle.weights import Weights
+from fleet_worker.lifecycle.worker import Worker
+from fleet_worker.protocol import Phase
 
 _LOG = logging.getLogger(__name__)
-_AGAIN_SECONDS = 0.05
-_HOLD_SECONDS = 300.0
-"""To register memory takes about 0.3 s per GB, to unmap it less."""
-
-
-async def hold(engine: Engine, checkpoint: Checkpoint | None, is_wanted: Callable[[], bool]) -> str:
-    """Let the engine's processes hold a checkpoint, or nothing, and wait until they do.
-
-    Args:
-        engine: The engine.
-        checkpoint: Its bytes are in memory.
-        is_wanted: Asked before each call.
-
-    Returns:
-        How a load will copy the bytes (`HeldBytes.line`); empty once it is not wanted any more.
-
-    Errors:
-        EngineFailure (untouched): Some process may hold something else.
-    """
-    try:
-        async with asyncio.timeout(_HOLD_SECONDS):
-            while is_wanted():
-                held = await engine.hold(checkpoint)
-                if held.is_done:
-                    return held.line
-                await asyncio.sleep(_AGAIN_SECONDS)
-    except TimeoutError as error:
-        message = f"the engine's processes still map staged bytes after {_HOLD_SECONDS:.0f} s"
-        raise EngineFailure(message, touched=False) from error
-    return ""
-
-
-async def let_go(engine: Engine, is_wanted: Callable[[], bool]) -> None:
-    """Let the engine's processes unmap all they hold: its memory is not free before that."""
-    try:
-        await hold(engine, None, is_wanted)
-    except EngineFailure as failure:
-        _LOG.warning("memory of an earlier version may not be free: %s", failure.message)
 
 
 def copies_of(worker: Worker, staged: Weights) -> str | None:
@@ -115,7 +70,7 @@ async def settle(worker: Worker) -> None:
             return
         worker.unsettled.clear()
         if worker.uncompared and worker.effect is not None:
-            worker.effect = await _compared(worker.engine, worker.effect)
+            worker.effect = await compared(worker.engine, worker.effect)
         worker.uncompared = False
     try:
         await make_ready(worker)
@@ -128,47 +83,3 @@ def _may_settle(worker: Worker) -> bool:
     """Whether weights were changed, and no pause waits for the engine now."""
     is_running = worker.phase in (Phase.SERVING, Phase.JOINING) and not worker.asleep
     return worker.unsettled.is_set() and is_running
-
-
-def effect_to_compare(loaded: Weights | Received, previous: Weights | Received) -> LoadEffect:
-    """Return the effect of a load that is not compared yet."""
-    return LoadEffect(
-        version=loaded.version,
-        run_id=loaded.run_id,
-        compared_with=previous.version,
-        compared_with_run_id=previous.run_id,
-        compared_with_digest=previous.digest,
-        unchanged=False,
-        compared_elements=0,
-        elements=0,
-        why_not="the worker compares the weights when the pause has ended",
-    )
-
-
-def effect_never_compared(effect: LoadEffect) -> LoadEffect:
-    """Return the effect of a load that can be compared no more."""
-    why_not = "the next change of weights came before the comparison"
-    return effect.model_copy(update={"why_not": why_not})
-
-
-async def _compared(engine: Engine, effect: LoadEffect) -> LoadEffect:
-    try:
-        found = await engine.compare()
-    except EngineFailure as failure:
-        found = Effect(why_not=f"the comparison failed: {failure.message}"[:500])
-    if found.unchanged:
-        _LOG.warning(
-            "version %s and version %s have the same weights: the load changed no parameter",
-            effect.compared_with,
-            effect.version,
-            extra=fields("weights_unchanged", version=effect.version),
-        )
-    return effect.model_copy(
-        update={
-            "changed_share": found.changed_share,
-            "unchanged": found.unchanged,
-            "compared_elements": found.compared_elements,
-            "elements": found.elements,
-            "why_not": found.why_not,
-        }
-    )

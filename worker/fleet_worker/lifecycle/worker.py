@@ -19,10 +19,11 @@ from fleet_worker.checkpoint.store_threads import leave
 from fleet_worker.engine.limits import Limits, TimedEngine
 from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Fault, Refusal
-from fleet_worker.lifecycle import authority, settling
+from fleet_worker.lifecycle import authority, held_bytes
 from fleet_worker.lifecycle.canary_report import History
 from fleet_worker.lifecycle.holding import Holding, Outcome
 from fleet_worker.lifecycle.kept_cache import KeptCache
+from fleet_worker.lifecycle.load_effects import effect_never_compared
 from fleet_worker.lifecycle.metrics import WorkerMetrics
 from fleet_worker.lifecycle.quiesce import Quiescence
 from fleet_worker.lifecycle.sessions import Sessions
@@ -197,7 +198,7 @@ class Worker:
         self.lifecycle = after(self.lifecycle, event)
         if event is Event.LOAD:
             if self.uncompared and self.effect is not None:
-                self.effect = settling.effect_never_compared(self.effect)
+                self.effect = effect_never_compared(self.effect)
             self.uncompared = False
             self.unsettled.set()
         if self.lifecycle.idle or self.phase is Phase.DRAINING:
@@ -280,7 +281,7 @@ class Worker:
         budget = self.staging.rules.budget_bytes - self.adapters.size_bytes
         in_use = self.phase in (Phase.LOADING, Phase.BROKEN)
         if not in_use:
-            await settling.let_go(self.engine, lambda: self.staging.staged is None)
+            await held_bytes.let_go(self.engine, lambda: self.staging.staged is None)
         good, held = self.good, self._held_bytes()
         if isinstance(good, Weights) and held and held + size > budget and not in_use:
             self.good = on_disk = replace(good, in_memory=False)

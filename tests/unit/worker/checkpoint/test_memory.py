@@ -103,7 +103,7 @@ def test_the_default_budget_is_a_share_of_the_containers_memory() -> None:
 
 
 @pytest.mark.parametrize("advice", [memory._MADV_POPULATE_WRITE, 9999])
-def test_bytes_in_memory_that_is_asked_for_in_huge_pages_are_written_and_sealed_alike(
+def test_bytes_are_written_and_sealed_alike_in_huge_pages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, advice: int
 ) -> None:
     setting = tmp_path / "shmem_enabled"

@@ -24,10 +24,10 @@ def held_module() -> Iterator[Any]:
 
 
 class FakeCuda:
-    """A device that notes what it is asked for.
+    """A device that notes its calls.
 
     Fields:
-        calls: in order; what is registered by its content.
+        calls: in order, with the first letter of the content.
         refuses: why it registers nothing; empty if it does.
         gate: registering waits for it.
     """
@@ -156,12 +156,14 @@ def test_a_file_that_is_dropped_while_the_device_works_is_let_go(
     cuda.gate.set()
     done(held)
 
-    assert [call for call in cuda.calls if call.endswith("b")] == [], "it was dropped before its turn"
+    assert [call for call in cuda.calls if call.endswith("b")] == [], (
+        "it was dropped before its turn"
+    )
     assert cuda.calls in ([], ["register a", "unregister a"])
     assert (maps_of("a"), maps_of("b")) == (0, 0)
 
 
-def test_a_file_that_is_wanted_again_is_registered_again(
+def test_the_device_registers_a_file_again_if_the_worker_wants_it_again(
     held: Any, cuda: FakeCuda, files: Files
 ) -> None:
     done(held, files.link("a"))

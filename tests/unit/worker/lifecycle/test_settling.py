@@ -1,4 +1,4 @@
-"""What a load needs and leaves behind: bytes that the engine's processes hold, and the comparison."""
+"""Work before and after a pause: the engine's processes hold bytes, and compare the weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.engine.records import HeldBytes
 from fleet_worker.errors import EngineFailure
-from fleet_worker.lifecycle import settling
+from fleet_worker.lifecycle import held_bytes, settling
 from fleet_worker.lifecycle.watchdog import Watch
 from fleet_worker.protocol import Phase
 
@@ -177,7 +177,7 @@ async def test_a_paused_worker_that_stages_again_lets_go_first(serving: WorkerHa
 async def test_an_engine_that_does_not_let_go_delays_no_stage_beyond_its_limit(
     serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "_HOLD_SECONDS", 0.05)
+    monkeypatch.setattr(held_bytes, "_HOLD_SECONDS", 0.05)
     serving.engine.holds = [WORKING] * 1000
     await serving.stage("1")
 
