@@ -145,6 +145,62 @@ print("result " + json.dumps({"registered": seen, "buffered": NoBuffers.taken}))
 """
 )
 
+_CUDA = """
+import json, mmap, os, sys, time, torch
+from types import SimpleNamespace
+from fleet_worker.checkpoint.memory import MemoryFile
+from fleet_worker.engine import cuda_runtime
+from fleet_worker.engine.held import Held
+
+calls, codes = [], []
+class FakeCudart:
+    def cudaHostRegister(self, address, size, flags):
+        calls.append(["register", size, flags])
+        return codes.pop(0) if codes else 0
+    def cudaHostUnregister(self, address):
+        calls.append(["unregister"])
+        return 0
+torch.cuda.cudart = FakeCudart
+torch.cuda.set_device = lambda device: calls.append(["device", str(device)])
+torch.cuda.synchronize = lambda device: calls.append(["synchronize", str(device)])
+cuda_runtime._pinned_buffers = lambda: None
+
+def file(letter):
+    made = MemoryFile(letter, 3 * mmap.PAGESIZE)
+    made.reserve(lambda: None)
+    made.seal()
+    return f"/proc/self/fd/{made.descriptor}"
+def done(held, *links):
+    while not (answer := held.want(links))["done"]:
+        time.sleep(0.005)
+    return answer
+one, other = file("a"), file("b")
+
+device = torch.device("cuda", 0)
+held = Held(cuda_runtime.runtime_of(device))
+done(held, one)
+(begin, end), = held.registered()
+found = {"registered": end - begin, "size": 3 * mmap.PAGESIZE, "good": list(calls)}
+done(held)
+found["let go"] = calls[-1]
+
+calls.clear()
+codes.append(801)
+refusing = cuda_runtime.runtime_of(device)
+held = Held(refusing)
+found["refused"] = [done(held, one)["why_not"], done(held, one, other)["why_not"]]
+found["tries"] = [call[0] for call in calls].count("register")
+
+calls.clear()
+try:
+    with refusing.copying(()):
+        raise KeyError
+except KeyError:
+    found["after a failure"] = list(calls)
+found["cpu"] = cuda_runtime.runtime_of(torch.device("cpu")) is None
+print("result " + json.dumps(found))
+"""
+
 
 def test_every_shape_arrives_as_it_is_through_buffers_of_any_size() -> None:
     found: dict[str, Any] = output_of(_SCRIPT)
@@ -164,3 +220,15 @@ def test_only_contiguous_bytes_inside_of_a_registered_range_are_read_where_they_
 
     assert found["registered"] == [True, False, False, False]
     assert found["buffered"] == [[45], [49], [32, 16]]
+
+
+def test_cuda_registers_for_reading_only_and_a_refusal_is_not_tried_again() -> None:
+    found: dict[str, Any] = output_of(_CUDA)
+
+    portable_and_read_only = 1 | 8
+    assert ["register", found["size"], portable_and_read_only] in found["good"]
+    assert (found["registered"], found["let go"]) == (found["size"], ["unregister"])
+    assert found["tries"] == 1
+    assert ["801" in why for why in found["refused"]] == [True, True]
+    assert found["after a failure"] == [["synchronize", "cuda:0"]]
+    assert found["cpu"]

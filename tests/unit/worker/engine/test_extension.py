@@ -387,6 +387,27 @@ def test_a_file_that_is_not_sealed_memory_is_not_loaded_without_digests(
     assert worker.model.loads == 0
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_load_leaves_the_unmapping_of_its_bytes_to_the_next_call(
+    worker: Any,
+    tmp_path: Path,
+    fails: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    def mappings() -> int:
+        return Path("/proc/self/maps").read_text().count("/memfd:a.safetensors ")
+
+    if fails:
+        worker.model.sizes["missing"] = 8
+    with sealed(file_of(tmp_path)) as link:
+        answer = worker.rlfleet_load([link], {}, {}, digests=None, started=False)
+        after = mappings()
+        while not worker.rlfleet_hold([])["done"]:
+            pass
+
+    assert answer["ok"] is not fails
+    assert (after, mappings()) == (1, 0)
+
+
 def test_large_tensors_are_digested_ahead_of_the_model_within_bounds(
     worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
