@@ -205,7 +205,7 @@ def test_what_the_device_does_not_register_is_held_all_the_same_with_the_reason(
 
 
 def test_a_device_that_does_not_unregister_keeps_no_mapping(
-    held: Any, cuda: FakeCuda, files: Files
+    held: Any, cuda: FakeCuda, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     done(held, files.link("a"))
     cuda.breaks = True
@@ -213,6 +213,7 @@ def test_a_device_that_does_not_unregister_keeps_no_mapping(
 
     assert cuda.calls == ["register a", "unregister a"]
     assert (answer["bytes"], maps_of("a")) == (0, 0)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
 def test_without_a_device_files_are_mapped_only(held_module: Any, files: Files) -> None:

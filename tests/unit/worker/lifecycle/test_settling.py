@@ -174,6 +174,21 @@ async def test_a_paused_worker_that_stages_again_lets_go_first(serving: WorkerHa
     assert serving.engine.held[before:] == [None, str(second)]
 
 
+async def test_a_stage_during_a_load_does_not_wait_for_the_engine(watched: WorkerHarness) -> None:
+    await watched.stage("1")
+    gate = watched.engine.gates["load"] = asyncio.Event()
+    applying = asyncio.create_task(watched.apply("1"))
+    await soon(lambda: watched.state.phase is Phase.LOADING)
+    before = len(watched.engine.held)
+    second = await watched.stage("2")
+
+    assert len(watched.engine.held) == before
+    gate.set()
+    await applying
+    await settled(watched)
+    assert last_held(watched) == str(second)
+
+
 async def test_an_engine_that_does_not_let_go_delays_no_stage_beyond_its_limit(
     serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
