@@ -184,6 +184,10 @@ found = {"registered": end - begin, "size": 3 * mmap.PAGESIZE, "good": list(call
 done(held)
 found["let go"] = calls[-1]
 
+codes.append(2)
+out_of_memory = Held(cuda_runtime.runtime_of(device))
+found["once"] = [done(out_of_memory, one)["registered"], done(out_of_memory, one, other)["registered"]]
+
 calls.clear()
 codes.append(801)
 refusing = cuda_runtime.runtime_of(device)
@@ -230,5 +234,6 @@ def test_cuda_registers_for_reading_only_and_a_refusal_is_not_tried_again() -> N
     assert (found["registered"], found["let go"]) == (found["size"], ["unregister"])
     assert found["tries"] == 1
     assert ["801" in why for why in found["refused"]] == [True, True]
+    assert found["once"] == [0, found["size"]], "the next file may be registered"
     assert found["after a failure"] == [["synchronize", "cuda:0"]]
     assert found["cpu"]

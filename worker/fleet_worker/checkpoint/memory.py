@@ -21,8 +21,8 @@ _RESERVE = 512 * 1024 * 1024
 _STEP = 64 * 1024 * 1024
 """Bytes to write until the next look at the memory that is left. The reserve has room for several files."""
 _SHARED_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
-_HUGE_STEP = 4 * 1024 * 1024
-"""Bytes at a time, under 1 ms."""
+_HUGE_STEP = 2 * 1024 * 1024
+"""One huge page at a time, about 2 ms."""
 _MADV_POPULATE_WRITE = 23
 """Source: madvise(2), Linux 5.14."""
 _FULL = frozenset({errno.ENOSPC, errno.ENOMEM})

@@ -16,6 +16,8 @@ from fleet_worker.checkpoint.mapping import tensor_over
 from fleet_worker.engine.held import RegistrationError
 
 _PORTABLE, _READ_ONLY = 1, 8
+_INVALID, _NOT_SUPPORTED = 1, 801
+"""Errors for read-only memory of a device that never registers it. Source: `cudaError`."""
 _BUFFERS, _BUFFER_BYTES = 4, 16 * 1024 * 1024
 
 
@@ -48,9 +50,11 @@ class CudaRuntime:
             raise RegistrationError(self._refused)
         address = int(tensor_over(content, torch.uint8, offset=0, count=len(content)).data_ptr())
         code = torch.cuda.cudart().cudaHostRegister(address, len(content), _PORTABLE | _READ_ONLY)
-        if int(code) != 0:
+        if int(code) in (_INVALID, _NOT_SUPPORTED):
             self._refused = f"CUDA does not register read-only memory here (error {int(code)})"
             raise RegistrationError(self._refused)
+        if int(code) != 0:
+            raise RegistrationError(f"CUDA did not register the memory (error {int(code)})")
         return address
 
     def unregister(self, address: int) -> None:

@@ -133,19 +133,19 @@ class TimedEngine:
         """See `Engine`."""
         await self._control("set the label", self._engine.set_version(version), touched=True)
 
-    # --- moving weights -------------------------------------------------------------------------
-
     async def hold(self, checkpoint: Checkpoint | None) -> HeldBytes:
         """See `Engine`."""
-        return await self._moving("hold staged bytes", self._engine.hold(checkpoint))
-
-    async def load(self, checkpoint: Checkpoint) -> float:
-        """See `Engine`."""
-        return await self._moving("load", self._engine.load(checkpoint), touched=True)
+        return await self._control("hold staged bytes", self._engine.hold(checkpoint))
 
     async def compare(self) -> Effect:
         """See `Engine`."""
         return await self._control("compare the weights", self._engine.compare())
+
+    # --- moving weights -------------------------------------------------------------------------
+
+    async def load(self, checkpoint: Checkpoint) -> float:
+        """See `Engine`."""
+        return await self._moving("load", self._engine.load(checkpoint), touched=True)
 
     async def probe(self) -> None:
         """See `Engine`."""
