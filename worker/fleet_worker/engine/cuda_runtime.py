@@ -82,9 +82,15 @@ class CudaRuntime:
             torch.cuda.synchronize(self._device)
 
 
-def runtime_of(device: Any) -> CudaRuntime | None:
-    """Return the runtime of the engine's device; None for CPUs, and for devices without one."""
-    return CudaRuntime(device) if getattr(device, "type", "") == "cuda" else None
+def runtime_here() -> CudaRuntime | None:
+    """Return the runtime of this process's device; None for CPUs, and for devices without one.
+
+    Call it in the engine's own thread, for which vLLM has chosen the device.
+    """
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_available():
+        return None
+    return CudaRuntime(torch.device("cuda", cuda.current_device()))
 
 
 def _pinned_buffers() -> Any:

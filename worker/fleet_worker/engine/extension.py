@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fleet_worker.engine.cuda_runtime import CudaRuntime, runtime_of
+from fleet_worker.engine.cuda_runtime import CudaRuntime, runtime_here
 from fleet_worker.engine.file_tensors import Digested, Reader, tensors_of
 from fleet_worker.engine.held import Held
 from fleet_worker.engine.kernel_copies import renew_copies
@@ -110,7 +110,7 @@ class WorkerExtension(RankCalls):
 
     def _rlfleet_held(self) -> Held:
         if self._rlfleet_bytes is None:
-            self._rlfleet_device = runtime_of(self.device)  # type: ignore[attr-defined]  # of vLLM's Worker
+            self._rlfleet_device = runtime_here()
             self._rlfleet_bytes = Held(self._rlfleet_device)
         return self._rlfleet_bytes
 

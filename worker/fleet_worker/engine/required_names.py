@@ -69,7 +69,6 @@ API_SERVER_NAMES = (
 """Names to check in the API server's process before vLLM starts."""
 
 WORKER_NAMES = (
-    ("device", ()),
     ("reload_weights", ()),
     ("vllm_config.model_config.quantization", ()),
     ("vllm_config.parallel_config.enable_eplb", ()),

@@ -127,7 +127,6 @@ def worker(extension: Any) -> Any:
             self.output: Any = None
             self.executed: Any = None
             self.model_runner = FakeRunner(self)
-            self.device = SimpleNamespace(type="cpu")
             config = SimpleNamespace(model_config=SimpleNamespace(quantization=None))
             self.vllm_config = config
             self.weight_transfer_engine: Any = None

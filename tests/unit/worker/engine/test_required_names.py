@@ -160,7 +160,6 @@ def test_installed_modules_without_metadata_are_refused(
 
 def test_names_on_instances_are_checked() -> None:
     worker = SimpleNamespace(
-        device=None,
         reload_weights=lambda: None,
         weight_transfer_engine=None,
         _weight_update_active=False,
