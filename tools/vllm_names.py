@@ -5,7 +5,7 @@
 
 For a vLLM that cannot be installed where tests run. Its wheel is downloaded once, by the hash in
 `requirements/vllm-next.txt`. Its Python files are unpacked into the cache folder, and never run. The
-names are those of `fleet_worker.engine.required_names`.
+names are those of `fleet_worker.engine.required_names` and `fleet_worker.engine.worker_names`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from fleet_worker.engine.required_names import (
     CONFIGURATION_NAMES,
     ENGINE_NAMES,
     OBJECT_NAMES,
-    WORKER_NAMES,
 )
+from fleet_worker.engine.worker_names import RUNNER_NAMES, WORKER_NAMES
 
 PINS = REQUIREMENTS / "vllm-next.txt"
 MANIFEST = REQUIREMENTS.parent / "tests" / "contract" / "vllm_names_0_33.json"
@@ -41,10 +41,7 @@ ANY = "*"
 """In a list of parameters: it takes any."""
 
 _WORKER = "vllm.v1.worker.gpu_worker:Worker"
-_RUNNERS = (
-    "vllm.v1.worker.gpu_model_runner:GPUModelRunner",
-    "vllm.v1.worker.gpu.model_runner:GPUModelRunner",
-)
+_RUNNER = "GPUModelRunner"
 _MODEL = "vllm.model_executor.models.qwen3:Qwen3ForCausalLM"
 _CONFIGURATION = "vllm.config:VllmConfig"
 
@@ -70,12 +67,18 @@ def wanted_names() -> list[Wanted]:
         elif attribute.startswith("model_runner.model."):
             found.append(Wanted(f"{_MODEL}.{attribute.rpartition('.')[2]}", parameters))
         elif attribute.startswith("model_runner."):
-            found += [Wanted(f"{r}.{attribute.partition('.')[2]}", parameters) for r in _RUNNERS]
+            found += [_on_runner(runner, attribute, parameters) for runner in RUNNER_NAMES]
         else:
             found.append(Wanted(f"{_WORKER}.{attribute}", parameters))
+    for runner, of_runner in RUNNER_NAMES.items():
+        found += [_on_runner(runner, *name) for name in of_runner]
     found += [Wanted(name) for name in OBJECT_NAMES]
     found += [Wanted(f"{_CONFIGURATION}.{name}") for name in CONFIGURATION_NAMES]
     return found
+
+
+def _on_runner(module: str, attribute: str, parameters: tuple[str, ...]) -> Wanted:
+    return Wanted(f"{module}:{_RUNNER}.{attribute.partition('.')[2]}", parameters)
 
 
 class Sources:
@@ -104,8 +107,8 @@ class Sources:
     def _inside(self, module: str, node: Any, name: str) -> tuple[str, Any] | None:
         if isinstance(node, ast.Module):
             return self._global(module, name)
-        if isinstance(node, ast.AnnAssign):
-            held = self._annotated(module, node.annotation)
+        if isinstance(node, ast.AnnAssign | ast.Assign):
+            held = self._held(module, node)
             return self._inside(*held, name) if held is not None else None
         if isinstance(node, ast.ClassDef):
             if name == "__dataclass_fields__":
@@ -130,9 +133,12 @@ class Sources:
                 return module, node
         return None
 
-    def _annotated(self, module: str, annotation: ast.expr) -> tuple[str, Any] | None:
-        """The first class of vLLM that an annotation names."""
-        text = ast.unparse(annotation)
+    def _held(self, module: str, node: ast.AnnAssign | ast.Assign) -> tuple[str, Any] | None:
+        """The first class of vLLM in an annotation, or the class that an assigned object is made of."""
+        if isinstance(node, ast.AnnAssign):
+            text = ast.unparse(node.annotation)
+        else:
+            text = ast.unparse(node.value.func) if isinstance(node.value, ast.Call) else ""
         for word in re.findall(r"[A-Za-z_]\w*", text):
             found = self._global(module, word)
             if found is not None and isinstance(found[1], ast.ClassDef):

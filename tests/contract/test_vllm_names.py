@@ -77,6 +77,7 @@ class Inner(Base):
     part: "Part | None" = None
     def __init__(self, left, *, right=None):
         self.held = left
+        self.made = Part(left)
     def many(self, *anything):
         other.unheld = 1
     async def own(self, one, two): ...
@@ -101,11 +102,13 @@ class Base:
         ("pkg:Shown.held", []),
         ("pkg:Shown.many", ["*"]),
         ("pkg:Shown.part.first", []),
+        ("pkg:Shown.made.second", []),
         ("pkg.inner:Part", ["first", "second"]),
         ("pkg.inner:Part.__dataclass_fields__", []),
         ("pkg.inner:Inner.__dataclass_fields__", None),
         ("pkg:Shown.unheld", None),
         ("pkg:Shown.part.third", None),
+        ("pkg:Shown.held.first", None),
         ("pkg:Other", None),
         ("pkg.gone:", None),
         ("pkg.base:Base.above.deeper", None),

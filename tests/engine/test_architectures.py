@@ -37,6 +37,7 @@ SIZES = dict(SAME, hidden_size=64, intermediate_size=128, num_hidden_layers=2, n
 EXPERTS = dict(num_experts_per_tok=2, moe_intermediate_size=64)
 PADDED = EXPERTS | dict(moe_intermediate_size=48)  # vLLM's kernels take multiples of 32
 CONFIGURATIONS = {
+    "dense": transformers.Qwen3Config(**SIZES, head_dim=32, tie_word_embeddings=False),
     "experts": transformers.Qwen3MoeConfig(**SIZES, **PADDED, head_dim=32, num_experts=4, tie_word_embeddings=False),
     "latent attention": transformers.DeepseekV3Config(
         **SIZES | dict(num_key_value_heads=4), **EXPERTS, kv_lora_rank=512, q_lora_rank=32, qk_nope_head_dim=128,
@@ -202,6 +203,7 @@ print("result", json.dumps(found))
 )
 
 CASES = {
+    "dense": ("oneDNN", "dense"),
     "experts": ("AMX", "experts"),
     "latent attention": ("oneDNN", "latent attention"),
     "latent attention with AMX": ("AMX", "latent attention"),

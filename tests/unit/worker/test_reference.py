@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry
 from tests.support.environments import REPOSITORY
 from tests.support.worker_harness import WorkerHarness
 
-from fleet_worker.engine.required_names import API_SERVER_NAMES, WORKER_NAMES
+from fleet_worker.engine.required_names import API_SERVER_NAMES
+from fleet_worker.engine.worker_names import RUNNER_NAMES, WORKER_NAMES
 from fleet_worker.errors import status_of
 from fleet_worker.lifecycle.metrics import WorkerMetrics
 from fleet_worker.process.command import CPU_DEFAULTS, DEFAULTS, FORCED
@@ -87,6 +88,7 @@ def test_every_required_name_of_the_engine_is_listed() -> None:
     names = [f"{n.module}.{n.attribute}".rstrip(".") for n in API_SERVER_NAMES]
     names = [name.removesuffix(".__dataclass_fields__") for name in names]
     names += [attribute for attribute, _ in WORKER_NAMES]
+    names += [attribute for of_runner in RUNNER_NAMES.values() for attribute, _ in of_runner]
 
     assert [name for name in names if f"`{name}`" not in page] == []
 

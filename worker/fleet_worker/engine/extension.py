@@ -3,7 +3,7 @@
 `--worker-extension-cls` adds the methods to vLLM's worker class, and `collective_rpc` calls them. Every
 method returns a small dict instead of raising, so that the caller knows whether the model has changed.
 
-Source: `Worker.reload_weights(weights_iterator=…)` and `GPUModelRunner._dummy_run`, vLLM 0.32.
+Source: `Worker.reload_weights(weights_iterator=…)`, vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import torch
 
 from fleet_worker.engine.cuda_runtime import CudaRuntime, runtime_here
 from fleet_worker.engine.file_tensors import Digested, Reader, tensors_of
+from fleet_worker.engine.forward_pass import forward_pass
 from fleet_worker.engine.held import Held
 from fleet_worker.engine.kernel_copies import renew_copies
 from fleet_worker.engine.parameters import Memory, checksum_of, is_known, not_compared
 from fleet_worker.engine.rank_calls import RankCalls, described
-from fleet_worker.engine.required_names import ENGINE_NAMES, missing_names, missing_on
+from fleet_worker.engine.required_names import ENGINE_NAMES, missing_names
 from fleet_worker.engine.reshaped import take_new_shapes
-from fleet_worker.engine.spare_blocks import spare_blocks
 from fleet_worker.engine.start_loader import register
 from fleet_worker.engine.unfinished import drop_unfinished
+from fleet_worker.engine.worker_names import missing_on
 from fleet_worker.engine.written import Recorder
 from fleet_worker.errors import Refusal
 
@@ -234,8 +235,7 @@ class WorkerExtension(RankCalls):
         """
         try:
             runner = self.model_runner  # type: ignore[attr-defined]  # of vLLM's Worker
-            with spare_blocks(self, _PROBE_TOKENS, wait=_wait_for_device):
-                output, hidden = _dummy_run(runner)
+            output, hidden = forward_pass(self, _PROBE_TOKENS, wait=_wait_for_device)
             if isinstance(hidden, torch.Tensor) and hidden.numel() > 0:
                 outputs = {"the logits": runner.get_model().compute_logits(hidden)}
             else:
@@ -261,30 +261,6 @@ def _allow_amx() -> None:
     allow = getattr(getattr(torch, "cpu", None), "_init_amx", None)
     if allow is not None:
         allow()  # does nothing on other processors
-
-
-def _dummy_run(runner: Any) -> tuple[Any, Any]:
-    """Run a forward pass over dummy tokens; return the stage's output and the hidden states.
-
-    One of vLLM's runners returns the tensors for the next stage (v1.worker.gpu_model_runner). The other
-    returns None (v1.worker.gpu.model_runner), and the result of `execute_model` is used instead.
-    """
-    given: list[Any] = []
-    execute = runner.execute_model
-
-    def recording(*arguments: Any, **named: Any) -> Any:
-        given.append(execute(*arguments, **named))
-        return given[-1]
-
-    runner.execute_model = recording
-    try:
-        # Without attention its output would be uninitialised memory on CPUs.
-        output, hidden = runner._dummy_run(  # noqa: SLF001 - there is no public way, see required_names
-            _PROBE_TOKENS, force_attention=True, skip_eplb=True, randomize_inputs=True
-        )
-    finally:
-        del runner.execute_model
-    return (output if output is not None else next(iter(given), None)), hidden
 
 
 def _wait_for_device() -> None:

@@ -68,31 +68,6 @@ API_SERVER_NAMES = (
 )
 """Names to check in the API server's process before vLLM starts."""
 
-WORKER_NAMES = (
-    ("reload_weights", ()),
-    ("vllm_config.model_config.quantization", ()),
-    ("vllm_config.parallel_config.enable_eplb", ()),
-    ("vllm_config.compilation_config.static_forward_context", ()),
-    ("weight_transfer_engine", ()),
-    ("init_weight_transfer_engine", ("init_info",)),
-    ("shutdown_weight_transfer_engine", ()),
-    ("start_weight_update", ()),
-    ("update_weights", ("update_info",)),
-    ("finish_weight_update", ()),
-    ("add_lora", ("lora_request",)),
-    ("remove_lora", ("lora_id",)),
-    ("list_loras", ()),
-    ("_weight_update_active", ()),
-    ("model_runner.reload_weights", ("weights_iterator",)),
-    ("model_runner._dummy_run", ("num_tokens", "force_attention", "skip_eplb", "randomize_inputs")),
-    ("model_runner.execute_model", ()),
-    ("model_runner.kv_cache_config", ()),
-    ("model_runner.get_model", ()),
-    ("model_runner.model.load_weights", ()),
-    ("model_runner.model.compute_logits", ()),
-)
-"""Names to check on the engine's worker object, whose classes depend on the device."""
-
 _EMBEDDING = "vllm.model_executor.layers.vocab_parallel_embedding"
 _MLA = "vllm.model_executor.layers.attention.mla_attention"
 _RELOAD = "vllm.model_executor.model_loader.reload"
@@ -226,7 +201,7 @@ def missing_names(names: tuple[Name, ...]) -> list[str]:
     missing = []
     for name in names:
         with suppress(ImportError):
-            if _has(importlib.import_module(name.module), name.attribute, name.parameters):
+            if has(importlib.import_module(name.module), name.attribute, name.parameters):
                 continue
         missing.append(str(name))
     return missing
@@ -250,7 +225,7 @@ def check_objects(client: object, models: object) -> None:
     missing = [
         f"{type(thing).__name__}.{attribute}"
         for thing, attribute in needed
-        if not _has(thing, attribute, ())
+        if not has(thing, attribute, ())
     ]
     if missing:
         raise UnsupportedEngineError(
@@ -258,16 +233,8 @@ def check_objects(client: object, models: object) -> None:
         )
 
 
-def missing_on(worker: object) -> list[str]:
-    """Return those of `WORKER_NAMES` that a worker object of the engine lacks."""
-    return [
-        f"{attribute}({', '.join(parameters)})"
-        for attribute, parameters in WORKER_NAMES
-        if not _has(worker, attribute, parameters)
-    ]
-
-
-def _has(thing: object, attribute: str, parameters: tuple[str, ...]) -> bool:
+def has(thing: object, attribute: str, parameters: tuple[str, ...]) -> bool:
+    """Return whether something has an attribute, dots go deeper, that accepts parameters of these names."""
     try:
         for part in filter(None, attribute.split(".")):
             thing = getattr(thing, part)

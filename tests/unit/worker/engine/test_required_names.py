@@ -18,7 +18,6 @@ from fleet_worker.engine.required_names import (
     check_engine,
     check_objects,
     missing_names,
-    missing_on,
 )
 
 
@@ -156,42 +155,6 @@ def test_installed_modules_without_metadata_are_refused(
     monkeypatch.setattr(importlib.metadata, "requires", absent)
     with pytest.raises(UnsupportedEngineError, match="metadata"):
         check_engine()
-
-
-def test_names_on_instances_are_checked() -> None:
-    worker = SimpleNamespace(
-        reload_weights=lambda: None,
-        weight_transfer_engine=None,
-        _weight_update_active=False,
-        init_weight_transfer_engine=lambda init_info: None,
-        shutdown_weight_transfer_engine=lambda: None,
-        start_weight_update=lambda: None,
-        update_weights=lambda update_info: None,
-        finish_weight_update=lambda: None,
-        add_lora=lambda lora_request: None,
-        remove_lora=lambda lora_id: None,
-        list_loras=lambda: None,
-        vllm_config=SimpleNamespace(
-            model_config=SimpleNamespace(quantization=None),
-            parallel_config=SimpleNamespace(enable_eplb=False),
-            compilation_config=SimpleNamespace(static_forward_context={}),
-        ),
-        model_runner=SimpleNamespace(
-            reload_weights=lambda weights_iterator: None,
-            _dummy_run=lambda num_tokens, **options: None,
-            execute_model=lambda: None,
-            kv_cache_config=None,
-            get_model=lambda: None,
-            model=SimpleNamespace(load_weights=lambda w: None, compute_logits=lambda h: None),
-        ),
-    )
-    assert missing_on(worker) == []
-    del worker.model_runner.model.compute_logits
-    worker.model_runner._dummy_run = lambda num_tokens: None
-    assert [name.partition("(")[0] for name in missing_on(worker)] == [
-        "model_runner._dummy_run",
-        "model_runner.model.compute_logits",
-    ]
 
 
 def test_a_callable_with_any_keywords_accepts_our_parameters() -> None:
