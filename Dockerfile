@@ -3,9 +3,8 @@
 #   docker build --target worker     -t rlfleet/worker:0.1.0 .      # vLLM for CUDA
 #   docker build --target worker-cpu -t rlfleet/worker-cpu:0.1.0 .  # laptops, kind, tests
 
-# Any image with Python 3.11 and its venv module.
+# Any image of Debian or Ubuntu with Python 3.11 and its venv module.
 ARG PYTHON_IMAGE=python:3.11-slim
-ARG VLLM_IMAGE=vllm/vllm-openai:v0.32.0
 
 FROM ${PYTHON_IMAGE} AS builder
 # An environment of its own: a distribution's Python refuses packages from elsewhere (PEP 668).
@@ -40,6 +39,15 @@ RUN python3 -m venv /opt/rlfleet \
 COPY --from=wheel /wheel /wheel
 RUN /opt/rlfleet/bin/pip install --no-deps /wheel/*.whl && /opt/rlfleet/bin/pip uninstall -y pip
 
+FROM builder AS worker-packages
+# vLLM's wheel needs those of CUDA's libraries, so the base has none of them.
+COPY requirements/worker-cuda.txt requirements/
+# --no-deps: the file is complete.
+RUN python3 -m venv /opt/rlfleet \
+ && /opt/rlfleet/bin/pip install --require-hashes --no-deps -r requirements/worker-cuda.txt
+COPY --from=wheel /wheel /wheel
+RUN /opt/rlfleet/bin/pip install --no-deps /wheel/*.whl && /opt/rlfleet/bin/pip uninstall -y pip
+
 FROM ${PYTHON_IMAGE} AS operator
 # PYTHONSAFEPATH: the working folder is never a place to import from.
 ENV PATH=/opt/rlfleet/bin:/usr/local/bin:/usr/bin:/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 TZ=UTC
@@ -56,10 +64,20 @@ COPY --from=worker-cpu-packages /opt/rlfleet /opt/rlfleet
 USER 1000:1000
 ENTRYPOINT ["python3", "-m", "fleet_worker"]
 
-FROM ${VLLM_IMAGE} AS worker
-ENV PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 TZ=UTC
-# --no-deps: torch, vLLM and all the rest are the base image's, in the versions it was tested with.
-COPY --from=wheel /wheel /wheel
-RUN pip install --no-cache-dir --no-deps /wheel/*.whl
+FROM ${PYTHON_IMAGE} AS worker
+# Triton compiles the callers of its kernels where they run: with a C compiler and Python's headers, which
+# Debian has in a package of their own. torch.compile needs C++.
+RUN headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h \
+ && apt-get update && apt-get install -y --no-install-recommends g++ libnuma1 \
+    $([ -e "$headers" ] || echo python3-dev) \
+ && rm -rf /var/lib/apt/lists/*
+# The driver is the node's: NVIDIA's container toolkit mounts the parts of it that this names. The device
+# plugin says which GPUs a pod sees, so the image names none.
+ENV PATH=/opt/rlfleet/bin:/usr/local/bin:/usr/bin:/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 TZ=UTC \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=worker-packages /opt/rlfleet /opt/rlfleet
+# If vLLM lacks a name that the worker needs, the build fails, and not the first pod.
+RUN PYTHONDONTWRITEBYTECODE=1 python3 -c \
+    'from fleet_worker.engine.required_names import check_engine; print("vLLM", check_engine())'
 USER 1000:1000
 ENTRYPOINT ["python3", "-m", "fleet_worker"]

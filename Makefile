@@ -191,8 +191,8 @@ lock: ## Update the pinned requirement files
 	@$(ENVS) lock
 
 .PHONY: images
-images: ## Build the images operator and worker-cpu with buildah and debootstrap (as root); MIRROR=
-	@$(PYTHON) -m images build $(if $(MIRROR),--mirror $(MIRROR))
+images: ## Build the images operator and worker-cpu with buildah and debootstrap (as root); MIRROR=, TARGETS=worker
+	@$(PYTHON) -m images build $(TARGETS) $(if $(MIRROR),--mirror $(MIRROR))
 
 .PHONY: test-images
 test-images: ## Build the images, and run them on a cluster that pulls them: a fleet of 2 workers, 2 versions

@@ -121,6 +121,7 @@ def lock() -> None:
     """Write the requirement files from pyproject.toml, with hashes and without addresses."""
     uv = _uv()
     overrides = REQUIREMENTS / "worker-overrides.txt"
+    constraints = REQUIREMENTS / "worker-constraints.txt"
     common = ["--python-version", "3.11", "--generate-hashes", "--no-header", "--no-emit-index-url"]
     project: list[str | Path] = ["pyproject.toml"]  # and what it needs itself
     chosen: dict[str, list[str | Path]] = {
@@ -128,6 +129,8 @@ def lock() -> None:
         "operator": [*project, "--extra", "operator", "--extra", "tracing"],
         "dev": [*project, "--extra", "operator", "--extra", "tracing", "--group", "dev"],
         "worker": [*project, "--extra", "worker-cpu", "--override", overrides],
+        # What the image for GPUs holds. It is not an environment of this file.
+        "worker-cuda": [*project, "--extra", "worker", "--constraint", constraints],
         "clients": [*project, "--group", "clients"],
         "clients-legacy": [*project, "--group", "clients-legacy"],
         "trainers": ["--no-deps", "--group", "trainers"],

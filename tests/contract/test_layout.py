@@ -169,6 +169,7 @@ def test_pins_hold_no_addresses(file: Path) -> None:
         "dev",
         "operator",
         "worker",
+        "worker-cuda",
         "clients",
         "clients-legacy",
         "trainers",

@@ -14,7 +14,7 @@ import envs
 
 BASE = "localhost/rlfleet/python-base:bookworm"
 TARGETS = ("operator", "worker-cpu")
-"""The targets that are built on the base. `worker` needs vLLM's own image, which has CUDA."""
+"""The targets that are built by default, and tried. `worker` has 9.5 GB, and needs a GPU to run."""
 _PREFIX = "localhost/"
 _SUITE = "bookworm"
 _PACKAGES = "python3,python3-venv,ca-certificates"
