@@ -152,7 +152,8 @@ def parts() -> tuple[Row, ...]:
             version=pinned("vllm-next.txt", "vllm"),
             run="contracts",
             tests=r"test_vllm_names::",
-            by="`tests/contract/test_vllm_names.py`",
+            by="`tests/contract/test_vllm_names.py`. `tests/engine/test_next_vllm.py` runs its Python, with the"
+            " kernels of the row above; that has no recorded result",
         ),
         Row(
             part="torch of the worker",

@@ -39,9 +39,9 @@ def load_of(folder, started=False, casts=None):
 """Defines the arguments of a load of a directory's files, which are compared with their digests."""
 
 
-def output_of(script: str, *arguments: str, stdin: str = "") -> Any:
-    """The JSON that a script prints after `result `."""
-    command = [worker_python(), "-c", script, *arguments]
+def output_of(script: str, *arguments: str, stdin: str = "", python: str = "") -> Any:
+    """The JSON that a script prints after `result `. `python`: instead of the worker's interpreter."""
+    command = [python or worker_python(), "-c", script, *arguments]
     printed = written_by(command, stdin=stdin, timeout=400, env=engine_environment())
     # vLLM writes to standard output, too.
     (result,) = (line for line in printed.splitlines() if line.startswith("result "))

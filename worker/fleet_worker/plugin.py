@@ -26,7 +26,7 @@ from fleet_worker.engine.required_names import PLUGIN, check_objects
 from fleet_worker.engine.start_names import LOAD_FORMAT
 from fleet_worker.engine.vllm import VllmEngine
 from fleet_worker.engine.vllm_facts import facts_of, unsafe_settings
-from fleet_worker.engine.vllm_requests import with_adapters
+from fleet_worker.engine.vllm_requests import sent_again, with_adapters
 from fleet_worker.gateway.gate import STATE_ATTRIBUTE, GateKeeper, PublicKey, keys_of
 from fleet_worker.gateway.routes import Access, access_of
 from fleet_worker.gateway.table import Translations
@@ -111,7 +111,8 @@ class EndpointPlugin:
             )
             agent.refused_stages = (fault,)
         await _check_engine_names(engine_client)
-        generate = with_adapters(engine_client.generate, agent.adapters.using)
+        generate = sent_again(engine_client.generate, agent.let_in)
+        generate = with_adapters(generate, agent.adapters.using)
         engine_client.generate = tracked(
             generate, agent.names, is_drained=lambda: agent.quiescence.drain_timed_out
         )

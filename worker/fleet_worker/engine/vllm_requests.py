@@ -1,15 +1,15 @@
-"""Requests in vLLM's own types: canary prompts and LoRA adapters.
+"""Requests in vLLM's own types: canary prompts, LoRA adapters, and requests that vLLM refuses in a pause.
 
 vLLM's modules are imported on use: they take seconds, and this one loads before vLLM starts.
 
 Source: `SamplingParams`, `RequestOutput`, `LoRARequest`, `OpenAIServingModels.lora_requests`,
-`AsyncLLM.generate`, vLLM 0.32.
+`AsyncLLM.generate`, vLLM 0.32; `RetryableRequestError`, vLLM 0.33.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager
 from typing import Any
 
@@ -94,3 +94,40 @@ def with_adapters(generate: Generate, using: Using) -> Generate:
                     yield output
 
     return choosing
+
+
+_MOST_SENDS = 10
+
+
+def sent_again(generate: Generate, let_in: Callable[[str], Awaitable[bool]]) -> Generate:
+    """Wrap the engine client's `generate`: what vLLM refuses during a pause waits for the end of the pause.
+
+    A request may be on its way into the engine when a pause begins. vLLM 0.32 queues it, and 0.33 answers it
+    with 503. So it waits here, and is sent again.
+
+    Args:
+        generate: The engine client's method.
+        let_in: Waits until the worker generates; says whether the request may be sent again.
+    """
+    refused = getattr(importlib.import_module("vllm.exceptions"), "RetryableRequestError", None)
+    if refused is None:
+        return generate
+
+    async def sending(
+        prompt: Any, sampling_params: Any, request_id: str, **options: Any
+    ) -> AsyncGenerator[Any, None]:
+        for sends in range(1, _MOST_SENDS + 1):
+            has_begun = False
+            outputs = generate(prompt, sampling_params, request_id, **options)
+            try:
+                async with aclosing(outputs):
+                    async for output in outputs:
+                        has_begun = True
+                        yield output
+            except refused:
+                if has_begun or sends == _MOST_SENDS or not await let_in(request_id):
+                    raise
+            else:
+                return
+
+    return sending

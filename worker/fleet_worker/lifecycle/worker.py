@@ -159,6 +159,15 @@ class Worker:
         """Whether a request that arrives now waits for the end of a pause."""
         return self.is_open and self.phase is not Phase.SERVING
 
+    async def let_in(self, request_id: str) -> bool:
+        """Wait until the worker generates; say whether a request that vLLM has refused may be sent again."""
+        while self.holds:
+            with self.held.place() as end:
+                if await end is not Outcome.LET_IN:
+                    return False
+        generates = self.phase in {Phase.SERVING, Phase.DRAINING}
+        return generates and not self.held.is_aborted(request_id)
+
     @property
     def is_idle(self) -> bool:
         """Whether the worker is idle: its latch is closed, its engine paused and without requests."""

@@ -84,7 +84,10 @@ class Settings(BaseModel, frozen=True):
     @classmethod
     def _is_safe(cls, backend: str | None) -> str | None:
         if backend == "ipc":
-            raise ValueError("ipc is not supported: its handles are pickles")
+            raise ValueError(
+                "ipc is not supported, since its handles are pickles, which run code in the worker;"
+                " use nccl, also for a trainer on the same GPU"
+            )
         return backend
 
     @classmethod

@@ -1,0 +1,121 @@
+"""Requests that vLLM refuses during a pause: 0.33 does, 0.32 queues them. Clients see no difference."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from tests.support.fake_modules import install
+from tests.support.waiting import soon
+from tests.support.worker_harness import WorkerHarness
+
+from fleet_worker.engine.vllm_requests import sent_again
+from fleet_worker.protocol import PauseMode
+
+
+class FakeRetryableRequestError(Exception):
+    """vLLM's, of 0.33."""
+
+
+@pytest.fixture(autouse=True)
+def _newer_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(
+        monkeypatch,
+        {"vllm.exceptions": {"RetryableRequestError": FakeRetryableRequestError}},
+    )
+
+
+class FakeClient:
+    """Refuses requests while the harness's engine is paused."""
+
+    def __init__(self, serving: WorkerHarness, tokens: int = 2) -> None:
+        self.serving, self.tokens = serving, tokens
+        self.sent: list[tuple[Any, ...]] = []
+        self.breaks = False
+
+    async def generate(self, *arguments: Any, **options: Any) -> AsyncGenerator[int, None]:
+        self.sent.append((*arguments, options))
+        if self.serving.engine.paused:
+            raise FakeRetryableRequestError
+        for number in range(self.tokens):
+            if self.breaks and number:
+                raise FakeRetryableRequestError
+            yield number
+
+    async def tokens_of(self, request_id: str = "cmpl-1-0") -> list[int]:
+        sending = sent_again(self.generate, self.serving.agent.let_in)
+        return [each async for each in sending("prompt", "parameters", request_id, priority=1)]
+
+
+async def held(serving: WorkerHarness, client: FakeClient) -> asyncio.Task[list[int]]:
+    """A request that was on its way into the engine when the pause began."""
+    await serving.pause(PauseMode.ABORT)
+    asking = asyncio.create_task(client.tokens_of())
+    await soon(lambda: serving.state.requests_held == 1)
+    return asking
+
+
+async def test_a_request_that_vllm_refuses_is_sent_again_after_the_pause(
+    serving: WorkerHarness,
+) -> None:
+    client = FakeClient(serving)
+    asking = await held(serving, client)
+    assert not asking.done()
+    await serving.resume("base")
+
+    assert await asking == [0, 1]
+    assert client.sent == [("prompt", "parameters", "cmpl-1-0", {"priority": 1})] * 2
+
+
+async def test_a_request_that_is_refused_in_a_fence_keeps_vllms_answer(
+    serving: WorkerHarness,
+) -> None:
+    asking = await held(serving, FakeClient(serving))
+    await serving.fence()
+
+    with pytest.raises(FakeRetryableRequestError):
+        await asking
+
+
+async def test_a_request_that_its_client_has_aborted_is_not_sent_again(
+    serving: WorkerHarness,
+) -> None:
+    client = FakeClient(serving)
+    asking = await held(serving, client)
+    serving.agent.held.abort(["1"])
+    await serving.resume("base")
+
+    with pytest.raises(FakeRetryableRequestError):
+        await asking
+    assert len(client.sent) == 1
+
+
+async def test_a_request_with_tokens_is_never_sent_again(serving: WorkerHarness) -> None:
+    client = FakeClient(serving)
+    client.breaks = True
+
+    with pytest.raises(FakeRetryableRequestError):
+        await client.tokens_of()
+    assert len(client.sent) == 1
+
+
+async def test_an_engine_that_refuses_without_a_pause_of_ours_is_not_asked_for_ever(
+    serving: WorkerHarness,
+) -> None:
+    client = FakeClient(serving)
+    serving.engine.paused = True
+
+    with pytest.raises(FakeRetryableRequestError):
+        await client.tokens_of()
+    assert len(client.sent) == 10
+
+
+def test_an_older_vllm_needs_no_second_try(
+    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, {"vllm.exceptions": {}})
+    client = FakeClient(serving)
+
+    assert sent_again(client.generate, serving.agent.let_in) == client.generate
