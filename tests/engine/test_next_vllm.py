@@ -57,11 +57,12 @@ async def seen():
     (check,) = await client.collective_rpc("rlfleet_probe")
     await client.resume_generation()
     resumed.set()
-    return found | {"asked": asked, "load": load["error"], "check": check["error"], "held": await waiting,
-                    "after": await tokens(generate, 3)}
+    found |= {"asked": asked, "load": load["error"], "check": check["error"], "held": await waiting,
+              "after": await tokens(generate, 3)}
+    client.shutdown()
+    return found
 
-print("result", json.dumps(asyncio.run(seen())), flush=True)
-os._exit(0)
+print("result", json.dumps(asyncio.run(seen())))
 """
 )
 
