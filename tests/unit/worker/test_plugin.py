@@ -54,7 +54,7 @@ class IdleStagers(Stagers):
 @pytest.fixture
 async def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Put]:
     uvicorn = FakeUvicorn()
-    install(monkeypatch, {"uvicorn": uvicorn.module()})
+    install(monkeypatch, {"uvicorn": uvicorn.module(), "vllm.exceptions": {}})
     for name in ("fleet_worker.http.server", "fleet_worker.plugin"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module("fleet_worker.plugin")
