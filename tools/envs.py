@@ -129,7 +129,7 @@ def lock() -> None:
         "operator": [*project, "--extra", "operator", "--extra", "tracing"],
         "dev": [*project, "--extra", "operator", "--extra", "tracing", "--group", "dev"],
         "worker": [*project, "--extra", "worker-cpu", "--override", overrides],
-        # What the image for GPUs holds. It is not an environment of this file.
+        # The image for GPUs holds these. They are not an environment of this file.
         "worker-cuda": [*project, "--extra", "worker", "--constraint", constraints],
         "clients": [*project, "--group", "clients"],
         "clients-legacy": [*project, "--group", "clients-legacy"],

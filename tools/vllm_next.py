@@ -53,8 +53,9 @@ def _make(folder: Path, worker: Path) -> None:
     metadata.parent.mkdir()
     metadata.write_text(_METADATA.format(version=version))
     (packages / "worker.pth").write_text(f"{older}\n")  # its packages come after these
-    compiled = [worker, "-m", "compileall", "-q", "-j", "2", packages / "vllm"]
-    subprocess.run(compiled, check=False, stdout=sys.stderr)  # a file of another Python may not compile
+    compiled: list[str | Path] = [worker, "-m", "compileall", "-q", "-j2", packages / "vllm"]
+    # A file of another Python may not compile.
+    subprocess.run(compiled, check=False, stdout=sys.stderr)
 
 
 if __name__ == "__main__":

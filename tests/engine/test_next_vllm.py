@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import vllm_next
 from tests.engine.conftest import Weights
 from tests.engine.scripts import LOADS, output_of
 
+import vllm_next
 from vllm_names import pinned
 
 pytestmark = pytest.mark.xdist_group("architectures")

@@ -35,8 +35,8 @@ def forward_pass(worker: Any, tokens: int, *, wait: Callable[[], None]) -> tuple
         wait: Waits for the device.
 
     Returns:
-        The stage's output, and the hidden states of the last token of each sequence. Those are None where a
-        later stage of a pipeline has them.
+        The stage's output, and the hidden states of the last token of each sequence. Only the last stage of a
+        pipeline has those.
     """
     runner = worker.model_runner
     given: list[Any] = []

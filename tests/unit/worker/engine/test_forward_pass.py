@@ -64,7 +64,7 @@ HELD = list(range(11, 21))
 
 
 class FakeRunner:
-    """What both runners have in common, with four groups in the cache: the last is an encoder's."""
+    """The parts of both runners, with four groups in the cache: the last is an encoder's."""
 
     def __init__(self, layers: dict[str, Any]) -> None:
         groups = [SimpleNamespace(layer_names=[name]) for name in layers]

@@ -101,7 +101,7 @@ async def test_a_request_with_tokens_is_never_sent_again(serving: WorkerHarness)
     assert len(client.sent) == 1
 
 
-async def test_an_engine_that_refuses_without_a_pause_of_ours_is_not_asked_for_ever(
+async def test_an_engine_that_refuses_without_a_pause_of_ours_is_not_asked_forever(
     serving: WorkerHarness,
 ) -> None:
     client = FakeClient(serving)
