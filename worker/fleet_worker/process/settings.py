@@ -86,7 +86,7 @@ class Settings(BaseModel, frozen=True):
         if backend == "ipc":
             raise ValueError(
                 "ipc is not supported, since its handles are pickles, which run code in the worker;"
-                " use another backend, also for a trainer on the same GPU"
+                " use nccl, also for a trainer on the same GPU"
             )
         return backend
 
