@@ -18,7 +18,7 @@ def worker_python() -> str:
     if named := os.environ.get("RLFLEET_WORKER_PYTHON"):
         return named
     import envs  # noqa: PLC0415 - makes environments; only needed here
-    import vllm_next  # noqa: PLC0415
+    import vllm_next  # noqa: PLC0415 - the same
 
     is_next = os.environ.get(vllm_next.CHOICE) == "next"
     return str(vllm_next.interpreter() if is_next else envs.interpreter_of("worker"))
