@@ -142,6 +142,7 @@ class KubeChildren:
                 stale = owns_more(found, manifest, manager=names.FIELD_MANAGER)
                 if contains(found, manifest) and not stale:
                     self._written[path] = _Written(manifest, uid)
+                    self._check_lasting(path)  # the event of an earlier change may have come late
                     return
             (owner,) = manifest["metadata"]["ownerReferences"]
             if not await fleet_lives(self._kube, manifest["metadata"]["namespace"], owner):
@@ -162,6 +163,10 @@ class KubeChildren:
         self._repeated.note(path, title_of(manifest), lost=lost)
         if is_stored:
             self._written[path] = _Written(manifest, stored["metadata"]["uid"])
+        self._check_lasting(path)
+
+    def _check_lasting(self, path: str) -> None:
+        """Check that a child, which is as it should be now, was not changed back repeatedly. Errors: WriteUndone."""
         if isinstance(error := self._repeated.error_of(path), WriteUndone):
             raise error
 

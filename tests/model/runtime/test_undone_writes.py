@@ -17,6 +17,7 @@ from tests.support.virtual_time import now
 
 from fleet_operator.api import names
 from fleet_operator.ports import Json
+from fleet_operator.runtime.attempts import LASTS_SECONDS
 
 SERVICE_PATH = "/api/v1/namespaces/rl/services/policy"
 FOUGHT_SECONDS = 60.0
@@ -130,6 +131,42 @@ def test_a_webhook_that_changes_a_write_is_reported_at_once(what):
             assert reason_of(rig) == "WriteWithoutEffect"
             assert rig.fleet["workers"]["serving"] == 3 if what == "pods" else 2
             assert writes_to(rig, f"/api/v1/namespaces/rl/{what}") <= 2 * WRITES_PER_MINUTE
+
+    run(story)
+
+
+def test_a_late_event_does_not_end_the_report_of_a_service_that_is_changed_back():
+    """The operator then reads the Service, and may find it as it has just written it."""
+
+    async def story() -> None:
+        async with Rig(replicas=1) as rig:
+            await rig.applied("1")
+            wanted = rig.cluster.objects[SERVICE_PATH]
+            undone = wanted | {"spec": wanted["spec"] | {"selector": {}}}
+
+            def see(found: Json) -> None:
+                if rig.operator.children.differs(SERVICE_PATH, found):
+                    rig.operator.queue.add(("rl", "policy"))
+
+            def change() -> None:
+                if rig.cluster.objects[SERVICE_PATH]["spec"]["selector"]:
+                    rig.cluster.put(SERVICE_PATH, undone)
+                    see(undone)
+
+            async with another_controller(change):
+                await rig.until(
+                    lambda: reason_of(rig) == "WriteWithoutEffect", seconds=REPORTED_SECONDS
+                )
+            await rig.until(
+                lambda: rig.cluster.objects[SERVICE_PATH]["spec"]["selector"], seconds=10
+            )
+            written_at, seen = now(), set()
+            while now() < written_at + LASTS_SECONDS - 1:
+                see(undone)
+                await asyncio.sleep(0.2)
+                seen.add(reason_of(rig))
+            assert seen == {"WriteWithoutEffect"}
+            await rig.until(lambda: not reason_of(rig), seconds=20)
 
     run(story)
 
