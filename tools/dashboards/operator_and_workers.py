@@ -114,6 +114,23 @@ def _operator() -> Section:
                 Query("max by (pod) (rlfleet_queue_depth)", _POD),
             ),
             graph(
+                "Wait for a reconcile",
+                "Fleets wait while their namespace uses more than its share, or while all places are in use.",
+                Query(
+                    f"histogram_quantile(0.5, sum by (le) (rate(rlfleet_queue_wait_seconds_bucket[{_RATE}])))",
+                    "p50",
+                ),
+                Query(
+                    f"histogram_quantile(0.99, sum by (le) (rate(rlfleet_queue_wait_seconds_bucket[{_RATE}])))",
+                    "p99",
+                ),
+                Query(
+                    f"topk(5, sum by (namespace) (rate(rlfleet_fleet_wait_seconds_total[{_RATE}])))",
+                    "seconds of each second, {{namespace}}",
+                ),
+                unit="s",
+            ),
+            graph(
                 "Delay of the event loop",
                 "Longest in the last one to two minutes. Busy is the part in which the process had the "
                 "processor; a large delay with little busy time means too little processor time.",

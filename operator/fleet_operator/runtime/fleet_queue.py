@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fleet_operator.runtime.pauses import Pauses
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.time_shares import TimeShares
@@ -21,7 +23,7 @@ class FleetQueue(WorkQueue[FleetKey]):
         shares: the time that each namespace has used.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, begun: Callable[[FleetKey, float], None]) -> None:
         self.pauses = Pauses()
         self.shares = TimeShares()
         super().__init__(
@@ -30,4 +32,5 @@ class FleetQueue(WorkQueue[FleetKey]):
             tenant=lambda key: key[0],
             deadline=self.pauses.deadline,
             shares=self.shares,
+            begun=begun,
         )

@@ -86,6 +86,14 @@ class Metrics:
         self.queue_depth = Gauge(
             "rlfleet_queue_depth", "Fleets that wait for a reconcile.", registry=registry
         )
+        self._waits = Histogram(
+            "rlfleet_queue_wait_seconds",
+            "Time for which a fleet was due before its reconcile began.", buckets=_SECONDS,
+            registry=registry,
+        )  # fmt: skip
+        self._waited = Counter(
+            "rlfleet_fleet_wait_seconds", "The same, summed for each fleet.", _FLEET, registry=fleets
+        )
         self.queue_stuck = Gauge(
             "rlfleet_queue_stuck_seconds",
             "Longest time that a reconcile takes, or that fleets wait and none begins.", registry=registry,
@@ -146,6 +154,11 @@ class Metrics:
         if outcome != SILENT:
             self._call_seconds(kind).observe(seconds)
 
+    def count_wait(self, key: FleetKey, seconds: float) -> None:
+        """Count the time for which a fleet was due before its reconcile began: for the share of its namespace."""
+        self._waits.observe(seconds)
+        self._waited.labels(*key).inc(seconds)
+
     def show_silent(self, key: FleetKey, observed: FleetObserved) -> None:
         """Show how many workers of a fleet are silent."""
         self._silent.labels(*key).set(silent_workers(observed))
@@ -188,5 +201,5 @@ class Metrics:
     def forget_fleet(self, key: FleetKey) -> None:
         """Drop the series of a fleet that is gone. Those of its statuses go with the statuses."""
         labels = {"namespace": key[0], "fleet": key[1]}
-        for metric in (self._rollouts, self._phases, self._pauses, self._silent):
+        for metric in (self._rollouts, self._phases, self._pauses, self._silent, self._waited):
             metric.remove_by_labels(labels)

@@ -76,7 +76,7 @@ class Operator:
         operator = f"{settings.lease_namespace}/{settings.lease_name}"
         self.metrics = metrics = Metrics(operator, names_fleets=settings.fleet_metrics)
         self._kube = kube = TimedKube(kube, metrics.count_request)
-        self.queue = FleetQueue()
+        self.queue = FleetQueue(metrics.count_wait)
         self.lease = lease
         self.epochs = Epochs(lambda: self.lease.term)
         kube = LeaderKube(kube, lambda: self.lease.is_leader)

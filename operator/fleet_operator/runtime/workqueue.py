@@ -61,6 +61,7 @@ class WorkQueue(Generic[Key]):
         deadline: Until when a key must be worked on, at a time; None if it can wait for its turn. Asked
             when a key is due.
         shares: Time that tenants have used.
+        begun: Called for each key that is begun, with the seconds for which it was due.
     """
 
     def __init__(
@@ -71,11 +72,13 @@ class WorkQueue(Generic[Key]):
         tenant: Callable[[Key], str],
         deadline: Callable[[Key, float], float | None],
         shares: TimeShares,
+        begun: Callable[[Key, float], None] = lambda *_: None,
     ) -> None:
         self._numbers = workers, urgent_workers
         self._tenant = tenant
         self._deadline = deadline
         self._shares = shares
+        self._begun = begun
         self._due: dict[Key, float] = {}
         """Of every key in the queue."""
         self._later: list[tuple[float, int, Key]] = []
@@ -196,7 +199,7 @@ class WorkQueue(Generic[Key]):
                 lane.leave((self._tenant(key),))
                 self._postpone(key, now + wait_seconds)
                 continue
-            del self._due[key]
+            self._begun(key, max(now - self._due.pop(key), 0.0))
             self._active[key] = self._began_at = now
             return key
         return None

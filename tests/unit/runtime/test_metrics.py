@@ -80,6 +80,19 @@ def test_nothing_of_a_fleet_that_is_gone_is_left_and_the_others_stay():
     assert 'fleet="other"' in shown
 
 
+def test_waits_of_fleets_are_counted_without_their_names_unless_names_are_shown():
+    for shown in (False, True):
+        metrics = Metrics(names_fleets=shown)
+        metrics.count_wait(KEY, 0.2)
+        metrics.count_wait(("rl", "other"), 3.0)
+
+        assert series(metrics, "rlfleet_queue_wait_seconds_sum") == {"": 3.2}
+        assert len(series(metrics, "rlfleet_fleet_wait_seconds_total")) == (2 if shown else 0)
+    metrics.forget_fleet(KEY)
+    left = {'{fleet="other",namespace="rl"}': 3.0}
+    assert series(metrics, "rlfleet_fleet_wait_seconds_total") == left
+
+
 def test_two_operators_in_one_process_do_not_share_series():
     """Tests, and anything else that embeds it, may make more than one."""
     one, two = Metrics("rl/one"), Metrics("rl/two")

@@ -46,6 +46,7 @@ def a_queue(
     urgent_workers: int = 1,
     deadlines: dict[str, float] | None = None,
     shares: TimeShares | None = None,
+    begun: Callable[[str, float], None] = lambda *_: None,
 ) -> WorkQueue[str]:
     """A queue of keys; `tenant/name` or just a name. `deadlines`: of keys that have one."""
     return WorkQueue(
@@ -54,6 +55,7 @@ def a_queue(
         tenant=lambda key: key.partition("/")[0],
         deadline=lambda key, _: (deadlines or {}).get(key),
         shares=shares or TimeShares(),
+        begun=begun,
     )
 
 
@@ -63,6 +65,20 @@ async def run_for(queue: WorkQueue[str], work: Work, seconds: float) -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+def test_the_time_is_counted_for_which_a_key_was_due():
+    async def story() -> None:
+        waits: list[tuple[str, float]] = []
+        queue = a_queue(workers=1, begun=lambda key, seconds: waits.append((key, seconds)))
+        diary = Diary(takes_seconds=2)
+        queue.add("a")
+        queue.add("b", after_seconds=0.5)
+        await run_for(queue, diary.work, 5)
+
+        assert waits == [("a", pytest.approx(0)), ("b", pytest.approx(1.5))]
+
+    virtual_time.run(story())
 
 
 def test_a_key_is_worked_on_at_once():
