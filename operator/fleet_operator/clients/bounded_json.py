@@ -8,9 +8,11 @@ a large object only the names and the small parts are parsed. The rest is skippe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Protocol, overload
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -33,8 +35,17 @@ _NAMES = (
     *("creationTimestamp", "deletionTimestamp"),
 )
 _OWN = (f"{names.GROUP}/", names.LABEL_MANAGED_BY)
+CLOSED = "closed"
+"""Key of an object's text (`read_closed`)."""
+RESOURCE_BYTES = 64 * 2**10
+"""A larger part of an InferenceFleet or WeightVersion is left out. It is the largest size of a spec
+(`spec_budget`): half a MiB of empty lists takes 130 ms to parse."""
+NESTING = 12_000
+"""Levels of a text that can be skipped. The API server takes 10,000, and Python parses 1,000 at most."""
+_ESCAPES = (b"\\u003c", b"\\u003e", b"\\u0026")
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+T = TypeVar("T")
 
 
 class Chunks(Protocol):
@@ -45,9 +56,10 @@ class Chunks(Protocol):
 
 
 class BoundedReader:
-    """Reads the texts of all requests and watches of one client."""
+    """Reads the texts of all requests and watches of one client. `read`: the object, or the page, of a text."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[bytes], Json] | None = None) -> None:
+        self._read = read or read_object
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
 
     async def object(self, content: Chunks) -> Json:
@@ -60,7 +72,7 @@ class BoundedReader:
             async for chunk in content.iter_any():
                 text += chunk
                 await place.take_for(text)
-            return read_object(bytes(text))
+            return self._read(bytes(text))
         finally:
             place.leave()
 
@@ -74,7 +86,7 @@ class BoundedReader:
             async for chunk in content.iter_any():
                 text += chunk
                 while (end := text.find(b"\n", searched)) >= 0:
-                    event = _event_in(bytes(text[:end]))
+                    event = _event_in(bytes(text[:end]), self._read)
                     del text[: end + 1]
                     place.leave()
                     searched = 0
@@ -82,7 +94,7 @@ class BoundedReader:
                 searched = len(text)
                 await place.take_for(text)
             if text:
-                yield _event_in(bytes(text))
+                yield _event_in(bytes(text), self._read)
         finally:
             place.leave()
 
@@ -110,10 +122,11 @@ class _Place:
 
 
 class _Items(Sequence[Json]):
-    """The objects of a large page. Each is parsed when it is taken, so that one at a time is in memory."""
+    """The objects of a page. Each is parsed when it is taken, so that one at a time is in memory."""
 
-    def __init__(self, items: list[msgspec.Raw]) -> None:
+    def __init__(self, items: list[msgspec.Raw], read: Callable[[bytes], Json]) -> None:
         self._items = items
+        self._read = read
 
     def __len__(self) -> int:
         return len(self._items)
@@ -126,11 +139,11 @@ class _Items(Sequence[Json]):
 
     def __getitem__(self, index: int | slice) -> Json | Sequence[Json]:
         if isinstance(index, slice):
-            return _Items(self._items[index])
-        return read_object(bytes(self._items[index]))
+            return _Items(self._items[index], self._read)
+        return self._read(bytes(self._items[index]))
 
     def __iter__(self) -> Iterator[Json]:
-        return (read_object(bytes(each)) for each in self._items)
+        return (self._read(bytes(each)) for each in self._items)
 
 
 def read_object(text: bytes) -> Json:
@@ -139,22 +152,74 @@ def read_object(text: bytes) -> Json:
     If another part than annotations and managed fields is left out, the object has its size as `UNREAD_BYTES`.
 
     The objects of a page are bounded one by one. A document that is not an object of the API, such as a
-    schema, is read as it is.
+    schema, is read as it is. An object that is nested too deeply for Python is read as a large one.
 
     Errors: ValueError for anything else than a JSON object.
     """
-    if len(text) <= OBJECT_BYTES:
-        return _whole(text)
+    return _bounded(text, OBJECT_BYTES, _PART_BYTES, read_object)
+
+
+def read_resource(text: bytes) -> Json:
+    """The same for the InferenceFleets and WeightVersions that tenants write: up to `RESOURCE_BYTES`."""
+    return _bounded(text, RESOURCE_BYTES, RESOURCE_BYTES, read_resource)
+
+
+def _bounded(text: bytes, most: int, most_of_part: int, each: Callable[[bytes], Json]) -> Json:
+    """`most`: of an object that is parsed whole. `each`: reads an object of a page."""
+    with contextlib.suppress(RecursionError):
+        if len(text) <= most:
+            return _whole(text)
     try:
-        parts = _PARTS.decode(text)
+        parts = _decode(_PARTS, text)
         if "items" in parts:
-            items = _Items(_ITEMS.decode(parts["items"]))
+            items = _Items(_decode(_ITEMS, parts["items"]), each)
             return {"metadata": _whole(parts["metadata"]), "items": items}
         if "metadata" not in parts:
             return _whole(text)
-        return _small_parts(parts, len(text))
+        return _small_parts(parts, len(text), most_of_part)
     except (msgspec.MsgspecError, KeyError) as error:
         raise ValueError(f"the answer is not an object: {error}") from error
+
+
+def read_closed(text: bytes) -> Json:
+    """The object in a text as its names, and the whole of it as a text for `opened`, which is bounded as by
+    `read_resource`. So are the objects of a page. A refusal, which has no uid, is read as it is.
+
+    Errors: as `read_object`.
+    """
+    try:
+        parts = _decode(_PARTS, text)
+        if "items" in parts:
+            items = [read_closed(bytes(each)) for each in _decode(_ITEMS, parts.pop("items"))]
+            return _small(parts, *parts) | {"items": items}
+        metadata = _decode(_PARTS, parts.get("metadata", b"{}"))
+        if "uid" not in metadata:
+            return _whole(text)
+        head = _small(parts, "apiVersion", "kind") | {"metadata": _small(metadata, *_NAMES)}
+        if len(text) > RESOURCE_BYTES:
+            text = json.dumps(_small_parts(parts, len(text), RESOURCE_BYTES)).encode()
+        return head | {CLOSED: text.decode()}
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"the answer is not an object: {error}") from error
+
+
+def opened(body: Mapping[str, Any]) -> Json:
+    """The object of `read_closed`. What that has left out is unread here, too."""
+    text = body[CLOSED].encode()
+    return _bounded(text, len(text), RESOURCE_BYTES, read_object)
+
+
+def _decode(decoder: msgspec.json.Decoder[T], text: bytes | msgspec.Raw) -> T:
+    """Decode the parts of a text, however deeply they are nested. Errors: MsgspecError."""
+    try:
+        return decoder.decode(text)
+    except RecursionError:
+        before = sys.getrecursionlimit()
+        sys.setrecursionlimit(NESTING)
+        try:
+            return decoder.decode(text)
+        finally:
+            sys.setrecursionlimit(before)
 
 
 def _whole(text: bytes | msgspec.Raw) -> Json:
@@ -164,36 +229,43 @@ def _whole(text: bytes | msgspec.Raw) -> Json:
     return found
 
 
-def _small_parts(parts: dict[str, msgspec.Raw], size_bytes: int) -> Json:
-    """The names of an object, its own labels and annotations of rlfleet, and what else is small."""
-    metadata = _PARTS.decode(parts.pop("metadata"))
+def _small_parts(parts: dict[str, msgspec.Raw], size_bytes: int, most: int) -> Json:
+    """The names of an object, its own labels and annotations of rlfleet, and each part up to `most` bytes."""
+    metadata = _decode(_PARTS, parts.pop("metadata"))
     kept: Json = {name: json.loads(bytes(metadata[name])) for name in _NAMES if name in metadata}
     for part in ("labels", "annotations"):
         if part in metadata:
-            kept[part] = _own(_PARTS.decode(metadata[part]))
-    kept |= _small(metadata, "ownerReferences", "managedFields")
-    found = {"metadata": kept} | _small(parts, *parts)
+            kept[part] = _own(_decode(_PARTS, metadata[part]), most)
+    kept |= _small(metadata, "ownerReferences", "managedFields", most=most)
+    found = {"metadata": kept} | _small(parts, *parts, most=most)
     return found if parts.keys() <= found.keys() else found | {UNREAD_BYTES: size_bytes}
 
 
-def _own(entries: dict[str, msgspec.Raw]) -> Json:
+def _own(entries: dict[str, msgspec.Raw], most: int) -> Json:
     own = (key for key in entries if key.startswith(_OWN))
-    return _small(entries, *own)
+    return _small(entries, *own, most=most)
 
 
-def _small(parts: dict[str, msgspec.Raw], *wanted: str) -> dict[str, Any]:
-    return {
-        name: json.loads(bytes(parts[name]))
-        for name in wanted
-        if name in parts and memoryview(parts[name]).nbytes <= _PART_BYTES
-    }
+def _small(parts: dict[str, msgspec.Raw], *wanted: str, most: int = _PART_BYTES) -> dict[str, Any]:
+    """These parts, without those that are too large or nested too deeply."""
+    found = {}
+    for name in wanted:
+        if name in parts and _compact_bytes(text := bytes(parts[name])) <= most:
+            with contextlib.suppress(RecursionError):
+                found[name] = json.loads(text)
+    return found
 
 
-def _event_in(line: bytes) -> tuple[str, Json]:
+def _compact_bytes(text: bytes) -> int:
+    """The size of a text of the API server without its escapes of six characters for one."""
+    return len(text) - sum(5 * text.count(escape) for escape in _ESCAPES)
+
+
+def _event_in(line: bytes, read: Callable[[bytes], Json]) -> tuple[str, Json]:
     """Type and object of a watch event. Errors: ValueError for an invalid or incomplete line."""
     try:
-        parts = _PARTS.decode(line)
-        kind, found = json.loads(bytes(parts["type"])), read_object(bytes(parts["object"]))
+        parts = _decode(_PARTS, line)
+        kind, found = json.loads(bytes(parts["type"])), read(bytes(parts["object"]))
     except (msgspec.MsgspecError, KeyError) as error:
         raise ValueError(f"a line is not a watch event: {error}") from error
     if not isinstance(kind, str):

@@ -19,8 +19,8 @@ from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
-from fleet_operator.api.names import FIELD_MANAGER
-from fleet_operator.clients.bounded_json import BoundedReader
+from fleet_operator.api.names import FIELD_MANAGER, GROUP
+from fleet_operator.clients.bounded_json import BoundedReader, read_resource
 from fleet_operator.clients.request_places import RequestPlaces
 from fleet_operator.errors import (
     Broken,
@@ -35,10 +35,11 @@ from fleet_operator.errors import (
 from fleet_operator.ports import WATCH_SILENCE_SECONDS, Json
 
 REQUEST_TIMEOUT_SECONDS = 15.0
-REQUESTS_AT_ONCE = 64
-"""Watches do not count: there is one per namespace and kind, and it would occupy a place forever."""
+REQUESTS_AT_ONCE = 16
+"""More would only wait inside of a busy API server, where nothing is in turns. Watches do not count: there is one
+per namespace and kind, and it would occupy a place forever."""
 
-
+_RESOURCES = f"/apis/{GROUP}/"
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -88,6 +89,7 @@ class KubeClient:
         self._rest = _Rest(configuration)
         self._places = RequestPlaces(REQUESTS_AT_ONCE)
         self._reader = BoundedReader()
+        self._resources = BoundedReader(read_resource)
 
     @classmethod
     async def connect(cls) -> KubeClient:
@@ -175,7 +177,8 @@ class KubeClient:
             response = await self._send(method, path, params, body, content_type, timeout)
             try:
                 await self._raise_for_status(response, method, path)
-                return await self._reader.object(response.content)
+                reader = self._resources if path.startswith(_RESOURCES) else self._reader
+                return await reader.object(response.content)
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 raise _lost(method, path, error) from error
             finally:

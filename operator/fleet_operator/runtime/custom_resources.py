@@ -22,6 +22,7 @@ from fleet_operator.runtime import kopf_watch
 from fleet_operator.runtime.backoff import Backoff
 from fleet_operator.runtime.reads import OnRead, collection, pages, try_read
 from fleet_operator.runtime.store import Store
+from fleet_operator.runtime.time_shares import TimeShares
 
 logger = logging.getLogger(__name__)
 
@@ -49,15 +50,22 @@ class CustomResources:
         store: The store to fill.
         namespaces: The watched namespaces; empty for all.
         on_read: Called with the outcome of each list and watch.
+        shares: Time that namespaces have used.
     """
 
     def __init__(
-        self, kube: Kube, store: Store, namespaces: tuple[str, ...], on_read: OnRead
+        self,
+        kube: Kube,
+        store: Store,
+        namespaces: tuple[str, ...],
+        on_read: OnRead,
+        shares: TimeShares,
     ) -> None:
         self._kube = kube
         self._store = store
         self._scopes: tuple[Scope, ...] = namespaces or (None,)
         self._on_read = on_read
+        self._shares = shares
         self._listed = asyncio.Event()
 
     async def fill(self) -> None:
@@ -98,7 +106,9 @@ class CustomResources:
             try:
                 for plural in (names.FLEET_PLURAL, names.WEIGHTS_PLURAL):
                     async for page in pages(self._kube, collection(ROOT, plural, scope)):
-                        seen |= {body["metadata"]["uid"] for body in page["items"]}
+                        for body in page["items"]:
+                            seen.add(body["metadata"]["uid"])
+                            await asyncio.sleep(0)  # each may take some milliseconds to parse
             except FleetError as error:
                 logger.warning(
                     "deleted custom resources in %s may stay known: %s; next attempt in %.0f s",
@@ -152,7 +162,9 @@ class CustomResources:
         ]
         namespaces = tuple(scope for scope in watched if scope is not None)
         try:
-            await kopf_watch.run(self._store, namespaces, watching, self.note_listed, more)
+            await kopf_watch.run(
+                *(self._store, namespaces, watching, self.note_listed, more, self._shares)
+            )
         finally:
             for task in tasks:
                 task.cancel()
@@ -203,6 +215,7 @@ class CustomResources:
                     for body in page["items"]:
                         seen.add(body["metadata"]["uid"])
                         put(body)
+                        await asyncio.sleep(0)  # each may take some milliseconds to parse
             except NotFound as error:
                 raise Terminal(NO_CRDS) from error
             except (Retryable, Conflict) as error:

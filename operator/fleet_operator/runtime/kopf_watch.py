@@ -1,6 +1,7 @@
 """Watches the two custom resources with kopf. The only importer of kopf.
 
-Handlers decide nothing: they put each object into the store, which requests a reconcile.
+Handlers decide nothing: they put each object into the store, which requests a reconcile. kopf carries an object
+as a text (`bounded_session`), and the handler parses it, so that one at a time is in memory.
 `on.event` keeps no state on the objects, sets no finalizer and writes nothing.
 """
 
@@ -8,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from time import thread_time
 from typing import Any
 
 import kopf
 
 from fleet_operator.api import names
+from fleet_operator.clients.bounded_json import opened
+from fleet_operator.clients.bounded_session import bounded_session
 from fleet_operator.ports import WATCH_SILENCE_SECONDS
 from fleet_operator.runtime.backoff import Backoff
 from fleet_operator.runtime.list_watch import (
@@ -21,7 +26,9 @@ from fleet_operator.runtime.list_watch import (
     LONGEST_RETRY_SECONDS,
     SERVER_TIMEOUT_SECONDS,
 )
+from fleet_operator.runtime.reads import CHUNK
 from fleet_operator.runtime.store import Store
+from fleet_operator.runtime.time_shares import TimeShares
 
 # Without one, kopf makes it of the name of the user, and fails where the image does not know the user ID
 # of the pod. It is used between operators that know each other (peering), which is off here.
@@ -57,29 +64,67 @@ class NoChanges(kopf.DiffBaseStorage):
         """Keep nothing on the object."""
 
 
-def build_registry(store: Store, listed: Callable[[], None]) -> kopf.OperatorRegistry:
-    """The handlers that fill the store. `listed`: called for each object of a list."""
+def build_registry(
+    store: Store, shares: TimeShares, listed: Callable[[], None], on_large: Callable[[], bool]
+) -> kopf.OperatorRegistry:
+    """The handlers that fill the store.
+
+    Args:
+        store: The store.
+        shares: Time that namespaces have used.
+        listed: Called for each object of a list.
+        on_large: See `bounded_session`.
+    """
     registry = kopf.OperatorRegistry()
     fleets = (names.GROUP, names.VERSION, names.FLEET_PLURAL)
     weights = (names.GROUP, names.VERSION, names.WEIGHTS_PLURAL)
 
     @kopf.on.login(registry=registry)
-    def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+    async def login(**kwargs: Any) -> kopf.AiohttpSession | None:
+        found = kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+        if found is None:
+            return None
+        tls, headers = found.as_ssl_context(), found.as_http_headers()
+        return kopf.AiohttpSession(
+            server=found.server,
+            default_namespace=found.default_namespace,
+            expiration=found.expiration,
+            aiohttp_session=bounded_session(tls, headers, found.proxy_url, on_large),
+        )
 
     @kopf.on.event(*fleets, registry=registry)
     async def fleet_seen(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
-        (store.remove_fleet if type == "DELETED" else store.put_fleet)(body)
+        if type == "DELETED":
+            store.remove_fleet(body)
+        else:
+            await take(body, store.put_fleet, shares)
         if type is None:
             listed()
 
     @kopf.on.event(*weights, registry=registry)
     async def weights_seen(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
-        (store.remove_weights if type == "DELETED" else store.put_weights)(body)
+        if type == "DELETED":
+            store.remove_weights(body)
+        else:
+            await take(body, store.put_weights, shares)
         if type is None:
             listed()
 
     return registry
+
+
+async def take(
+    body: Mapping[str, Any], put: Callable[[Mapping[str, Any]], None], shares: TimeShares
+) -> None:
+    """Parse an object and put it into the store, once its namespace may use time. Later events of this object
+    wait, and kopf delivers the last one of them.
+    """
+    loop, namespace = asyncio.get_running_loop(), body["metadata"]["namespace"]
+    while (seconds := shares.wait_seconds(namespace, loop.time())) > 0:  # noqa: ASYNC110 - nothing signals it
+        await asyncio.sleep(seconds)
+    began = thread_time()
+    put(opened(body))
+    shares.note(namespace, thread_time() - began, loop.time())
 
 
 def build_settings() -> kopf.OperatorSettings:
@@ -90,6 +135,7 @@ def build_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout = random.randint(*SERVER_TIMEOUT_SECONDS)  # noqa: S311 - no secret
     settings.watching.connect_timeout = 5
     settings.watching.inactivity_timeout = WATCH_SILENCE_SECONDS
+    settings.watching.chunk_size = CHUNK
     settings.networking.request_timeout = 15
     settings.networking.error_backoffs = RandomWaits()
     settings.queueing.idle_timeout = 1
@@ -99,12 +145,20 @@ def build_settings() -> kopf.OperatorSettings:
     return settings
 
 
+def smaller_pages(settings: kopf.OperatorSettings) -> bool:
+    """Let kopf list half as many objects in a page. Returns: whether there were more than one."""
+    before = settings.watching.chunk_size or CHUNK
+    settings.watching.chunk_size = max(before // 2, 1)
+    return before > 1
+
+
 async def run(
     store: Store,
     namespaces: tuple[str, ...],
     ready: asyncio.Event,
     listed: Callable[[], None],
     stop: asyncio.Event,
+    shares: TimeShares,
 ) -> None:
     """Watch until cancelled, or until `stop` is set; sets `ready` once kopf has started.
 
@@ -113,9 +167,10 @@ async def run(
 
     kopf replaces the handlers of SIGTERM and SIGINT when it starts. Install them again once `ready` is set.
     """
+    settings = build_settings()
     await kopf.operator(
-        registry=build_registry(store, listed),
-        settings=build_settings(),
+        registry=build_registry(store, shares, listed, partial(smaller_pages, settings)),
+        settings=settings,
         identity=IDENTITY,  # type: ignore[arg-type]  # kopf does not export its type of string
         standalone=True,
         clusterwide=not namespaces,

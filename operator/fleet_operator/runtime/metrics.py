@@ -92,7 +92,10 @@ class Metrics:
             registry=registry,
         )  # fmt: skip
         self._waited = Counter(
-            "rlfleet_fleet_wait_seconds", "The same, summed for each fleet.", _FLEET, registry=fleets
+            "rlfleet_fleet_wait_seconds",
+            "The same, summed for each fleet.",
+            _FLEET,
+            registry=fleets,
         )
         self.queue_stuck = Gauge(
             "rlfleet_queue_stuck_seconds",

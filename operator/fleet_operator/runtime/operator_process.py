@@ -98,7 +98,7 @@ class Operator:
             routers,
         )
         self.resources = CustomResources(
-            self._kube, self.store, settings.namespaces, self._note_read
+            self._kube, self.store, settings.namespaces, self._note_read, self.queue.shares
         )
         self.tokens = AdminTokens(KubeSecrets(kube, metrics))
         self.schemas = ServedSchemas(self._kube, self._note_schemas)

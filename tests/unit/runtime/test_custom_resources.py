@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.rig import FLEET_PATH, WEIGHTS_PATH, Rig
 from tests.support.virtual_time import now
 
+from fleet_operator.clients.bounded_json import read_closed
 from fleet_operator.errors import Conflict, FleetError, Retryable, Terminal
 from fleet_operator.ports import Json
 from fleet_operator.runtime import kopf_watch
@@ -24,6 +26,7 @@ from fleet_operator.runtime.custom_resources import (
 )
 from fleet_operator.runtime.kopf_watch import build_registry
 from fleet_operator.runtime.store import Store
+from fleet_operator.runtime.time_shares import TimeShares
 
 ROOT = "/apis/rlfleet.dev/v1alpha1/namespaces"
 KEY = ("rl", "policy")
@@ -77,7 +80,7 @@ class Filled:
         self.woken: list[tuple[str, str]] = []
         self.store = Store(self.woken.append)
         self.resources = CustomResources(
-            self.kube, self.store, namespaces, lambda _read, _error: None
+            self.kube, self.store, namespaces, lambda _read, _error: None, TimeShares()
         )
 
     async def fill(self) -> None:
@@ -191,7 +194,9 @@ class Checking:
 
     def __init__(self, filled: Filled) -> None:
         self.filled = filled
-        registry = build_registry(filled.store, filled.resources.note_listed)
+        registry = build_registry(
+            filled.store, TimeShares(), filled.resources.note_listed, lambda: False
+        )
         self.handlers = {h.selector.any_name: h.fn for h in registry._watching._handlers}
         self.began_at: list[float] = []
         filled.kube.after_page = self._note
@@ -202,7 +207,8 @@ class Checking:
 
     async def deliver(self, plural: str, kind: str | None, body: Json) -> None:
         handler: Any = self.handlers[plural]
-        await handler(body=body, type=kind, event={}, logger=None, memo=None)
+        closed = read_closed(json.dumps(body).encode())
+        await handler(body=closed, type=kind, event={}, logger=None, memo=None)
 
 
 def played(story: Callable[[Checking], Any]) -> None:
@@ -281,6 +287,7 @@ class Watched:
         ready: asyncio.Event,
         _listed: object,
         stop: asyncio.Event,
+        _shares: object,
     ) -> None:
         self.begun.put_nowait(namespaces)
         self.broken = asyncio.Event()

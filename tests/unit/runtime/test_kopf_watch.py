@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Collection
 from typing import Any
 
 import kopf
 import pytest
 
+from fleet_operator.clients.bounded_json import read_closed
 from fleet_operator.runtime import kopf_watch
 from fleet_operator.runtime.kopf_watch import build_registry, build_settings
 from fleet_operator.runtime.store import Store
+from fleet_operator.runtime.time_shares import TimeShares
 
 KEY = ("rl", "policy")
 FLEET: dict[str, Any] = {
@@ -38,7 +41,8 @@ class Watches:
         self.woken: list[tuple[str, str]] = []
         self.store = Store(self.woken.append)
         self.lists = 0
-        self.registry = build_registry(self.store, self._note_list)
+        self.shares = TimeShares()
+        self.registry = build_registry(self.store, self.shares, self._note_list, lambda: False)
         self.handlers = {h.selector.any_name: h for h in self.registry._watching._handlers}
 
     def _note_list(self) -> None:
@@ -46,7 +50,8 @@ class Watches:
 
     async def deliver(self, plural: str, kind: str | None, body: dict[str, Any]) -> None:
         fn: Any = self.handlers[plural].fn
-        await fn(body=kopf.Body(body), type=kind, event={}, logger=None, memo=None)
+        closed = read_closed(json.dumps(body).encode())
+        await fn(body=kopf.Body(closed), type=kind, event={}, logger=None, memo=None)
 
 
 @pytest.fixture
@@ -133,6 +138,43 @@ async def test_an_unreadable_object_is_reported_and_the_known_one_stays(
     assert known
 
 
+async def test_an_object_waits_while_its_namespace_uses_more_time_than_its_share(
+    watches: Watches,
+) -> None:
+    clock = asyncio.get_running_loop().time
+    watches.shares.note("rl", 2.5, clock())
+    watches.shares.note("other", 0.1, clock())
+    wait_seconds = watches.shares.wait_seconds("rl", clock())
+    began = clock()
+    other = FLEET | {"metadata": FLEET["metadata"] | {"namespace": "other", "uid": "o1"}}
+    late = asyncio.create_task(watches.deliver("inferencefleets", "MODIFIED", FLEET))
+    await watches.deliver("inferencefleets", "MODIFIED", other)
+    assert watches.store.fleet_keys() == [("other", "policy")]
+    await late
+
+    assert watches.store.fleet(KEY) is not None
+    assert clock() - began >= wait_seconds > 0.1
+
+
+async def test_the_time_of_an_object_counts_for_its_namespace(watches: Watches) -> None:
+    clock = asyncio.get_running_loop().time
+    spec = FLEET["spec"] | {"podOverlay": {"spec": {"volumes": [[]] * 20_000}}}
+    for _ in range(3):
+        await watches.deliver("inferencefleets", "MODIFIED", FLEET | {"spec": spec})
+    watches.shares.note("other", 5.0, clock())
+
+    assert watches.shares.wait_seconds("rl", clock()) > 0
+
+
+def test_pages_become_smaller_until_they_have_one_object() -> None:
+    settings = build_settings()
+    sizes = []
+    while kopf_watch.smaller_pages(settings):
+        sizes.append(settings.watching.chunk_size)
+
+    assert sizes == [250, 125, 62, 31, 15, 7, 3, 1]
+
+
 async def test_kopf_starts_under_a_user_id_that_has_no_name(
     watches: Watches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,4 +190,6 @@ async def test_kopf_starts_under_a_user_id_that_has_no_name(
     monkeypatch.setattr("getpass.getuser", nameless)
     monkeypatch.setattr("kopf._core.reactor.running.run_tasks", end)
 
-    await kopf_watch.run(watches.store, ("rl",), asyncio.Event(), lambda: None, asyncio.Event())
+    await kopf_watch.run(
+        watches.store, ("rl",), asyncio.Event(), lambda: None, asyncio.Event(), watches.shares
+    )

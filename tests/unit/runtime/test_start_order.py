@@ -26,6 +26,7 @@ from fleet_operator.runtime.operator_process import Operator
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.start_check import RETRY_SECONDS
 from fleet_operator.runtime.store import Store
+from fleet_operator.runtime.time_shares import TimeShares
 
 SETTINGS = Settings.model_construct(
     namespaces=("rl", "lab"),
@@ -201,7 +202,7 @@ def test_custom_resources_are_read_page_by_page(*, compacted: bool) -> None:
         kube = Paging(start.cluster)
         kube.page_size = 10
         store = Store(lambda _key: None)
-        await CustomResources(kube, store, ("rl",), lambda _read, _error: None).fill()
+        await CustomResources(kube, store, ("rl",), lambda _read, _error: None, TimeShares()).fill()
         assert len(store.weights_of(("rl", "policy"))) == 100
 
     virtual_time.run(story())

@@ -1,0 +1,67 @@
+"""The HTTP session of kopf, which reads lists and watches in bounded memory.
+
+kopf reads a list or an event whole, and holds the objects of about a second at once. A tenant's object of
+1.2 MB takes 28 MiB as Python objects. So kopf gets each object with its names and as a text, which `opened`
+parses when its turn has come. A large object is reduced before that (`bounded_json`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from ssl import SSLContext
+from typing import Any
+
+import aiohttp
+
+from fleet_operator.clients.bounded_json import BoundedReader, read_closed
+from fleet_operator.errors import TooLarge
+
+
+class _Lines:
+    """The content of a watch, with one closed event in each chunk."""
+
+    def __init__(self, content: aiohttp.StreamReader, reader: BoundedReader) -> None:
+        self._content = content
+        self._reader = reader
+
+    async def iter_chunked(self, _: int) -> AsyncIterator[bytes]:
+        """Yield the events as lines. Errors: those of `BoundedReader.lines`."""
+        async for kind, found in self._reader.lines(self._content):
+            yield json.dumps({"type": kind, "object": found}).encode() + b"\n"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+
+def bounded_session(
+    tls: SSLContext, headers: Mapping[str, str], proxy: str | None, on_large: Callable[[], bool]
+) -> aiohttp.ClientSession:
+    """A session for `kopf.AiohttpSession`.
+
+    `on_large`: called for a page that is too large. Returns: whether the next list is in smaller pages. Then
+    kopf lists again, as after a lost connection.
+    """
+    reader = BoundedReader(read_closed)
+
+    class BoundedResponse(aiohttp.ClientResponse):
+        """Reads one body, or one watch."""
+
+        async def start(self, connection: Any) -> aiohttp.ClientResponse:
+            await super().start(connection)
+            if self.status < 400 and "watch" in self.url.query:
+                self.content = _Lines(self.content, reader)  # type: ignore[assignment]
+            return self
+
+        async def json(self, **_: Any) -> Any:
+            try:
+                return await reader.object(self.content)
+            except TooLarge as error:
+                if on_large():
+                    raise aiohttp.ClientPayloadError(str(error)) from error
+                raise
+
+    connector = aiohttp.TCPConnector(limit=0, ssl=tls)
+    return aiohttp.ClientSession(
+        connector=connector, headers=headers, proxy=proxy, response_class=BoundedResponse
+    )
