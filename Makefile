@@ -167,6 +167,10 @@ reliability: ## Play every failure on real workers and write docs/reliability.md
 	@RLFLEET_RELIABILITY_PAGE=docs/reliability.md $(MAKE) --no-print-directory pytest LONG=1 \
 	  ARGS="tests/e2e/test_failure_rows.py $(IN_ORDER)"
 
+.PHONY: isolation
+isolation: ## One tenant attacks another one: bench/results/isolation.json, docs/reliability.md. ONLY=fleets
+	@$(PYTHON) -m isolation $(if $(ONLY),--only $(ONLY))
+
 .PHONY: chaos
 chaos: ## Failures at random on real workers: ROLLOUTS=200, SEED=
 	@$(PYTHON) -m chaos $(if $(ROLLOUTS),--rollouts $(ROLLOUTS)) $(if $(SEED),--seed $(SEED))

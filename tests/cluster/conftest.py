@@ -19,6 +19,7 @@ from tests.cluster.support.fixtures import (  # noqa: F401 - fixtures of the ope
     shared_operator,
     workspace,
 )
+from tests.cluster.support.rl_api import api, rl_api_chart  # noqa: F401 - fixtures of the RL API
 
 from devcluster import Cluster, preflight
 from devcluster.profiles import Profile

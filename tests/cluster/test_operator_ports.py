@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.cluster.support.costs import Costs, Rollouts
 from tests.cluster.support.workspace import Workspace
 
 FLOOD = """
@@ -42,33 +43,26 @@ async def flooded(*ports: int, each: int) -> AsyncIterator[None]:
         await flood.wait()
 
 
+@pytest.mark.attack
 @pytest.mark.long
 async def test_512_connections_that_read_without_an_end_slow_no_rollout(
     workspace: Workspace,
 ) -> None:
-    operator = await workspace.start_operator(again=True)
+    operator = await workspace.start_operator(again=True, direct=True)
     await workspace.make_fleet(replicas=3, version="1")
     await workspace.applied("1", replicas=3)
-    alone = [await rollout(workspace, f"a{n}") for n in range(3)]
-    seconds, probes = [], []
+    costs, rollout = Costs(attack="512 connections to each port"), Rollouts(workspace)
+    await costs.measure_alone(rollout)
+    probes = []
     async with flooded(operator.metrics_port, operator.probe_port, each=512):
-        for n in range(5):
-            seconds.append(await rollout(workspace, f"b{n}"))
+        for _ in range(5):
+            await costs.measure(rollout, 1)
             probes.append(await probe(operator.probe_port))
-    print(f"rollouts alone {alone}, with the flood {seconds}, probes {probes}")  # noqa: T201 - with -s, the times
 
-    assert operator.starts == 1
-    assert sorted(seconds)[2] <= max(2 * sorted(alone)[1], 1.0)
-    assert max(seconds) < 5
+    costs.note(operator, workspace)
+    costs.check()
+    assert max(costs.attacked) < 5
     assert max(probes) < 5, "a kubelet waits so long"
-
-
-async def rollout(workspace: Workspace, version: str) -> float:
-    """Seconds from a publication until it serves."""
-    began = time.monotonic()
-    await workspace.publish(version)
-    await workspace.applied(version, replicas=3, seconds=40)
-    return time.monotonic() - began
 
 
 async def probe(port: int) -> float:

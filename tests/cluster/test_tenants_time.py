@@ -8,58 +8,57 @@ from http import HTTPStatus
 
 import pytest
 from aiohttp import web
+from tests.cluster.support.admin import Json
+from tests.cluster.support.costs import Costs, Rollouts
 from tests.cluster.support.fake_admin_port import FakeAdminPort
 from tests.cluster.support.fake_kubelet import hold, let_go, let_stages_go
+from tests.cluster.support.flood import flooded
 from tests.cluster.support.workspace import GROUP, Workspace
 
+from fleet_operator.counts import counted
 from fleet_worker import protocol
 from fleet_worker.protocol import Phase
 
-ROLLOUT_SECONDS = 5.0
-"""Alone it takes 0.1 s, on a machine that is not busy."""
+pytestmark = pytest.mark.attack
 
 
-async def create_fleets(workspace: Workspace, namespace: str, number: int) -> None:
-    """Fleets without workers."""
+async def body_of_small_fleets(workspace: Workspace) -> Json:
+    """A fleet without workers."""
     spec = (await workspace.fleet())["spec"] | {"replicas": 0}
-    head = {"apiVersion": "rlfleet.dev/v1alpha1", "kind": "InferenceFleet", "spec": spec}
-    for first in range(0, number, 20):
-        made = (
-            workspace.admin.create(
-                f"{GROUP}/namespaces/{namespace}/inferencefleets",
-                head | {"metadata": {"name": f"small-{n}"}},
-            )
-            for n in range(first, min(first + 20, number))
-        )
-        await asyncio.gather(*made)
-
-
-async def seconds_of_rollout(workspace: Workspace, version: str) -> float:
-    began = time.monotonic()
-    await workspace.publish(version)
-    await workspace.applied(version, seconds=120)
-    return time.monotonic() - began
+    return {"apiVersion": "rlfleet.dev/v1alpha1", "kind": "InferenceFleet", "spec": spec}
 
 
 @pytest.mark.long
-async def test_a_rollout_does_not_wait_for_new_fleets_of_another_tenant(
-    workspace: Workspace,
+@pytest.mark.parametrize("namespaces", [1, 30])
+async def test_a_rollout_does_not_wait_for_new_fleets_of_other_tenants(
+    workspace: Workspace, namespaces: int
 ) -> None:
-    await workspace.start_operator()
+    operator = await workspace.start_operator(again=True, direct=True)
     await workspace.make_fleet(replicas=3, version="1")
     await workspace.applied("1")
-    other = f"{workspace.namespace}-other"
-    await workspace.make_namespace(other)
-    await create_fleets(workspace, other, 300)
+    costs = Costs(attack=f"1,500 small fleets in {counted(namespaces, 'namespace')}")
+    rollout = Rollouts(workspace)
+    await costs.measure_alone(rollout)
+    others = [f"{workspace.namespace}-{n}" for n in range(namespaces)]
+    for other in others:
+        await workspace.make_namespace(other)
+    paths = [f"{GROUP}/namespaces/{other}/inferencefleets" for other in others]
+    body = await body_of_small_fleets(workspace)
+    async with flooded(workspace, paths, body, number=1500) as flood:
+        while flood.returncode is None:
+            await costs.measure(rollout, 1)
+        await costs.measure(rollout)
 
-    assert await seconds_of_rollout(workspace, "2") < ROLLOUT_SECONDS
+    costs.note(operator, workspace)
+    costs.check()
 
 
 @pytest.mark.long
 async def test_no_lease_lapses_while_another_tenant_creates_fleets(workspace: Workspace) -> None:
-    await workspace.start_operator()
+    operator = await workspace.start_operator(again=True, direct=True)
     await workspace.make_fleet(replicas=3, version="1")
     await workspace.applied("1")
+    costs = Costs(attack="1,500 small fleets during a load of 75 s")
     other = f"{workspace.namespace}-flood"
     await workspace.make_namespace(other)
     workers = workspace.kubelet.workers
@@ -71,17 +70,20 @@ async def test_no_lease_lapses_while_another_tenant_creates_fleets(workspace: Wo
         return all(w.phase is Phase.LOADING for w in workers)
 
     await workspace.until(loads, "all load")
-    flood = asyncio.create_task(create_fleets(workspace, other, 1500))
     began, lowest = time.monotonic(), 30.0
-    while time.monotonic() - began < 75:
-        await asyncio.sleep(0.5)
-        now = asyncio.get_running_loop().time()
-        left = [w.lease_until - now for w in workers if w.lease_until is not None]
-        lowest = min([lowest, *left])
+    path = f"{GROUP}/namespaces/{other}/inferencefleets"
+    body = await body_of_small_fleets(workspace)
+    async with flooded(workspace, [path], body, number=1500):
+        while time.monotonic() - began < 75:
+            await asyncio.sleep(0.5)
+            now = asyncio.get_running_loop().time()
+            left = [w.lease_until - now for w in workers if w.lease_until is not None]
+            lowest = min([lowest, *left])
     let_go(workers, after_seconds=0.1)
     await workspace.applied("2", seconds=60)
-    await flood
 
+    costs.note(operator, workspace)
+    costs.check()
     assert lowest > 10
 
 
@@ -112,9 +114,12 @@ async def test_answers_that_are_slow_to_parse_do_not_delay_another_tenant(
         return web.Response(status=reply.status, body=body, headers=headers)
 
     monkeypatch.setattr(FakeAdminPort, "_handle", padded)
-    await workspace.start_operator()
+    operator = await workspace.start_operator(again=True, direct=True)
     await workspace.make_fleet(replicas=3, version="1")
     await workspace.applied("1")
+    most = "300 KB" if adapters else "48 KB"
+    costs, rollout = Costs(attack=f"64 workers whose answers have {most}"), Rollouts(workspace)
+    await costs.measure_alone(rollout)
     other = f"{workspace.namespace}-slow"
     await workspace.make_namespace(other)
     spec = (await workspace.fleet())["spec"] | {"replicas": 64, "adapters": {"max": adapters}}
@@ -139,5 +144,6 @@ async def test_answers_that_are_slow_to_parse_do_not_delay_another_tenant(
 
     await workspace.until(are_read, "all are read several times", seconds=60)
 
-    for version in ("2", "3", "4"):
-        assert await seconds_of_rollout(workspace, version) < ROLLOUT_SECONDS
+    await costs.measure(rollout)
+    costs.note(operator, workspace)
+    costs.check()

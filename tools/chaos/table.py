@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from chaos.recovery import Recovery
+from isolation.table import BEGIN
 
 _HEAD = """# Reliability
 
@@ -56,5 +57,6 @@ def page(recoveries: Sequence[Recovery], tokens: int) -> str:
 
 
 def write(path: Path, recoveries: Sequence[Recovery], tokens: int) -> None:
-    """Write the page."""
-    path.write_text(page(recoveries, tokens), encoding="utf-8")
+    """Write the page, except for the part of `make isolation` at its end."""
+    _, mark, others = path.read_text(encoding="utf-8").partition(BEGIN)
+    path.write_text(f"{page(recoveries, tokens)}\n{mark}{others}", encoding="utf-8")

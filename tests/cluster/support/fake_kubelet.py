@@ -69,6 +69,11 @@ class FakeKubelet:
         """All workers that run, by name."""
         return [port.worker for _, port in sorted(self.ports.items())]
 
+    def workers_in(self, namespace: str) -> list[FakeWorker]:
+        """The workers of one namespace, by name."""
+        uids = [u for u, p in self._pods.items() if p["metadata"]["namespace"] == namespace]
+        return [worker for worker in self.workers if worker.uid in uids]
+
     async def kill(self, pod: str) -> None:
         """The container's process dies and is started again."""
         port = self.ports[pod]

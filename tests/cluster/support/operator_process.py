@@ -109,6 +109,10 @@ class OperatorProcess:
 
         await eventually_async(is_it, within_seconds=within_seconds, describe=self.said)
 
+    def peak_mib(self) -> float:
+        """The most memory that the process has had."""
+        return peak_mib(self._process.pid)
+
     @property
     def log_size(self) -> int:
         """Bytes of its log so far."""
@@ -136,6 +140,13 @@ class OperatorProcess:
             await self.start()
             if not self._again:  # or while it was being started
                 self.send(signal.SIGKILL)
+
+
+def peak_mib(pid: int) -> float:
+    """The most memory that a process has had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = (each for each in lines if each.startswith("VmHWM:"))
+    return int(line.split()[1]) / 2**10
 
 
 def _page(url: str) -> tuple[int, str]:

@@ -26,6 +26,7 @@ from tests.cluster.support.api_proxy import ApiProxy
 from tests.cluster.support.fake_kubelet import FakeKubelet
 from tests.cluster.support.faults import Faults
 from tests.cluster.support.operator_process import OperatorProcess
+from tests.model.fake_worker import FakeWorker
 from tests.support.waiting import eventually_async
 
 from devcluster import Cluster
@@ -97,13 +98,20 @@ class Workspace:
         token: str = "",
         renamed: dict[str, str] | None = None,
         leading: bool = True,
+        direct: bool = False,
     ) -> OperatorProcess:
-        """Start one more operator; by default wait until it leads."""
+        """Start one more operator; by default wait until it leads. `direct`: without the proxy in between, which
+        would be slower than the API server under a flood.
+        """
         if not self.operators:
             await self._forget_lease()
         proxy = await self._stack.enter_async_context(ApiProxy(self.credentials, faults))
         proxy.renamed = renamed or {}
         kubeconfig = proxy.kubeconfig(self._folder, token or self.release.token)
+        if direct:
+            config = json.loads(self.cluster.kubeconfig.read_text())
+            config["users"][0]["user"] = {"token": token or self.release.token}
+            kubeconfig.write_text(json.dumps(config))
         arguments = [*operator_arguments(self.release), *extra]
         operator = OperatorProcess(proxy, kubeconfig, arguments, again=again)
         self.operators.append(operator)
@@ -219,6 +227,11 @@ class Workspace:
     async def phase(self) -> str:
         """The phase of the WeightVersion."""
         return (await self.weights()).get("status", {}).get("phase", "")
+
+    @property
+    def own_workers(self) -> list[FakeWorker]:
+        """The workers of the workspace's namespace, by name."""
+        return self.kubelet.workers_in(self.namespace)
 
     @property
     def serving(self) -> list[str]:

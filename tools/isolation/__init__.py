@@ -1,0 +1,1 @@
+"""Measures the costs of one tenant for another, and writes their table."""

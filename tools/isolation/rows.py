@@ -1,0 +1,70 @@
+"""The attacks of the table, with what they cost before the limits that hold now.
+
+A row is measured by the test that names it (marker `attack`). *Before*: a release without these limits, on the
+same kind of machine, with the real API server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One attack. `limit`: what bounds it now."""
+
+    attack: str
+    before: str
+    limit: str
+
+
+_OBJECTS = "512 KiB of an object, 16 MiB of a page"
+_SPECS = "64 KiB of a spec; kopf holds texts"
+_TURNS = "turns by namespace, for places and time"
+_ANSWERS = "length and parts of an answer; time of a namespace"
+_RL_API = "shares of the namespace"
+
+ROWS = (
+    Row(
+        "a start with 40 pods of 1.3 MB",
+        "operator 737 MB; each change of one ended it",
+        _OBJECTS,
+    ),
+    Row("30 InferenceFleets of 1.2 MB", "operator 2.2 GB; rollouts 1.7-2.3 s", _SPECS),
+    Row("a start with 30 InferenceFleets of 1.2 MB", "operator 2.2 GB", _SPECS),
+    Row("60 InferenceFleets of 0.5 MB", "not measured", _SPECS),
+    Row("a start with 60 InferenceFleets of 0.5 MB", "not measured", _SPECS),
+    Row(
+        "8 fleets with 480 KB of empty lists that change all the time",
+        "not measured; 130 ms of the loop for each change",
+        "64 KiB of a spec; time of a namespace",
+    ),
+    Row(
+        "8 fleets with 60 KB of empty lists that change all the time",
+        "not measured; 17 ms of the loop for each change",
+        "time of a namespace",
+    ),
+    Row("1,500 small fleets in 1 namespace", "27 s, with 300 fleets", _TURNS),
+    Row("1,500 small fleets in 30 namespaces", "not measured", _TURNS),
+    Row(
+        "1,500 small fleets during a load of 75 s",
+        "all leases lapsed, and 3 workers were closed",
+        "places for fleets with paused workers",
+    ),
+    Row("64 workers whose answers have 48 KB", "17-58 s, with 1 MB", _ANSWERS),
+    Row("64 workers whose answers have 300 KB", "17-58 s, with 1 MB", _ANSWERS),
+    Row("2,000 WeightVersions of one fleet", "47-56 s", "a fleet has 128 at most"),
+    Row(
+        "512 connections to each port",
+        "37 s to over 40 s; `/livez` without an answer",
+        "32 and 64 connections, one page a second",
+    ),
+    Row("256 bodies that do not come", "503 for all", _RL_API),
+    Row("128 streams and 256 waits", "503 for all", _RL_API),
+    Row("20 readers at once of a fleet of 1.2 MB", "1.1 s; RL API 215 MB", _RL_API),
+    Row(
+        "20 readers at once of 200 WeightVersions of 250 KB",
+        "0.9 s and 499 MB, with 5 readers",
+        "a table instead of a list; shares",
+    ),
+)
