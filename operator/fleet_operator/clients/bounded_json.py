@@ -204,7 +204,7 @@ def read_closed(text: bytes) -> Json:
 
 
 def opened(body: Mapping[str, Any]) -> Json:
-    """The object of `read_closed`. What that has left out is unread here, too."""
+    """The object of `read_closed`, without the parts that it has left out."""
     text = body[CLOSED].encode()
     return _bounded(text, len(text), RESOURCE_BYTES, read_object)
 
