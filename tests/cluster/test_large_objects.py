@@ -4,6 +4,9 @@ process, fill no memory and slow no rollout.
 
 from __future__ import annotations
 
+import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,6 +136,36 @@ async def test_large_fleets_say_so_and_do_not_fill_the_memory(
     costs.note(operator, workspace)
     costs.check()
     assert operator.peak_mib() < OPERATOR_MIB / 2
+
+
+@pytest.mark.parametrize("depth", [1200, 9900])
+async def test_a_fleet_that_is_nested_too_deeply_ends_no_operator(
+    workspace: Workspace, tmp_path: Path, depth: int
+) -> None:
+    """The API server takes about 10,000 levels, and Python parses 1,000."""
+    operator = await workspace.start_operator(again=True)
+    await workspace.make_fleet(replicas=2, version="1")
+    await workspace.applied("1", replicas=2)
+    other = f"{workspace.namespace}-deep-{depth}"
+    await workspace.make_namespace(other)
+    deep = {"spec": {"volumes": [{"name": "x", "deep": "HERE"}]}}
+    spec = (await workspace.fleet())["spec"] | {"replicas": 0, "podOverlay": deep}
+    body = {"apiVersion": "rlfleet.dev/v1alpha1", "kind": "InferenceFleet", "spec": spec}
+    text = json.dumps(body | {"metadata": {"name": "deep"}})
+    file = tmp_path / "deep.json"
+    file.write_text(text.replace('"HERE"', '{"a":' * depth + "{}" + "}" * depth))
+    path = f"{GROUP}/namespaces/{other}/inferencefleets"
+    kubectl = workspace.cluster.kubectl
+    await asyncio.to_thread(kubectl, "create", "--raw", path, "-f", str(file))
+    await workspace.publish("2")
+    await workspace.applied("2", replicas=2)
+    await operator.stop()
+    operator = await workspace.start_operator(again=True)
+    await workspace.publish("3")
+    await workspace.applied("3", replicas=2)
+
+    assert [each.starts for each in workspace.operators] == [1, 1]
+    await asyncio.to_thread(kubectl, "-n", other, "delete", "inferencefleet", "deep")
 
 
 @pytest.mark.attack
