@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import aiohttp
 from aiohttp.abc import AbstractResolver
 
+from fleet_api.passed_reply import READ_BYTES, socket_of
+
 CONNECT_SECONDS = 5.0
 KEPT_SECONDS = 30.0
 """How long requests share connections. The next request opens new ones."""
@@ -23,8 +25,13 @@ def _session(resolver: AbstractResolver, *, force_close: bool) -> aiohttp.Client
     # A generation may take any time, and `Slots` limits their number.
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=0, force_close=force_close, resolver=resolver, use_dns_cache=False
+            limit=0,
+            force_close=force_close,
+            resolver=resolver,
+            use_dns_cache=False,
+            socket_factory=socket_of,
         ),
+        read_bufsize=READ_BYTES,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         auto_decompress=False,
         trust_env=False,

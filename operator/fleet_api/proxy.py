@@ -37,6 +37,7 @@ from fleet_api.passed_headers import (
     reply_headers,
     request_headers,
 )
+from fleet_api.passed_reply import PassedReplies
 from fleet_api.problems import Problem, busy, unauthorized
 from fleet_api.replies import AnyDocument
 from fleet_api.route import Route
@@ -77,6 +78,7 @@ class Proxy:
         self._keys = keys
         self._max_bytes = max_bytes
         self._memory = Slots(KEPT_BYTES)
+        self._replies = PassedReplies()
         self._connections = Connections(destinations)
 
     async def close(self) -> None:
@@ -128,8 +130,7 @@ class Proxy:
                     status=reply.status, headers=reply_headers(reply.headers)
                 )
                 await response.prepare(call.request)
-                async for part in reply.content.iter_any():
-                    await response.write(part)
+                await self._replies.pass_on(call, reply, response)
                 await response.write_eof()
                 return response
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -1,0 +1,63 @@
+"""The reply to a request that is passed on, part by part, to a client that may not read it."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from fleet_api.calls import Call
+from fleet_api.limits import Slots
+
+READ_BYTES = 8 * 1024
+"""Size from which a reply is not read further until its client has read it. Half a MiB of each reply was in
+memory with the defaults of aiohttp and Linux."""
+RECEIVED_BYTES = 16 * 1024
+"""What Linux may hold of a reply. It is the most that is read at once, too, or about twice as much."""
+WRITTEN_BYTES = 16 * 1024
+"""A reply waits for its client once so much of it is written and not sent."""
+UNREAD_BYTES = 48 * 1024 * 1024
+"""Parts of all replies that wait for their clients. Of the 256 MiB of the chart the process needs 80, and each
+reply that waits about 100 KiB."""
+
+
+def socket_of(address: Any) -> socket.socket:
+    """A socket for a connection to a worker, which receives little at once. `address`: of getaddrinfo."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.settimeout(0)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
+    return made
+
+
+class PassedReplies:
+    """Passes replies on. Namespaces share the memory for the parts that clients do not read."""
+
+    def __init__(self) -> None:
+        self._unread = Slots(UNREAD_BYTES)
+
+    async def pass_on(
+        self, call: Call, reply: aiohttp.ClientResponse, response: web.StreamResponse
+    ) -> None:
+        """Send each part of a reply as it comes.
+
+        Errors: ClientPayloadError if the reply breaks, or if its client does not read it and its namespace has
+        no memory left. Then the connection to the client has ended, too.
+        """
+        transport = call.request.transport
+        if transport is not None:
+            transport.set_write_buffer_limits(high=WRITTEN_BYTES)
+        unread = self._unread.open(call.fleet.namespace)
+        try:
+            async for part in reply.content.iter_any():
+                # While it is written, as much may come from the worker.
+                if not unread.add(len(part) + RECEIVED_BYTES):
+                    if transport is not None:
+                        transport.abort()
+                    raise aiohttp.ClientPayloadError("the client does not read its reply")
+                await response.write(part)
+                unread.keep(0)
+        finally:
+            unread.release()

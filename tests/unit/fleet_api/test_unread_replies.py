@@ -1,0 +1,106 @@
+"""Replies that clients do not read cost other namespaces nothing, and bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from tests.support.fake_cluster import READER
+from tests.support.waiting import soon
+from tests.unit.fleet_api.conftest import Api
+
+from fleet_api import passed_reply
+
+CHAT = "/v1/chat/completions"
+EVE = "eve"
+UNREAD = 60
+PART = b"x" * 10_000
+UNREAD_BYTES = 20 * (passed_reply.RECEIVED_BYTES + 3 * len(PART))
+
+
+class FakeUpstream:
+    """Workers whose replies have no end, or one part."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.sent_bytes = 0
+        app = web.Application()
+        app.router.add_post(CHAT, self._answer)
+        self.server = TestServer(app)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        endless = await request.json()
+        reply = web.StreamResponse()
+        await reply.prepare(request)
+        self.open += 1
+        try:
+            await reply.write(PART)
+            while endless:
+                await reply.write(PART)
+                self.sent_bytes += len(PART)
+        finally:
+            self.open -= 1
+        return reply
+
+
+@pytest.fixture
+async def fake_upstream() -> AsyncIterator[FakeUpstream]:
+    made = FakeUpstream()
+    await made.server.start_server()
+    yield made
+    await made.server.close()
+
+
+@pytest.fixture
+def upstream(fake_upstream: FakeUpstream) -> str:
+    return str(fake_upstream.server.make_url("")).rstrip("/")
+
+
+@pytest.fixture(autouse=True)
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passed_reply, "UNREAD_BYTES", UNREAD_BYTES)
+
+
+async def endless(api: Api, stack: AsyncExitStack) -> aiohttp.ClientResponse:
+    """A reply of the other tenant that its client does not read."""
+    connector = aiohttp.TCPConnector(socket_factory=passed_reply.socket_of)
+    http = await stack.enter_async_context(
+        aiohttp.ClientSession(connector=connector, read_bufsize=1024)
+    )
+    url = api.http.make_url(f"/fleets/mallory/policy{CHAT}")
+    reply = await http.post(url, json=True, headers={"Authorization": f"Bearer {EVE}"})
+    stack.callback(reply.close)
+    assert reply.status == 200
+    return reply
+
+
+async def test_replies_that_a_tenant_does_not_read_end_beyond_its_share(
+    api: Api, fake_upstream: FakeUpstream
+) -> None:
+    api.cluster.add_tenant("mallory", EVE)
+    own = f"/fleets/rl/policy{CHAT}"
+    async with AsyncExitStack() as stack:
+        for _ in range(UNREAD):
+            await endless(api, stack)
+
+        await soon(lambda: fake_upstream.open <= UNREAD / 2)
+        headers = {"Authorization": f"Bearer {READER}"}
+        async with api.http.post(own, json=False, headers=headers) as reply:
+            assert (reply.status, await reply.read()) == (200, PART)
+        assert fake_upstream.open > 0, "those within the share wait"
+
+
+async def test_a_reply_that_is_read_late_arrives_whole(
+    api: Api, fake_upstream: FakeUpstream
+) -> None:
+    api.cluster.add_tenant("mallory", EVE)
+    async with AsyncExitStack() as stack:
+        reply = await endless(api, stack)
+        await soon(lambda: fake_upstream.sent_bytes > 0)
+        wanted = 2000 * len(PART)  # more than all buffers hold
+        assert fake_upstream.sent_bytes < wanted
+        assert len(await reply.content.readexactly(wanted)) == wanted
