@@ -6,19 +6,34 @@ that is new or comes back would get no request. So kept connections are exchange
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
 
-from fleet_api.passed_reply import READ_BYTES, socket_of
-
 CONNECT_SECONDS = 5.0
 KEPT_SECONDS = 30.0
 """How long requests share connections. The next request opens new ones."""
+
+READ_BYTES = 8 * 1024
+"""Size from which a reply is not read further until its client has read it. Half a MiB of each reply was in
+memory with the defaults of aiohttp and Linux."""
+RECEIVED_BYTES = 16 * 1024
+"""The part of a reply that Linux holds at most, and about the most that is read at once."""
+
+
+def socket_of(address: Any) -> socket.socket:
+    """A socket for a connection to a worker, which receives little at once. `address`: of getaddrinfo."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.settimeout(0)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
+    return made
 
 
 def _session(resolver: AbstractResolver, *, force_close: bool) -> aiohttp.ClientSession:

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-from typing import Any
-
 import aiohttp
 from aiohttp import web
 
 from fleet_api.calls import Call
+from fleet_api.connections import RECEIVED_BYTES
 from fleet_api.limits import Slots
 
-READ_BYTES = 8 * 1024
-"""Size from which a reply is not read further until its client has read it. Half a MiB of each reply was in
-memory with the defaults of aiohttp and Linux."""
-RECEIVED_BYTES = 16 * 1024
-"""What Linux may hold of a reply. It is the most that is read at once, too, or about twice as much."""
 WRITTEN_BYTES = 16 * 1024
-"""A reply waits for its client once so much of it is written and not sent."""
+"""A reply waits for its client once this part of it is written and not sent."""
 UNREAD_BYTES = 48 * 1024 * 1024
 """Parts of all replies that wait for their clients. Of the 256 MiB of the chart the process needs 80, and each
 reply that waits about 100 KiB."""
-
-
-def socket_of(address: Any) -> socket.socket:
-    """A socket for a connection to a worker, which receives little at once. `address`: of getaddrinfo."""
-    family, kind, protocol, *_ = address
-    made = socket.socket(family, kind, protocol)
-    made.settimeout(0)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
-    return made
 
 
 class PassedReplies:

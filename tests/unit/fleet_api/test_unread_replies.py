@@ -14,12 +14,13 @@ from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import Api
 
 from fleet_api import passed_reply
+from fleet_api.connections import RECEIVED_BYTES, socket_of
 
 CHAT = "/v1/chat/completions"
 EVE = "eve"
 UNREAD = 60
 PART = b"x" * 10_000
-UNREAD_BYTES = 20 * (passed_reply.RECEIVED_BYTES + 3 * len(PART))
+UNREAD_BYTES = 20 * (RECEIVED_BYTES + 3 * len(PART))
 
 
 class FakeUpstream:
@@ -67,7 +68,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def endless(api: Api, stack: AsyncExitStack) -> aiohttp.ClientResponse:
     """A reply of the other tenant that its client does not read."""
-    connector = aiohttp.TCPConnector(socket_factory=passed_reply.socket_of)
+    connector = aiohttp.TCPConnector(socket_factory=socket_of)
     http = await stack.enter_async_context(
         aiohttp.ClientSession(connector=connector, read_bufsize=1024)
     )
