@@ -50,7 +50,7 @@ def bounded_session(
         async def start(self, connection: Any) -> aiohttp.ClientResponse:
             await super().start(connection)
             if self.status < 400 and "watch" in self.url.query:
-                self.content = _Lines(self.content, reader)  # type: ignore[assignment]
+                self.content = _Lines(self.content, reader)  # type: ignore[assignment]  # it passes the rest on
             return self
 
         async def json(self, **_: Any) -> Any:
