@@ -95,6 +95,7 @@ def overlay(size_bytes: int) -> Json:
 
 
 @pytest.mark.attack
+@pytest.mark.long
 @pytest.mark.parametrize("restarts", [False, True], ids=["in the watch", "in the list"])
 @pytest.mark.parametrize(("number", "size_bytes"), [(30, 1_200_000), (60, 500_000)])
 async def test_large_fleets_say_so_and_do_not_fill_the_memory(
