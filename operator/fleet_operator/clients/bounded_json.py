@@ -12,7 +12,7 @@ import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -37,15 +37,26 @@ _NAMES = (
 _OWN = (f"{names.GROUP}/", names.LABEL_MANAGED_BY)
 CLOSED = "closed"
 """Key of an object's text (`read_closed`)."""
-RESOURCE_BYTES = 64 * 2**10
-"""A larger part of an InferenceFleet or WeightVersion is left out. It is the largest size of a spec
-(`spec_budget`): half a MiB of empty lists takes 130 ms to parse."""
+SPEC_BYTES = 64 * 2**10
+"""A larger spec of an InferenceFleet or WeightVersion is left out (`spec_budget`): half a MiB of empty lists takes
+130 ms to parse. Their statuses, with the pins of versions, may have `OBJECT_BYTES`."""
 NESTING = 12_000
 """Levels of a text that can be skipped. The API server takes 10,000, and Python parses 1,000 at most."""
 _ESCAPES = (b"\\u003c", b"\\u003e", b"\\u0026")
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 T = TypeVar("T")
+
+
+class _Most(NamedTuple):
+    """The largest spec, and the largest other part, of an object that is read by its parts."""
+
+    spec: int
+    part: int
+
+
+_OBJECT_PARTS = _Most(_PART_BYTES, _PART_BYTES)
+_RESOURCE_PARTS = _Most(SPEC_BYTES, OBJECT_BYTES)
 
 
 class Chunks(Protocol):
@@ -156,15 +167,15 @@ def read_object(text: bytes) -> Json:
 
     Errors: ValueError for anything else than a JSON object.
     """
-    return _bounded(text, OBJECT_BYTES, _PART_BYTES, read_object)
+    return _bounded(text, OBJECT_BYTES, _OBJECT_PARTS, read_object)
 
 
 def read_resource(text: bytes) -> Json:
-    """The same for the InferenceFleets and WeightVersions that tenants write: up to `RESOURCE_BYTES`."""
-    return _bounded(text, RESOURCE_BYTES, RESOURCE_BYTES, read_resource)
+    """The same for InferenceFleets and WeightVersions, whose specs have at most `SPEC_BYTES`."""
+    return _bounded(text, SPEC_BYTES, _RESOURCE_PARTS, read_resource)
 
 
-def _bounded(text: bytes, most: int, most_of_part: int, each: Callable[[bytes], Json]) -> Json:
+def _bounded(text: bytes, most: int, parts_of: _Most, each: Callable[[bytes], Json]) -> Json:
     """`most`: of an object that is parsed whole. `each`: reads an object of a page."""
     with contextlib.suppress(RecursionError):
         if len(text) <= most:
@@ -176,7 +187,7 @@ def _bounded(text: bytes, most: int, most_of_part: int, each: Callable[[bytes], 
             return {"metadata": _whole(parts["metadata"]), "items": items}
         if "metadata" not in parts:
             return _whole(text)
-        return _small_parts(parts, len(text), most_of_part)
+        return _small_parts(parts, len(text), parts_of)
     except (msgspec.MsgspecError, KeyError) as error:
         raise ValueError(f"the answer is not an object: {error}") from error
 
@@ -196,8 +207,8 @@ def read_closed(text: bytes) -> Json:
         if "uid" not in metadata:
             return _whole(text)
         head = _small(parts, "apiVersion", "kind") | {"metadata": _small(metadata, *_NAMES)}
-        if len(text) > RESOURCE_BYTES:
-            text = json.dumps(_small_parts(parts, len(text), RESOURCE_BYTES)).encode()
+        if len(text) > SPEC_BYTES:
+            text = json.dumps(_small_parts(parts, len(text), _RESOURCE_PARTS)).encode()
         return head | {CLOSED: text.decode()}
     except msgspec.MsgspecError as error:
         raise ValueError(f"the answer is not an object: {error}") from error
@@ -206,7 +217,7 @@ def read_closed(text: bytes) -> Json:
 def opened(body: Mapping[str, Any]) -> Json:
     """The object of `read_closed`, without the parts that it has left out."""
     text = body[CLOSED].encode()
-    return _bounded(text, len(text), RESOURCE_BYTES, read_object)
+    return _bounded(text, len(text), _RESOURCE_PARTS, read_object)
 
 
 def _decode(decoder: msgspec.json.Decoder[T], text: bytes | msgspec.Raw) -> T:
@@ -229,21 +240,23 @@ def _whole(text: bytes | msgspec.Raw) -> Json:
     return found
 
 
-def _small_parts(parts: dict[str, msgspec.Raw], size_bytes: int, most: int) -> Json:
-    """The names of an object, its own labels and annotations of rlfleet, and each part up to `most` bytes."""
+def _small_parts(parts: dict[str, msgspec.Raw], size_bytes: int, most: _Most) -> Json:
+    """The names of an object, its own labels and annotations of rlfleet, and each part that is not too large."""
     metadata = _decode(_PARTS, parts.pop("metadata"))
     kept: Json = {name: json.loads(bytes(metadata[name])) for name in _NAMES if name in metadata}
     for part in ("labels", "annotations"):
         if part in metadata:
-            kept[part] = _own(_decode(_PARTS, metadata[part]), most)
-    kept |= _small(metadata, "ownerReferences", "managedFields", most=most)
-    found = {"metadata": kept} | _small(parts, *parts, most=most)
+            kept[part] = _own(_decode(_PARTS, metadata[part]))
+    kept |= _small(metadata, "ownerReferences", "managedFields")
+    others = parts.keys() - {"spec"}
+    found = {"metadata": kept} | _small(parts, *others, most=most.part)
+    found |= _small(parts, "spec", most=most.spec)
     return found if parts.keys() <= found.keys() else found | {UNREAD_BYTES: size_bytes}
 
 
-def _own(entries: dict[str, msgspec.Raw], most: int) -> Json:
+def _own(entries: dict[str, msgspec.Raw]) -> Json:
     own = (key for key in entries if key.startswith(_OWN))
-    return _small(entries, *own, most=most)
+    return _small(entries, *own)
 
 
 def _small(parts: dict[str, msgspec.Raw], *wanted: str, most: int = _PART_BYTES) -> dict[str, Any]:

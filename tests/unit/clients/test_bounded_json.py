@@ -16,7 +16,7 @@ from fleet_operator.clients.bounded_json import (
     LARGE_AT_ONCE,
     LARGE_BYTES,
     OBJECT_BYTES,
-    RESOURCE_BYTES,
+    SPEC_BYTES,
     TEXT_BYTES,
     BoundedReader,
     opened,
@@ -26,7 +26,7 @@ from fleet_operator.clients.bounded_json import (
 )
 from fleet_operator.errors import TooLarge
 from fleet_operator.ports import UNREAD_BYTES
-from fleet_operator.runtime.spec_budget import SPEC_BYTES
+from fleet_operator.runtime import spec_budget
 
 NAMES = {
     "name": "policy-0",
@@ -138,7 +138,7 @@ class TestClosedObjects:
         closed = read_closed(text)
 
         assert closed["metadata"] == NAMES
-        assert len(closed[CLOSED]) < RESOURCE_BYTES + 1000
+        assert len(closed[CLOSED]) < SPEC_BYTES + 1000
         found = opened(closed)
         assert found == read_resource(text)
         assert found.get("spec", {}) == {}
@@ -146,10 +146,21 @@ class TestClosedObjects:
 
     def test_a_spec_of_the_largest_size_is_read_with_all_its_escapes(self) -> None:
         """One character of it has six as the API server's JSON."""
-        body = {"metadata": NAMES, "spec": {"x": "<" * (RESOURCE_BYTES - 100)}}
+        body = {"metadata": NAMES, "spec": {"x": "<" * (SPEC_BYTES - 100)}}
         text = json.dumps(body).replace("<", r"\u003c").encode()
 
         assert opened(read_closed(text)) == read_resource(text) == body
+
+    @pytest.mark.parametrize("spec_bytes", [100, OBJECT_BYTES])
+    def test_a_long_status_is_read_with_any_spec(self, spec_bytes: int) -> None:
+        """It has the pins of versions."""
+        status = {"pinned": ["x" * 100] * 2000}
+        body = {"metadata": NAMES, "spec": {"x": "y" * spec_bytes}, "status": status}
+        text = json.dumps(body).encode()
+
+        for found in (opened(read_closed(text)), read_resource(text)):
+            assert found["status"] == status
+            assert ("spec" in found) == (spec_bytes == 100)
 
     def test_empty_lists_of_a_large_one_are_not_parsed(self) -> None:
         """Half a MiB of them takes 130 ms."""
@@ -271,7 +282,7 @@ class TestStreams:
 
 
 def test_a_spec_that_is_admitted_is_read() -> None:
-    assert RESOURCE_BYTES == SPEC_BYTES
+    assert SPEC_BYTES == spec_budget.SPEC_BYTES
 
 
 def test_a_text_may_hold_the_largest_object_of_etcd() -> None:
