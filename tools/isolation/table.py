@@ -17,7 +17,8 @@ What one tenant can do to another one, measured with the real API server, the ch
 `make isolation` plays every attack below and writes this part. [Isolation](reference/security.md#isolation) has
 the limits. *Alone* and *attacked* are medians of the other tenant's rollouts of three workers, or of its read and
 publication at the RL API. The goal is at most twice as long. *Ended* counts processes, *lapsed* leases of paused
-workers. Memory is the peak, and in brackets the limit of the chart. Other work on the machine makes all times longer. *Before* was measured without these limits.
+workers. Memory is the peak, and in brackets the limit of the chart. *Before* was measured without these limits.
+Other work on the machine makes all times longer.
 """
 
 
@@ -56,7 +57,8 @@ def _causes(measured: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _ratio(found: Mapping[str, Any]) -> float | None:
     if not found["alone"] or not found["attacked"]:
         return None
-    return statistics.median(found["attacked"]) / statistics.median(found["alone"])
+    alone, attacked = (float(statistics.median(found[each])) for each in ("alone", "attacked"))
+    return attacked / alone
 
 
 def _cells(found: Mapping[str, Any], results: Mapping[str, Any]) -> tuple[str, ...]:
