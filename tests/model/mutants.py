@@ -676,9 +676,18 @@ MUTANTS = [
         4,
         "a worker that has left the Service in silence counts as serving in a scale-down",
         "core/surplus.py",
-        "*(is_marked(worker), not pod.ready, outdated, not pod.running),",
-        "*(is_marked(worker), not may_serve(worker), outdated, not pod.running),",
+        "*(is_marked(worker), not pod.ready),\n            # One that has just opened serves before its"
+        " probe shows that.\n            *(worker.standing not in _ADMITTED, outdated,",
+        "*(is_marked(worker), not may_serve(worker)),\n            *(outdated,",
         story="a_scale_down_with_a_worker_that_hangs",
+    ),
+    Mutant(
+        4,
+        "a worker that has just opened goes in place of one that starts",
+        "core/surplus.py",
+        "*(worker.standing not in _ADMITTED, outdated,",
+        "*(outdated,",
+        first_seed=199023757,
     ),
     Mutant(
         6,

@@ -10,6 +10,7 @@ from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_operator.counts import counted
 
 OUTDATED = "its template is out of date"
+_ADMITTED = frozenset({Standing.OPEN, Standing.HELD})
 
 
 def kept_and_extra(
@@ -28,12 +29,14 @@ def kept_and_extra(
     if len(sound) <= replicas:
         return sound, NO_WORKERS
 
-    def goes_sooner(worker: WorkerView) -> tuple[bool, bool, bool, bool, int, int]:
+    def goes_sooner(worker: WorkerView) -> tuple[bool, bool, bool, bool, bool, int, int]:
         pod = worker.pod
         outdated = pod.revision != revision
         return (
             # One that was admitted in its last answer may be silent and out of the Service since.
-            *(is_marked(worker), not pod.ready, outdated, not pod.running),
+            *(is_marked(worker), not pod.ready),
+            # One that has just opened serves before its probe shows that.
+            *(worker.standing not in _ADMITTED, outdated, not pod.running),
             *(-worker.requests, pod.ordinal),
         )
 

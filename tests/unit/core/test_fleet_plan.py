@@ -61,6 +61,12 @@ def old(ordinal: int) -> WorkerBuilder:
             id="a worker that serves stays before one that is silent and not ready",
         ),
         pytest.param(
+            [up(0).joining("1").unready(), up(1).unready()],
+            {"replicas": 1},
+            ["DeletePod policy-0"],
+            id="a worker that answers and serves stays before its probe has shown that",
+        ),
+        pytest.param(
             [up(0), up(1).going()], {"replicas": 1}, [], id="a pod beyond that goes is left to go"
         ),
         pytest.param([up(0)], {"replicas": 0}, ["BeginDrain policy-0"], id="replicas can be 0"),
