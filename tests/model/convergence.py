@@ -25,6 +25,8 @@ _ABOUT_IDENTITY = {
     ConditionReason.REWIND_REFUSED,
     ConditionReason.DIGEST_REQUIRED,
 }
+LOOKS_AT_REST = 40
+"""After this number of idle looks, a fleet that has said why is not watched any longer."""
 LONG_TICK_SECONDS = 20.0
 """The longest time between two looks at which the operator still renews pauses in time."""
 
@@ -141,7 +143,7 @@ class Convergence:
 
     def settle_or_say(self, bound: int = 400) -> None:
         """With faults ended but not repaired, converge, or say what is wrong."""
-        if self._converges(bound) or self.weights.phase is RolloutPhase.SUSPENDED:
+        if self._converges(bound, gives_up=True) or self.weights.phase is RolloutPhase.SUSPENDED:
             return
         if self.replicas and not self.stalled and not self._stalls():
             self.fail(6, f"neither on {self.version} after {bound} reconciles nor stalled")
@@ -151,7 +153,7 @@ class Convergence:
         have two sets of files, or that the files do not match `spec.digest`.
         """
         self.repair_workers()
-        if self._converges(400) or self.weights.phase is RolloutPhase.HALTED:
+        if self._converges(400, gives_up=True) or self.weights.phase is RolloutPhase.HALTED:
             return  # abandoned because of an earlier fault; another test checks the report
         said = self._stalls() | ({self.stalled.reason} if self.stalled is not None else set())
         if (
@@ -183,31 +185,48 @@ class Convergence:
         phase without a message. Operators, the network and the caches work from now on.
         """
         self._end_faults()
+        said = 0
         for _ in range(int(self.promises.longest_rollout_seconds / LONG_TICK_SECONDS) + 1):
             self.reconcile()
             self.tick(0.1)  # what it has asked for is answered, and it looks again
             self.reconcile()
             self.tick(LONG_TICK_SECONDS)
-        decision, phase = self.decide(), self.weights.phase
+            said = 0 if self._silent_about() else said + 1
+            if said == LOOKS_AT_REST:
+                return
+        self.decide()
+        if silent := self._silent_about():
+            self.fail(6, f"{silent} without a condition")
+
+    def _silent_about(self) -> str:
+        """The version or adapter that stays in a phase without a message; empty without one."""
+        decision, phase = self.leader.decision, self.weights.phase
         waits = phase in {RolloutPhase.APPLIED, RolloutPhase.SUSPENDED, RolloutPhase.HALTED}
         # Without workers it has not begun; but neither has it while another one is under way.
         waits |= phase is RolloutPhase.PENDING and not decision.rollout.step.holds_requests
         if not waits and not self.stalled:
-            self.fail(6, f"version {self.version} stays {phase} without a condition")
+            return f"version {self.version} stays {phase}"
         for uid, status in self.leader.weights.items():
             under_way = status.phase in {RolloutPhase.STAGING, RolloutPhase.LOADING}
             stalled = condition_of(status.conditions, ConditionType.STALLED)
             if uid != self.desired.base_uid and under_way and stalled is None:
-                self.fail(6, f"{uid}: the adapter stays {status.phase} without a condition")
+                return f"{uid}: the adapter stays {status.phase}"
+        return ""
 
-    def _converges(self, bound: int) -> bool:
+    def _converges(self, bound: int, *, gives_up: bool = False) -> bool:
+        """`gives_up`: a fleet that is stalled and has had nothing to do for long stays so."""
         self.mend()
         slowest = max((w.slow_seconds for w in self.workers.values()), default=self.slow_seconds)
+        idle = 0
         for _ in range(bound + int(STEPS_TO_CONVERGE * slowest)):
-            self.tick(0.1 if self.reconcile() else TICK_SECONDS)
+            at_work = self.reconcile()
+            self.tick(0.1 if at_work else TICK_SECONDS)
             self._do_what_a_user_would()
             if self.converged() and not self.reconcile():
                 return True
+            idle = 0 if at_work or not gives_up or not self._stalls() else idle + 1
+            if idle > LOOKS_AT_REST:
+                return False
         return False
 
     def _do_what_a_user_would(self) -> None:

@@ -43,6 +43,8 @@ from fleet_worker.protocol import (
 )
 
 ENGINE_START_SECONDS = 5.0
+LONGEST_MENDED_SECONDS = 50.0
+"""How long a load takes at most when faults have ended."""
 ROOM_FOR_ADAPTERS = 4
 ALL = "all"
 """Every kind of call."""
@@ -340,6 +342,13 @@ class FakeWorker:
             self.label, self.run_id, self.source = "base", None, MODEL_SOURCE
             self.weights = self.files.at(self.source)
         self.meant = {(self.label, self.run_id): digest_of(self.weights)}
+
+    def end_slow_work(self, seconds: float) -> None:
+        """Its present and later work ends in time."""
+        self.slow_seconds = min(self.slow_seconds, max(seconds, LONGEST_MENDED_SECONDS))
+        for ticket in (self.staging, self.work):
+            if ticket is not None and ticket.ends_at > self.now + self.slow_seconds:
+                ticket.ends_at = self.now + self.slow_seconds
 
     def drain(self, seconds: float = 0) -> None:
         """The preStop hook: running and held requests get this long; the rest then ends."""

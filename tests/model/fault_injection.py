@@ -132,6 +132,20 @@ class FaultInjection:
         """Whether other files lie under a path than the first ones."""
         return path in self.files.rewritten
 
+    def leave_out(self, path: str) -> None:
+        """A trainer publishes what it has not written yet."""
+        self.note("trainer", f"has not written {path} yet")
+        self.files.absent.add(path)
+
+    def write_all(self) -> None:
+        """It has written everything now."""
+        if self.files.absent or self.files.unfinished:
+            self.note("trainer", "has written everything")
+        for path in (*self.files.absent, *self.files.unfinished):
+            self.files.changed_at[path] = self.now
+        self.files.absent.clear()
+        self.files.unfinished.clear()
+
     def leave_unfinished(self, path: str) -> None:
         """A trainer dies before it has written the last file of an adapter under a path."""
         self.note("fault", f"the files of {path} are not complete")

@@ -107,12 +107,6 @@ def _all_alike(desired: Desired) -> bool:
     return desired.fleet_spec.weights.management == "Operator" and last == "Synchronized"
 
 
-def _once(rollout: Rollout) -> float:
-    """How long a pause may last until its load has ended, in seconds."""
-    timeouts, pause = rollout.timeouts, rollout.pause
-    return float(timeouts.pause_seconds + pause.drain_timeout_seconds + timeouts.load_seconds)
-
-
 def _base_status(leader: Leader, known: Mapping[str, WeightsStatus]) -> WeightsStatus:
     """The status of the WeightVersion of the base weights that the leader sees."""
     uid = leader.desired.base_uid if leader.desired is not None else BASE_UID
@@ -132,6 +126,7 @@ class Promises:
         recorded: the weights that a stored status has named as applied.
         served: index in `requested` of what the fleet serves. Of a version that was requested
             twice, it is the first one that is not a step back.
+        settings: of rollouts, which have been in force.
         agree: whether versions must not mix now. After a change of strategy they must not as soon
             as all workers have the weights that the fleet's status names as applied. No call that
             opens a worker at others may be under way.
@@ -173,7 +168,7 @@ class Promises:
         self.named_again: set[tuple[str, str, str | None, str]] = set()
         self.repeated_calls = RepeatedCalls(simulation)
         self.availability = Availability(simulation)
-        self.modes = {self.rollout.pause.mode}
+        self.settings = [self.rollout]
         self.asked = self._specs()
         self.back_to: dict[str, str] = {}
         self.permitted: dict[str, set[Name]] = {}
@@ -199,17 +194,23 @@ class Promises:
         """How long one worker may hold its requests: for a load and for the way back after a failure. Also
         for the next version, if all become ready for that just before the time is up.
         """
-        once = _once(self.rollout)
+        once = self._once_seconds
         return 2 * (once + LEASE_SECONDS) + once
+
+    @property
+    def _once_seconds(self) -> float:
+        """How long a pause may last until its load has ended."""
+        return max(r.hold_seconds for r in self.settings)
 
     @property
     def longest_rollout_seconds(self) -> float:
         """How long a rollout may take until it ends, or reports the reason why it cannot. It goes
         forward, back after a failure, and once more for workers that lag behind.
         """
-        groups = 1 if self.rollout.max_staging is None else MAX_WORKERS
-        staging_seconds = groups * self.rollout.timeouts.stage_seconds
-        return 3 * (staging_seconds + 2 * (_once(self.rollout) + LEASE_SECONDS))
+        bounded = any(r.max_staging is not None for r in self.settings)
+        longest_seconds = max(r.timeouts.stage_seconds for r in self.settings)
+        staging_seconds = (MAX_WORKERS if bounded else 1) * longest_seconds
+        return 3 * (staging_seconds + 2 * (self._once_seconds + LEASE_SECONDS))
 
     def check(self) -> None:
         """Promises 1, 2, 3, 5 and 8."""
@@ -399,7 +400,7 @@ class Promises:
                     self.sim.fail(
                         12, f"{pod.name} was to be removed, and its request was cut ({why})"
                     )
-            if why == "pause abort" and "Abort" not in self.modes:
+            if why == "pause abort" and all(r.pause.mode != "Abort" for r in self.settings):
                 self.sim.fail(8, f"a pause cut a request of {pod.name} short")
             if (
                 why == "fence"
@@ -446,7 +447,8 @@ class Promises:
 
     def note_request(self) -> None:
         """A trainer or a user has changed a resource."""
-        self.modes.add(self.rollout.pause.mode)
+        if self.rollout not in self.settings:
+            self.settings.append(self.rollout)
         before, self.asked = self.asked, self._specs()
         known, self.back_to = self.back_to, {}
         for uid, spec in self.asked.items():
@@ -579,19 +581,19 @@ class Promises:
         stalled = condition_of(after.conditions, ConditionType.STALLED)
         halts = after.phase is RolloutPhase.HALTED and before.phase is not after.phase
         late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
-        timeouts, waited = self.rollout.timeouts, self.sim.now - self.watching[1]
+        waited, timeouts = self.sim.now - self.watching[1], [r.timeouts for r in self.settings]
         limits = {
-            RolloutPhase.STAGING: timeouts.stage_seconds,
-            RolloutPhase.PAUSING: timeouts.pause_seconds,
-            RolloutPhase.LOADING: timeouts.load_seconds,
-            RolloutPhase.JUDGING: timeouts.stage_seconds,
+            RolloutPhase.STAGING: min(t.stage_seconds for t in timeouts),
+            RolloutPhase.PAUSING: min(t.pause_seconds for t in timeouts),
+            RolloutPhase.LOADING: min(t.load_seconds for t in timeouts),
+            RolloutPhase.JUDGING: min(t.stage_seconds for t in timeouts),
         }
         held = max((p.worker.holds_for_seconds for p in self.sim.pods.values()), default=0.0)
         if (
             halts
             and late
             and waited < limits.get(before.phase, 0.0)
-            and held <= _once(self.rollout)
+            and held <= min(r.hold_seconds for r in self.settings)
             and not self._is_swap_late(leader)
         ):
             text = f"{after.desired_version} is abandoned after {waited:.1f} s in {before.phase}"
@@ -630,9 +632,12 @@ class Promises:
         """Whether a worker has reported a swap that is late by now. This does not depend on how
         long the leader has watched the phase: also a new leader finds the swap late.
         """
-        rollout, observed = self.rollout, leader.observed
-        drain = rollout.pause.drain_timeout_seconds if rollout.pause.mode == "Wait" else 0
-        limit = rollout.timeouts.load_seconds + drain
+        observed = leader.observed
+        limit = min(
+            r.timeouts.load_seconds
+            + (r.pause.drain_timeout_seconds if r.pause.mode == "Wait" else 0)
+            for r in self.settings
+        )
         at_work = (
             (w.state.operation, w.silent_seconds)
             for w in (observed.workers if observed is not None else ())

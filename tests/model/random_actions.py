@@ -12,11 +12,13 @@ from tests.model.fake_state import MODEL_SOURCE, digest_of
 from tests.model.fake_worker import ALL
 from tests.model.random_adapters import RandomAdapters
 from tests.model.simulator import Simulation
+from tests.model.swarm import Swarm, random_rollout
 
 Settings = dict[str, Any]
 
 CLOCKS = (0.0, 0.0, -90.0, 90.0)
 """Seconds by which the wall clock of an operator's host is ahead."""
+NO_END_SECONDS = 1000.0
 KINDS = (
     *("stage", "pause", "load", "apply", "resume", "admit", "fence", "probe"),
     *("adapter", "stage-adapter", "remove-adapter"),
@@ -37,6 +39,7 @@ class RandomActions:
     """
 
     fleet: Simulation
+    swarm: Swarm
     newest: int = 1
     highest: int = 1
     began: int = 0
@@ -50,9 +53,12 @@ class RandomActions:
         self.trouble = self.chance.choice([0.2, 0.6, 1.0])
         if self.chance.random() < 0.5:
             self.fleet.control(runID="run")  # a trainer that says so from the start
-        self.actions: list[tuple[float, Callable[[], None]]] = [
-            (pace / self.trouble, self.publish),
+        self.usual: list[tuple[float, Callable[[], None]]] = [
             (0.05, self.go_back),
+            (0.03, self.suspend),
+            (0.02, self.refuse_statuses),
+            (0.01, self.kill_all),
+            (0.03, self.be_uneven),
             (0.03, self.break_version),
             (0.04, self.spoil_source),
             (0.05, self.kill),
@@ -60,10 +66,10 @@ class RandomActions:
             (0.04, self.cut_off),
             (0.03, self.cling),
             (0.02, self.slow_down),
+            (0.01, self.load_without_end),
             (0.03, self.lie),
             (0.03, self.scale),
             (0.02, self.change_template),
-            (0.02, self.suspend),
             (0.02, self.change_strategy),
             (0.02, self.retry),
             (0.01, self.lose_node),
@@ -86,14 +92,21 @@ class RandomActions:
             (0.1, self.rewrite_while_staging),
             (0.01, self.restart_on_rewritten),
             (0.01, self.delete_weights),
-            (0.3, self.create_weights),
             (0.01, self.begin_run),
             (0.01, self.edit_source),
             (0.01, self.add_digest),
             (0.005, self.name_like_model),
             (0.02, self.gate),
+            (0.02, self.queue_up),
             (0.02, self.refuse_templates),
         ]
+        self.always = [(pace / self.trouble, self.publish), (0.3, self.create_weights)]
+        if self.swarm.early:
+            self.always.append((0.1, self.write_checkpoints))
+        if self.fleet.desired.fleet_spec.update.is_held:
+            self.always += [(0.03, self.gate), (0.03, self.change_template)]
+        self.rollbacks, self.rewrites = self.swarm.factor(), self.swarm.factor()
+        self.draw()
         self.adapters = RandomAdapters(self.fleet)
         # Random generators of their own, so that these choices change no other part of a history.
         self.clients = Random(self.fleet.seed)  # noqa: S311 - repeatable on purpose
@@ -101,17 +114,24 @@ class RandomActions:
         self.canaries = Random(f"canaries of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
         self.returns = Random(f"returns of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
         self.copies = Random(f"copies of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
-        if self.fleet.desired.fleet_spec.update.is_held:
-            self.actions += [(0.03, self.gate), (0.03, self.change_template)]
+
+    def draw(self) -> None:
+        """Choose the kinds of events from now on."""
+        drawn = [(often * self.swarm.factor(), action) for often, action in self.usual]
+        self.actions = [*self.always, *((often, action) for often, action in drawn if often)]
 
     def act_at_random(self, scale: float = 1.0) -> None:
-        """Let happen what may."""
+        """Let happen what may, and more of it while workers hold their requests."""
+        if not scale:
+            return
+        if any(w.lease is not None or w.work is not None for w in self.fleet.workers.values()):
+            scale *= self.swarm.eager
         for worker in self.fleet.workers.values():
             if self.clients.random() < 0.1 * scale:
                 worker.sessions = self.clients.choice([None, 0, 1, 2, 5])
-        if self.releases.random() < 0.01 * scale * self.trouble:
+        if self.releases.random() < 0.02 * self.rollbacks * scale * self.trouble:
             self.roll_back_operator()
-        if self.returns.random() < 0.02 * scale * self.trouble:
+        if self.returns.random() < 0.02 * self.rewrites * scale * self.trouble:
             self.return_to_other_files()
         self.adapters.act_at_random(scale * self.trouble)
         for chance, action in self.actions:
@@ -127,18 +147,29 @@ class RandomActions:
         self.waits_until = self.fleet.now + self.chance.choice([0.0, 0.0, 15.0, 60.0])
         return False
 
+    def name(self, number: int) -> str:
+        """The label of a version: its number, or a name that has no order."""
+        return f"{number}{self.swarm.suffix}"
+
     def publish(self) -> None:
         if self.is_deleted or self._waits():
             return
         self.newest += 1
         first = self.newest > self.highest
         self.highest = max(self.highest, self.newest)
+        version = self.name(self.newest)
         canary = self.fleet.promises.rollout.strategy == "Canary"
         if canary and first and self.chance.random() < 0.3:
-            self.fleet.odd_versions.add(str(self.newest))
+            self.fleet.odd_versions.add(version)
         if first and self.copies.random() < 0.15:
             self._copy()
-        self._ask_for(str(self.newest))
+        self._ask_for(version)
+        if first and self.copies.random() < self.swarm.early:
+            self.fleet.leave_out(self._path())
+
+    def write_checkpoints(self) -> None:
+        """The trainer comes to write what it has published before."""
+        self.fleet.write_all()
 
     def _copy(self) -> None:
         """The new version gets the files of an earlier one, since its path is a fixed one, say, or those of
@@ -146,9 +177,11 @@ class RandomActions:
         """
         spec = self.fleet.desired.base_spec
         earlier = self.copies.randint(0, self.newest - 1)
-        if spec is None or not {str(earlier), str(self.newest)}.isdisjoint(self.fleet.odd_versions):
+        if spec is None or not {self.name(earlier), self.name(self.newest)}.isdisjoint(
+            self.fleet.odd_versions
+        ):
             return
-        source, path = (str(spec.source.resolve(str(n))) for n in (earlier, self.newest))
+        source, path = (str(spec.source.resolve(self.name(n))) for n in (earlier, self.newest))
         source = source if earlier else MODEL_SOURCE
         if path not in self.fleet.files.copied and source != path:
             self.fleet.note("trainer", f"writes the files of version {earlier} to {path}")
@@ -166,7 +199,7 @@ class RandomActions:
         """To an earlier version: within a run only if the trainer allows it."""
         if self.is_deleted or self.newest < 2 or self._waits():
             return
-        older = str(self.chance.randint(1, self.newest - 1))
+        older = self.name(self.chance.randint(1, self.newest - 1))
         if older in self.fleet.odd_versions:
             return
         permitted = older if self.chance.random() < 0.5 else None
@@ -183,14 +216,21 @@ class RandomActions:
         self.fleet.roll_back_operator(chance)
         if self.is_deleted or self.newest < 2 or chance.random() < 0.5:
             return
-        older = str(chance.randint(1, self.newest - 1))
+        older = self.name(chance.randint(1, self.newest - 1))
         if older in self.fleet.odd_versions:
             return
         path = f"/weights/step_{older}"
         if not self.fleet.is_rewritten(path):
             self.fleet.rewrite(path)
+        self._restart_most(chance)
         fields = {"rollbackTo": older, "version": older}
         self.fleet.ask("trainer", f"starts over at {older}", fields)
+
+    def _restart_most(self, chance: Random) -> None:
+        """Most processes restart, and forget which files they have seen."""
+        for pod in list(self.fleet.pods.values()):
+            if pod.deleted_at is None and chance.random() < 0.8:
+                self.fleet.kill(pod)
 
     def return_to_other_files(self) -> None:
         """The trainer wants an earlier version again, after its files were written over. Most processes have
@@ -198,16 +238,14 @@ class RandomActions:
         """
         if self.is_deleted or self.newest < 2:
             return
-        older = str(self.returns.randint(1, self.newest - 1))
+        older = self.name(self.returns.randint(1, self.newest - 1))
         spec = self.fleet.desired.base_spec
         if spec is None or older in self.fleet.odd_versions:
             return
         path = str(spec.source.resolve(older))
         if not self.fleet.is_rewritten(path):
             self.fleet.rewrite(path)
-        for pod in list(self.fleet.pods.values()):
-            if pod.deleted_at is None and self.returns.random() < 0.8:
-                self.fleet.kill(pod)
+        self._restart_most(self.returns)
         self._ask_for(older, rollbackTo=older)
 
     # --- digests of versions ------------------------------------------------------------------------
@@ -224,7 +262,7 @@ class RandomActions:
 
     def rewrite(self) -> None:
         """Other files take the place of some version's, or the first ones come back."""
-        older = f"/weights/step_{self.chance.randint(1, self.highest)}"
+        older = f"/weights/step_{self.name(self.chance.randint(1, self.highest))}"
         path = self.chance.choice([self._path(), self._path(), older, MODEL_SOURCE])
         if self.fleet.is_rewritten(path):
             self.fleet.restore(path)
@@ -257,15 +295,15 @@ class RandomActions:
         """The WeightVersion is made again: the same, of another run, or with other files."""
         if not self.is_deleted:
             return
-        fields: Settings = {"version": str(self.chance.randint(1, self.newest))}
+        fields: Settings = {"version": self.name(self.chance.randint(1, self.newest))}
         if self.chance.random() < 0.6:
-            fields["version"] = str(self.newest)
+            fields["version"] = self.name(self.newest)
         fields["runID"] = self.chance.choice([None, "run", "another-run", f"run-{self.began}"])
         if self.chance.random() < 0.3:
             fields["source"] = {"path": self.chance.choice(FOLDERS)}
         if fields["version"] in self.fleet.odd_versions:
             self.newest = self.highest = self.highest + 1
-            fields["version"] = str(self.newest)
+            fields["version"] = self.name(self.newest)
         self.fleet.create_weights(fields)
         if self.fleet.promises.rollout.strategy != "Canary":
             self.fleet.odd_versions.clear()  # the new object may have lost the strategy
@@ -284,16 +322,18 @@ class RandomActions:
         fields: Settings = {"runID": f"run-{self.began}"}
         if self.chance.random() < 0.6:
             fields["source"] = {"path": f"/weights/run-{self.began}/step_{{version}}"}
-        elif str(self.newest) in self.fleet.odd_versions:
+        elif self.name(self.newest) in self.fleet.odd_versions:
             return
-        self._ask_for(str(self.newest), **fields)
+        self._ask_for(self.name(self.newest), **fields)
         if self.chance.random() < 0.3:
             self.rewrite()
 
     def edit_source(self) -> None:
         """Another path is named for the same version."""
-        if not self.is_deleted:
-            self.fleet.control(source={"path": self.chance.choice(FOLDERS)})
+        spec = self.fleet.desired.base_spec
+        if spec is not None:
+            others = [folder for folder in FOLDERS if folder != spec.source.path]
+            self.fleet.control(source={"path": self.chance.choice(others)})
 
     def add_digest(self) -> None:
         """A digest is named for a version later on: that of its files now, or of others."""
@@ -311,6 +351,13 @@ class RandomActions:
     def scale(self) -> None:
         self.fleet.scale(self.chance.choice([0, 1, 2, 3, 4, 5]))
 
+    def refuse_statuses(self) -> None:
+        """The API server takes no status for a while."""
+        refused = self.fleet.faults.status_unwritten == 1.0
+        usual = self.swarm.faults.status_unwritten
+        self.fleet.faults.status_unwritten = usual if refused else 1.0
+        self.fleet.note("cluster", f"{'takes' if refused else 'refuses'} statuses")
+
     def change_template(self) -> None:
         self.templates += 1
         engine = {"args": [f"--seed={self.templates}"]}
@@ -322,15 +369,17 @@ class RandomActions:
             self.fleet.control(suspend=not spec.suspend)
 
     def change_strategy(self) -> None:
-        rollout: Settings = {
-            "strategy": self.chance.choice(["Synchronized", "InFlight", "Rolling"])
-        }
+        """Of the version, or of the fleet and of all versions that say nothing themselves."""
         if self.is_deleted:
             return
-        if self.canaries.random() < 0.25:
-            rollout = {"strategy": "Canary"}
+        settings = random_rollout(self.canaries, self.swarm.slow_seconds)
+        if self.canaries.random() < 0.5:
+            settings = {k: settings[k] for k in ("strategy", "canary") if k in settings}
         self.fleet.odd_versions.clear()  # no canary judged all of them
-        self.fleet.control(rollout=rollout)
+        if self.canaries.random() < 0.3:
+            self.fleet.change_fleet(f"sets rollout to {settings}", rollout=settings)
+        else:
+            self.fleet.control(rollout={k: v for k, v in settings.items() if k != "canary"})
 
     def retry(self) -> None:
         if self.is_deleted:
@@ -380,6 +429,25 @@ class RandomActions:
     def kill(self) -> None:
         if pod := self._some_pod():
             self.fleet.kill(pod)
+
+    def kill_all(self) -> None:
+        """All processes end at once, say with their nodes' driver."""
+        for pod in list(self.fleet.pods.values()):
+            if pod.deleted_at is None:
+                self.fleet.kill(pod)
+
+    def be_uneven(self) -> None:
+        """Each worker is as fast as luck wants it."""
+        for pod in self.fleet.pods.values():
+            pod.suspect = True
+            pod.worker.slow_seconds = self.chance.choice([0.0, 0.1, 2.0, 6.5, 20.0, 45.0])
+        self.fleet.note("fault", "workers are unevenly fast")
+
+    def load_without_end(self) -> None:
+        """A load or stage that begins now does not end for long."""
+        if pod := self._some_pod(suspect=True):
+            pod.worker.slow_seconds = NO_END_SECONDS
+            self.fleet.note("fault", f"{pod.name} does not end what it begins")
 
     def hang(self) -> None:
         if pod := self._some_pod():
@@ -452,6 +520,17 @@ class RandomActions:
             self.fleet.hold_new_pods()
         else:
             self.fleet.leave_room_for(self.chance.randint(1, 4))
+
+    def queue_up(self) -> None:
+        """More replicas than a queue lets in. Behind it the template may change, and it lets all in later."""
+        gated = any(p.gated for p in self.fleet.pods.values())
+        if not gated:
+            self.fleet.hold_new_pods()
+            self.fleet.scale(min(5, self.fleet.replicas + 1))
+        elif self.chance.random() < 0.5:
+            self.change_template()
+        else:
+            self.fleet.hold_new_pods(hold=False)
 
     def refuse_templates(self) -> None:
         self.fleet.refuse_templates(refuse=not self.fleet.revisions.refused)

@@ -12,6 +12,10 @@ from tests.model.simulator import Simulation
 
 NAMES = ("lora", "math")
 QUIET = NAMES[1]
+PATIENCE_SECONDS = 20.0
+"""How long a quiet trainer waits for the outcome."""
+ROOM_FOR_PINS = 3
+"""The number of versions of adapters that the status of most simulated fleets holds."""
 UNSEEN = "10"
 """No version before it is as high."""
 
@@ -34,11 +38,11 @@ class RandomAdapters:
             (0.03, self.use_slots),
             (0.03, self.fail_in_engine),
             (0.02, self.crowd),
+            (0.02, self.leave_unfinished),
         ]
-        # Most histories have enough to do with one adapter, and some have a second one that is quiet.
-        if self.chance.random() >= 0.4:
-            quiet = [(0.1, self.publish_next), (0.05, self.return_to_other_files)]
-            self.actions = quiet if self.copies.random() < 0.4 else []
+        # Some histories have no adapters, and some a quiet trainer of one.
+        quiet = [(0.3, self.publish_next), (0.1, self.return_to_other_files)]
+        self.actions = self.chance.choice([[], [], self.actions, quiet])
 
     def act_at_random(self, scale: float) -> None:
         """Let happen what may."""
@@ -73,13 +77,14 @@ class RandomAdapters:
         if version < int(UNSEEN):
             self.fleet.publish_adapter(QUIET, str(version))
             self._write(self._path(QUIET))
-            self.waits_until = self.fleet.now + 60.0
+            self.waits_until = self.fleet.now + PATIENCE_SECONDS
 
     def return_to_other_files(self) -> None:
         """It wants the first version again, after the files were written over and most processes have
         restarted.
         """
-        if self.fleet.adapter_uid(QUIET) is None or self.fleet.adapter_spec(QUIET).version == "1":
+        uid = self.fleet.adapter_uid(QUIET)
+        if uid is None or int(self.fleet.adapter_spec(QUIET).version) <= ROOM_FOR_PINS:
             return
         path = self._path(QUIET).rpartition("_")[0] + "_1"
         if not self.fleet.is_rewritten(path):
@@ -88,7 +93,7 @@ class RandomAdapters:
             if pod.deleted_at is None and self.chance.random() < 0.8:
                 self.fleet.kill(pod)
         self.fleet.publish_adapter(QUIET, "1", rollbackTo="1")
-        self.waits_until = self.fleet.now + 60.0
+        self.waits_until = self.fleet.now + 3 * PATIENCE_SECONDS
 
     def publish_unseen(self) -> None:
         """Each adapter gets a version that no worker has seen, so that no pin is in its way."""
@@ -128,6 +133,13 @@ class RandomAdapters:
     def fail_in_engine(self) -> None:
         if pod := self._some_pod():
             self.fleet.fail_adapters(pod, self.chance.choice([1, 3]))
+
+    def leave_unfinished(self) -> None:
+        """A trainer publishes an adapter, and dies before it has written its last file."""
+        for name in self._some_name():
+            version = str(self.chance.randint(1, 9))
+            self.fleet.publish_adapter(name, version, rollbackTo=version)
+            self.fleet.leave_unfinished(self._path(name))
 
     def crowd(self) -> None:
         if pod := self._some_pod():

@@ -63,7 +63,7 @@ def one(seed: int) -> tuple[int, int, str]:
 def soak(steps: int, first: int, processes: int) -> Soak:
     """Simulate a number of steps, beginning with this seed."""
     result, shown_at, following = Soak(first, steps), 0.0, first
-    with ProcessPoolExecutor(processes) as pool:
+    with ProcessPoolExecutor(processes, initializer=random_history.collect_rarely) as pool:
         running: set[Future[tuple[int, int, str]]] = set()
         while result.steps < steps and len(result.broken) < MAX_SHOWN:
             while len(running) < 2 * processes:

@@ -25,7 +25,7 @@ def test_every_history_keeps_the_promises_and_converges(block, record_property):
 
 
 def test_a_seed_gives_the_same_history_every_time():
-    one, two = history(1, reconciles=40), history(1, reconciles=40)
+    one, two = history(1), history(1)
 
     assert one.log == two.log
     assert one.steps == two.steps

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from tests.model.simulator import Simulation
 
 SHORT_CALL_SECONDS = 10.0
-LATEST_SECONDS = 8.0
+LATEST_SECONDS = (8.0, 8.0, 40.0)
+"""How late a call comes at most. Some come when their caller waits no longer."""
 GRACE_AFTER_A_LIE = 20
 """Calls get lost and come late: so often the operator hears the truth until it has acted on it."""
 _UNHEARD = {Phase.STARTING, Phase.DRAINING}
@@ -95,7 +96,7 @@ class Wire:
             action=call,
             epoch=leader.epoch,
             sent_at=sim.now,
-            arrives_at=sim.now + (sim.random.uniform(0, LATEST_SECONDS) if late else 0.0),
+            arrives_at=sim.now + (self._delay_seconds() if late else 0.0),
             answer_seconds=None if lost else (sim.random.uniform(0, 2.0) if late else 0.0),
             given_up_at=sim.now + (patience if lost else _patience_seconds(call)),
             restarts=pod.worker.restarts if pod is not None else 0,
@@ -103,6 +104,10 @@ class Wire:
         leader.begin_flight(uid, flight)
         sim.promises.readers.note_flight(leader, flight)
         self._move(leader, uid, flight)
+
+    def _delay_seconds(self) -> float:
+        chance = self.simulation.random
+        return chance.uniform(0, chance.choice(LATEST_SECONDS))
 
     def tick(self) -> None:
         """Time has passed."""
@@ -169,6 +174,7 @@ class Wire:
             leader.end_flight(uid, sim.now)
         elif sim.now >= flight.given_up_at or pod is None:
             flight.state = None
+            self.late_calls += [flight] if flight.ticket is None and pod is not None else []
             leader.end_flight(uid, sim.now)
 
     def _arrive(self, flight: Flight) -> bool:
