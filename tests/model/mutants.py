@@ -14,8 +14,6 @@ class Mutant:
         package: where the file is.
         rollout: settings under which it shows soonest.
         story: tells of it; luck would take too long.
-        first_seed: a history that shows it, tried first; after a change of the planner or of the
-            simulator another one may.
     """
 
     promise: int
@@ -25,7 +23,6 @@ class Mutant:
     instead: str
     rollout: dict[str, Any] | None = field(default=None)
     story: str | None = None
-    first_seed: int | None = None
     package: str = "fleet_operator"
 
 
@@ -51,7 +48,6 @@ MUTANTS = [
         "passed=not bad,",
         "passed=True,",
         CANARY,
-        first_seed=32,
     ),
     Mutant(
         1,
@@ -181,7 +177,6 @@ MUTANTS = [
         "core/fleet_plan.py",
         "return min(before, sound.count(lambda f: f.pod.gated))",
         "return before",
-        first_seed=211,
     ),
     Mutant(
         6,
@@ -221,7 +216,6 @@ MUTANTS = [
         "core/rollback_guard.py",
         "if spec.run_id != applied.run_id or may_go_back(weights):",
         "if spec.run_id is None or spec.run_id != applied.run_id or may_go_back(weights):",
-        first_seed=7,
     ),
     Mutant(
         5,
@@ -229,7 +223,6 @@ MUTANTS = [
         "core/lora.py",
         "refused = refused or rollback_problem(weights, recorded, pins)",
         "refused = refused or None",
-        first_seed=26,
     ),
     Mutant(
         5,
@@ -290,7 +283,6 @@ MUTANTS = [
         "core/surplus.py",
         "if observed.spec.update.is_held or waits_for <= 0:",
         "if waits_for <= 0:",
-        first_seed=119,
     ),
     Mutant(
         6,
@@ -306,7 +298,6 @@ MUTANTS = [
         "if view.phase is not phase or view.phase_seconds <= limit_seconds:",
         "if True:",
         SYNCHRONIZED,
-        first_seed=73,
     ),
     Mutant(
         6,
@@ -429,7 +420,6 @@ MUTANTS = [
         "core/fleet_status.py",
         "(*rollout.dropped, *pinned_adapters.dropped)",
         "rollout.dropped",
-        first_seed=118,
     ),
     Mutant(
         9,
@@ -445,7 +435,6 @@ MUTANTS = [
         "core/pins.py",
         "first.version if first is not None else None",
         "None",
-        first_seed=7,
     ),
     Mutant(
         17,
@@ -453,7 +442,6 @@ MUTANTS = [
         "core/pins.py",
         "(e.run_id, e.digest) == (new.run_id, new.digest)",
         "e.digest == new.digest",
-        first_seed=7,
     ),
     Mutant(
         17,
@@ -461,7 +449,6 @@ MUTANTS = [
         "core/pins.py",
         "and (e.source == new.source or begins not in {_key(e), _key(new)})",
         "",
-        first_seed=27,
     ),
     Mutant(
         9,
@@ -636,7 +623,6 @@ MUTANTS = [
         "seconds = worker.seconds_at(kind, _weights_of(call))",
         "seconds = None",
         BOUNDED,
-        first_seed=28,
     ),
     Mutant(
         14,
@@ -645,7 +631,6 @@ MUTANTS = [
         "if seconds is None and any(_place(lost) == place for lost in worker.lost_calls):",
         "if False:",
         BOUNDED,
-        first_seed=35,
     ),
     Mutant(
         14,
@@ -662,7 +647,6 @@ MUTANTS = [
         "if pod.deleting or pod.quarantine or not pod.running:",
         "if worker.standing is Standing.CLOSED:",
         BOUNDED,
-        first_seed=19,
     ),
     Mutant(
         6,
@@ -687,7 +671,6 @@ MUTANTS = [
         "core/surplus.py",
         "*(worker.standing not in _ADMITTED, outdated,",
         "*(outdated,",
-        first_seed=199023757,
     ),
     Mutant(
         6,
@@ -1006,7 +989,6 @@ MUTANTS = [
         "core/unread_pins.py",
         "return self.nameless or (weights.version, weights.run_id) in self.keys",
         "return False",
-        first_seed=9900001034,
     ),
     Mutant(
         18,

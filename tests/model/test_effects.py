@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from tests.model.blocks import first_ones_short
 from tests.model.effects import effect_history
 from tests.model.mutants import Mutant
-from tests.model.test_mutants import a_copy_with
-from tests.model.test_refusals import found
+from tests.model.mutate import breaks
 
 BLOCKS = 4
 HISTORIES_PER_BLOCK = 6
@@ -60,7 +57,5 @@ def test_versions_that_changed_nothing_and_remarks_are_reported_and_no_others(bl
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.promise}: {m.mistake}")
-def test_a_mistake_is_caught_as_promise_thirteen(mutant: Mutant, tmp_path: Path) -> None:
-    source = a_copy_with(mutant, tmp_path)
-
-    assert found(source, module="tests.model.effects", promise=13).startswith("promise 13: ")
+def test_a_mistake_is_caught_as_promise_thirteen(mutant: Mutant) -> None:
+    assert breaks(mutant, "tests.model.effects", "--promise", "13")

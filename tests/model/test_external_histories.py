@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from tests.model.blocks import first_ones_short
 from tests.model.external_fleets import external_history
 from tests.model.mutants import Mutant
-from tests.model.test_mutants import a_copy_with
-from tests.model.test_refusals import found
+from tests.model.mutate import breaks
 
 BLOCKS, HISTORIES_PER_BLOCK = 6, 30
 
@@ -94,9 +91,5 @@ def test_every_history_of_an_external_fleet_ends_with_the_trainers_version(block
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.promise}: {m.mistake}")
-def test_a_mistake_is_caught_as_the_promise_that_it_breaks(mutant: Mutant, tmp_path: Path) -> None:
-    source, promise = a_copy_with(mutant, tmp_path), mutant.promise
-
-    assert found(source, module="tests.model.external_fleets", promise=promise).startswith(
-        f"promise {promise}: "
-    )
+def test_a_mistake_is_caught_as_the_promise_that_it_breaks(mutant: Mutant) -> None:
+    assert breaks(mutant, "tests.model.external_fleets", "--promise", str(mutant.promise))
