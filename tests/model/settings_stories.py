@@ -91,7 +91,7 @@ def a_load_of_an_abandoned_version_that_hangs_under_canaries() -> Chronicle:
 
 
 def a_change_to_in_flight_in_a_load_that_hangs() -> Chronicle:
-    """The strategy becomes InFlight while a load hangs: it is reported, and its worker is fenced at the limit"""
+    """The strategy becomes InFlight while a load hangs: the barrier ends first, and the version is abandoned"""
     timeouts = {"pauseSeconds": 20, "loadSeconds": 20}
     rollout = {"timeouts": timeouts, "pause": {"drainTimeoutSeconds": 10}}
     its = Chronicle(replicas=3, rollout=rollout)
@@ -106,6 +106,7 @@ def a_change_to_in_flight_in_a_load_that_hangs() -> Chronicle:
     if not its.fleet.stalled:
         its.fleet.fail(6, "a load lasts longer than its timeout, and it is not Stalled")
     its.go(30, seconds=8.0)
+    its.fleet.publish("3")
     return its.end()
 
 

@@ -185,7 +185,9 @@ def _what(action: Doing) -> tuple[object, ...]:
 def _fleet(status: FleetStatus, now: float) -> tuple[Any, ...]:
     applied = status.applied.version if status.applied else None
     recycled = tuple((r.pod, r.uid, r.count) for r in status.recycled)
-    return (status.observed_generation, applied, recycled)
+    current = status.transition
+    moves = (current.version, current.strategy, current.back) if current else None
+    return (status.observed_generation, applied, recycled, moves)
 
 
 def _weights(status: WeightsStatus, now: float) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from typing import Any, Self, get_args
 
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
 from fleet_operator.api.fleet import FleetSpec, Rollout
-from fleet_operator.api.fleet_status import FleetStatus
+from fleet_operator.api.fleet_status import FleetStatus, RecordedWeights, Transition
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import (
     CanaryVerdict,
@@ -425,6 +425,7 @@ def make_view(
     phase_seconds: float = 0,
     rollout_seconds: float = 100,
     verdict: CanaryVerdict | None = None,
+    transition: Transition | None = None,
     **rollout: Any,
 ) -> RolloutView:
     """A rollout from one version to another, as a strategy sees it."""
@@ -445,7 +446,14 @@ def make_view(
         rollout_seconds=rollout_seconds,
         verdict=verdict,
         workers=views,
+        transition=transition,
     )
+
+
+def make_transition(version: str = "42", base: str = "41", **fields: Any) -> Transition:
+    """The record of a rollout under the strategy Synchronized."""
+    given = target(version).record() | {"strategy": "Synchronized", "started_at": NOW} | fields
+    return Transition(base=RecordedWeights(**target(base).record()), **given)
 
 
 def make_condition(

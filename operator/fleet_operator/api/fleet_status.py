@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -22,6 +22,7 @@ MAX_DROPPED_RUNS = 100
 NAMES_BITS = 32_768
 MAX_VERSIONS = 20
 MAX_SOURCES_IN_USE = 100
+TransitionStrategy = Literal["Synchronized", "InFlight", "Rolling"]
 
 
 class WorkerCounts(Resource):
@@ -61,12 +62,11 @@ class RecycledWorker(Resource):
     last_at: Timestamp
 
 
-class AppliedWeights(Resource):
-    """The weights that all admitted workers held last; workers that join load these.
+class RecordedWeights(Resource):
+    """Weights that the operator must find again.
 
     Fields:
         source: absent if they came over a collective: such weights cannot be loaded again.
-        applied_at: when the operator first saw all of them hold the weights; absent before that.
         unreadable: another release has written a source or a digest that this one cannot read.
     """
 
@@ -77,8 +77,32 @@ class AppliedWeights(Resource):
     source: WeightSource | None = None
     digest: ManifestDigest | None = None
     run_id: str | None = None
-    applied_at: Timestamp | None = None
     unreadable: SkipJsonSchema[bool] = Field(default=False, exclude=True)
+
+
+class AppliedWeights(RecordedWeights):
+    """The weights that all admitted workers held last; workers that join load these.
+
+    Fields:
+        applied_at: when the operator first saw all of them hold the weights; absent before that.
+    """
+
+    applied_at: Timestamp | None = None
+
+
+class Transition(RecordedWeights):
+    """The operation in progress, recorded before its first call: workers go from their weights to these.
+
+    Fields:
+        strategy: the one that ends it, whatever the spec names meanwhile. Canaries are not part of it.
+        base: the weights that the fleet serves until a worker opens at the new ones.
+        back: workers go back to `base`.
+    """
+
+    strategy: TransitionStrategy
+    base: RecordedWeights
+    back: bool = False
+    started_at: Timestamp
 
 
 class ServedVersion(Resource):
@@ -160,6 +184,7 @@ class FleetStatus(Status):
     desired_run_id: str | None = None
     applied_version: str | None = None
     applied: AppliedWeights | None = None
+    transition: Transition | None = None
     versions: tuple[ServedVersion, ...] = at_most(MAX_VERSIONS)
     sources_in_use: tuple[SourceInUse, ...] = at_most(MAX_SOURCES_IN_USE)
     pinned: tuple[PinnedWeights, ...] = at_most(MAX_PINNED)

@@ -1,20 +1,16 @@
-"""Finds the applied weights: those that the fleet serves, or served last.
-
-The workers decide where their answers are conclusive, otherwise the status. Labels of versions have
-no order, so the weights of a single worker prove nothing about the fleet.
-"""
+"""Finds the applied weights: those that the fleet serves, or served last. The status records them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from fleet_operator.api.fleet_status import Transition
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Admit, Resume
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers, reported_source
 from fleet_operator.core.identity import (
     TRANSFERRED_DIGEST,
-    Named,
     WeightsId,
     fill_digests,
     same_weights,
@@ -30,52 +26,43 @@ def applied_of(
     wanted: Checkpoint | None,
     *,
     may_read_wanted: bool,
-    forbids_mixing: bool,
 ) -> Checkpoint:
-    """Returns the weights that the fleet served last.
+    """Returns the weights that the fleet served last: the recorded ones, or those of its transition.
 
-    If these are the wanted weights, their source is the wanted one, provided that workers may read it
+    Behind a barrier, one worker that serves the weights of the transition proves that the fleet has reached
+    them: it was opened when all had loaded them. Without one, a version counts that all members serve when
+    another one supersedes it.
+
+    Without a record, and in an External fleet, the weights count that most members generate with. If
+    these are the wanted ones, their source is the wanted one, provided that workers may read it
     (`may_read_wanted`): a WeightVersion with the digest may name another path.
-
-    `forbids_mixing`: two versions never generate at once. If all generating members agree, they
-    override an older status, with two exceptions. A minority of the members does not count, nor do
-    at most half of the replicas with older weights (`came_before`): they hung while the others
-    continued. Members that hold requests, or are being fenced, do not count: their weights may be
-    newer or older than what the fleet served.
-
-    Where versions may mix, a lagging worker may be the only member. So only the desired version
-    overrides the status, and only when all expected workers serve it.
     """
     recorded = recorded_in(observed)
-    known = [_model_of(observed)]
-    if recorded is not None:
-        known.insert(0, recorded)
-    if wanted is not None and may_read_wanted and same_weights(known[0], wanted):
-        known[0] = replace(known[0], source=wanted.source)
-    common = _common_weights(members)
-    if common is None:
-        return known[0]
-    alike = members.where(lambda f: f.has_loaded(common))
-    is_wanted = wanted is not None and same_weights(common, wanted)
-    if forbids_mixing:
-        few = 2 * len(alike) <= observed.spec.replicas
-        left_over = few and not is_wanted and came_before(observed, common, known[0])
-        believed = 2 * len(alike) > len(members) and not left_over
-    else:
-        all_there = len(members) >= observed.expected_workers
-        believed = len(alike) == len(members) and ((is_wanted and all_there) or recorded is None)
-    if not believed:
-        return known[0]
-    if wanted is not None and is_wanted and may_read_wanted:
-        return wanted
-    sources = (reported_source(m.state.source) for m in alike if m.state)
-    source = next(filter(None, sources), None)
-    same = next((k for k in known if same_weights(k, common)), None)
-    if same is None and observed.is_external and common.digest == TRANSFERRED_DIGEST:
-        return Checkpoint.transferred(common)
-    if same is None and source is not None:
-        return Checkpoint.passing(common, source)
-    return same or known[0]
+    known = recorded or _model_of(observed)
+    current = observed.status.transition
+    if current is not None and not current.back:
+        goal, base = Checkpoint.recorded(current), Checkpoint.recorded(current.base)
+        opened = members.where(lambda f: f.standing is Standing.OPEN and not f.is_doing("fence"))
+        if current.strategy == "Synchronized":
+            reached = not opened.any(lambda f: f.has_loaded(base))
+        else:
+            ended = wanted is None or not same_weights(goal, wanted)
+            reached = ended and members.all(lambda f: f.has_loaded(goal))
+        if reached and opened.any(lambda f: f.has_loaded(goal)):
+            known = goal
+    if recorded is None or observed.is_external:
+        common = _common_weights(members)
+        alike = members.where(lambda f: common is not None and f.has_loaded(common))
+        if common is not None and 2 * len(alike) > len(members):
+            sources = (reported_source(m.state.source) for m in alike if m.state)
+            source = next(filter(None, sources), None)
+            if common.digest == TRANSFERRED_DIGEST:
+                known = Checkpoint.transferred(common)
+            elif source is not None and not same_weights(known, common):
+                known = Checkpoint.passing(common, source)
+    if wanted is not None and may_read_wanted and same_weights(known, wanted):
+        return replace(known, source=wanted.source)
+    return known
 
 
 def recorded_in(observed: FleetObserved) -> Checkpoint | None:
@@ -111,41 +98,21 @@ def _common_weights(members: Workers) -> WeightsId | None:
     return loaded.pop() if len(loaded) == 1 else None
 
 
-def came_before(observed: FleetObserved, weights: Named, other: Named) -> bool:
-    """Whether these weights are the older ones.
-
-    The history of the rollouts decides on two versions that it names. It has the last ten, and is
-    deleted with its WeightVersion: a version that it does not name may be older or newer. So the pins of
-    the fleet decide on these. Both are newest first. Pins are in the order in which the fleet first saw
-    the weights. Weights that become the applied ones again move up (`Pins.in_order_of_use`). Others that
-    workers serve again do not: the fleet can go back to such a version without a record of it.
-
-    Where one of the two has no pin either, a version that the history names counts as the older one.
-    """
-    steering = observed.base_weights
-    ended = [(e.version, e.run_id) for e in steering.status.history] if steering else []
-    one, two = (weights.version, weights.run_id), (other.version, other.run_id)
-    if one in ended and two in ended:
-        return ended.index(two) < ended.index(one)
-    pinned = [(e.version, e.run_id) for e in observed.status.pinned]
-    if one in pinned and two in pinned:
-        return pinned.index(two) < pinned.index(one)
-    return one in ended
-
-
-def applied_after(step: Step, view: RolloutView) -> Checkpoint:
+def applied_after(step: Step, view: RolloutView, transition: Transition | None) -> Checkpoint:
     """Returns the weights that the fleet serves from this step on.
 
     Recorded together with the calls that open workers, not after their answers. A worker may serve and
     die before its answer arrives, and the fleet must not go back behind the version that it served.
 
-    Recorded at the end of a rollout, too, if most of the replicas serve. A swap opens no worker, and while
-    a worker is missing, `applied_of` does not believe the others: a rollback would skip all versions
-    since then.
+    Recorded at the end of a rollout, too, since a swap opens no worker. If the rollout took no worker away,
+    most of the replicas must serve: one worker may have been left behind with these weights.
     """
     opened = (a for a in step.actions if isinstance(a, Resume | Admit))
     opens = any(same_weights(a, step.goal) for a in opened)
+    moved = transition is not None and same_weights(Checkpoint.recorded(transition), step.goal)
     serve = view.members.count(lambda f: f.standing is Standing.OPEN)
-    ends = step.phase is RolloutPhase.APPLIED and not view.suspended and 2 * serve > view.replicas
-    whole = (opens or ends) and view.members.all(lambda f: f.has_loaded(step.goal))
+    ends = step.phase is RolloutPhase.APPLIED and (moved or 2 * serve > view.replicas)
+    whole = (opens or (ends and not view.suspended)) and view.members.all(
+        lambda f: f.has_loaded(step.goal)
+    )
     return step.goal if whole else view.applied

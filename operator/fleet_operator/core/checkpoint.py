@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
 from fleet_operator.api.base import renewed
-from fleet_operator.api.fleet_status import AppliedWeights
+from fleet_operator.api.fleet_status import AppliedWeights, RecordedWeights
 from fleet_operator.api.source import TRANSFERRED, UNREADABLE, Transferred, WeightSource
 from fleet_operator.core.identity import (
     TRANSFERRED_DIGEST,
@@ -53,14 +53,14 @@ class Checkpoint:
         return label(self.version, self.run_id)
 
     @classmethod
-    def recorded(cls, applied: AppliedWeights) -> Self:
+    def recorded(cls, weights: RecordedWeights) -> Self:
         """Returns the weights of a status."""
-        weights = WeightsId(applied.version, applied.run_id, applied.digest)
-        if applied.unreadable and applied.source is None:
-            return cls.passing(weights, UNREADABLE)
-        if applied.source is None:
-            return cls.transferred(weights)
-        return cls.passing(weights, applied.source)
+        name = WeightsId(weights.version, weights.run_id, weights.digest)
+        if weights.unreadable and weights.source is None:
+            return cls.passing(name, UNREADABLE)
+        if weights.source is None:
+            return cls.transferred(name)
+        return cls.passing(name, weights.source)
 
     @classmethod
     def transferred(cls, weights: WeightsId) -> Self:
@@ -73,6 +73,15 @@ class Checkpoint:
         version, run_id, digest = weights
         return cls(version=version, source=source, digest=digest, run_id=run_id)
 
+    def record(self) -> dict[str, Any]:
+        """Returns the fields of a `RecordedWeights`."""
+        return {
+            "version": self.version,
+            "source": None if self.is_transferred else self.source,
+            "digest": file_digest(self.digest),
+            "run_id": self.run_id,
+        }
+
     def to_record(
         self, before: AppliedWeights | None, *, applied_at: datetime | None
     ) -> AppliedWeights:
@@ -81,10 +90,7 @@ class Checkpoint:
             before = AppliedWeights(version=self.version)
         return renewed(
             before,
-            version=self.version,
-            source=None if self.is_transferred else self.source,
-            digest=file_digest(self.digest),
-            run_id=self.run_id,
+            **self.record(),
             applied_at=applied_at,
             unreadable=before.unreadable and same_weights(self, Checkpoint.recorded(before)),
         )

@@ -57,6 +57,7 @@ def fleet_status(
         desired_run_id=rollout.desired.run_id,
         applied_version=rollout.serving,
         applied=applied_record(rollout, observed.status.applied, now=now),
+        transition=rollout.transition,
         versions=versions_of(observed),
         sources_in_use=sources_in_use(observed, rollout),
         pinned=rollout.pinned,
@@ -154,15 +155,14 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> Ma
 def _available(observed: FleetObserved, rollout: RolloutPlan) -> Made | None:
     # A short pause does not make a fleet unavailable. Nor do two versions at once where the strategy
     # allows them. Workers may then still serve a version that was superseded on the way.
-    served = {WeightsId.of(t) for t in (rollout.applied, rollout.step.goal, rollout.desired)}
+    served = {WeightsId.of(weights) for weights in rollout.on_its_way}
     in_service = {Standing.OPEN, Standing.HELD}
     up = observed.workers.where(lambda f: f.standing in in_service and f.admitted)
     # While requests are held, workers wait with weights of both sides of the swap.
     any_weights = rollout.allows_mixing or rollout.step.holds_requests
     members = up.count(lambda f: any_weights or any(f.has_loaded(s) for s in served))
-    replicas = observed.spec.replicas
-    unavailable, _ = unavailable_and_surge(observed.spec.update, replicas)
-    least = max(1, replicas - unavailable)
+    unavailable, _ = unavailable_and_surge(observed.spec.update, observed.spec.replicas)
+    least = max(1, observed.spec.replicas - unavailable)
     what = "" if rollout.allows_mixing else f" version {rollout.applied.label}"
     serve = agree(members, "serves", "serve")
     message = f"{counted(members, 'worker')} {serve}{what}; at least {least} must"

@@ -64,6 +64,9 @@ def with_record_of(theirs: FleetStatus, *, ours: FleetStatus, base: FleetStatus)
         update={
             "applied": applied.applied,
             "applied_version": applied.applied_version,
+            "transition": ours.transition
+            if ours.transition != base.transition
+            else theirs.transition,
             "pinned": pinned,
             "pinned_adapters": adapters.kept,
             "dropped_pins": with_marks(

@@ -19,7 +19,6 @@ generate at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from fleet_operator.api.fleet import Rollout
@@ -109,21 +108,19 @@ def _may_open_late(worker: Facts) -> bool:
     return worker.may_open and worker.standing in _NO_CLIENTS and not gone
 
 
-def fence_other_versions(step: Step, view: RolloutView, *, older: AbstractSet[WeightsId]) -> Step:
-    """Returns the step with a fence for every member with another version. `older`: versions that the
-    fleet served before the applied one.
-
-    If no worker serves the applied version, the applied version itself may be wrong, so only workers
-    with an older version are fenced: joining workers would wait for these.
+def fence_other_versions(step: Step, view: RolloutView) -> Step:
+    """Returns the step with a fence for every member with another version, if workers serve the applied one.
+    Otherwise the rollout to it replaces the other versions.
     """
     serving = view.members.where(lambda f: f.standing is Standing.OPEN)
-    certain = serving.any(lambda f: f.has_loaded(view.applied))
+    if not serving.any(lambda f: f.has_loaded(view.applied)):
+        return step
     loads = {a.pod_uid for a in step.actions if isinstance(a, Load) and same_weights(a, step.goal)}
 
     def differs(worker: Facts) -> bool:
         fits = worker.has_loaded(view.applied) or worker.has_loaded(step.goal)
         comes = worker.is_loading(view.applied) or worker.is_called_to_load(view.applied)
-        return not fits and not comes and (certain or worker.loaded in older)
+        return not fits and not comes
 
     back = view.held.where(lambda f: f.paused_unchanged and not f.operation).where(differs)
     differing = {m.pod.uid: m for m in serving.where(differs)}

@@ -1,7 +1,7 @@
 """Plans the rollout of a fleet: the desired and applied weights, and the next step.
 
-`plan_rollout(observed, now)` stores no state. The desired weights come from the WeightVersion. The
-applied weights come from the workers while all report the same, otherwise from the fleet's status.
+`plan_rollout(observed, now)` stores no state. The desired weights come from the WeightVersion. The applied
+weights and the operation in progress come from the fleet's status.
 The status of the WeightVersion records the phase, and whether a generation was halted. The duration
 of the phase is the time that this leader has seen (`Watched`).
 """
@@ -9,14 +9,12 @@ of the phase is the time that this leader has seen (`Watched`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from fleet_operator.api.fleet import Rollout
-from fleet_operator.api.fleet_status import PinnedWeights
+from fleet_operator.api.fleet_status import PinnedWeights, Transition
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core.applied import applied_after, applied_of, came_before, served_last
+from fleet_operator.core.applied import applied_after, applied_of, served_last
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.comparison import compare_files, needs_comparison
 from fleet_operator.core.external_pins import external_pins_of, is_reused, reused_by_trainer
@@ -33,17 +31,14 @@ from fleet_operator.core.pin_gate import expel_others, require_pins
 from fleet_operator.core.pins import Pins, pins_of, served_by
 from fleet_operator.core.reused_versions import reuse_problem
 from fleet_operator.core.rollback_guard import rollback_problem
-from fleet_operator.core.strategies import canary, external, in_flight, rolling, synchronized
-from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step, Strategy
+from fleet_operator.core.strategies import external
+from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
+from fleet_operator.core.strategies.choice import strategy_of
+from fleet_operator.core.transition import open_transition, require_record
 from fleet_operator.core.weight_roots import roots_problem
 from fleet_operator.core.worker_view import Standing
 
 _MEMBERS = frozenset({Standing.OPEN, Standing.HELD, Standing.UNKNOWN})
-STRATEGIES: Mapping[str, Strategy] = {
-    "Synchronized": synchronized.step,
-    "InFlight": in_flight.step,
-    "Rolling": rolling.step,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +54,8 @@ class RolloutPlan:
         suspended: `spec.suspend` holds the rollout back.
         pinned: the pins of versions, for the status.
         dropped: those that the status has no room for any more.
-        waits_for_pin: calls wait until the pins are stored.
+        transition: the operation in progress, for the status.
+        waits_for_pin: calls wait until the pins and the transition are stored.
         allows_mixing: two versions may serve at once.
         files_unread: the files of the desired version have yet to be compared with their digest.
     """
@@ -75,6 +71,13 @@ class RolloutPlan:
     waits_for_pin: bool = False
     allows_mixing: bool = False
     files_unread: bool = False
+    transition: Transition | None = None
+
+    @property
+    def on_its_way(self) -> tuple[Checkpoint, ...]:
+        """The weights that workers may have now."""
+        known = (self.applied, self.step.goal, self.desired)
+        return known if self.transition is None else (*known, Checkpoint.recorded(self.transition))
 
 
 def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
@@ -89,12 +92,12 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     if wanted is not None:
         wanted = replace(wanted, reused=True) if reuse else pins.resolved(wanted)
     view = _view(observed, weights, wanted, pins, now)
-    strategy = _strategy(view.settings)
+    strategy = strategy_of(view)
     refused = reuse or _refusal(observed, weights, view, pins)
     if refused is not None:
         step = replace(strategy(replace(view, desired=view.applied)), problem=refused)
         # A refusal that ends does not bring an abandoned version back.
-        plan = _plan(observed, view, pins, step, halted=view.halted)
+        plan = _plan(observed, view, pins, step, halted=view.halted, now=now)
         return replace(plan, files_unread=needs_comparison(weights, view.desired))
     unread = needs_comparison(weights, view.desired)
     step, unread = compare_files(_waiting(strategy(view), view), view, unread=unread)
@@ -104,7 +107,7 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
         back = strategy(replace(view, halted=True, phase=RolloutPhase.HALTED))
         step = replace(back, problem=step.problem, failed=step.failed, verdict=step.verdict)
         halted = True
-    plan = _plan(observed, view, pins, step, halted=halted)
+    plan = _plan(observed, view, pins, step, halted=halted, now=now)
     return replace(plan, files_unread=unread)
 
 
@@ -132,7 +135,7 @@ def _plan_external(observed: FleetObserved, now: datetime) -> RolloutPlan:
     else:
         step = external.step(view)
         step = replace(step, problem=problem or step.problem)
-    plan = _plan(observed, view, Pins(), step, halted=False)
+    plan = _plan(observed, view, Pins(), step, halted=False, now=now)
     return replace(plan, pinned=pinned, dropped=bounded.dropped)
 
 
@@ -154,12 +157,6 @@ def _refusal(
     return rollback_problem(weights, view.applied, pins) or roots_problem(view.desired, observed)
 
 
-def _strategy(settings: Rollout) -> Strategy:
-    if settings.strategy == "Canary":
-        return canary.then(STRATEGIES[settings.canary.then])
-    return STRATEGIES[settings.strategy]
-
-
 def _view(
     observed: FleetObserved,
     weights: WeightsView | None,
@@ -171,12 +168,11 @@ def _view(
     settings = observed.spec.rollout
     if weights is not None:
         settings = weights.spec.rollout.over(settings)
+    transition = open_transition(observed)
     last = settings.canary.then if settings.strategy == "Canary" else settings.strategy
-    forbids_mixing = last == "Synchronized" or observed.is_external
+    strategy = transition.strategy if transition is not None else last
     may_read = wanted is not None and roots_problem(wanted, observed) is None
-    found = applied_of(
-        observed, members, wanted, may_read_wanted=may_read, forbids_mixing=forbids_mixing
-    )
+    found = applied_of(observed, members, wanted, may_read_wanted=may_read)
     applied = pins.resolved(found)
     if wanted is not None and not wanted.reused and not observed.is_external:
         seen = pins.of(wanted) is not None
@@ -189,7 +185,7 @@ def _view(
         settings=settings,
         members=members,
         joining=observed.workers.where(lambda f: f.standing is Standing.CLOSED),
-        forbids_mixing=forbids_mixing,
+        forbids_mixing=strategy == "Synchronized" or observed.is_external,
         replicas=observed.expected_workers,
         phase=recorded_phase(weights, wanted),
         phase_seconds=weights.watched.phase_seconds if weights else 0,
@@ -197,35 +193,43 @@ def _view(
         verdict=weights.status.canary if weights else None,
         lora_goals=lora_goals_of(observed),
         workers=observed.workers,
+        strategy=strategy,
+        transition=transition,
     )
 
 
 def _plan(
-    observed: FleetObserved, view: RolloutView, pins: Pins, step: Step, *, halted: bool
+    observed: FleetObserved,
+    view: RolloutView,
+    pins: Pins,
+    step: Step,
+    *,
+    halted: bool,
+    now: datetime,
 ) -> RolloutPlan:
     desired = view.desired
     if view.forbids_mixing and not observed.is_external:
         absent = observed.workers.where(lambda f: f.standing is Standing.ABSENT)
         step = quarantine_before_opening(step, [w for w in absent if w.may_reopen])
         step = wait_for_admissions(step, observed.workers, view.settings)
-        loaded = {f.loaded for f in view.members.kinds} - {None}
-        older = {w for w in loaded if w and came_before(observed, w, view.applied)}
-        step = fence_other_versions(step, view, older=older)
+        step = fence_other_versions(step, view)
     step = expel_others(step, pins, view.members, view.settings)
+    step, transition, unrecorded = require_record(step, observed, view, halted=halted, now=now)
     step, waits = require_pins(step, pins, view.held)
     behind = view.members.any(lambda f: not f.has_loaded(desired))
-    applied = applied_after(step, view)
+    applied = applied_after(step, view, transition)
     return RolloutPlan(
         desired=desired,
         applied=applied,
-        serving=_serving(view.members, view.applied),
+        serving=_serving(view.members, applied),
         halted=halted,
         suspended=view.suspended and behind and not step.holds_requests,
         step=step,
         pinned=pins.in_order_of_use(applied, observed.status.applied),
         dropped=pins.dropped,
-        waits_for_pin=waits,
+        waits_for_pin=waits or unrecorded,
         allows_mixing=not view.forbids_mixing,
+        transition=transition,
     )
 
 

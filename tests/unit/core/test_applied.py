@@ -1,4 +1,4 @@
-"""Which weights a fleet served last: by its workers' account where they can tell, else recorded."""
+"""Which weights a fleet served last: as its status records."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from typing import Any
 import pytest
 from tests.support.builders import (
     WorkerBuilder,
-    history_of,
     make_fleet,
+    make_transition,
     make_view,
-    make_weights,
     make_worker,
     path_of,
     target,
 )
 from tests.support.identities import D1, D2, RUN_7, asks, decided, fleet_of, has, served
 
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, PinnedWeights
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
+from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.applied import applied_after, applied_of
 from fleet_operator.core.checkpoint import Checkpoint
@@ -29,169 +28,92 @@ from fleet_worker.protocol import Source
 W = make_worker
 
 
-def applied(
-    *workers, wants="42", recorded="41", forbids_mixing=True, replicas=None, history=(), pinned=()
-):
-    status = FleetStatus(pinned=tuple(_pin(version) for version in pinned))
+def applied(*workers, wants="42", recorded="41", transition=None):
+    status = FleetStatus(transition=transition)
     if recorded is not None:
         record = AppliedWeights(version=recorded, source=target(recorded).source)
         status = status.model_copy(update={"applied": record})
-    count = len(workers) if replicas is None else replicas
-    weights = make_weights(wants, status=WeightsStatus(history=history_of(*history)))
-    fleet = make_fleet(*workers, wants=weights, status=status, replicas=count)
+    fleet = make_fleet(*workers, wants=wants, status=status)
     members = make_view(*workers).members
-    return applied_of(
-        fleet, members, target(wants), may_read_wanted=True, forbids_mixing=forbids_mixing
-    )
+    return applied_of(fleet, members, target(wants), may_read_wanted=True)
 
 
-def _pin(version):
-    digest = f"sha256:{version:0>64}"
-    return PinnedWeights(version=version, digest=digest, source=target(version).source)
-
-
-def test_a_source_that_no_resource_could_have_leaves_the_record():
-    odd = Source(path="/weights/step_9/")
-    workers = [W(n).serving("9").reporting(source=odd, digest=D1) for n in range(2)]
-
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param([W(0).serving("42"), W(1).serving("42")], id="the desired version"),
+        pytest.param([W(0).serving("40"), W(1).serving("40")], id="an earlier version"),
+        pytest.param([], id="none"),
+    ],
+)
+def test_without_a_transition_the_record_counts_whatever_workers_serve(workers):
     assert applied(*workers).version == "41"
 
 
 @pytest.mark.parametrize(
     ("workers", "version"),
     [
-        pytest.param([W(0).serving("41"), W(1).serving("41")], "41", id="as recorded"),
-        pytest.param([], "41", id="no workers: the record"),
-        pytest.param(
-            [W(0).serving("42"), W(1).serving("42")],
-            "42",
-            id="agreeing workers beat an older record",
-        ),
-        pytest.param(
-            [W(0).serving("40"), W(1).serving("40")],
-            "40",
-            id="agreeing workers beat a newer record",
-        ),
-        pytest.param(
-            [W(0).serving("41"), W(1).serving("42")], "41", id="workers that differ prove nothing"
-        ),
         pytest.param(
             [W(0).paused("42"), W(1).paused("42")], "41", id="all have loaded and none has served"
         ),
+        pytest.param([W(0).paused("42"), W(1).serving("42")], "42", id="one of them serves"),
         pytest.param(
-            [W(0).paused("42"), W(1).serving("42")], "42", id="one of them serves already"
-        ),
-        pytest.param([W(0).silent()], "41", id="a silent worker proves nothing"),
-        pytest.param(
-            [W(0).serving("42"), W(1).silent(), W(2).serving("42")],
-            "42",
-            id="a silent worker proves nothing against others",
+            [W(0).serving("42"), W(1).silent()], "42", id="a silent worker proves nothing"
         ),
         pytest.param(
-            [W(0).serving("42"), W(1).paused("42"), W(2).paused("40")],
-            "42",
-            id="a paused worker on another version proves nothing",
+            [W(0).serving("41"), W(1).serving("42")], "41", id="one serves what was before"
         ),
-        pytest.param([W(0).paused("40")], "41", id="a single paused worker proves nothing"),
-        pytest.param(
-            [W(0).pausing("40").doing("fence")],
-            "41",
-            id="a worker that is being fenced proves nothing",
-        ),
-        pytest.param(
-            [W(0).pausing("7"), W(1).paused("41"), W(2).paused("41")],
-            "41",
-            id="a worker that alone generates another version does not count",
-        ),
+        pytest.param([W(0).serving("40")], "41", id="one serves neither"),
+        pytest.param([W(0).pausing("42").doing("fence")], "41", id="the only one is being fenced"),
     ],
 )
-def test_under_a_strategy_without_mixing_the_workers_agreement_is_the_applied_version(
+def test_behind_a_barrier_the_first_worker_that_serves_the_goal_makes_it_the_applied_version(
     workers, version
 ):
-    assert applied(*workers).version == version
+    assert applied(*workers, transition=make_transition()).version == version
+
+
+def test_on_the_way_back_no_worker_makes_the_goal_the_applied_version():
+    assert applied(W(0).serving("42"), transition=make_transition(back=True)).version == "41"
 
 
 @pytest.mark.parametrize(
-    ("replicas", "history", "version"),
+    ("workers", "wants", "version"),
     [
-        pytest.param(2, ["41", "40"], "41", id="one of two is on the previous version"),
-        pytest.param(2, ["40"], "41", id="the recorded one has not ended yet"),
-        pytest.param(2, ["40", "41"], "40", id="the recorded one came before"),
-        pytest.param(
-            2, ["40", "41", "40"], "40", id="of a version served twice the last time counts"
-        ),
-        pytest.param(2, [], "40", id="the order is unknown"),
-        pytest.param(1, ["41", "40"], "40", id="it is the whole fleet"),
+        pytest.param([W(0).serving("42"), W(1).serving("42")], "43", "42", id="superseded"),
+        pytest.param([W(0).serving("42"), W(1).serving("41")], "43", "41", id="one is behind"),
+        pytest.param([W(0).serving("42"), W(1).serving("42")], "42", "41", id="not ended yet"),
     ],
 )
-def test_a_single_worker_that_returns_with_an_earlier_version_does_not_change_it(
-    replicas, history, version
-):
-    found = applied(W(0).serving("40"), replicas=replicas, history=history)
+def test_without_a_barrier_a_superseded_version_that_all_serve_is_applied(workers, wants, version):
+    """Before its rollout ends, another worker may break on it."""
+    swaps = make_transition(strategy="InFlight")
 
-    assert found.version == version
-
-
-@pytest.mark.parametrize(
-    ("pinned", "history", "version"),
-    [
-        pytest.param(["41", "40"], [], "41", id="pinned before the recorded one"),
-        pytest.param(["40", "41"], [], "40", id="pinned after the recorded one"),
-        pytest.param(["40"], [], "40", id="the recorded one has no pin"),
-        pytest.param(["41"], [], "40", id="it has no pin"),
-        pytest.param(["41", "40"], ["40", "41"], "40", id="the history says otherwise"),
-        pytest.param(["41", "40"], ["40"], "41", id="the recorded one has not ended yet"),
-        pytest.param(["40", "41"], ["40"], "40", id="the history has lost the recorded one"),
-    ],
-)
-def test_the_pins_tell_an_earlier_version_where_the_history_does_not_name_both(
-    pinned, history, version
-):
-    found = applied(W(0).serving("40"), replicas=2, pinned=pinned, history=history)
-
-    assert found.version == version
-
-
-def test_a_single_worker_that_returns_with_the_desired_version_changes_it():
-    found = applied(W(0).serving("40"), wants="40", replicas=2, history=["41", "40"])
-
-    assert found.version == "40"
-
-
-@pytest.mark.parametrize(
-    ("workers", "replicas", "version"),
-    [
-        pytest.param([W(0).serving("42"), W(1).serving("42")], 2, "42", id="all serve the wanted"),
-        pytest.param([W(0).serving("42")], 2, "41", id="one of two serves the desired version"),
-        pytest.param([W(0).serving("40")], 1, "41", id="a single worker on another version"),
-    ],
-)
-def test_under_a_strategy_with_mixing_only_the_desired_version_replaces_the_record(
-    workers, replicas, version
-):
-    found = applied(*workers, forbids_mixing=False, replicas=replicas)
-
-    assert found.version == version
+    assert applied(*workers, wants=wants, transition=swaps).version == version
 
 
 def test_without_a_record_it_is_the_models_version():
     assert applied(recorded=None).version == "base"
 
 
-def test_without_a_record_agreeing_workers_count_under_any_strategy():
-    found = applied(W(0).serving("7"), recorded=None, forbids_mixing=False, replicas=3)
+def test_without_a_record_the_weights_of_most_workers_count():
+    workers = [W(0).serving("7"), W(1).serving("7"), W(2).paused("8")]
+    found = applied(*workers, recorded=None)
 
     assert (found.version, found.source.path) == ("7", path_of("7"))
 
 
-def test_the_source_of_an_unrecorded_version_comes_from_its_workers():
-    found = applied(W(0).serving("7").from_source("/weights/elsewhere"))
+def test_their_source_comes_from_the_workers():
+    found = applied(W(0).serving("7").from_source("/weights/elsewhere"), recorded=None)
 
     assert found.source.path == "/weights/elsewhere"
 
 
-def test_a_version_without_a_known_source_is_not_applied():
-    assert applied(W(0).serving("7").from_source(None)).version == "41"
+@pytest.mark.parametrize("source", [None, Source(path="/weights/step_9/")])
+def test_weights_from_no_known_source_do_not_count(source):
+    odd = W(0).serving("9").reporting(source=source, digest=D1)
+
+    assert applied(odd, recorded=None).version == "base"
 
 
 class TestRecordedWithTheCalls:
@@ -199,7 +121,7 @@ class TestRecordedWithTheCalls:
         return Step(goal=target("42"), phase=RolloutPhase.RESUMING, actions=actions)
 
     def opened(self, *workers, actions):
-        return applied_after(self.step(*actions), make_view(*workers)).version
+        return applied_after(self.step(*actions), make_view(*workers), None).version
 
     def test_a_resume_records_the_version(self):
         held = W(0).paused("42")
@@ -241,7 +163,15 @@ class TestRecordedWithTheCalls:
         """A swap opens no worker."""
         ends = Step(goal=target("42"), phase=RolloutPhase.APPLIED)
 
-        assert applied_after(ends, make_view(*workers, replicas=3, **view)).version == version
+        assert applied_after(ends, make_view(*workers, replicas=3, **view), None).version == version
+
+    def test_the_end_of_a_rollout_that_moved_workers_records_what_the_others_serve(self):
+        """Two of three are missing."""
+        ends = Step(goal=target("42"), phase=RolloutPhase.APPLIED)
+        view = make_view(W(0).serving("42"), replicas=3)
+
+        assert applied_after(ends, view, make_transition()).version == "42"
+        assert applied_after(ends, view, make_transition("40")).version == "41"
 
     def test_calls_that_open_no_worker_record_nothing(self):
         pause = worker_calls.pause(W(0).serving("42").view(), make_view().settings, reason="")

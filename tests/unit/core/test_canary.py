@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from tests.support.builders import WorkerBuilder, make_view, make_worker, texts_of
+from tests.support.builders import (
+    WorkerBuilder,
+    make_transition,
+    make_view,
+    make_worker,
+    texts_of,
+)
 from tests.support.figures import figures
 
 from fleet_operator.api.conditions import MAX_MESSAGE_CHARACTERS, ConditionReason
+from fleet_operator.api.fleet_status import Transition
 from fleet_operator.api.weights import MAX_CANARY_PODS, CanaryVerdict, RolloutPhase
 from fleet_operator.core.strategies import canary, rolling, synchronized
+from fleet_operator.core.strategies.base import Step
+from fleet_operator.core.strategies.choice import strategy_of
 from fleet_worker.protocol import Reason
 
 STEP = canary.then(synchronized.step)
+TRANSITION = make_transition()
 COMPARED = {"compared_with": "41", "logprob_drift": 0.1, "kl": 0.1}
+
+
+def ending(*workers: WorkerBuilder, transition: Transition = TRANSITION, **given: Any) -> Step:
+    """The next step, while members are behind the barrier of an earlier strategy or version."""
+    view = make_view(*workers, transition=transition, strategy="Canary", **given)
+    return strategy_of(view)(view)
 
 
 def old(n: int) -> WorkerBuilder:
@@ -221,18 +239,6 @@ class TestBaselines:
         assert taken.verdict is None
         assert texts_of(taken.actions) == ["admit 41 on policy-0"]
 
-    @pytest.mark.parametrize("passed", [True, False])
-    def test_judged_weights_that_all_others_serve_are_the_baseline_while_a_worker_is_missing(
-        self, passed
-    ):
-        serving = [make_worker(n).serving("42") for n in range(2)]
-        last = CanaryVerdict(version="42", passed=passed)
-        (first, *_) = STEP(
-            make_view(*serving, wants="43", forbids_mixing=False, replicas=3, verdict=last)
-        ).actions
-
-        assert texts_of([first]) == ["probe 42 on policy-0" if passed else "stage 41 on policy-0"]
-
 
 def test_there_are_as_many_canaries_as_asked_for():
     taken = STEP(make_view(known(0), known(1), known(2), canary={"workers": 2}))
@@ -368,7 +374,7 @@ class TestTheNextStrategy:
     def test_workers_that_loaded_an_overtaken_version_finish_with_it(self):
         ahead = make_worker(0).paused("42").loaded()
         waits = make_worker(1).paused("41").staged("42")
-        taken = STEP(make_view(ahead, waits, wants="43", suspended=True))
+        taken = ending(ahead, waits, wants="43", suspended=True)
 
         assert texts_of(taken.actions) == ["load 42 on policy-1"]
 
@@ -380,12 +386,12 @@ class TestOtherWorkers:
         assert "admit 41 on policy-2" in texts_of(taken.actions)
 
     def test_a_paused_worker_is_resumed(self):
-        taken = STEP(make_view(apart(0), make_worker(1).paused("41")))
+        taken = ending(apart(0), make_worker(1).paused("41"))
 
         assert "resume 41 on policy-1" in texts_of(taken.actions)
 
     def test_a_paused_worker_is_not_resumed_while_others_serve_another_version(self):
-        taken = STEP(make_view(apart(0), make_worker(1).paused("41"), make_worker(2).serving("40")))
+        taken = ending(apart(0), make_worker(1).paused("41"), make_worker(2).serving("40"))
 
         assert "resume 41 on policy-1" not in texts_of(taken.actions)
 
@@ -503,29 +509,25 @@ class TestPausedAtTheDesiredVersion:
     BEHIND = make_worker(1).paused("41").staged("42")
 
     def test_the_rollout_finishes_without_a_verdict(self):
-        taken = STEP(make_view(self.LOADED, self.BEHIND))
+        taken = ending(self.LOADED, self.BEHIND)
 
         assert texts_of(taken.actions) == ["load 42 on policy-1"]
 
     def test_that_includes_the_last_load_under_way(self):
         busy = make_worker(0).loading("41", "42")
 
-        assert texts_of(STEP(make_view(busy, self.BEHIND)).actions) == ["load 42 on policy-1"]
+        assert texts_of(ending(busy, self.BEHIND).actions) == ["load 42 on policy-1"]
 
-    def test_a_strategy_without_a_barrier_resumes_them(self):
-        view = make_view(self.LOADED, self.BEHIND, forbids_mixing=False)
+    def test_they_resume_without_it_if_none_has_begun_to_load_it(self):
+        taken = ending(make_worker(0).paused("41").staged("42"), self.BEHIND)
 
-        assert "resume 42 on policy-0" in texts_of(canary.then(rolling.step)(view).actions)
+        assert texts_of(taken.actions) == ["resume 41 on policy-0", "resume 41 on policy-1"]
 
-    @pytest.mark.parametrize(
-        ("strategy", "forbids_mixing"), [(synchronized.step, True), (rolling.step, False)]
-    )
-    def test_they_go_back_if_others_serve_the_applied_version(self, strategy, forbids_mixing):
-        """Their load was late, and the version had been abandoned."""
+    def test_they_go_back_if_the_version_was_abandoned(self):
+        """Their load was late, and others serve the applied version, and are judged."""
 
         def after(*workers: WorkerBuilder) -> set[str]:
-            view = make_view(*workers, forbids_mixing=forbids_mixing)
-            return set(texts_of(canary.then(strategy)(view).actions))
+            return set(texts_of(ending(*workers, transition=make_transition(back=True)).actions))
 
         judges = "probe 41 on policy-1"
         assert after(self.LOADED, old(1)) == {judges, "stage 41 on policy-0"}
@@ -557,7 +559,7 @@ def test_a_refusal_claims_no_more_than_it_knows():
 
 def test_members_that_loaded_an_overtaken_version_resume_on_it_before_the_next_canary():
     ahead = [make_worker(n).paused("42").loaded() for n in range(2)]
-    taken = STEP(make_view(*ahead, wants="43"))
+    taken = ending(*ahead, wants="43")
 
     assert texts_of(taken.actions) == ["resume 42 on policy-0", "resume 42 on policy-1"]
     assert taken.goal.version == "42"
@@ -570,17 +572,10 @@ class TestOvertaken:
     LONG = 2 * (60 + 60 + 600)
 
     def test_a_worker_that_fails_on_an_overtaken_version_is_fenced_and_abandons_nothing(self):
-        taken = STEP(make_view(self.AHEAD, self.BEHIND.failed_to_load("42"), wants="43"))
+        taken = ending(self.AHEAD, self.BEHIND.failed_to_load("42"), wants="43")
 
         assert taken.problem is None
         assert texts_of(taken.actions) == ["fence on policy-1"]
-
-    @pytest.mark.parametrize("strategy", [synchronized.step, rolling.step])
-    def test_paused_workers_do_not_wait_for_a_verdict_on_a_newer_version(self, strategy):
-        view = make_view(self.AHEAD, self.AHEAD_TOO, wants="43", forbids_mixing=False)
-        taken = canary.then(strategy)(view)
-
-        assert texts_of(taken.actions) == ["resume 42 on policy-0", "resume 42 on policy-1"]
 
     def test_a_worker_that_loads_does_not_name_the_overtaken_version(self):
         """It came from another strategy, and the others serve the version that it loads."""
@@ -591,8 +586,8 @@ class TestOvertaken:
 
     def test_a_worker_that_does_not_load_it_is_fenced_once_the_others_waited_long(self):
         def after(seconds: float) -> list[str]:
-            view = make_view(self.AHEAD.heard(seconds), self.BEHIND, wants="43")
-            return texts_of(STEP(view).actions)
+            taken = ending(self.AHEAD.heard(seconds), self.BEHIND, wants="43")
+            return texts_of(taken.actions)
 
         assert "load 42 on policy-1" in after(self.LONG - 1)
         assert "fence on policy-1" in after(self.LONG)
@@ -601,15 +596,15 @@ class TestOvertaken:
 def test_pauses_of_workers_that_load_an_overtaken_version_are_renewed():
     """A canary without renewals closes its latch after the load, and loses its requests."""
     busy = make_worker(1).loading("41", "42").heard(16)
-    view = make_view(old(0), busy, wants="43")
 
-    assert "pause on policy-1" in texts_of(STEP(view).actions)
+    assert "pause on policy-1" in texts_of(ending(old(0), busy, wants="43").actions)
 
 
 def test_such_a_load_that_hangs_is_fenced_at_the_limit():
     def after(seconds: float) -> list[str]:
         busy = make_worker(1).loading("41", "42").heard(seconds)
-        return texts_of(STEP(make_view(old(0), busy, wants="43")).actions)
+        back = make_transition(back=True)
+        return texts_of(ending(old(0), busy, wants="43", transition=back).actions)
 
     limit = 2 * (60 + 60 + 600)
     assert "fence on policy-1" not in after(limit - 1)

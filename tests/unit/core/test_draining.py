@@ -6,8 +6,17 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_worker, texts_of
+from tests.support.builders import (
+    NOW,
+    WorkerBuilder,
+    make_fleet,
+    make_transition,
+    make_worker,
+    target,
+    texts_of,
+)
 
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
 from fleet_operator.core.actions import Fence
 from fleet_operator.core.decision import decide
 from fleet_operator.core.draining import LATE_SECONDS
@@ -214,7 +223,11 @@ class TestUpdates:
 class TestBesideARollout:
     def test_a_barrier_does_not_wait_for_a_draining_worker(self):
         members = [up(n).staged("2") for n in (0, 1)]
-        fleet = make_fleet(*members, fenced(2), wants="2", replicas=2)
+        status = FleetStatus(
+            applied=AppliedWeights(version="1", source=target("1").source),
+            transition=make_transition("2", "1"),
+        )
+        fleet = make_fleet(*members, fenced(2), wants="2", replicas=2, status=status)
         decision = decide(fleet, default_image=IMAGE, now=NOW)
 
         assert fleet.workers[2].standing is Standing.ABSENT

@@ -13,6 +13,7 @@ from tests.support.builders import (
     NOW,
     WorkerBuilder,
     make_fleet,
+    make_transition,
     make_weights,
     make_worker,
     texts_of,
@@ -423,6 +424,9 @@ class TestOrder:
     def after(self, version: str, *, before: str) -> list[str]:
         """The pins when the fleet has gone from one version to another, and 4 is staged."""
         status = replaced(served(before, f"/weights/{before}", D1), self.PINS)
+        source = WeightSource(path=f"/weights/{version}")
+        moves = make_transition(version, before, source=source, digest=D1)
+        status = status.model_copy(update={"transition": moves})
         workers = [has(make_worker(n).serving(version), f"/weights/{version}", D1) for n in (0, 1)]
         observed = fleet_of(*workers, wants=asks(version, f"/weights/{version}"), status=status)
         return [p.version for p in decided(observed).fleet.pinned]

@@ -6,10 +6,9 @@ import pytest
 from tests.support.builders import (
     NOW,
     WorkerBuilder,
-    history_of,
     make_fleet,
+    make_transition,
     make_view,
-    make_weights,
     make_worker,
     target,
     texts_of,
@@ -18,7 +17,7 @@ from tests.support.figures import figures
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.facts import Workers
@@ -29,6 +28,7 @@ from fleet_operator.core.worker_view import PROBE_SECONDS
 
 LONG = PROBE_SECONDS + 1
 APPLIED = FleetStatus(applied=AppliedWeights(version="41", source=target("41").source))
+MOVES = APPLIED.model_copy(update={"transition": make_transition()})
 W = make_worker
 
 
@@ -159,8 +159,8 @@ def test_a_closed_worker_may_have_been_opened_by_an_unanswered_call(seconds, exp
 
 
 class TestInARollout:
-    def plan(self, *workers: WorkerBuilder, **spec):
-        return plan_rollout(make_fleet(*workers, wants="42", **spec), now=NOW)
+    def plan(self, *workers: WorkerBuilder, status: FleetStatus = MOVES, **spec):
+        return plan_rollout(make_fleet(*workers, wants="42", status=status, **spec), now=NOW)
 
     def test_the_applied_version_is_recorded_when_a_worker_serves_it(self):
         made = self.plan(W(0).paused("42"), hung(1))
@@ -193,40 +193,13 @@ class TestInARollout:
             "requests that a pause holds cannot finish"
         )
 
-    @pytest.mark.parametrize(
-        ("ended", "fenced"),
-        [
-            pytest.param(["41", "40"], True, id="it came before"),
-            pytest.param(["40", "41"], False, id="it came after"),
-            pytest.param([], False, id="the version is unknown"),
-        ],
-    )
-    @pytest.mark.parametrize(
-        "other",
-        [
-            pytest.param(
-                W(1).serving("41").silent(LONG).ready(), id="clients reach the applied version"
-            ),
-            pytest.param(W(1).joining("41"), id="a worker on the applied version will be admitted"),
-        ],
-    )
-    def test_the_previous_version_is_another_version_even_without_a_serving_worker(
-        self, other, ended, fenced
-    ):
-        """That no answering worker serves the applied version may be an error of the operator, or not."""
-        weights = make_weights("42", status=WeightsStatus(history=history_of(*ended)))
-        workers = [W(0).serving("40"), other]
-        made = plan_rollout(make_fleet(*workers, wants=weights, status=APPLIED), now=NOW)
-
-        assert ("fence on policy-0" in texts_of(made.step.actions)) is fenced
-
     def test_a_paused_worker_that_loads_the_goal_keeps_its_requests(self):
         """After a change of strategy in the middle of a rollout some may serve the goal already."""
         others = [W(0).serving("42"), W(1).serving("42")]
-        made = self.plan(*others, W(2).paused("41").staged("42"), status=APPLIED)
+        made = self.plan(*others, W(2).paused("41").staged("42"))
 
         assert texts_of(made.step.actions) == ["load 42 on policy-2"]
-        made = self.plan(*others, W(2).paused("41"), status=APPLIED)
+        made = self.plan(*others, W(2).paused("41"))
         assert texts_of(made.step.actions) == ["fence on policy-2"]
 
     @pytest.mark.parametrize(
@@ -275,6 +248,8 @@ class TestInARollout:
         assert not [a for a in texts_of(made.step.actions) if a.startswith("fence")]
 
     def test_with_mixing_it_returns_on_its_version(self):
-        made = self.plan(W(0).paused("42"), hung(1), rollout={"strategy": "InFlight"})
+        swaps = APPLIED.model_copy(update={"transition": make_transition(strategy="InFlight")})
+        rollout = {"strategy": "InFlight"}
+        made = self.plan(W(0).paused("42"), hung(1), status=swaps, rollout=rollout)
 
         assert texts_of(made.step.actions) == ["resume 42 on policy-0"]

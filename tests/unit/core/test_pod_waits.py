@@ -5,7 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import pytest
-from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
+from tests.support.builders import (
+    NOW,
+    WorkerBuilder,
+    make_fleet,
+    make_transition,
+    make_weights,
+    make_worker,
+)
 from tests.support.figures import figures
 from tests.unit.core.test_fleet_status import condition, status_of, up
 
@@ -120,7 +127,9 @@ class TestRolloutsBesideAGatedPod:
         revision = revisions.revision_of(fleet)
         alike = (w.of_revision(revision) for w in workers)
         recorded = AppliedWeights(version="41", source=WeightSource(path="/weights/step_41"))
-        observed = make_fleet(*alike, wants=wants, status=FleetStatus(applied=recorded), **given)
+        moves = make_transition(strategy="Rolling")
+        recorded = FleetStatus(applied=recorded, transition=moves)
+        observed = make_fleet(*alike, wants=wants, status=recorded, **given)
         made = decide(observed, default_image="i", now=NOW)
         assert made.defects == ()
         return made

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import WorkerBuilder, make_view, make_worker, texts_of
+from tests.support.builders import WorkerBuilder, make_transition, make_view, make_worker, texts_of
 from tests.support.figures import figures
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.strategies.synchronized import step
-from fleet_worker.protocol import Reason, Source
+from fleet_worker.protocol import Reason
 
 STAGING, PAUSING = RolloutPhase.STAGING, RolloutPhase.PAUSING
 LOADING, RESUMING = RolloutPhase.LOADING, RolloutPhase.RESUMING
@@ -106,14 +106,14 @@ class TestOvertaken:
         ]
 
     def test_after_a_load_the_overtaken_version_is_completed(self):
-        taken = step(make_view(loaded(0), held(1), wants="43"))
+        taken = step(make_view(loaded(0), held(1), wants="43", transition=make_transition()))
 
         assert taken.goal.version == "42"
         assert texts_of(taken.actions) == ["load 42 on policy-1"]
 
     def test_if_a_worker_lost_the_bytes_the_newest_version_is_loaded(self):
         workers = [loaded(0), make_worker(1).paused("41")]
-        taken = step(make_view(*workers, wants="43"))
+        taken = step(make_view(*workers, wants="43", transition=make_transition()))
 
         assert taken.goal.version == "43"
         assert "resume 41 on policy-1" in texts_of(taken.actions)
@@ -122,19 +122,16 @@ class TestOvertaken:
     def test_if_the_load_broke_an_engine_no_other_worker_loads_the_overtaken_version(self):
         broke = make_worker(2).joining("41").failed_to_load("42")
 
-        assert step(make_view(loaded(0), held(1), broke, wants="43")).goal.version == "43"
+        view = make_view(loaded(0), held(1), broke, wants="43", transition=make_transition())
+
+        assert step(view).goal.version == "43"
 
     def test_workers_that_have_loaded_the_overtaken_version_wait_for_no_newer_one(self):
         broke = make_worker(2).joining("41").failed_to_load("42")
-        taken = step(make_view(loaded(0), loaded(1), broke, wants="43"))
+        workers = [loaded(0), loaded(1), broke]
+        taken = step(make_view(*workers, wants="43", transition=make_transition()))
 
         assert {"resume 42 on policy-0", "resume 42 on policy-1"} <= set(texts_of(taken.actions))
-
-    def test_it_is_completed_if_no_resource_could_have_its_source(self):
-        odd = Source(path="/weights/step_42/")
-        taken = step(make_view(loaded(0).reporting(source=odd), wants="43"))
-
-        assert texts_of(taken.actions) == ["resume 42 on policy-0"]
 
     def test_the_version_before_the_pause_is_not_completed(self):
         left_over = make_worker(0).paused("40")
@@ -236,7 +233,8 @@ class TestPausedNextToOthersThatServe:
     TOO_LONG = 3 * (60 + 60 + 600) + 1
 
     def actions(self, astray: WorkerBuilder, *others: WorkerBuilder) -> list[str]:
-        view = make_view(astray, *others, wants="43", rollout_seconds=1e6)
+        given = {"wants": "43", "rollout_seconds": 1e6, "transition": make_transition()}
+        view = make_view(astray, *others, **given)
         return texts_of(step(view).actions)
 
     def test_it_goes_back_while_others_stage(self):

@@ -10,6 +10,7 @@ from tests.support.builders import (
     WorkerBuilder,
     applied_status,
     make_fleet,
+    make_transition,
     make_weights,
     make_worker,
     target,
@@ -26,7 +27,9 @@ from fleet_worker.protocol import Reason
 
 PAUSING, STAGING, LOADING = RolloutPhase.PAUSING, RolloutPhase.STAGING, RolloutPhase.LOADING
 DAY = 86_400.0
-APPLIED = FleetStatus(applied=AppliedWeights(version="41", source=target("41").source))
+APPLIED = FleetStatus(
+    applied=AppliedWeights(version="41", source=target("41").source), transition=make_transition()
+)
 
 
 def begun(phase: RolloutPhase, seconds_ago: float) -> WeightsStatus:

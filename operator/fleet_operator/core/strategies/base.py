@@ -8,6 +8,7 @@ from math import ceil
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Rollout
+from fleet_operator.api.fleet_status import Transition, TransitionStrategy
 from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
 from fleet_operator.core import worker_failures
 from fleet_operator.core.actions import WorkerCall
@@ -30,6 +31,8 @@ class RolloutView:
         applied: the weights that all members served last.
         halted: the desired version was abandoned in this generation.
         suspended: the rollout starts nothing new, and only finishes what holds requests.
+        strategy: carries out swaps now: that of the transition, or else that of the spec.
+        transition: the operation in progress; None while no worker is away for one.
         is_superseded: `desired` is a version that a newer one has superseded, and that the rollout must
             finish. It is not abandoned.
         members: admitted workers, and workers in service that do not answer.
@@ -60,6 +63,8 @@ class RolloutView:
     verdict: CanaryVerdict | None = None
     lora_goals: tuple[LoraGoal, ...] = ()
     workers: Workers = NO_WORKERS
+    strategy: TransitionStrategy = "Synchronized"
+    transition: Transition | None = None
     is_superseded: bool = False
     held: Workers = field(init=False, compare=False, repr=False)
     """Members that hold their requests."""

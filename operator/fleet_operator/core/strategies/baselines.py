@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from fleet_operator.core import worker_failures
-from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.percentages import at_least
 from fleet_operator.core.strategies.base import RolloutView
-from fleet_operator.core.strategies.shared import source_of, without
+from fleet_operator.core.strategies.shared import without
 from fleet_operator.core.worker_view import Standing, WorkerView
 
 
@@ -25,19 +24,6 @@ class Baseline(IntEnum):
     """The worker must load the applied weights first."""
     LOST = 3
     """The worker could not load the applied weights: their files are gone, or are others."""
-
-
-def served_by(view: RolloutView) -> Checkpoint:
-    """The weights that clients get: the applied ones. Where versions mix, and a worker is missing, all
-    others may serve newer ones, which the last verdict was about.
-    """
-    last, members = view.verdict, view.members.where(lambda f: f.standing is not Standing.UNKNOWN)
-    if view.forbids_mixing or last is None or not last.passed or not members:
-        return view.applied
-    judged = WeightsId(last.version, last.run_id, last.digest)
-    if not members.all(lambda f: f.has_loaded(judged)):
-        return view.applied
-    return Checkpoint.passing(judged, source_of(members[0], view))
 
 
 def baseline_of(worker: WorkerView, view: RolloutView) -> Baseline:

@@ -44,12 +44,6 @@ from fleet_operator.core.strategies.baselines import (
     baseline_of,
     canaries_of,
     has_answers,
-    served_by,
-)
-from fleet_operator.core.strategies.earlier_pauses import (
-    ended_pauses,
-    finish_earlier,
-    going_back,
 )
 from fleet_operator.core.strategies.shared import (
     failed_to_load,
@@ -68,22 +62,22 @@ def then(strategy: Strategy) -> Strategy:
     """The canary strategy that continues with `strategy` after a good verdict."""
 
     def step(view: RolloutView) -> Step:
-        verdict = view.verdict
-        passed = verdict is not None and verdict.passed and _judges(verdict, view.desired)
         absent = is_missing(view.there, view.desired) or view.desired.is_transferred
         known = same_weights(view.desired, view.applied) or _is_served(view)
-        if view.halted or passed or absent or known:
+        if view.halted or has_passed(view) or absent or known:
             # Without files there is nothing to judge yet: canaries serve again.
             return strategy(view)
-        if (first := finish_earlier(view, strategy)) is not None:
-            return first
         if view.suspended:
-            # No canary is judged now. All workers return to the applied weights, also paused ones: the
-            # strategy would finish their rollout with weights that have no verdict.
             return strategy(replace(view, halted=True))
         return _judge(view)
 
     return step
+
+
+def has_passed(view: RolloutView) -> bool:
+    """Whether the desired version has a good verdict."""
+    last = view.verdict
+    return last is not None and last.passed and _judges(last, view.desired)
 
 
 def _is_served(view: RolloutView) -> bool:
@@ -98,42 +92,41 @@ def _is_served(view: RolloutView) -> bool:
 
 def _judge(view: RolloutView) -> Step:
     goal = view.desired
-    seen = replace(view, applied=served_by(view))
     alive = [*view.members, *(j for j in view.joining if _has_phase(j, Phase.JOINING))]
-    able = without((w for w in alive if w.standing is not Standing.UNKNOWN), going_back(view))
+    able = [w for w in alive if w.standing is not Standing.UNKNOWN and not _is_paused(w)]
     failed = [w for w in able if view.failure_of(w, goal)]
     halt = bool(failed_to_load(view, goal, failed))
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt, among=able)
-    chosen = canaries_of(seen, able if problem else without(able, failed))
+    chosen = canaries_of(view, able if problem else without(able, failed))
     if failed and not chosen:
         # Only they can compare.
         may_fail, staging = view.may_fail, RolloutPhase.STAGING
         problem = problem or problem_of(failed, goal, staging, may_fail=may_fail, halt=False)
-        chosen = canaries_of(seen, able)
-    lacking = [w for w in chosen if baseline_of(w, seen) is Baseline.MISSING]
-    awaited = awaited_by(seen, able) if able and not chosen else []
-    problem = problem or _late_verdict(seen, chosen, lacking or awaited)
-    reports = [r for w in chosen if (r := _report(w, seen))]
+        chosen = canaries_of(view, able)
+    lacking = [w for w in chosen if baseline_of(w, view) is Baseline.MISSING]
+    awaited = awaited_by(view, able) if able and not chosen else []
+    problem = problem or _late_verdict(view, chosen, lacking or awaited)
+    reports = [r for w in chosen if (r := _report(w, view))]
     verdict = None
     if chosen and len(reports) == len(chosen):
-        compares = all(baseline_of(w, seen) is Baseline.KNOWN for w in chosen)
-        verdict = _verdict(reports, chosen, seen, compares=compares)
+        compares = all(baseline_of(w, view) is Baseline.KNOWN for w in chosen)
+        verdict = _verdict(reports, chosen, view, compares=compares)
         if not verdict.passed:
             reason = ConditionReason.CANARY_REFUSED
             problem = RolloutProblem(reason=reason, message=verdict.message, halt=True)
-    requested = _next_calls(seen, chosen)
+    requested = _next_calls(view, chosen)
     # If all canaries have died, the time does not begin again: a version that kills each would never be late.
     dead = view.phase is RolloutPhase.JUDGING and not (chosen or awaited)
     judges = bool((dead and view.workers) or (chosen and not lacking))
     note = f"{some(chosen) or 'no worker'} {agree(len(chosen) or 1, 'is', 'are')} testing version {goal.label}"
     if lacking:
-        note = f"{some(lacking)} {agree(len(lacking), 'loads', 'load')} version {seen.applied.label} first, as the baseline"
+        note = f"{some(lacking)} {agree(len(lacking), 'loads', 'load')} version {view.applied.label} first, as the baseline"
     if awaited:
-        note = f"only {some(awaited)} can compare {goal.label} with {seen.applied.label}"
+        note = f"only {some(awaited)} can compare {goal.label} with {view.applied.label}"
     taken = Step(
         goal=goal,
         phase=RolloutPhase.JUDGING if judges else RolloutPhase.PENDING,
-        actions=(*requested, *ended_pauses(view)),
+        actions=tuple(requested),
         note=f"{note}{unready(chosen, goal)}",
         problem=problem,
         failed=pod_names(failed),
@@ -278,6 +271,11 @@ def _verdict(
         kl=round(float(worst["kl"]), 4),
         message=message,
     )
+
+
+def _is_paused(worker: WorkerView) -> bool:
+    """Whether it is held without work: it will resume, or go back."""
+    return worker.standing is Standing.HELD and not worker.operation
 
 
 def _has_phase(worker: WorkerView, phase: Phase) -> bool:

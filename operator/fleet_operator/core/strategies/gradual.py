@@ -41,7 +41,6 @@ from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.messages import (
     pod_names,
-    problem_of_late,
     problem_of_missing,
     problem_of_stragglers,
     some,
@@ -53,14 +52,11 @@ from fleet_operator.core.strategies.shared import (
     Actions,
     closed_by_load,
     failed_to_load,
-    held_by_work,
-    is_held_too_long,
     late,
     late_to_stage,
     over_budget,
     readers,
     refused_by,
-    renew,
     staged,
     with_joiners,
     without,
@@ -89,7 +85,7 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     under_way = behind or view.phase in _UNDER_WAY
     problem = over_budget(view, goal, failed, phase, halt=halt) if under_way else None
     idle = waiting.where(lambda f: f.standing is Standing.OPEN and not _was_asked_to_swap(f))
-    actions = _finished(view, goal, behind) + staged(view, goal, idle)
+    actions = _finished(view) + staged(view, goal, idle)
     if problem is None:
         able = without(behind, failed) or _again(view, goal, refused)
         actions += _swapped(view, goal, able, at_once)
@@ -103,10 +99,6 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     blocked = at_once is not None and missing >= at_once
     if beyond and not blocked:
         problem = problem or problem_of_stragglers(beyond, goal)
-    # Another strategy has begun these loads. After a halt they are reported already.
-    hanging = [m for m in view.held if m.is_doing("load") and _is_stuck(m, view)]
-    if hanging and not view.halted:
-        problem = problem or problem_of_late(hanging, goal)
     taken = Step(
         goal=goal,
         phase=phase,
@@ -153,39 +145,13 @@ def _swapped(view: RolloutView, goal: Checkpoint, behind: Workers, at_once: int 
     return tuple(worker_calls.apply(m, goal, view.settings, reason=reason) for m in idle)
 
 
-def _finished(view: RolloutView, goal: Checkpoint, behind: Workers) -> Actions:
-    """The calls that finish or end the pauses that a former leader or another strategy has begun."""
-    if not view.held:
-        return ()
-    uids, slow = {m.pod.uid for m in behind}, is_held_too_long(view)
-    hanging = held_by_work(view)
-    fences = (worker_calls.take_out_of_service(m, reason=why(m, goal)) for m in hanging)
-    actions = [*renew(view), *fences]
-    for member in view.held:
-        if member.operation or member.state is None or member.is_called_to("apply"):
-            continue
-        if member.pod.uid in uids and member.has_staged(goal) and not slow:
-            reason = "its swap has begun"
-            actions.append(worker_calls.load(member, goal, view.settings, reason=reason))
-        elif _is_unjudged(member, goal, view):
-            if slow:
-                actions.append(worker_calls.take_out_of_service(member, reason=why(member, goal)))
-            elif member.has_staged(goal):
-                reason = "its version was not judged"
-                actions.append(worker_calls.load(member, goal, view.settings, reason=reason))
-            else:
-                actions += staged(view, goal, Workers([member]))
-        else:
-            reason = "the rollout does not need the pause"
-            actions.append(worker_calls.resume(member, reason=reason))
-    return tuple(actions)
-
-
-def _is_unjudged(member: WorkerView, goal: Checkpoint, view: RolloutView) -> bool:
-    """Whether a paused worker has loaded a version that passed no canary: it takes the goal instead."""
-    if view.settings.strategy != "Canary" or member.facts.paused_unchanged:
-        return False
-    return not (member.has_loaded(goal) or member.has_loaded(view.applied))
+def _finished(view: RolloutView) -> Actions:
+    """The calls that end pauses without a swap, for example of a swap that has failed."""
+    return tuple(
+        worker_calls.resume(m, reason="the rollout does not need the pause")
+        for m in view.held.where(lambda f: not f.operation and not f.is_called_to("apply"))
+        if m.state is not None
+    )
 
 
 def _admission(view: RolloutView, goal: Checkpoint, *, stopped: bool) -> Admission:

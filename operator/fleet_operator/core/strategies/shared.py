@@ -6,13 +6,12 @@ from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.facts import Workers, reported_source
-from fleet_operator.core.identity import WeightsId, fill_digests, same_weights
+from fleet_operator.core.facts import Workers
+from fleet_operator.core.identity import same_weights
 from fleet_operator.core.joining import Admission, comes_in_meanwhile, join
 from fleet_operator.core.messages import problem_of
 from fleet_operator.core.pod_actions import Quarantine
@@ -34,16 +33,19 @@ def refused_by(view: RolloutView, goal: Checkpoint, workers: Workers) -> list[Wo
     return [w for w in workers.where(lambda f: f.refuses) if view.failure_of(w, goal)]
 
 
-def loaded_beside(workers: Workers, applied: Checkpoint) -> list[WeightsId]:
-    """The distinct weights that workers have in their engines, except for the applied ones."""
-    loaded = set(fill_digests({f.loaded for f in workers.kinds}))
-    return [w for w in loaded if w is not None and not same_weights(w, applied)]
+def begun_by(view: RolloutView, goal: Checkpoint) -> Workers:
+    """The members whose clients wait while they load the goal, or until others have it, too."""
+    return view.members.where(
+        lambda f: (
+            f.is_loading(goal)
+            or (f.standing is Standing.HELD and f.has_loaded(goal) and not f.paused_unchanged)
+        )
+    )
 
 
-def source_of(worker: WorkerView, view: RolloutView) -> WeightSource:
-    """The source of a worker's weights, as the worker reports it; by default the desired source."""
-    reported = reported_source(worker.state.source) if worker.state else None
-    return reported or view.desired.source
+def serves(view: RolloutView, weights: Checkpoint) -> bool:
+    """Whether clients get these weights."""
+    return view.members.any(lambda f: f.standing is Standing.OPEN and f.has_loaded(weights))
 
 
 def closed_by_load(view: RolloutView, goal: Checkpoint) -> list[WorkerView]:
@@ -153,13 +155,8 @@ def blocking(
     does not. `is_timed`: their phase has a timeout. They may have become ready
     for the goal only now, so they get the time of one more rollout.
     """
-    return list(by) if is_held_too_long(view, is_timed=is_timed) else []
-
-
-def is_held_too_long(view: RolloutView, *, is_timed: bool = False) -> bool:
-    """Whether a worker is paused for longer than `blocking` allows."""
     longest = max((m.held_seconds for m in view.held), default=0.0)
-    return longest > _longest_hold_seconds(view, is_timed=is_timed)
+    return list(by) if longest > _longest_hold_seconds(view, is_timed=is_timed) else []
 
 
 def held_by_work(view: RolloutView, *, is_timed: bool = False) -> list[WorkerView]:

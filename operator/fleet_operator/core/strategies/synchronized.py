@@ -47,25 +47,24 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
-from fleet_operator.core.identity import same_weights
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.messages import pod_names, some, unready, why
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
+    begun_by,
     blocking,
     closed_by_load,
     has_timeout,
     held_by_work,
     late,
     late_to_stage,
-    loaded_beside,
     over_budget,
     readers,
     refused_by,
     renew,
     resumed_on_applied,
-    source_of,
+    serves,
     staged,
     with_joiners,
     without,
@@ -93,23 +92,26 @@ def step(view: RolloutView) -> Step:
 def _goal(view: RolloutView) -> Checkpoint:
     if view.halted or (view.suspended and not view.held):
         return view.applied
-    ahead = view.held.where(lambda f: not f.paused_unchanged)
-    loaded = loaded_beside(ahead, view.applied)
-    if len(loaded) == 1 and not same_weights(loaded[0], view.desired):
-        (weights,) = loaded
-        source = source_of(next(m for m in ahead if m.has_loaded(weights)), view)
-        superseded = Checkpoint.passing(weights, source)
-        is_loaded = view.members.all(lambda f: f.has_loaded(superseded))
-        at_hand = view.members.all(lambda f: f.has_loaded(superseded) or f.has_bytes(superseded))
-        if is_loaded or (at_hand and not closed_by_load(view, superseded)):
-            return superseded
-    if view.members.all(lambda f: f.has_loaded(view.desired) or f.has_bytes(view.desired)):
-        return view.desired
+    desired, current = view.desired, view.transition
+    begun = Checkpoint.recorded(current) if current is not None else desired
+    ahead = begun_by(view, begun)
+    back = current is not None and current.back
+    if ahead and not back and _at_hand(view, begun):
+        all_have_it = view.members.all(lambda f: f.has_loaded(begun))
+        if all_have_it or not closed_by_load(view, begun):
+            return begun
+    if _at_hand(view, desired) and not view.is_superseded:
+        return desired
     # Others may stage for long. A worker that cannot resume next to those that serve goes back meanwhile.
-    serves = view.members.any(lambda f: f.standing is Standing.OPEN and f.has_loaded(view.applied))
-    astray = ahead.where(lambda f: not f.has_loaded(view.applied)) if serves else ()
-    goes_back = any(not view.failure_of(m, view.applied) for m in astray)
-    return view.applied if view.suspended or goes_back else view.desired
+    astray = ahead.where(lambda f: f.has_loaded(begun))
+    may_go_back = any(not view.failure_of(m, view.applied) for m in astray)
+    goes_back = may_go_back and serves(view, view.applied)
+    stays = view.suspended or view.is_superseded
+    return view.applied if stays or goes_back else desired
+
+
+def _at_hand(view: RolloutView, weights: Checkpoint) -> bool:
+    return view.members.all(lambda f: f.has_loaded(weights) or f.has_bytes(weights))
 
 
 def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:

@@ -1,0 +1,52 @@
+"""Chooses the strategy: that of the transition, which ends first, or that of the spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fleet_operator.api.fleet_status import TransitionStrategy
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.identity import same_weights
+from fleet_operator.core.precedence import called_only_by
+from fleet_operator.core.strategies import canary, in_flight, rolling, synchronized
+from fleet_operator.core.strategies.base import RolloutView, Step, Strategy
+from fleet_operator.core.strategies.shared import begun_by, serves
+
+_STRATEGIES: Mapping[TransitionStrategy, Strategy] = {
+    "Synchronized": synchronized.step,
+    "InFlight": in_flight.step,
+    "Rolling": rolling.step,
+}
+
+
+def strategy_of(view: RolloutView) -> Strategy:
+    """Returns what decides the next step of a view like this one."""
+    strategy, judges = _STRATEGIES[view.strategy], view.settings.strategy == "Canary"
+    current = view.transition
+    if current is None:
+        return canary.then(strategy) if judges else strategy
+    goal, back = Checkpoint.recorded(current), current.back
+
+    def ending(view: RolloutView) -> Step:
+        superseded = not same_weights(goal, view.desired)
+        if judges and back:
+            # Canaries do not wait for workers that go back.
+            step, held = strategy(replace(view, halted=True)), {w.pod.uid for w in view.held}
+            judged = canary.then(strategy)(view)
+            returning = (a for a in step.actions if a.pod_uid in held)
+            return replace(judged, actions=called_only_by(held, returning, judged.actions))
+        if superseded and back and serves(view, view.applied):
+            return strategy(view)
+        gives_up = view.halted or back
+        if superseded and judges:
+            # Workers that are away do not wait for the verdict on the newer version.
+            view = replace(view, desired=goal, is_superseded=True)
+        if judges and not canary.has_passed(view):
+            gives_up = gives_up or not begun_by(view, goal)
+        step = strategy(replace(view, halted=gives_up))
+        ended = step.phase is RolloutPhase.APPLIED and superseded
+        return replace(step, phase=RolloutPhase.PENDING) if ended else step
+
+    return ending

@@ -1,0 +1,99 @@
+"""The operation in progress, as the status of the fleet records it: from which weights to which, and how.
+
+It is stored before the first call that takes a worker away from its clients, and kept until no worker is
+away. So every leader knows to what end workers are held, and another strategy or version waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from datetime import datetime
+
+from fleet_operator.api.fleet_status import RecordedWeights, Transition
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core.actions import Admit, Apply, Pause, Resume
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.facts import Facts
+from fleet_operator.core.identity import same_weights
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.strategies.base import RolloutView, Step
+from fleet_operator.core.worker_view import Standing
+
+_SWAPS = frozenset({"pause", "load", "apply", "resume"})
+
+
+def open_transition(observed: FleetObserved) -> Transition | None:
+    """The barrier that the fleet is behind: a worker may be held for it. Swaps end by themselves."""
+    last = observed.status.transition
+    is_barrier = last is not None and last.strategy == "Synchronized"
+    return last if is_barrier and observed.workers.any(_is_away) else None
+
+
+def require_record(
+    step: Step, observed: FleetObserved, view: RolloutView, *, halted: bool, now: datetime
+) -> tuple[Step, Transition | None, bool]:
+    """The step without calls that take workers away before their transition is stored.
+
+    Returns: the step, the transition for the status, and whether calls wait for it to be stored.
+    """
+    if observed.is_external:
+        return step, None, False
+    last, held = observed.status.transition, {w.pod.uid for w in view.held}
+    kept = tuple(a for a in step.actions if not _takes_away(a, held, view.applied))
+    waits = len(kept) < len(step.actions)
+    # Recorded while workers stage, so that the write delays no swap.
+    begins = step.phase is RolloutPhase.STAGING and not same_weights(step.goal, view.applied)
+    if view.transition is not None:
+        begins = begins and same_weights(step.goal, Checkpoint.recorded(view.transition))
+    if not waits and not begins:
+        if last is None or _is_over(last, view):
+            return step, None, False
+        back = last.back or halted
+        return step, last.model_copy(update={"back": back}) if back else last, False
+    record = _transition_of(step, last, view, now)
+    stored = observed.status if observed.stored is None else observed.stored
+    if stored.transition == record or not waits:
+        return step, record, False
+    # Otherwise workers would be late while the API server accepts no write.
+    early = step.phase is RolloutPhase.PAUSING and not held
+    phase = RolloutPhase.STAGING if early else step.phase
+    return replace(step, actions=kept, phase=phase), record, True
+
+
+def _takes_away(action: object, held: AbstractSet[str], applied: Checkpoint) -> bool:
+    """Whether a call takes a worker from its clients, or gives it other weights than the applied ones."""
+    if isinstance(action, Resume | Admit):
+        return not same_weights(action, applied)
+    return isinstance(action, Apply) or (isinstance(action, Pause) and action.pod_uid not in held)
+
+
+def _transition_of(
+    step: Step, last: Transition | None, view: RolloutView, now: datetime
+) -> Transition:
+    """The transition of which this is the next step. `last`: the one in the status."""
+    goal = step.goal
+    back = same_weights(goal, view.applied) and not same_weights(view.desired, view.applied)
+    if back:
+        goal = view.desired if last is None else Checkpoint.recorded(last)
+    if last is None or not same_weights(Checkpoint.recorded(last), goal):
+        base = RecordedWeights(**view.applied.record())
+        last = Transition(**goal.record(), strategy=view.strategy, base=base, started_at=now)
+    return last.model_copy(update={**goal.record(), "strategy": view.strategy, "back": back})
+
+
+def _is_over(last: Transition, view: RolloutView) -> bool:
+    """Whether no worker is away, and the fleet has recorded that it serves the weights, if workers do. A
+    leader may end before it does.
+    """
+    goal = Checkpoint.recorded(last)
+    reached = same_weights(goal, view.applied) or not view.workers.any(lambda f: f.has_loaded(goal))
+    return reached and not view.workers.any(_is_away)
+
+
+def _is_away(worker: Facts) -> bool:
+    if worker.standing is Standing.OPEN:
+        return any(
+            work is not None and work.kind in _SWAPS for work in (worker.operation, worker.call)
+        )
+    return worker.standing in {Standing.HELD, Standing.UNKNOWN}
