@@ -24,6 +24,7 @@ from rlfleet.errors import (
     Unavailable,
 )
 from rlfleet.follow import Event
+from rlfleet.release import release
 from rlfleet.resources import FleetStatus, HistoryEntry, RolloutTimings, WeightVersion
 from rlfleet.rollout import Rollout
 from rlfleet.sampling import (
@@ -35,6 +36,8 @@ from rlfleet.sampling import (
     weight_versions,
 )
 from rlfleet.weights import Weights
+
+__version__ = release()
 
 __all__ = [
     "AsyncDemandTransport",

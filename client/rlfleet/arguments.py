@@ -5,8 +5,9 @@ An argument that is there counts, also an empty one, such as the value of an uns
 
 from __future__ import annotations
 
+import operator
 import re
-from typing import Any
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
 from rlfleet.errors import Refused
 
@@ -24,6 +25,31 @@ _RULES = {
     ),
 }
 _SHOWN_CHARACTERS = 80
+Version = str | SupportsIndex
+"""A label, or the number of a step, also one of NumPy."""
+
+
+@runtime_checkable
+class PathLike(Protocol):
+    """Such as `pathlib.Path`. Source: `os.PathLike`."""
+
+    def __fspath__(self) -> str:
+        """Its text."""
+        ...
+
+
+Directory = str | PathLike
+
+
+def label_of(version: Version) -> str:
+    """The label that a version names: `43` of 43. Anything else stays as it is, and `check` refuses it."""
+    is_number = hasattr(version, "__index__") and not isinstance(version, bool)
+    return str(operator.index(version)) if is_number else version  # type: ignore[arg-type, return-value]
+
+
+def path_of(path: Directory | None) -> str | None:
+    """The text of a path."""
+    return path.__fspath__() if isinstance(path, PathLike) else path
 
 
 def check(version: Any, **others: Any) -> None:

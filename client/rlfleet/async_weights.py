@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
-from typing import Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from rlfleet.access import find_access
-from rlfleet.arguments import check
+from rlfleet.arguments import Directory, Version, check, label_of, path_of
+from rlfleet.errors import NotFound
 from rlfleet.follow import Event, follow, patiently
 from rlfleet.kube import AsyncKube
 from rlfleet.metrics import metrics
-from rlfleet.ports import Json, Kind, Place
+from rlfleet.ports import Json, Kind, Place, closed
 from rlfleet.resources import FleetStatus, HistoryEntry, InferenceFleet, WeightVersion
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_api import AsyncRlApi
 from rlfleet.rollout import Asked, Rollout, patience, rollout_of, trouble_of
+from rlfleet.similar_names import hint
 from rlfleet.sources import Publication
 from rlfleet.waiting import ended, read, wait_for
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_Method = Callable[Concatenate["AsyncWeights", P], Coroutine[Any, Any, T]]
+
+
+def _naming_others(method: _Method[P, T]) -> _Method[P, T]:
+    """The method, whose NotFound names similar objects."""
+
+    @wraps(method)
+    async def call(self: AsyncWeights, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(self, *args, **kwargs)
+        except NotFound as error:
+            raise NotFound(f"{error}{await hint(self._place, self.name)}") from error
+
+    return call
 
 
 class AsyncWeights:
@@ -60,7 +80,6 @@ class AsyncWeights:
             else:
                 objects = AsyncKube(access, field_manager)
         self._place = objects
-        self._changes = self._place.changes(name)
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,17 +88,19 @@ class AsyncWeights:
         await self.close()
 
     async def close(self) -> None:
-        """Close connections.
+        """Close connections. Later calls fail.
 
         >>> await weights.close()
         """
-        await self._place.close()
+        closing, self._place = self._place, closed()
+        await closing.close()
 
+    @_naming_others
     async def publish(
         self,
-        version: str,
+        version: Version,
         *,
-        path: str | None = None,
+        path: Directory | None = None,
         digest: str | None = None,
         run_id: str | None = None,
         same_files: bool = False,
@@ -96,17 +117,18 @@ class AsyncWeights:
         """
         deadline = self._place.monotonic() + timeout_seconds
         asked = Publication(
-            version=version,
-            path=path,
+            version=label_of(version),
+            path=path_of(path),
             digest=digest,
             run_id=run_id,
             same_files=same_files,
             create_for=create_for,
             traceparent=traceparent,
         )
-        written = await self._changes.publish(asked, deadline)
+        written = await self._place.changes(self.name).publish(asked, deadline)
         return await self._of_publisher(written, deadline, wait=wait, wait_for_files=wait_for_files)
 
+    @_naming_others
     async def wait(
         self,
         rollout: Rollout | None = None,
@@ -124,11 +146,12 @@ class AsyncWeights:
             asked = Asked.by(rollout.weights, patience=patience(wait_for_files=wait_for_files))
         return await wait_for(self._place, self.name, timeout_seconds=timeout_seconds, asked=asked)
 
+    @_naming_others
     async def rollback(
         self,
-        version: str,
+        version: Version,
         *,
-        path: str | None = None,
+        path: Directory | None = None,
         digest: str | None = None,
         wait: bool = True,
         wait_for_files: bool = False,
@@ -139,11 +162,13 @@ class AsyncWeights:
         >>> (await weights.rollback("41")).version
         '41'
         """
-        check(version, path=path, digest=digest)
+        label, at = label_of(version), path_of(path)
+        check(label, path=at, digest=digest)
         deadline = self._place.monotonic() + timeout_seconds
-        written = await self._changes.rollback(version, path, deadline, digest=digest)
+        written = await self._place.changes(self.name).rollback(label, at, deadline, digest=digest)
         return await self._of_publisher(written, deadline, wait=wait, wait_for_files=wait_for_files)
 
+    @_naming_others
     async def undo(
         self, *, wait: bool = True, wait_for_files: bool = False, timeout_seconds: float = 600
     ) -> Rollout:
@@ -153,9 +178,10 @@ class AsyncWeights:
         '41'
         """
         deadline = self._place.monotonic() + timeout_seconds
-        written = await self._changes.undo(deadline)
+        written = await self._place.changes(self.name).undo(deadline)
         return await self._of_publisher(written, deadline, wait=wait, wait_for_files=wait_for_files)
 
+    @_naming_others
     async def retry(self, *, wait: bool = True, timeout_seconds: float = 600) -> Rollout:
         """As `Weights.retry`.
 
@@ -164,10 +190,11 @@ class AsyncWeights:
         """
         deadline = self._place.monotonic() + timeout_seconds
         known = trouble_of(await read(self._place, self.name, deadline))
-        written = WeightVersion.model_validate(await self._changes.retry(deadline))
+        written = WeightVersion.model_validate(await self._place.changes(self.name).retry(deadline))
         asked = Asked.by(written, known)
         return await self._result(asked, written, deadline, wait=wait)
 
+    @_naming_others
     async def suspend(self) -> WeightVersion:
         """As `Weights.suspend`.
 
@@ -175,9 +202,10 @@ class AsyncWeights:
         True
         """
         return WeightVersion.model_validate(
-            await self._changes.suspend(suspended=True, deadline=None)
+            await self._place.changes(self.name).suspend(suspended=True, deadline=None)
         )
 
+    @_naming_others
     async def resume(self) -> WeightVersion:
         """As `Weights.resume`.
 
@@ -185,9 +213,10 @@ class AsyncWeights:
         False
         """
         return WeightVersion.model_validate(
-            await self._changes.suspend(suspended=False, deadline=None)
+            await self._place.changes(self.name).suspend(suspended=False, deadline=None)
         )
 
+    @_naming_others
     async def current(self) -> WeightVersion:
         """As `Weights.current`.
 
@@ -221,9 +250,12 @@ class AsyncWeights:
         ...     break
         ADDED Applied
         """
-        async with aclosing(follow(self._place, self.name)) as events:
-            async for event in events:
-                yield event
+        try:
+            async with aclosing(follow(self._place, self.name)) as events:
+                async for event in events:
+                    yield event
+        except NotFound as error:
+            raise NotFound(f"{error}{await hint(self._place, self.name)}") from error
 
     async def metrics(self, *, trained_version: str | int | None = None) -> dict[str, float]:
         """As `Weights.metrics`.

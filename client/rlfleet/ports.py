@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
-from rlfleet.errors import Unavailable
+from rlfleet.errors import RlfleetError, Unavailable
 from rlfleet.sources import Publication
 
 Json = dict[str, Any]
@@ -131,6 +131,21 @@ class Place(Protocol):
     async def close(self) -> None:
         """Close connections."""
         ...
+
+
+class _Closed:
+    """In the place of an API that is closed."""
+
+    async def close(self) -> None:
+        """Nothing is left to close."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RlfleetError("this client is closed; make a new one")
+
+
+def closed() -> Place:
+    """A place whose every use is an error."""
+    return cast("Place", _Closed())
 
 
 class Objects(Place, Protocol):

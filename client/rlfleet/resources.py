@@ -7,12 +7,12 @@ are plain strings, so an older client reads what a newer operator wrote. A test 
 from __future__ import annotations
 
 import hashlib
-import re
 from datetime import datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, OnErrorOmit
-from pydantic.alias_generators import to_camel
+from pydantic import Field, OnErrorOmit
+
+from rlfleet.parts import Resource
 
 API_VERSION = "rlfleet.dev/v1alpha1"
 GROUP = API_VERSION.partition("/")[0]
@@ -21,18 +21,6 @@ RETRY = "rlfleet.dev/retry"
 _MAX_RETRY_CHARACTERS = 100
 TRACEPARENT = "rlfleet.dev/traceparent"
 """Annotation of a WeightVersion: the rollout that begins next is a child of this span."""
-
-_ACRONYMS = re.compile(r"(?<=[a-z])Id(?=[A-Z]|$)")
-
-
-def _field_name(name: str) -> str:
-    return _ACRONYMS.sub("ID", to_camel(name))
-
-
-class Resource(BaseModel):
-    """Base of all parts of an object."""
-
-    model_config = ConfigDict(frozen=True, alias_generator=_field_name, populate_by_name=True)
 
 
 class HuggingFaceSource(Resource):
@@ -201,6 +189,13 @@ class WeightVersion(Resource):
     spec: WeightsSpec
     status: WeightsStatus = WeightsStatus()
 
+    def __repr__(self) -> str:
+        name, seen = f"{self.metadata.namespace}/{self.metadata.name}", self.status
+        return (
+            f"<WeightVersion {name}: version {self.spec.version}, applied {seen.applied_version}, "
+            f"phase {seen.phase or None}>"
+        )
+
     def condition(self, kind: str) -> Condition | None:
         """The condition of a type, if it is there; it may be about an older generation."""
         return next((c for c in self.status.conditions if c.type == kind), None)
@@ -272,6 +267,10 @@ class FleetStatus(Resource):
     endpoint: str = ""
     operator: str = ""
     conditions: tuple[OnErrorOmit[Condition], ...] = ()
+
+    def __repr__(self) -> str:
+        served = ", ".join(f"{one.version} by {one.workers}" for one in self.versions)
+        return f"<FleetStatus: {self.ready_replicas} of {self.replicas} workers ready, serve {served or None}>"
 
 
 class FleetWeights(Resource):

@@ -12,8 +12,9 @@ import httpx
 from pydantic import ConfigDict, ValidationError
 
 from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Superseded, Unavailable
+from rlfleet.parts import Resource
 from rlfleet.ports import Json
-from rlfleet.resources import RETRY, Resource
+from rlfleet.resources import RETRY
 
 _MAX_WORDS = 2000
 """Characters of an answer in a message."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from rlfleet.errors import Refused, Superseded, TimedOut
+from rlfleet.notebook import html
 from rlfleet.resources import (
     Condition,
     HistoryEntry,
@@ -16,6 +17,7 @@ from rlfleet.resources import (
     WeightVersion,
 )
 from rlfleet.sources import Label, in_words, label_of
+from rlfleet.words import seconds
 
 ABSENT = "WaitingForCheckpoint"
 """The reason of `Ready` while no worker finds the directory of the version."""
@@ -26,7 +28,7 @@ AT_ONCE = {"NoWorkers": 0.0, "Suspended": 0.0}
 _KEEPS_FROM_BEGINNING = {ABSENT, *AT_ONCE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Rollout:
     """A requested version, and the state of its rollout when the client read it last.
 
@@ -50,6 +52,28 @@ class Rollout:
     unchanged: str
     remarks: str
     weights: WeightVersion
+
+    def __repr__(self) -> str:
+        return f"<Rollout of {self._sentence()}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks. Source: IPython, "Rich display"."""
+        notes = (
+            f"WeightsUnchanged: {self.unchanged}" if self.unchanged else "",
+            f"Remarks: {self.remarks}" if self.remarks else "",
+        )
+        return html(self._sentence(), notes, self.timings)
+
+    def _sentence(self) -> str:
+        counts, total = self.workers, self.timings.total_seconds
+        state = "applied" if self.applied else "requested"
+        if counts.total:
+            state += f" on {counts.applied} of {counts.total} workers"
+        if total:
+            pause = seconds(self.timings.max_worker_pause_seconds)
+            state += f" after {seconds(total)}, longest pause {pause}"
+        label = in_words((self.version, self.run_id))
+        return f"{self.weights.metadata.name}: version {label} is {state}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +174,7 @@ def unfinished(asked: Asked, seen: WeightVersion) -> Refused | TimedOut:
     if not is_about(asked, seen):
         state = "the operator has not observed it; check that an operator runs (kubectl get ifl,wv)"
     elif seen.spec.suspend:
-        state = "the rollout is suspended; resume() continues it"
+        state = "the rollout is suspended; resume continues it"
     else:
         note = f": {progressing.message}" if progressing and progressing.message else ""
         note = f": {cause.reason}: {cause.message}" if cause is not None else note

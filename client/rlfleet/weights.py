@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from rlfleet.access import find_access
+from rlfleet.arguments import Directory, Version
 from rlfleet.async_weights import AsyncWeights
 from rlfleet.follow import Event
 from rlfleet.kube import BlockingKube
@@ -32,8 +33,7 @@ class Weights:
         field_manager: The API server records this name as the writer of the fields.
         objects: A blocking `rlfleet.ports.Place` to use instead of either API.
 
-    Errors of every method: also NotConfigured at the beginning, NotFound, Forbidden, and Unavailable
-    if the API server or the RL API does not answer for a minute.
+    Errors of every method: also NotConfigured, NotFound, Forbidden, and Unavailable after a silent minute.
 
     >>> with Weights("policy", namespace="rl") as weights:
     ...     print(weights.current().spec.version)
@@ -86,9 +86,9 @@ class Weights:
 
     def publish(
         self,
-        version: str,
+        version: Version,
         *,
-        path: str | None = None,
+        path: Directory | None = None,
         digest: str | None = None,
         run_id: str | None = None,
         same_files: bool = False,
@@ -101,7 +101,7 @@ class Weights:
         """Ask the fleet for a version, and wait until all workers with traffic serve it.
 
         Args:
-            version: Label of the weights, such as `43` or `step_43`.
+            version: Label of the weights, such as `43` or `step_43`; the number 43 is the label `43`.
             path: Their directory, as workers see it; by default the source with the version for `{version}`.
             digest: `sha256:…` of their manifest; None removes the object's.
             run_id: Training run; by default the object keeps its run.
@@ -162,9 +162,9 @@ class Weights:
 
     def rollback(
         self,
-        version: str,
+        version: Version,
         *,
-        path: str | None = None,
+        path: Directory | None = None,
         digest: str | None = None,
         wait: bool = True,
         wait_for_files: bool = False,

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict
 
 from fleet_operator.api.conditions import Condition
 from fleet_operator.api.fleet_status import AppliedWeights, Laggard, ServedVersion, WorkerCounts
+from rlfleet.parts import Resource
 from rlfleet.resources import (
-    Resource,
     RolloutEffect,
     RolloutTimings,
     RolloutWorkers,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_api.fleets import Fleet
-from rlfleet.resources import Resource, WeightVersion
+from rlfleet.parts import Resource
+from rlfleet.resources import WeightVersion
 from rlfleet.rollout import Rollout
 
 _SHOWN = (

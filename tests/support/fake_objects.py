@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from rlfleet.errors import NotFound
+from rlfleet.errors import Forbidden, NotFound
 from rlfleet.patches import Patches
 from rlfleet.ports import Change, ConflictError, ExistsError, GoneError, Json, Kind
 
@@ -70,6 +70,8 @@ class FakeObjects:
         """Acts while a watch waits; each may change things, or raise the server's error."""
         self.failures: deque[Exception] = deque()
         """Errors that the next requests raise."""
+        self.forbidden: set[str] = set()
+        """Requests that the account may not make, such as `all weightversions`."""
         self.requests: list[tuple[str, Json | None]] = []
         self.oldest = 0
         """Watches from before this version have expired."""
@@ -91,6 +93,12 @@ class FakeObjects:
             "status": {"observedGeneration": -1},
         }
         self._changed("ADDED")
+
+    def rename(self, name: str) -> FakeObjects:
+        """The object has another name."""
+        assert self.weights is not None
+        self.weights["metadata"]["name"] = name
+        return self
 
     def delete(self) -> None:
         """Another writer deletes the object."""
@@ -177,7 +185,14 @@ class FakeObjects:
 
     async def patch(self, kind: Kind, name: str, body: Json) -> Json:
         self._serve(f"patch {kind}", body)
-        if self.weights is None:
+        if (
+            kind is Kind.FLEETS
+            and self.fleet is not None
+            and self.fleet["metadata"]["name"] == name
+        ):
+            self.fleet = _merged(self.fleet, body)
+            return copy.deepcopy(self.fleet or {})
+        if self.weights is None or self.weights["metadata"]["name"] != name:
             raise NotFound(f'{kind} "{name}" not found')
         now = self.weights["metadata"]["resourceVersion"]
         if body.get("metadata", {}).get("resourceVersion", now) != now:
@@ -237,6 +252,8 @@ class FakeObjects:
         self.requests.append((request, copy.deepcopy(body)))
         if self.failures:
             raise self.failures.popleft()
+        if request in self.forbidden:
+            raise Forbidden(f"this account may not {request}")
 
     def _merge(self, body: Json) -> None:
         assert self.weights is not None

@@ -12,7 +12,7 @@ from rlfleet.cli import checklist, cluster, lines, show
 from rlfleet.cli.labels import label_checks, tokens_of
 from rlfleet.cli.options import Context, Format, Kubeconfig, Name, Namespace, Output
 from rlfleet.errors import IncompleteReply
-from rlfleet.resources import Resource
+from rlfleet.parts import Resource
 from rlfleet.sampling import WeightSpan
 
 

@@ -16,8 +16,8 @@ from rlfleet.cli.checks import CHECKS_FAILED
 from rlfleet.cli.options import Context, Format, Kubeconfig, Name, Namespace, Output
 from rlfleet.cli.pods import WORKER_CONTAINER
 from rlfleet.errors import NotFound
+from rlfleet.parts import Resource
 from rlfleet.ports import Json
-from rlfleet.resources import Resource
 
 _TAKEN = frozenset({"--model", "--revision", "--weights-root", "--max-lora-rank"})
 """Options of `serve` that decide what a worker accepts."""

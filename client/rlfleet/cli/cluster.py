@@ -13,7 +13,6 @@ from rlfleet.access import find_access
 from rlfleet.cli import rl_api
 from rlfleet.cli.api import Api
 from rlfleet.cli.pods import LABEL_FLEET, MANAGED, by_number
-from rlfleet.cli.words import plural
 from rlfleet.errors import NotConfigured, NotFound
 from rlfleet.follow import patiently
 from rlfleet.kube import BlockingKube
@@ -21,6 +20,7 @@ from rlfleet.kubeconfig import load_access
 from rlfleet.ports import Json, Kind, Place, run_blocking
 from rlfleet.resources import InferenceFleet, WeightVersion
 from rlfleet.rl_access import URL, RlAccess
+from rlfleet.words import plural
 
 FIELD_MANAGER = "rlfleet-cli"
 _PATIENCE_SECONDS = 10.0

@@ -13,10 +13,10 @@ from datetime import datetime
 from rlfleet.cli.checks import Check, Result
 from rlfleet.cli.leadership import problem_of
 from rlfleet.cli.pods import OPERATOR
-from rlfleet.cli.words import bounded
 from rlfleet.errors import NotFound, RlfleetError
 from rlfleet.ports import Json, Kind
 from rlfleet.resources import API_VERSION, GROUP
+from rlfleet.words import bounded
 
 OLDEST_KUBERNETES = (1, 30)
 INSTALL = "install the chart: helm install rlfleet charts/rlfleet"

@@ -18,8 +18,8 @@ from typing import Any
 from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import fail, ok, warn
 from rlfleet.cli.pods import LABEL_FLEET, WORKER_CONTAINER
-from rlfleet.cli.words import bounded, plural
 from rlfleet.ports import Json
+from rlfleet.words import bounded, plural
 
 _REFUSAL = re.compile(
     r"error: ((?:unrecognized arguments: |argument |ambiguous option: |the following arguments ).+)"

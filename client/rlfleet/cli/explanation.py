@@ -9,8 +9,9 @@ from difflib import get_close_matches
 
 from rlfleet.cli.reasons import MEANINGS, OF_WORKERS, REMEDIES
 from rlfleet.cli.view import FleetView, RolloutView, attention, fleet_view, rollout_view
-from rlfleet.cli.words import plural, seconds
-from rlfleet.resources import Condition, InferenceFleet, Laggard, Resource, WeightVersion
+from rlfleet.parts import Resource
+from rlfleet.resources import Condition, InferenceFleet, Laggard, WeightVersion
+from rlfleet.words import plural, seconds
 
 _MOST_LAGGING = 5
 _WAITS = "WaitingForWorkers"

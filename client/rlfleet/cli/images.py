@@ -9,9 +9,9 @@ from typing import Any
 from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import Answer, argument, fail, ok, unread, warn
 from rlfleet.cli.pods import WORKER_CONTAINER
-from rlfleet.cli.words import bounded, plural
 from rlfleet.errors import NotFound, RlfleetError
 from rlfleet.ports import Json
+from rlfleet.words import bounded, plural
 
 DEFAULT_ACCOUNT = "default"
 _PULLS = frozenset(

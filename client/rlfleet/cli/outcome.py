@@ -8,7 +8,8 @@ from rich.markup import escape
 
 from rlfleet.cli import show
 from rlfleet.cli.options import Output
-from rlfleet.resources import Resource, RolloutEffect, RolloutTimings, RolloutWorkers
+from rlfleet.parts import Resource
+from rlfleet.resources import RolloutEffect, RolloutTimings, RolloutWorkers
 from rlfleet.rollout import Rollout
 
 

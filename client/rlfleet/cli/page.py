@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from html import escape
 
-from rlfleet.cli.charts import COLOURS, Bar, Row, chart
+from rlfleet.charts import COLOURS, Bar, Row, chart
 from rlfleet.cli.spans import Span
 from rlfleet.cli.view import RolloutView, fleet_view, rollout_view
 from rlfleet.cli.waterfall import NO_CALLS, WORKERS_NOTE, phase_rows, worker_rows
-from rlfleet.cli.words import seconds
 from rlfleet.resources import Condition, HistoryEntry, InferenceFleet, Laggard, WeightVersion
+from rlfleet.words import seconds
 
 _STYLE = f"""{COLOURS}
 body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);

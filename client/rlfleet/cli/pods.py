@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from rlfleet.resources import InferenceFleet, Resource
+from rlfleet.parts import Resource
+from rlfleet.resources import InferenceFleet
 
 MANAGED = "app.kubernetes.io/managed-by=rlfleet"
 OPERATOR = "app.kubernetes.io/name=rlfleet-operator"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as distribution_version
 from typing import Annotated
 
 import typer
 
 from rlfleet.errors import Forbidden
 from rlfleet.ports import Json
+from rlfleet.release import release
 from rlfleet.rl_api import BlockingRlApi
 
 
@@ -32,11 +31,7 @@ _NAMED: ContextVar[Named | None] = ContextVar("named", default=None)
 def _show_version(wanted: bool) -> None:
     if not wanted:
         return
-    try:
-        found = distribution_version("rlfleet")
-    except PackageNotFoundError:
-        found = "from its sources"
-    print(f"rlfleet {found}")  # noqa: T201 - rich would colour it
+    print(f"rlfleet {release()}")  # noqa: T201 - rich would colour it
     raise typer.Exit
 
 

@@ -9,8 +9,8 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from rlfleet.cli.view import FleetView, PhaseView, RolloutView, named, troubles
-from rlfleet.cli.words import plural, seconds
 from rlfleet.resources import WorkerCounts
+from rlfleet.words import plural, seconds
 
 CELLS = {
     "serving": ("■", "green"),

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlfleet.cli.options import Output
-from rlfleet.cli.words import plural, seconds
+from rlfleet.words import plural, seconds
 
 __all__ = ["coloured", "console", "data", "errors", "plural", "seconds", "show", "table"]
 _WIDE_ENOUGH = 1000

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from rlfleet.metrics import lag_of
+from rlfleet.parts import Resource
 from rlfleet.resources import (
     Condition,
     InferenceFleet,
     Laggard,
-    Resource,
     ServedVersion,
     WeightVersion,
     WorkerCounts,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from rlfleet.cli.charts import COLOURS, ROW, WIDTH, Bar, Row, drawn
+from rlfleet.charts import COLOURS, ROW, WIDTH, Bar, Row, drawn
 from rlfleet.cli.spans import DONE, Span
 from rlfleet.cli.view import PhaseView
-from rlfleet.cli.words import seconds
+from rlfleet.words import seconds
 
 MOST_WORKERS = 40
 NO_CALLS = (

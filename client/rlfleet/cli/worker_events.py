@@ -7,9 +7,9 @@ from typing import Any
 
 from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import Answer, fail, ok, unread
-from rlfleet.cli.words import bounded
 from rlfleet.errors import RlfleetError
 from rlfleet.ports import Json
+from rlfleet.words import bounded
 
 _STARTING = frozenset(
     {

@@ -294,7 +294,7 @@ def test_a_suspended_rollout_is_named(call: Call) -> None:
     call(objects, "suspend")
     objects.script.append(lambda: objects.look("Suspended"))
 
-    with pytest.raises(TimedOut, match=r"suspended; resume\(\)"):
+    with pytest.raises(TimedOut, match=r"suspended; resume continues"):
         call(objects, "publish", "43", timeout_seconds=1)
 
     assert not call(objects, "resume").spec.suspend

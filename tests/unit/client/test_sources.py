@@ -159,7 +159,7 @@ class TestVersionsThatArePublishedAgain:
 @pytest.mark.parametrize(
     ("method", "version", "more"),
     [
-        ("publish", 43, {}),
+        ("publish", 4.0, {}),
         ("publish", "", {}),
         ("publish", "a b", {}),
         ("publish", "43", {"digest": ""}),
@@ -168,7 +168,7 @@ class TestVersionsThatArePublishedAgain:
         ("publish", "43", {"path": ""}),
         ("publish", "43", {"path": "weights/step_43"}),
         ("publish", "43", {"traceparent": "garbage"}),
-        ("rollback", 41, {}),
+        ("rollback", None, {}),
         ("rollback", "41", {"path": ""}),
     ],
     ids=str,

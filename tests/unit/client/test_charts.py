@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rlfleet.cli.charts import WIDTH, Bar, Row, drawn
+from rlfleet.charts import WIDTH, Bar, Row, drawn
 
 
 @pytest.mark.parametrize("length", [0.1, 0.5, 1.0])
