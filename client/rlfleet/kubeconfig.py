@@ -34,6 +34,8 @@ _NOT_SUPPORTED = {
     "as-groups": "a user of its own",
 }
 """Keys of a user that are refused instead of ignored, and what to use instead."""
+_UNUSABLE = (AttributeError, KeyError, TypeError, ValueError, OSError, yaml.YAMLError)
+"""What is raised where a kubeconfig has not the form that it should have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,11 @@ def load_access(
 
     Errors: NotConfigured.
     """
-    named = str(kubeconfig or "") or environment.get("KUBECONFIG", "")
+    named = _named(kubeconfig, environment)
     in_cluster = "KUBERNETES_SERVICE_HOST" in environment and (account / "token").exists()
     if not named and context is None and in_cluster:
         return _of_pod(environment, account, namespace)
-    default = Path(environment.get("HOME", "~")).expanduser() / ".kube" / "config"
-    files = [Path(f).expanduser() for f in named.split(os.pathsep) if f] or [default]
+    files = _files(named, environment)
     there = [file for file in files if file.is_file()]
     if not there:
         raise NotConfigured(
@@ -83,8 +84,42 @@ def load_access(
         )
     try:
         return _of_config(_merged(there), context, namespace, environment)
-    except (KeyError, TypeError, ValueError, OSError, yaml.YAMLError) as error:
-        raise NotConfigured(f"{', '.join(map(str, there))} cannot be used: {error!r}") from error
+    except _UNUSABLE as error:
+        raise NotConfigured(
+            f"{', '.join(map(str, there))} cannot be used: {_fault(error)}; correct the kubeconfig, "
+            "or name another one"
+        ) from error
+
+
+def contexts_of(
+    kubeconfig: str | Path | None = None, environment: Mapping[str, str] = os.environ
+) -> list[str]:
+    """The names of contexts; none where there is no usable kubeconfig."""
+    files = _files(_named(kubeconfig, environment), environment)
+    try:
+        return sorted(_merged([file for file in files if file.is_file()]).get("contexts", {}))
+    except _UNUSABLE:
+        return []
+
+
+def _named(kubeconfig: str | Path | None, environment: Mapping[str, str]) -> str:
+    return str(kubeconfig or "") or environment.get("KUBECONFIG", "")
+
+
+def _files(named: str, environment: Mapping[str, str]) -> list[Path]:
+    default = Path(environment.get("HOME", "~")).expanduser() / ".kube" / "config"
+    return [Path(f).expanduser() for f in named.split(os.pathsep) if f] or [default]
+
+
+def _fault(error: Exception) -> str:
+    """What is wrong with a kubeconfig, in one line."""
+    match error:
+        case KeyError():
+            return f"{error} is missing"
+        case TypeError() | AttributeError():
+            return "it has not the form of a kubeconfig, with lists of clusters, contexts and users"
+        case _:
+            return " ".join(str(error).split())
 
 
 def _of_pod(environment: Mapping[str, str], account: Path, namespace: str | None) -> Access:

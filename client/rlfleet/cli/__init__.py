@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
+from contextlib import redirect_stdout, suppress
+from io import StringIO
+from pathlib import PurePath
+from typing import Any
+
+_PLUGIN = "kubectl-rlfleet"
+"""The name by which kubectl starts it for `kubectl rlfleet`."""
+_NO_FILES = ":4"
+"""Ends the completions for kubectl: the shell adds no names of files. Source: cobra, ShellCompDirectiveNoFileComp."""
 
 
 def main() -> None:
     """Run the command line."""
+    is_plugin = PurePath(sys.argv[0]).name == _PLUGIN
+    _app()(prog_name="kubectl rlfleet" if is_plugin else "rlfleet")
+
+
+def complete_for_kubectl() -> None:
+    """Print the completions of a command line for `kubectl rlfleet`, one on each line.
+
+    Its name is `kubectl_complete-rlfleet`. Source: kubectl, "Extend kubectl with plugins", shell completion.
+    """
+    words = sys.argv[1:] or [""]
+    # Typer prints this form for the shell fish.
+    os.environ |= {
+        "_RLFLEET_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_ARGS": shlex.join(["rlfleet", *words]),
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    found = StringIO()
+    with redirect_stdout(found), suppress(SystemExit):
+        _app()(prog_name="rlfleet")
+    lines = [line for line in found.getvalue().splitlines() if line]
+    print("\n".join([*lines, _NO_FILES]))  # noqa: T201 - read by kubectl
+
+
+def _app() -> Any:
     try:
         from rlfleet.cli.app import app  # noqa: PLC0415 - Typer is optional
     except ModuleNotFoundError as error:
         sys.exit(f"error: {error.name} is missing: run pip install 'rlfleet[cli]'")
-    app(prog_name="rlfleet")
+    return app

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -18,10 +19,12 @@ from rlfleet.cli.explain import explain
 from rlfleet.cli.history import history
 from rlfleet.cli.logs import logs
 from rlfleet.cli.record import record
+from rlfleet.cli.replacing import drain, restart
 from rlfleet.cli.report import report
 from rlfleet.cli.status import status
 from rlfleet.cli.suspend import resume, suspend
 from rlfleet.cli.validate import validate
+from rlfleet.cli.version import version
 from rlfleet.cli.watch import watch
 from rlfleet.cli.workers import workers
 from rlfleet.errors import (
@@ -65,26 +68,34 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.callback()(rl_api.options)
-for verb in (
-    status,
-    watch,
-    publish,
-    rollback,
-    undo,
-    retry,
-    suspend,
-    resume,
-    history,
-    workers,
-    logs,
-    report,
-    explain,
-    doctor,
-    validate,
-    check,
-    record,
-    audit,
-    completion,
-):
-    app.command()(verb)
+app.callback(epilog="Each verb has an example: rlfleet VERB --help")(rl_api.options)
+LOOK, DIAGNOSE = "Look", "Find out what is wrong"
+CHANGE, WORKERS = "Change versions", "Replace workers"
+TOKENS, PROGRAM = "Check which weights made tokens", "This program"
+VERBS: tuple[tuple[str, Callable[..., None], str], ...] = (
+    (LOOK, status, "status -A"),
+    (LOOK, watch, "watch policy -n rl"),
+    (LOOK, workers, "workers policy -n rl -o wide"),
+    (LOOK, history, "history policy -n rl"),
+    (LOOK, logs, "logs policy -n rl --since 1h --version 43"),
+    (LOOK, report, "report policy -n rl --file rollout.html"),
+    (DIAGNOSE, explain, "explain policy -n rl"),
+    (DIAGNOSE, doctor, "doctor -n rl --quiet"),
+    (DIAGNOSE, validate, "validate fleet.yaml -n rl"),
+    (DIAGNOSE, check, "check /weights/step_43 policy -n rl"),
+    (CHANGE, publish, "publish 43 policy -n rl --path /weights/step_43 --wait"),
+    (CHANGE, rollback, "rollback 41 policy -n rl --wait"),
+    (CHANGE, undo, "undo policy -n rl"),
+    (CHANGE, retry, "retry policy -n rl --wait"),
+    (CHANGE, suspend, "suspend policy -n rl"),
+    (CHANGE, resume, "resume policy -n rl"),
+    (WORKERS, restart, "restart policy -n rl"),
+    (WORKERS, drain, "drain policy-2 -n rl"),
+    (TOKENS, record, "record replies.jsonl"),
+    (TOKENS, audit, "audit records.jsonl policy -n rl"),
+    (PROGRAM, version, "version -n rl"),
+    (PROGRAM, completion, "completion bash"),
+)
+"""Group, verb, and a command line of it."""
+for group, verb, example in VERBS:
+    app.command(rich_help_panel=group, epilog=f"Example: rlfleet {example}")(verb)

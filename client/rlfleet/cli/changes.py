@@ -56,7 +56,11 @@ def publish(
 ) -> None:
     """Ask a fleet for a version of its weights."""
     objects = cluster.connect_fleet(name or create_for, namespace, context, kubeconfig)
-    target = name or create_for if create_for else cluster.find(objects, name).metadata.name
+    target = (
+        name or create_for
+        if create_for
+        else cluster.find(objects, name, within=timeout).metadata.name
+    )
     weights = Weights(target, objects=objects)
     outcome.report(
         target,
@@ -99,7 +103,7 @@ def rollback(
 ) -> None:
     """Go back to an earlier version of the run."""
     objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
-    target = cluster.find(objects, name).metadata.name
+    target = cluster.find(objects, name, within=timeout).metadata.name
     weights = Weights(target, objects=objects)
     outcome.report(
         target,
@@ -129,7 +133,7 @@ def undo(
 ) -> None:
     """Take the last version back: return to what is applied still, or was applied before in the run."""
     objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
-    target = cluster.find(objects, name).metadata.name
+    target = cluster.find(objects, name, within=timeout).metadata.name
     weights = Weights(target, objects=objects)
     outcome.report(
         target,
@@ -151,7 +155,7 @@ def retry(
 ) -> None:
     """Try an abandoned version again."""
     objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
-    target = cluster.find(objects, name).metadata.name
+    target = cluster.find(objects, name, within=timeout).metadata.name
     weights = Weights(target, objects=objects)
     outcome.report(
         target,

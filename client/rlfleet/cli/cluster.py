@@ -72,9 +72,9 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def all_weights(objects: Place) -> list[WeightVersion]:
-    """Every WeightVersion of the namespace."""
-    found = _read(objects, lambda: objects.all(Kind.WEIGHTS))
+def all_weights(objects: Place, within: float = _PATIENCE_SECONDS) -> list[WeightVersion]:
+    """Every WeightVersion of the namespace. `within`: seconds in which the API must answer."""
+    found = _read(objects, lambda: objects.all(Kind.WEIGHTS), within)
     return [WeightVersion.model_validate(one) for one in found]
 
 
@@ -120,7 +120,7 @@ def look(objects: Place, name: str | None) -> Target:
         base = _base_of(there, found[0].metadata.name)
         if len(base) < 2:
             return Target(found[0], base[0] if base else None)
-    raise NotFound(_not_found(name, there, fleets, objects.namespace))
+    raise NotFound(not_found(name, there, fleets, objects.namespace))
 
 
 def find_fleet(objects: Place, name: str | None) -> tuple[InferenceFleet, WeightVersion | None]:
@@ -134,9 +134,12 @@ def find_fleet(objects: Place, name: str | None) -> tuple[InferenceFleet, Weight
     )
 
 
-def find(objects: Place, name: str | None) -> WeightVersion:
-    """The WeightVersion that a name means. Errors: NotFound, as for `look`, or for a fleet without one."""
-    weights, _ = _search(objects, name)
+def find(objects: Place, name: str | None, *, within: float = _PATIENCE_SECONDS) -> WeightVersion:
+    """The WeightVersion that a name means. `within`: seconds in which the API must answer, at most 10.
+
+    Errors: NotFound, as for `look`, or for a fleet without one.
+    """
+    weights, _ = _search(objects, name, min(within, _PATIENCE_SECONDS))
     if weights is not None:
         return weights
     found = look(objects, name)
@@ -170,20 +173,22 @@ def pods_of(api: Api, fleet: InferenceFleet) -> Sequence[Json]:
     return sorted(found, key=by_number)
 
 
-def _read(objects: Place, call: Callable[[], Awaitable[T]]) -> T:
-    """Read from the API server. Errors: Unavailable, after 10 seconds without an answer."""
-    return run_blocking(patiently(objects, call, objects.monotonic() + _PATIENCE_SECONDS))
+def _read(objects: Place, call: Callable[[], Awaitable[T]], within: float = _PATIENCE_SECONDS) -> T:
+    """Read from the API server. Errors: Unavailable, after `within` seconds without an answer."""
+    return run_blocking(patiently(objects, call, objects.monotonic() + within))
 
 
-def _search(objects: Place, name: str | None) -> tuple[WeightVersion | None, list[WeightVersion]]:
+def _search(
+    objects: Place, name: str | None, within: float = _PATIENCE_SECONDS
+) -> tuple[WeightVersion | None, list[WeightVersion]]:
     """The WeightVersion that a name means, if there is one; and those of the namespace, if read."""
     if name is not None:
         try:
-            found = _read(objects, lambda: objects.get(Kind.WEIGHTS, name))
+            found = _read(objects, lambda: objects.get(Kind.WEIGHTS, name), within)
             return WeightVersion.model_validate(found), []
         except NotFound:
             pass
-    there = all_weights(objects)
+    there = all_weights(objects, within)
     meant = there if name is None else _base_of(there, name)
     return meant[0] if len(meant) == 1 else None, there
 
@@ -200,19 +205,20 @@ def _fleet(objects: Place, name: str) -> InferenceFleet | None:
     return InferenceFleet.model_validate(found)
 
 
-def _not_found(
+def not_found(
     name: str | None, weights: list[WeightVersion], fleets: list[InferenceFleet], namespace: str
 ) -> str:
+    """The message for a name that means no object. `namespace`: that was searched; empty for all of them."""
+    where = f" in namespace {namespace!r}" if namespace else ""
     names = [*(one.metadata.name for one in weights), *(one.metadata.name for one in fleets)]
     there = list(dict.fromkeys(names))
     if not there:
-        return (
-            f"there is no WeightVersion and no fleet in namespace {namespace!r}; name another namespace "
-            "with -n, or look into all of them: rlfleet status -A"
-        )
+        elsewhere = "name another namespace with -n, or look into all of them: rlfleet status -A"
+        remedy = elsewhere if namespace else "create one with kubectl apply"
+        return f"there is no WeightVersion and no fleet{where}; {remedy}"
     if name is None:
         several = f"{plural(len(weights), 'WeightVersion')} and {plural(len(fleets), 'fleet')}"
-        return f"there are {several} in namespace {namespace!r}: name one of {', '.join(there)}"
+        return f"there are {several}{where}: name one of {', '.join(there)}"
     near = difflib.get_close_matches(name, there, n=3)
     remedy = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(there)}"
-    return f"there is no WeightVersion and no fleet {name!r} in namespace {namespace!r}; {remedy}"
+    return f"there is no WeightVersion and no fleet {name!r}{where}; {remedy}"

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from rlfleet.cli import cluster, operators, show
+from rlfleet.cli import candidates, cluster, operators, show
 from rlfleet.cli.explanation import (
     Explanation,
     explain_fleet,
@@ -23,7 +23,10 @@ from rlfleet.errors import NotConfigured, NotFound
 def explain(
     subject: Annotated[
         str | None,
-        typer.Argument(help="A WeightVersion, a fleet, or a reason such as CheckpointTruncated."),
+        typer.Argument(
+            help="A WeightVersion, a fleet, or a reason such as CheckpointTruncated.",
+            autocompletion=candidates.names,
+        ),
     ] = None,
     namespace: Namespace = None,
     context: Context = None,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rlfleet.cli import candidates
+
 
 class Output(StrEnum):
     """How a verb prints what it has found."""
@@ -19,13 +21,25 @@ class Output(StrEnum):
 
 Name = Annotated[
     str | None,
-    typer.Argument(help="A WeightVersion or a fleet; not needed where the namespace has only one."),
+    typer.Argument(
+        help="A WeightVersion or a fleet; not needed where the namespace has only one.",
+        autocompletion=candidates.names,
+    ),
 ]
 Version = Annotated[str, typer.Argument(help="Label of the weights.")]
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Namespace (default: the context's).")
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        help="Namespace (default: the context's).",
+        autocompletion=candidates.namespaces,
+    ),
 ]
-Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
+Context = Annotated[
+    str | None,
+    typer.Option(help="Context of the kubeconfig.", autocompletion=candidates.contexts),
+]
 Kubeconfig = Annotated[
     str | None, typer.Option(help="Kubeconfig file (default: $KUBECONFIG or ~/.kube/config).")
 ]

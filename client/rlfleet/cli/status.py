@@ -9,9 +9,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rlfleet.cli import cluster, operators, show
+from rlfleet.cli import candidates, cluster, operators, show
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
 from rlfleet.cli.view import FleetView, fleet_view, named, orphan_views, troubles
+from rlfleet.errors import NotFound
 from rlfleet.resources import Condition
 
 COLUMNS = (
@@ -30,6 +31,10 @@ WIDE = ("RUN", "FOR", "SUPERSEDED", "ENDPOINT")
 
 
 def status(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Only this WeightVersion or fleet.", autocompletion=candidates.names),
+    ] = None,
     namespace: Namespace = None,
     everywhere: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Look into all namespaces.")
@@ -47,11 +52,18 @@ def status(
     fleets, weights, now = cluster.all_fleets(objects), cluster.all_weights(objects), cluster.now()
     found = [fleet_view(fleet, weights, now) for fleet in fleets]
     found += orphan_views(fleets, weights, now)
-    operators.warn(objects, fleets, now)
+    if name is not None:
+        found = [one for one in found if name in {one.name, *(w.name for w in one.rollouts)}]
+        if not found:
+            raise NotFound(cluster.not_found(name, weights, fleets, objects.namespace))
+    shown = {(one.namespace, one.name) for one in found}
+    operators.warn(
+        objects, [f for f in fleets if (f.metadata.namespace, f.metadata.name) in shown], now
+    )
     show.show(found, output, lambda: _render(found, wide=output is Output.WIDE, all_=everywhere))
     if not found and output in {Output.TABLE, Output.WIDE}:
-        where = "" if everywhere else f" in namespace {objects.namespace!r}"
-        show.errors().print(f"There are no fleets{where}.")
+        there = f" in namespace {objects.namespace!r}; look into all of them: rlfleet status -A"
+        show.errors().print(f"There are no fleets{'.' if everywhere else there}")
 
 
 def _render(found: list[FleetView], *, wide: bool, all_: bool) -> None:
@@ -73,7 +85,8 @@ def rows_of(fleet: FleetView, *, wide: bool) -> Iterator[list[str]]:
     counts = f"{fleet.workers.serving}/{fleet.replicas}"
     if not fleet.rollouts:
         served = fleet.versions[0].version if fleet.versions else ""
-        row = [fleet.name, "", fleet.ready, counts, "", served, "", "", "", ""]
+        desired = fleet.desired or ""
+        row = [fleet.name, "", fleet.ready, counts, desired, served, "", "", "", ""]
         yield row + (["", "", "", fleet.endpoint] if wide else [])
     for one in fleet.rollouts:
         holding = one.pause_seconds is not None

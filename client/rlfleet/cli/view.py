@@ -72,11 +72,13 @@ class FleetView(Resource):
 
     Fields:
         exists: false if WeightVersions name a fleet that is not there.
+        desired: the version of its base weights, by its status.
     """
 
     namespace: str
     name: str
     exists: bool = True
+    desired: str | None = None
     ready: str
     replicas: int
     workers: WorkerCounts
@@ -124,6 +126,7 @@ def fleet_view(fleet: InferenceFleet, weights: Iterable[WeightVersion], now: dat
     return FleetView(
         namespace=fleet.metadata.namespace,
         name=fleet.metadata.name,
+        desired=status.desired_version,
         ready=next((c.status for c in status.conditions if c.type == "Ready"), "Unknown"),
         replicas=fleet.spec.replicas,
         workers=status.workers,

@@ -16,7 +16,7 @@ import yaml
 from tests.support.programs import written_by
 
 from rlfleet import NotConfigured
-from rlfleet.kubeconfig import Access, load_access
+from rlfleet.kubeconfig import Access, contexts_of, load_access
 
 
 def write(file: Path, **user: Any) -> Path:
@@ -258,3 +258,28 @@ def test_the_output_of_a_plugin_is_in_no_message(tmp_path: Path) -> None:
 
     assert "a secret" not in repr(raised.value)
     assert raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("just text", "form of a kubeconfig"),
+        ("[1, 2]", "form of a kubeconfig"),
+        ("clusters: 3", "form of a kubeconfig"),
+        ("clusters: [a]\ncurrent-context: x", "form of a kubeconfig"),
+        ("a: [1\n b", "line 2"),
+        ("contexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x", "'c' is missing"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_named_in_one_line(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    file = tmp_path / "config"
+    file.write_text(text)
+
+    with pytest.raises(NotConfigured, match=words) as refused:
+        load(file)
+
+    assert str(file) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert contexts_of(file) in ([], ["x"])

@@ -239,6 +239,17 @@ def test_a_healthy_cluster_has_no_findings(monkeypatch: pytest.MonkeyPatch) -> N
     golden(out, "doctor.healthy.txt")
 
 
+def test_quiet_leaves_out_what_is_ok(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = healthy()
+    assert run(monkeypatch, objects, "doctor", "--quiet") == (0, "", "")
+
+    objects.answers[f"GET {CLAIM}"] = NotFound("gone")
+    code, out, _ = run(monkeypatch, objects, "doctor", "-q")
+
+    assert code == CHECKS_FAILED
+    assert [line[:4] for line in out.splitlines()] == ["fail", "    "]
+
+
 def test_checks_are_available_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, _ = run(monkeypatch, healthy(), "doctor", "-o", "json")
 

@@ -59,6 +59,7 @@ CASES = [
     ("publish 3", "external"),
     ("resume", "suspended"),
     ("completion bash", "applied"),
+    ("version --client", "applied"),
 ]  # fmt: skip
 SCREENS = [there for there in SITUATIONS if there != "orphaned"]
 
@@ -86,6 +87,8 @@ def test_every_golden_text_belongs_to_a_case() -> None:
         "check.refused.txt",
         "record.txt",
         "audit.txt",
+        "drain.txt",
+        "restart.txt",
     }
 
 

@@ -1,0 +1,180 @@
+"""Help, completion and names of the program, as shells and kubectl ask for them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tests.support.cli import Recorded, run
+from tests.support.fake_objects import FakeObjects
+from typer.testing import CliRunner
+
+import rlfleet.cli
+from rlfleet.cli import candidates, cluster
+from rlfleet.cli.app import VERBS, app
+from rlfleet.errors import Forbidden
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: here
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+contexts:
+  - {name: here, context: {cluster: c, user: u}}
+  - {name: there, context: {cluster: c, user: u}}
+"""
+
+
+@pytest.mark.parametrize(("verb", "example"), [(verb, line) for _, verb, line in VERBS])
+def test_the_example_of_a_verb_is_a_command_line_of_it(verb: Any, example: str) -> None:
+    named, *arguments = shlex.split(example)
+    command = typer.main.get_command(app).get_command(None, named)  # type: ignore[attr-defined, arg-type]
+
+    assert named == verb.__name__
+    command.make_context(named, arguments)  # an unknown option would be an error
+
+
+@pytest.mark.parametrize(("verb", "example"), [(verb, line) for _, verb, line in VERBS])
+def test_the_help_of_a_verb_has_its_example(verb: Any, example: str) -> None:
+    shown = CliRunner().invoke(app, [verb.__name__, "--help"], env={"COLUMNS": "200"}).stdout
+
+    assert f"rlfleet {example}" in shown
+
+
+def test_the_help_has_the_verbs_in_groups() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+
+    assert [shown.count(f"─ {group} ─") for group in dict.fromkeys(g for g, _, _ in VERBS)] == [
+        1
+    ] * 6
+
+
+def completions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> list[str]:
+    """What kubectl gets for the words after `kubectl rlfleet`."""
+    monkeypatch.setattr("sys.argv", ["kubectl_complete-rlfleet", *words])
+    for name in ("_RLFLEET_COMPLETE", "_TYPER_COMPLETE_ARGS", "_TYPER_COMPLETE_FISH_ACTION"):
+        monkeypatch.setenv(name, "")
+    rlfleet.cli.complete_for_kubectl()
+    *found, last = capsys.readouterr().out.splitlines()
+    assert last == ":4"
+    return [line.partition("\t")[0] for line in found]
+
+
+@pytest.fixture
+def objects(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    made = Recorded("applied")
+    made.answers["GET /api/v1/namespaces"] = {
+        "items": [{"metadata": {"name": name}} for name in ("rl", "rl-2", "default")]
+    }
+    monkeypatch.setattr(cluster, "connect", lambda *_: made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["sta"], ["status"]),
+        (["explain", ""], ["policy"]),
+        (["publish", "43", "po"], ["policy"]),
+        (["publish", "43", "x"], []),
+        (["status", "-n", "rl"], ["rl", "rl-2"]),
+        (["drain", "policy-"], ["policy-0", "policy-1", "policy-2", "policy-3"]),
+    ],
+)
+@pytest.mark.usefixtures("objects")
+def test_kubectl_completes_verbs_names_namespaces_and_pods(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    expected: list[str],
+) -> None:
+    assert completions(monkeypatch, capsys, *words) == expected
+
+
+def test_contexts_are_completed_from_the_kubeconfig(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "config"
+    file.write_text(KUBECONFIG)
+
+    found = completions(monkeypatch, capsys, "status", "--kubeconfig", str(file), "--context", "t")
+
+    assert found == ["there"]
+
+
+def test_a_cluster_that_refuses_or_does_not_answer_completes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any) -> FakeObjects:
+        raise Forbidden("no")
+
+    monkeypatch.setattr(candidates, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(cluster, "connect", refuse)
+
+    assert completions(monkeypatch, capsys, "explain", "") == []
+
+
+@pytest.mark.parametrize(
+    ("program", "usage"),
+    [("/usr/bin/kubectl-rlfleet", "kubectl rlfleet"), ("/usr/bin/rlfleet", "rlfleet")],
+)
+def test_help_names_the_program_as_it_was_called(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    program: str,
+    usage: str,
+) -> None:
+    monkeypatch.setattr("sys.argv", [program, "status", "--help"])
+
+    with pytest.raises(SystemExit):
+        rlfleet.cli.main()
+
+    assert f"Usage: {usage} status" in capsys.readouterr().out
+
+
+# --- papercuts ------------------------------------------------------------------------------------
+
+
+def test_status_takes_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = run(monkeypatch, Recorded("applied"), "status", "policy")
+
+    assert (code, out.count("policy")) == (0, 2)  # the fleet and its WeightVersion
+
+
+@pytest.mark.parametrize("more", [[], ["-A"]])
+def test_status_of_an_unknown_name_names_similar_ones(
+    monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    code, out, err = run(monkeypatch, Recorded("applied"), "status", "polici", *more)
+
+    assert (code, out) == (6, "")
+    assert "did you mean policy?" in err
+
+
+def test_status_of_an_empty_namespace_points_at_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = FakeObjects()
+    objects.weights, objects.fleet = None, None
+
+    code, _, err = run(monkeypatch, objects, "status")
+
+    assert code == 0
+    assert "rlfleet status -A" in err
+
+
+def test_a_dead_server_ends_publish_within_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects()
+    begun = objects.now
+    objects.failures.extend(rlfleet.Unavailable("away") for _ in range(100))
+
+    code, _, _ = run(monkeypatch, objects, "publish", "43", "policy", "--timeout", "3")
+
+    assert code == 9
+    assert objects.now - begun <= 3
