@@ -92,6 +92,9 @@ class Recorded(FakeApi):
         self.answers[f"GET {LEASE}"] = {
             "spec": {"holderIdentity": "rlfleet-abc", "renewTime": self.moment.isoformat()}
         }
+        self.answers["GET /api/v1/namespaces/rl/serviceaccounts/default"] = {}
+        self.answers["GET /api/v1/namespaces/rl/events"] = {"items": []}
+        self.answers["GET /apis/storage.k8s.io/v1/storageclasses"] = {"items": []}
         log = "/api/v1/namespaces/rlfleet-system/pods/rlfleet-abc/log"
         self.answers[f"GET {log}"] = "\n".join(found.log)
         for pod in self.pods:

@@ -21,6 +21,7 @@ from rlfleet.words import bounded
 OLDEST_KUBERNETES = (1, 30)
 INSTALL = "install the chart: helm install rlfleet charts/rlfleet"
 Answer = Json | RlfleetError
+_UNREAD = "cannot be checked: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,4 +282,9 @@ def fail(subject: str, message: str, remedy: str) -> Check:
 def unread(subject: str, error: Answer) -> Check:
     """A fact that this account cannot see. It says nothing about the cluster."""
     message, _, remedy = str(error).partition("; ")
-    return warn(subject, f"cannot be checked: {message}", remedy or "try again")
+    return warn(subject, f"{_UNREAD}{message}", remedy or "try again")
+
+
+def is_wrong(check: Check) -> bool:
+    """Whether a check has found a fault."""
+    return check.result is not Result.OK and not check.message.startswith(_UNREAD)

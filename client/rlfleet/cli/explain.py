@@ -7,17 +7,19 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from rlfleet.cli import candidates, cluster, operators, show
+from rlfleet.cli import candidates, cluster, inspection, operators, show
 from rlfleet.cli.explanation import (
     Explanation,
     explain_fleet,
     meaning_of,
     similar_reasons,
     unattended,
+    with_checks,
 )
 from rlfleet.cli.explanation import explain as explanation_of
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
 from rlfleet.errors import NotConfigured, NotFound
+from rlfleet.resources import InferenceFleet
 
 
 def explain(
@@ -50,8 +52,16 @@ def explain(
             found = explain_fleet(cluster.find_fleet(objects, subject)[0], now)
         if target.fleet and (problem := operators.problem(objects, target.fleet, now)):
             found = unattended(found, target.fleet, problem)
+        elif target.fleet and not _is_ready(target.fleet):
+            checks = inspection.checks_of_fleet(objects, target.fleet.metadata.name)
+            found = with_checks(found, checks, objects.namespace)
     shown = found
     show.show(shown, output, lambda: _render(shown))
+
+
+def _is_ready(fleet: InferenceFleet) -> bool:
+    """Whether all workers serve, so that no pod waits for anything."""
+    return any((c.type, c.status) == ("Ready", "True") for c in fleet.status.conditions)
 
 
 def _render(found: Explanation) -> None:
@@ -61,6 +71,11 @@ def _render(found: Explanation) -> None:
         console.print(f"  {escape(found.reason)}: {escape(found.meaning)}")
     for line in found.details:
         console.print(f"  {escape(line)}")
+    if found.causes:
+        console.print("What is wrong:")
+    for cause in found.causes:
+        console.print(f"  * {escape(cause.message)}")
+        console.print(f"    → {escape(cause.remedy)}")
     if found.remedies:
         console.print("What you can do:")
     for line in found.remedies:

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 
+from rlfleet.cli.causes import not_said, remedies_of
+from rlfleet.cli.checks import Check
+from rlfleet.cli.diagnosis import is_wrong
 from rlfleet.cli.reasons import MEANINGS, OF_WORKERS, REMEDIES
 from rlfleet.cli.view import FleetView, RolloutView, attention, fleet_view, rollout_view
 from rlfleet.parts import Resource
@@ -31,6 +34,7 @@ class Explanation(Resource):
         reason: of the condition that it follows, if any.
         meaning: of the reason.
         details: the condition's message, then lagging workers.
+        causes: what the checks of `rlfleet doctor` find wrong, beyond the details.
         remedies: what can be done, with commands.
     """
 
@@ -39,6 +43,7 @@ class Explanation(Resource):
     reason: str = ""
     meaning: str = ""
     details: tuple[str, ...] = ()
+    causes: tuple[Check, ...] = ()
     remedies: tuple[str, ...] = ()
 
 
@@ -144,10 +149,7 @@ def _explanation(
         summary = f"{summary} {_warning(cause)}"
     details = [cause.message] if cause and cause.message else []
     details += [f"{_warning(one)} {one.message}" for one in others]
-    details += [
-        f"{one.pod}: {one.reason}{f', {one.message}' if one.message else ''}"
-        for one in lagging[:_MOST_LAGGING]
-    ]
+    details += _lagging(lagging[:_MOST_LAGGING], details)
     if (more := len(lagging) - _MOST_LAGGING) > 0:
         details.append(
             f"{plural(more, 'more lagging worker')}: rlfleet workers {name} -n {names['NAMESPACE']}"
@@ -161,6 +163,34 @@ def _explanation(
         details=tuple(details),
         remedies=tuple(_filled(remedy, names) for remedy in REMEDIES.get(reason, ())),
     )
+
+
+def with_checks(found: Explanation, checks: Iterable[Check], namespace: str) -> Explanation:
+    """The explanation with the causes that checks have found, and the remedy of each.
+
+    "Wait" is no remedy for workers that cannot start: the causes take its place.
+    """
+    wrong = [one for one in checks if is_wrong(one)]
+    said = " ".join(found.details)
+    causes = not_said(wrong, said)
+    words = " ".join(one.message for one in causes)
+    known = (one.remedy for one in wrong if one not in causes)
+    own = list(remedies_of(said, namespace, words))
+    specific = tuple(dict.fromkeys([*own, *(known if not own else ())]))
+    general = () if found.reason == _WAITS and (specific or causes) else found.remedies
+    return found.model_copy(update={"causes": causes, "remedies": (*specific, *general)})
+
+
+def _lagging(lagging: Sequence[Laggard], said: Sequence[str]) -> list[str]:
+    """Workers that lag for one reason in one line, without a message that is said already."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for one in lagging:
+        message = "" if any(one.message in line for line in said) else one.message
+        alike.setdefault((one.reason, message), []).append(one.pod)
+    return [
+        f"{', '.join(pods)}: {reason}{f', {message}' if message else ''}"
+        for (reason, message), pods in alike.items()
+    ]
 
 
 def _filled(remedy: str, names: dict[str, str]) -> str:

@@ -10,7 +10,7 @@ from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import Answer
 from rlfleet.cli.pods import LABEL_FLEET, MANAGED, OPERATOR
 from rlfleet.errors import Forbidden, RlfleetError
-from rlfleet.ports import Json
+from rlfleet.ports import Json, Kind, run_blocking
 
 _METADATA = "json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 """An answer without the content of the object. Source: Kubernetes API concepts, "Metadata-only fetches"."""
@@ -65,6 +65,19 @@ def pods_of_fleets(api: Api, fleet: str | None = None) -> Iterator[Check]:
     warnings = answer(api, f"{core}/events", {"fieldSelector": "type=Warning"})
     explained = {pull.pod for pull in pulls} | refusals.keys()
     yield from worker_events.event_checks(warnings, pods, api.namespace, explained)
+
+
+def checks_of_fleet(api: Api, name: str) -> list[Check]:
+    """What `doctor` checks of one fleet; nothing where its spec cannot be read, as by the RL API."""
+    try:
+        fleet = run_blocking(api.get(Kind.FLEETS, name))
+    except RlfleetError:
+        return []
+    if "weights" not in fleet.get("spec", {}):
+        return []
+    found = [*needs_of_fleets(api, [fleet]), *pods_of_fleets(api, name)]
+    has_claims = bool(diagnosis.claims_of(fleet))
+    return [one for one in found if has_claims or one.subject != "storage"]
 
 
 def _needs_of_pulls(api: Api, fleets: list[Json]) -> Iterator[Check]:

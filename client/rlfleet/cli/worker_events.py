@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from rlfleet.cli.causes import remedies_of
 from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import Answer, fail, ok, unread
 from rlfleet.errors import RlfleetError
@@ -46,7 +47,8 @@ def event_checks(
             last[waiting[uid], event["reason"]] = bounded(event.get("message") or "")
     for (pod, reason), message in sorted(last.items()):
         images = "pull" in message.lower() or "image" in message.lower()
-        remedy = f"kubectl -n {namespace} describe pod {pod}"
+        remedies = " ".join(remedies_of(message, namespace))
+        remedy = remedies or f"kubectl -n {namespace} describe pod {pod}"
         if reason == "Failed" and images:
             remedy = "check spec.engine.image of the fleet and spec.pod.imagePullSecrets"
         yield fail("workers", f"{pod} cannot start, {reason}: {message}", remedy)
