@@ -134,7 +134,8 @@ def _error_of(code: int, status: Json, version: str = "?", *, elsewhere: bool = 
         return ExistsError(message)
     is_unknown = code == 400 and "unknown field" in message
     if code == 422 or is_unknown:
-        return Refused(version, reason, f"{message}; {_OTHER_CRDS}" if is_unknown else message)
+        is_ours = is_unknown and not elsewhere
+        return Refused(version, reason, f"{message}; {_OTHER_CRDS}" if is_ours else message)
     if code >= 500 or code in {408, 409, 429}:
         if code != 409:
             message = f"the API server answers {code}: {message}; try again"

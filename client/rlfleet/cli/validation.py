@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from rlfleet.cli.checks import Check, Result
 from rlfleet.cli.engine_flags import arguments_of, known, unknown_flags
+from rlfleet.cli.spec_rules import of_fleet, of_weights
 from rlfleet.pins import pins_of
 from rlfleet.ports import Json
 from rlfleet.resources import FleetStatus, PinnedWeights, WeightSource, WeightVersion
@@ -30,8 +31,8 @@ class Finding(Check):
     """One check of one object of a file.
 
     Fields:
-        rule: a reason of docs/reference/conditions.md, that of the API server, or `UnknownFlag`; empty
-            if the result is `ok`.
+        rule: a reason of docs/reference/conditions.md, that of the API server, or a rule of `spec_rules`;
+            empty if the result is `ok`.
     """
 
     file: str
@@ -135,6 +136,15 @@ def flag_findings(manifests: Sequence[Manifest]) -> Iterator[Finding]:
         for flag in unknown_flags(arguments_of(one.body)) if one.kind == FLEET else ():
             message = f"UnknownFlag: vLLM {known().version} has no flag {flag.flag}"
             yield finding(Result.WARN, one, message, rule="UnknownFlag", remedy=flag.remedy())
+
+
+def spec_findings(manifest: Manifest, model_bytes: int | None) -> Iterator[Finding]:
+    """The rules that one object breaks alone. `model_bytes`: of a fleet's model, where they can be seen."""
+    spec = manifest.body.get("spec")
+    broken = of_fleet(spec, model_bytes) if manifest.kind == FLEET else of_weights(spec)
+    for one in broken:
+        message = f"{one.rule}: {one.message}"
+        yield finding(one.result, manifest, message, rule=one.rule, remedy=one.remedy)
 
 
 def failed(manifest: Manifest, rule: str, message: str, remedy: str) -> Finding:

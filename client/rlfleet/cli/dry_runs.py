@@ -1,0 +1,100 @@
+"""Asks the API server for its opinion of manifests, by dry runs, which store nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlfleet.cli import cluster
+from rlfleet.cli.api import Api
+from rlfleet.cli.checks import Result
+from rlfleet.cli.spec_rules import overlay_of
+from rlfleet.cli.validation import FLEET, WEIGHTS, Finding, Manifest, failed, finding
+from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Unavailable
+from rlfleet.ports import ExistsError, Json, Kind
+from rlfleet.resources import API_VERSION
+
+KINDS = {FLEET: Kind.FLEETS, WEIGHTS: Kind.WEIGHTS}
+_CORRECT = "correct the field that the message names"
+_DRY_RUN = {
+    "dryRun": "All",
+    "fieldManager": cluster.FIELD_MANAGER,
+    "fieldValidation": "Strict",
+}
+_APPLY = _DRY_RUN | {"force": "true"}
+"""Fields of other managers are taken only for the duration of the check."""
+_UNKNOWN = "strict decoding error: "
+
+
+def refusals(api: Api, manifests: list[Manifest]) -> Iterator[Finding]:
+    """What the API server refuses of our objects."""
+    for one in manifests:
+        namespace, name = one.key
+        if one.body.get("apiVersion") != API_VERSION:
+            message = f"the cluster serves no {one.body.get('apiVersion')}"
+            yield failed(one, "NotFound", message, f"set apiVersion: {API_VERSION}")
+            continue
+        plural = KINDS.get(one.kind)
+        if plural is None or not name:
+            message = "the kind is unknown" if plural is None else "metadata.name is missing"
+            yield failed(one, "Invalid", message, "correct the file")
+            continue
+        path = f"/apis/{API_VERSION}/namespaces/{namespace}/{plural}"
+        body = one.body | {"metadata": one.body["metadata"] | {"namespace": namespace}}
+        try:
+            api.call("PATCH", f"{path}/{name}", _APPLY, body, media="apply-patch+yaml")
+        except Unavailable as error:
+            # The API server answers an unknown field or a wrong type with 500 for an apply.
+            if "typed patch object" not in str(error):
+                raise
+            yield failed(
+                one, "BadRequest", _by_creation(api, path, body) or _of_apply(error), _CORRECT
+            )
+        except Forbidden as error:
+            message, _, remedy = str(error).partition("; ")
+            note = f"the API server has not checked it: {message}"
+            yield finding(Result.WARN, one, note, rule="Forbidden", remedy=remedy)
+        except NotFound as error:
+            remedy = f"create namespace {namespace!r}, or see rlfleet doctor"
+            yield failed(one, "NotFound", str(error).partition("; ")[0], remedy)
+        except Refused as error:
+            yield failed(one, error.reason, error.message, _CORRECT)
+        except RlfleetError as error:
+            yield failed(one, "BadRequest", str(error), _CORRECT)
+
+
+def overlay_refusals(api: Api, manifests: list[Manifest]) -> Iterator[Finding]:
+    """Fields of overlays that no pod has. The API server drops such a field when the operator creates a pod.
+
+    An overlay is a fragment, so only what the API server cannot decode counts.
+    """
+    for one in manifests:
+        pod = overlay_of(one.body) if one.kind == FLEET else None
+        if pod is None:
+            continue
+        try:
+            api.call("POST", f"/api/v1/namespaces/{one.namespace}/pods", _DRY_RUN, pod)
+        except Forbidden as error:
+            message, _, remedy = str(error).partition("; ")
+            note = f"fields of spec.podOverlay are not checked: {message}"
+            yield finding(Result.WARN, one, note, rule="Forbidden", remedy=remedy)
+        except (Refused, RlfleetError, ExistsError) as error:
+            _, is_unknown, fields = str(error).partition(_UNKNOWN)
+            if is_unknown:
+                named = fields.partition(";")[0].replace('field "', 'field "spec.podOverlay.')
+                remedy = "correct the name; kubectl explain pod has the fields"
+                yield failed(one, "UnknownField", named, remedy)
+
+
+def _by_creation(api: Api, path: str, body: Json) -> str:
+    """What the API server says of creating the object, which is as kubectl shows it; empty if it takes that."""
+    try:
+        api.call("POST", path, _DRY_RUN, body)
+    except Refused as error:
+        return error.message
+    except (RlfleetError, ExistsError):
+        return ""
+    return ""
+
+
+def _of_apply(error: Unavailable) -> str:
+    return str(error).rpartition("): ")[2].removesuffix("; try again")

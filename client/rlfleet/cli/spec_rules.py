@@ -1,0 +1,170 @@
+"""The rules of `rlfleet validate` that need one object alone: pure.
+
+A spec may have any shape: the API server may not have been asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from rlfleet.cli.checks import Result
+from rlfleet.cli.pods import WORKER_CONTAINER
+from rlfleet.ports import Json
+
+_LEAST_MEMORY = 2**30
+"""Python, PyTorch and vLLM alone need more before they load a model."""
+_UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+_QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(m|[KMGTPE]i|[kMGTPE])?")
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_STAGED_SHARE = 0.25
+"""Of the memory, without `spec.weights.stagingMemory`. Source: docs/how-to/size-a-fleet.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A rule that a spec breaks."""
+
+    result: Result
+    rule: str
+    message: str
+    remedy: str
+
+
+def of_fleet(spec: Any, checkpoint_bytes: int | None = None) -> Iterator[Broken]:
+    """The rules of a fleet. `checkpoint_bytes`: size of its model, if it can be seen from here."""
+    yield from _gpus(spec)
+    yield from _memory(spec, checkpoint_bytes)
+
+
+def of_weights(spec: Any) -> Iterator[Broken]:
+    """The rules of a WeightVersion."""
+    where = _at(spec, "source", "path") or _at(spec, "source", "huggingFace", "revision")
+    if not isinstance(where, str):
+        return
+    unknown = [word for word in _PLACEHOLDER.findall(where) if word != "version"]
+    if unknown:
+        message = f"{{{unknown[0]}}} in {where} is no placeholder, so it is a part of the name"
+        yield Broken(Result.FAIL, "UnknownPlaceholder", message, "write {version}")
+    elif "{version}" in where and not _at(spec, "runID"):
+        message = (
+            "spec.source is a template and spec.runID is missing, so a training that starts over at step 1 "
+            "goes on in the run of the last one, and its versions are refused or taken for the old files"
+        )
+        remedy = "name the training in spec.runID, or publish with --run or run_id="
+        yield Broken(Result.WARN, "RunMissing", message, remedy)
+
+
+def _gpus(spec: Any) -> Iterator[Broken]:
+    engine, arguments = _at(spec, "engine"), _at(spec, "engine", "args")
+    sizes = {
+        field: size if isinstance(size := _at(engine, field), int) else 1
+        for field in ("tensorParallelSize", "pipelineParallelSize")
+    }
+    needed, devices = prod(sizes.values()), _devices(spec)
+    texts = (
+        [one for one in arguments if isinstance(one, str)] if isinstance(arguments, list) else []
+    )
+    if _is_claimed(spec) or any(one.startswith("--data-parallel") for one in texts):
+        return  # the number is not in the spec, or vLLM multiplies it
+    counted = sum(number for name, number in devices.items() if _is_gpu(name))
+    product = " x ".join(f"{field} {size}" for field, size in sizes.items())
+    if 0 < counted < needed:
+        message = f"a worker asks for {counted:g} GPUs and needs {needed}: {product}"
+        remedy = f"set the GPUs of spec.resources.limits to {needed}, or make the product smaller"
+        yield Broken(Result.FAIL, "TooFewGPUs", message, remedy)
+    elif counted > needed:
+        message = f"a worker asks for {counted:g} GPUs and uses {needed}: {product}"
+        remedy = "make the product of both sizes the number of GPUs"
+        yield Broken(Result.WARN, "IdleGPUs", message, remedy)
+    elif not devices and "cpu" not in str(_at(engine, "image") or "").lower():
+        message = "a worker asks for no GPU, which the worker image for GPUs needs"
+        remedy = f"set nvidia.com/gpu: {needed} in spec.resources.limits, or use the image for CPUs"
+        yield Broken(Result.WARN, "NoGPU", message, remedy)
+
+
+def _memory(spec: Any, checkpoint_bytes: int | None) -> Iterator[Broken]:
+    given = _at(spec, "resources", "limits", "memory") or _at(
+        spec, "resources", "requests", "memory"
+    )
+    memory = _number(given)
+    if memory is None:
+        return
+    if memory < _LEAST_MEMORY:
+        message = f"a worker gets {given} of memory, and Python, PyTorch and vLLM alone need more than 1Gi"
+        yield Broken(Result.FAIL, "TooLittleMemory", message, "raise memory in spec.resources")
+        return
+    staging = _number(_at(spec, "weights", "stagingMemory"))
+    staged = memory * _STAGED_SHARE if staging is None else staging
+    if checkpoint_bytes is not None and checkpoint_bytes > staged:
+        share = "a quarter of its memory" if staging is None else "spec.weights.stagingMemory"
+        message = (
+            f"a worker stages up to {staged / 1e9:.1f} GB ({share}), and the model has "
+            f"{checkpoint_bytes / 1e9:.1f} GB, so it reads each version once more under the pause"
+        )
+        remedy = "raise memory in spec.resources, or spec.weights.stagingMemory"
+        yield Broken(Result.WARN, "TooLittleMemory", message, remedy)
+
+
+def _devices(spec: Any) -> dict[str, float]:
+    """Devices of the worker's container by the names of their resources. Such a name has a domain."""
+    found = dict[str, float]()
+    for resources in (_at(spec, "resources"), *_overlaid(spec)):
+        for kind in ("requests", "limits"):
+            part = _at(resources, kind)
+            for name, value in part.items() if isinstance(part, dict) else ():
+                if "/" in str(name) and (number := _number(value)):
+                    found[str(name)] = number
+    return found
+
+
+def _overlaid(spec: Any) -> Iterator[Any]:
+    containers = _at(spec, "podOverlay", "spec", "containers")
+    for one in containers if isinstance(containers, list) else ():
+        if _at(one, "name") == WORKER_CONTAINER:
+            yield _at(one, "resources")
+
+
+def _is_gpu(name: str) -> bool:
+    return name.endswith("/gpu") or "/mig-" in name or name.startswith("gpu.intel.com/")
+
+
+def _is_claimed(spec: Any) -> bool:
+    """Whether devices come by dynamic resource allocation."""
+    return bool(
+        _at(spec, "resources", "claims")
+        or _at(spec, "pod", "resourceClaims")
+        or _at(spec, "podOverlay", "spec", "resourceClaims")
+    )
+
+
+def _number(quantity: Any) -> float | None:
+    """The value of a quantity such as `64Gi`. Source: Kubernetes, resource.Quantity."""
+    found = _QUANTITY.fullmatch(str(quantity))
+    return None if found is None else float(found[1]) * (_UNITS | _BINARY).get(found[2], 1)
+
+
+def _at(body: Any, *path: str) -> Any:
+    """A field; None if it or an object on the way is missing."""
+    for name in path:
+        body = body.get(name) if isinstance(body, dict) else None
+    return body
+
+
+def overlay_of(fleet: Json) -> Json | None:
+    """A pod of the overlay alone, whose fields the API server knows or refuses; None without one."""
+    overlay = _at(fleet, "spec", "podOverlay")
+    if not isinstance(overlay, dict) or not overlay:
+        return None
+    metadata = overlay.get("metadata")
+    named = metadata if isinstance(metadata, dict) else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        **overlay,
+        "metadata": named | {"name": "rlfleet-validate"},
+    }
