@@ -36,6 +36,7 @@ ELSEWHERE = {
     ("docs/how-to/dev-cluster.md", "# "): "tests/cluster/test_devcluster_page.py",
     ("README.md", "make demo"): "tests/e2e/test_demo.py",
     ("docs/how-to/use-the-rl-api.md", "curl "): "tests/unit/fleet_api/test_page.py",
+    ("docs/how-to/scrape-metrics.md", "rlfleet "): "tests/unit/client/cli/test_metrics.py",
     ("docs/how-to/use-the-cli.md", "rlfleet "): "tests/unit/client/cli/test_verbs.py",
     ("docs/how-to/use-the-cli.md", "$ rlfleet "): "tests/unit/client/cli/test_verbs.py",
     ("docs/how-to/use-the-cli.md", "source <(rlfleet "): "tests/contract/test_client.py",

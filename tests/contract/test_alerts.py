@@ -105,3 +105,26 @@ def test_each_expression_is_tested_firing_and_ended() -> None:
     own = {test["name"]: values(test) for test in TESTS if ": " not in test["name"]}
     assert own == {alert: [1, 0] for alert in ALERTS}
     assert {test["name"].partition(": ")[0] for test in TESTS} == ALERTS.keys()
+
+
+def test_the_sample_of_inhibitions_names_alerts_and_labels_that_exist() -> None:
+    (sample,) = re.findall(r"```yaml\n(inhibit_rules:.*?)```", RUNBOOKS, re.DOTALL)
+    rules = yaml.safe_load(sample)["inhibit_rules"]
+
+    assert len(rules) == 4
+    for rule in rules:
+        for side in ("source_matchers", "target_matchers"):
+            (pattern,) = [
+                text.partition("=")[2].strip(' ~"') for text in rule[side] if "alertname" in text
+            ]
+            named = {alert for alert in ALERTS if re.fullmatch(pattern, alert)}
+            assert named, pattern
+            if "(" in pattern:
+                assert len(named) == pattern.count("|") + 1, pattern
+            for alert in named if "equal" in rule and ".+" not in pattern else ():
+                labels = set().union(*(labels for _, labels in _series_of(alert)))
+                assert set(rule["equal"]) <= labels, alert
+
+
+def _series_of(alert: str) -> list[tuple[str, frozenset[str]]]:
+    return [(name, ALL_SERIES[name][1]) for name, _ in selectors(ALERTS[alert]["expr"])]

@@ -18,6 +18,7 @@ from rlfleet.cli.doctor import doctor
 from rlfleet.cli.explain import explain
 from rlfleet.cli.history import history
 from rlfleet.cli.logs import logs
+from rlfleet.cli.metrics import metrics
 from rlfleet.cli.record import record
 from rlfleet.cli.replacing import drain, restart
 from rlfleet.cli.report import report
@@ -79,6 +80,7 @@ VERBS: tuple[tuple[str, Callable[..., None], str], ...] = (
     (LOOK, history, "history policy -n rl"),
     (LOOK, logs, "logs policy -n rl --since 1h --version 43"),
     (LOOK, report, "report policy -n rl --file rollout.html"),
+    (LOOK, metrics, "metrics policy-2 -n rl --contains vllm:num_requests"),
     (DIAGNOSE, explain, "explain policy -n rl"),
     (DIAGNOSE, doctor, "doctor -n rl --quiet"),
     (DIAGNOSE, validate, "validate fleet.yaml -n rl"),

@@ -1,0 +1,50 @@
+"""`rlfleet metrics`: the metrics of one worker, as Prometheus would read them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlfleet.cli import candidates, cluster
+from rlfleet.cli.options import Context, Kubeconfig, Namespace
+from rlfleet.cli.pods import WORKER_CONTAINER
+from rlfleet.errors import Forbidden, NotFound
+from rlfleet.ports import Json
+
+_PORT = "metrics"
+"""Name of the port in the container of a worker."""
+
+
+def metrics(
+    pod: Annotated[
+        str, typer.Argument(help="A worker's pod.", autocompletion=candidates.worker_pods)
+    ],
+    contains: Annotated[
+        str,
+        typer.Option("--contains", help="Only lines with this text, such as vllm:num_requests."),
+    ] = "",
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Print the metrics of a worker, read through the API server: its port listens on the pod's address only."""
+    api = cluster.connect(namespace, context, kubeconfig)
+    path = f"/api/v1/namespaces/{api.namespace}/pods/{pod}"
+    port = _port_of(cluster.get(api, path))
+    if port is None:
+        raise NotFound(f"pod {pod!r} is no worker of a fleet; see rlfleet workers")
+    try:
+        text = api.text(f"{path}:{port}/proxy/metrics")
+    except Forbidden as error:
+        raise Forbidden(f"{error} (get on pods/proxy)") from error
+    lines = [line for line in text.splitlines() if contains in line]
+    print("\n".join(lines))  # noqa: T201 - rich would wrap and colour it
+
+
+def _port_of(pod: Json) -> int | None:
+    for container in pod["spec"]["containers"]:
+        if container["name"] == WORKER_CONTAINER:
+            ports = container.get("ports") or ()
+            return next((p["containerPort"] for p in ports if p.get("name") == _PORT), None)
+    return None

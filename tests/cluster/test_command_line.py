@@ -1,0 +1,133 @@
+"""Verbs of the command line that no recorded answer can stand for, on a real API server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from devcluster import Cluster
+from rlfleet.cli.app import app
+from rlfleet.cli.checks import CHECKS_FAILED
+
+VERSION = "rlfleet.dev/v1alpha1"
+CRDS = sorted((Path(__file__).parents[2] / "crds").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def cluster(devcluster_api: Cluster) -> Cluster:
+    for file in CRDS:
+        devcluster_api.kubectl("apply", "--server-side", "-f", str(file))
+    for file in CRDS:
+        name = yaml.safe_load(file.read_text())["metadata"]["name"]
+        devcluster_api.kubectl("wait", "--for=condition=Established", f"crd/{name}")
+    return devcluster_api
+
+
+def verb(cluster: Cluster, *words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [*words, "--kubeconfig", str(cluster.kubeconfig)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+def validate(cluster: Cluster, folder: Path, *objects: Any) -> tuple[int, list[dict[str, Any]]]:
+    file = folder / "objects.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+    code, out = verb(cluster, "validate", str(file), "-n", "default", "-o", "json")
+    return code, json.loads(out)["items"]
+
+
+def fleet(**spec: Any) -> dict[str, Any]:
+    model = {"name": "m", "source": {"path": "/models/base"}}
+    gpu = {"limits": {"nvidia.com/gpu": 1, "memory": "64Gi"}}
+    body = {"apiVersion": VERSION, "kind": "InferenceFleet", "metadata": {"name": "policy"}}
+    given = {"model": model, "weights": {"roots": ["/weights"]}, "resources": gpu}
+    return body | {"spec": given | spec}
+
+
+def weights(**spec: Any) -> dict[str, Any]:
+    source = {"path": "/weights/step_{version}"}
+    body = {"apiVersion": VERSION, "kind": "WeightVersion", "metadata": {"name": "policy"}}
+    given = {"fleetRef": {"name": "policy"}, "version": "43", "runID": "r", "source": source}
+    return body | {"spec": given | spec}
+
+
+def test_a_number_as_version_is_refused_in_the_words_of_kubectl(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    code, checks = validate(cluster, tmp_path, fleet(), weights(version=43))
+
+    assert code == CHECKS_FAILED
+    (found,) = [one for one in checks if one["result"] == "fail"]
+    assert "spec.version" in found["message"]
+    assert "must be of type string" in found["message"]
+    assert "valueUnstructured" not in found["message"]
+
+
+def test_an_unknown_field_of_a_fleet_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    code, checks = validate(cluster, tmp_path, fleet(replica=3), weights())
+
+    assert code == CHECKS_FAILED
+    assert 'unknown field "spec.replica"' in checks[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("overlay", "fields"),
+    [
+        ({"spec": {"nodeSelectr": {"a": "b"}}}, ["spec.podOverlay.spec.nodeSelectr"]),
+        (
+            {"spec": {"containers": [{"name": "worker", "securityContxt": {}}]}},
+            ["spec.podOverlay.spec.containers[0].securityContxt"],
+        ),
+        ({"spec": {"containers": [{"name": "worker", "securityContext": {}}]}}, []),
+        ({"metadata": {"labels": {"a": "b"}}}, []),
+    ],
+)
+def test_a_field_of_an_overlay_that_no_pod_has_is_named(
+    cluster: Cluster, tmp_path: Path, overlay: dict[str, Any], fields: list[str]
+) -> None:
+    code, checks = validate(cluster, tmp_path, fleet(podOverlay=overlay), weights())
+
+    assert code == (CHECKS_FAILED if fields else 0)
+    found = [one["message"] for one in checks if one["rule"] == "UnknownField"]
+    assert len(found) == len(fields)
+    assert all(field in message for field, message in zip(fields, found, strict=True))
+
+
+def test_a_claim_and_a_secret_of_the_cluster_are_found(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.kubectl("create", "secret", "generic", "hf", "--from-literal=token=t")
+    variables = [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}}
+        for name, secret in (("A", "hf"), ("B", "other"))
+    ]
+
+    code, checks = validate(cluster, tmp_path, fleet(engine={"env": variables}), weights())
+
+    assert code == CHECKS_FAILED
+    missing = [one["message"] for one in checks if one["result"] == "fail"]
+    assert len(missing) == 1
+    assert "Secret other" in missing[0]
+
+
+def test_restart_writes_the_time_of_the_request(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump(fleet()))
+    cluster.kubectl("apply", "-f", str(tmp_path / "fleet.yaml"))
+
+    code, out = verb(cluster, "restart", "policy", "-n", "default")
+
+    assert code == 0, out
+    at = cluster.kubectl("get", "ifl", "policy", "-o", "jsonpath={.spec.update.restartedAt}")
+    assert at.endswith("Z")
+
+
+def test_version_and_completion_ask_the_cluster(cluster: Cluster) -> None:
+    code, out = verb(cluster, "version")
+
+    assert code == 0
+    assert "kubernetes  v1." in out
+    assert "there is none" in out
