@@ -15,12 +15,15 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
+from rlfleet.cli.live import Detail, WorkerRow
 from rlfleet.cli.log_lines import log_line
 from rlfleet.cli.page import subtitle
+from rlfleet.cli.pods import pod_view
 from rlfleet.cli.screen import FleetScreen
 from rlfleet.cli.spans import spans
 from rlfleet.cli.view import fleet_view, rollout_view
 from rlfleet.cli.waterfall import picture
+from rlfleet.cli.worker_figures import Figures
 from rlfleet.resources import InferenceFleet, WeightVersion
 
 RECORDINGS = Path(__file__).parents[2] / "tests/unit/client/cli/recorded"
@@ -41,11 +44,31 @@ def watch() -> str:
     for name, caption in SHOWN.items():
         now, fleet, weights, _ = _recorded(name)
         paper.print(Text(f"── {caption}", "dim"))
-        paper.print(FleetScreen(fleet_view(fleet, [weights] if weights else [], now)))
+        detail = Detail(now, _rows(name, fleet, now), weights.status.history if weights else ())
+        paper.print(FleetScreen(fleet_view(fleet, [weights] if weights else [], now), detail))
         paper.print()
     drawn = paper.export_svg(title="rlfleet watch policy", unique_id="rlfleet-watch")
     # The fonts are of another host; the reader's own monospaced one does.
     return re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
+
+
+def _rows(situation: str, fleet: InferenceFleet, now: datetime) -> tuple[WorkerRow, ...]:
+    """The recorded pods with figures of their metrics, which the recordings do not have: made up."""
+    pods = [*yaml.safe_load_all((RECORDINGS / "pods.yaml").read_text())]
+    holds, speeds = situation == "paused", (812, 798, 805, 790)
+    phase = {"paused": "loading", "staging": "serving"}.get(situation, "serving")
+    return tuple(
+        WorkerRow(
+            pod=pod_view(pod, fleet, now),
+            figures=Figures(
+                at=0, phase=phase, running=11 - number, held=7 + number if holds else 0,
+                paused_seconds=2.2 if holds else 0,
+            ),
+            tokens_per_second=0 if holds else speed,
+            last_pause_seconds=3.12,
+        )
+        for number, (pod, speed) in enumerate(zip(pods, speeds, strict=False))
+    )  # fmt: skip
 
 
 def report() -> str:

@@ -8,12 +8,8 @@ import typer
 
 from rlfleet.cli import candidates, cluster
 from rlfleet.cli.options import Context, Kubeconfig, Namespace
-from rlfleet.cli.pods import WORKER_CONTAINER
+from rlfleet.cli.pods import metrics_port
 from rlfleet.errors import Forbidden, NotFound
-from rlfleet.ports import Json
-
-_PORT = "metrics"
-"""Name of the port in the container of a worker."""
 
 
 def metrics(
@@ -31,7 +27,7 @@ def metrics(
     """Print the metrics of a worker, read through the API server: its port listens on the pod's address only."""
     api = cluster.connect(namespace, context, kubeconfig)
     path = f"/api/v1/namespaces/{api.namespace}/pods/{pod}"
-    port = _port_of(cluster.get(api, path))
+    port = metrics_port(cluster.get(api, path))
     if port is None:
         raise NotFound(f"pod {pod!r} is no worker of a fleet; see rlfleet workers")
     try:
@@ -40,11 +36,3 @@ def metrics(
         raise Forbidden(f"{error} (get on pods/proxy)") from error
     lines = [line for line in text.splitlines() if contains in line]
     print("\n".join(lines))  # noqa: T201 - rich would wrap and colour it
-
-
-def _port_of(pod: Json) -> int | None:
-    for container in pod["spec"]["containers"]:
-        if container["name"] == WORKER_CONTAINER:
-            ports = container.get("ports") or ()
-            return next((p["containerPort"] for p in ports if p.get("name") == _PORT), None)
-    return None

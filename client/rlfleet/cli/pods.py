@@ -65,6 +65,15 @@ def pod_view(pod: Mapping[str, Any], fleet: InferenceFleet, now: datetime) -> Po
     )
 
 
+def metrics_port(pod: Mapping[str, Any]) -> int | None:
+    """The port of a worker's metrics; None for a pod that is no worker."""
+    for container in pod["spec"]["containers"]:
+        if container["name"] == WORKER_CONTAINER:
+            ports = container.get("ports") or ()
+            return next((p["containerPort"] for p in ports if p.get("name") == "metrics"), None)
+    return None
+
+
 def by_number(pod: Mapping[str, Any]) -> tuple[int, str]:
     """The place of a pod in a list: by the number at the end of its name, which a user cannot change."""
     name = str(pod["metadata"]["name"])

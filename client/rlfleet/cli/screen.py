@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
+from rlfleet.cli.live import Detail
+from rlfleet.cli.tables import past_lines, worker_lines
 from rlfleet.cli.view import FleetView, PhaseView, RolloutView, named, troubles
 from rlfleet.resources import WorkerCounts
 from rlfleet.words import plural, seconds
@@ -53,24 +55,40 @@ def summary(found: FleetView) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FleetScreen:
-    """The whole screen of one look. The grid gets the lines that the rest leaves, and at least one."""
+    """The whole screen of one look.
+
+    Workers are rows where those fit, and else a grid, which gets at least one line. Last rollouts and Events
+    have the lines that are left.
+    """
 
     found: FleetView
+    detail: Detail | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """The lines from top to bottom. Source: rich, "Console protocol"."""
+
+        def height(lines: list[Text]) -> int:
+            return sum(len(console.render_lines(line, options, pad=False)) for line in lines)
+
         above, below = _above(self.found), _below(self.found)
-        rest = [*above, *below]
-        taken = sum(len(console.render_lines(line, options, pad=False)) for line in rest)
+        left = options.size.height - height([*above, *below])
+        rows = worker_lines(self.detail.workers) if self.detail else []
+        if not rows or height(rows) > left:
+            rows = list(grid(self.found.workers, max(1, left)))
         yield from above
-        yield from grid(self.found.workers, max(1, options.size.height - taken))
+        yield from rows
         yield from below
+        left -= height(rows)
+        for part in past_lines(self.detail) if self.detail else ():
+            if height(part) <= left:
+                yield from part
+                left -= height(part)
 
 
 def _above(found: FleetView) -> list[Text]:
     lines = [Text(f"{found.namespace}/{found.name}", style="bold")]
     for one in found.rollouts:
-        lines = [Text(f"{one.namespace}/{one.name}", style="bold"), *_rollout(one)]
+        lines = [Text(f"{one.namespace}/{one.name}", style="bold"), *_rollout(one, found)]
     if not found.rollouts:
         lines.append(Text(f"  {', '.join(_versions(found)) or 'no version'}"))
     return lines
@@ -83,12 +101,15 @@ def _below(found: FleetView) -> list[Text]:
     ]
 
 
-def _rollout(one: RolloutView) -> Iterator[Text]:
-    """Versions, phase, pause clock and timeline."""
+def _rollout(one: RolloutView, fleet: FleetView) -> Iterator[Text]:
+    """Versions, phase, pause clock and timeline. A clock is that of the phase that is shown."""
     lag = f", {plural(one.lag, 'version')} behind" if one.lag and one.lag > 0 else ""
     yield Text(f"  desired {one.desired}, applied {one.applied or '-'}{lag}")
+    reached = (one.workers or "0") if one.observed else "not seen by the operator yet"
+    serving = f"{fleet.workers.serving}/{fleet.replicas}"
+    yield Text(f"  serving {serving}, at {one.desired}: {reached}")
     phase = Text(f"  {one.phase if one.observed else 'not seen yet'}", style="bold")
-    if one.phase_seconds is not None:
+    if one.phase_seconds is not None and one.observed:
         phase.append(f" for {seconds(one.phase_seconds)}", style="not bold")
     yield phase
     if one.pause_seconds is None:

@@ -1,8 +1,7 @@
-"""`rlfleet watch`: one fleet, live: workers as a grid, the phase, the pause clock and a timeline."""
+"""`rlfleet watch`: one fleet, live: its workers, the phase, the pause clock, a timeline, last rollouts and Events."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -10,13 +9,14 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from rlfleet.cli import cluster, operators, show
+from rlfleet.cli import cluster, keys, live, operators, show
 from rlfleet.cli.options import Context, Kubeconfig, Name, Namespace
 from rlfleet.cli.screen import FleetScreen, summary
 from rlfleet.cli.view import FleetView, fleet_view
 from rlfleet.errors import Refused
 from rlfleet.follow import missing
 from rlfleet.ports import Place
+from rlfleet.resources import InferenceFleet, WeightVersion
 from rlfleet.rollout import Asked, is_about, trouble_of
 
 
@@ -30,7 +30,7 @@ def watch(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Follow one fleet until Ctrl-C. In a pipe it prints one line for each change."""
+    """Follow one fleet until q or Ctrl-C. In a pipe it prints one line for each change."""
     objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
     seen = cluster.look(objects, name)
     target = seen.name
@@ -38,25 +38,33 @@ def watch(
     if until_applied:
         cluster.find(objects, target)
     console = show.console()
-    looks = _looks(objects, target, interval, until_applied=until_applied)
+    details = live.Live(objects)
     try:
-        if console.is_terminal:
-            with Live(console=Console(highlight=False), auto_refresh=False) as live:
-                for found in looks:
-                    live.update(FleetScreen(found), refresh=True)
-        else:
-            _print_changes(console, looks)
+        with keys.keys(wanted=console.is_terminal) as pressed:
+            looks = _looks(objects, target, interval, pressed, until_applied=until_applied)
+            if console.is_terminal:
+                with Live(console=Console(highlight=False), auto_refresh=False) as screen:
+                    for fleet, weights, found in looks:
+                        detail = details.look(fleet, weights, cluster.now())
+                        screen.update(FleetScreen(found, detail), refresh=True)
+            else:
+                _print_changes(console, (found for _, _, found in looks))
     except KeyboardInterrupt:
         return
+    finally:
+        details.close()
 
 
 def _looks(
-    objects: Place, name: str, interval: float, *, until_applied: bool
-) -> Iterator[FleetView]:
-    """Look at the fleet repeatedly. Errors, with `until_applied`: Refused; NotFound after a deletion."""
+    objects: Place, name: str, interval: float, pressed: keys.Keys, *, until_applied: bool
+) -> Iterator[tuple[InferenceFleet, WeightVersion | None, FleetView]]:
+    """Look at the fleet repeatedly, until `q` is pressed.
+
+    Errors, with `until_applied`: Refused; NotFound after a deletion.
+    """
     while True:
         fleet, weights = cluster.find_fleet(objects, name)
-        yield fleet_view(fleet, [weights] if weights else [], cluster.now())
+        yield fleet, weights, fleet_view(fleet, [weights] if weights else [], cluster.now())
         if until_applied and weights is None:
             raise missing(name, objects.namespace)
         if until_applied and weights is not None and is_about(Asked.by(weights), weights):
@@ -64,7 +72,8 @@ def _looks(
                 return
             if (stalled := trouble_of(weights)) is not None:
                 raise Refused(weights.spec.version, stalled.reason, stalled.message)
-        time.sleep(interval)
+        if pressed.pressed("q", interval):
+            return
 
 
 def _print_changes(console: Console, looks: Iterator[FleetView]) -> None:

@@ -90,6 +90,7 @@ def test_every_golden_text_belongs_to_a_case() -> None:
         "drain.txt",
         "restart.txt",
         "metrics.txt",
+        "screen.live.txt",
     }
 
 
