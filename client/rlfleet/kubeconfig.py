@@ -35,7 +35,7 @@ _NOT_SUPPORTED = {
 }
 """Keys of a user that are refused instead of ignored, and what to use instead."""
 _UNUSABLE = (AttributeError, KeyError, TypeError, ValueError, OSError, yaml.YAMLError)
-"""What is raised where a kubeconfig has not the form that it should have."""
+"""The errors of reading a kubeconfig that does not have the form of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +112,12 @@ def _files(named: str, environment: Mapping[str, str]) -> list[Path]:
 
 
 def _fault(error: Exception) -> str:
-    """What is wrong with a kubeconfig, in one line."""
+    """The fault of a kubeconfig, in one line."""
     match error:
         case KeyError():
             return f"{error} is missing"
         case TypeError() | AttributeError():
-            return "it has not the form of a kubeconfig, with lists of clusters, contexts and users"
+            return "it does not have the form of a kubeconfig, with lists of clusters, contexts and users"
         case _:
             return " ".join(str(error).split())
 

@@ -1,4 +1,4 @@
-"""What all parts of an object have in common: frozen, and fields with the names of the CRDs."""
+"""The base of all parts of an object: frozen, and with the field names of the CRDs."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class _Closed:
     """In the place of an API that is closed."""
 
     async def close(self) -> None:
-        """Nothing is left to close."""
+        """Do nothing, since it is closed."""
 
     def __getattr__(self, name: str) -> Any:
         raise RlfleetError("this client is closed; make a new one")

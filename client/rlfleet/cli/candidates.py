@@ -1,4 +1,4 @@
-"""What a shell completes: contexts, namespaces and names, as the options before it name the cluster.
+"""Completions for shells: contexts, namespaces and names, as the options before them name the cluster.
 
 A shell waits for it with every key, so an answer that takes long is left out, and no error is printed.
 """
@@ -70,7 +70,7 @@ async def _all(api: Api, kind: Kind) -> list[dict[str, dict[str, str]]]:
 
 
 def _beginning(incomplete: str, read: Callable[[], list[str]]) -> list[str]:
-    """What was read in time and begins so, each word once."""
+    """The words that were read in time and begin so, each once."""
     found: list[str] = []
 
     def look() -> None:

@@ -76,5 +76,5 @@ def not_said(checks: Iterable[Check], text: str) -> tuple[Check, ...]:
 
 
 def _fact(check: Check) -> str:
-    """What the cluster says, after the words of the check about it; else the whole message."""
+    """The words of the cluster, which follow those of the check; else the whole message."""
     return check.message.partition(": ")[2] or check.message

@@ -26,7 +26,7 @@ _UNKNOWN = "strict decoding error: "
 
 
 def refusals(api: Api, manifests: list[Manifest]) -> Iterator[Finding]:
-    """What the API server refuses of our objects."""
+    """The refusals of our objects by the API server."""
     for one in manifests:
         namespace, name = one.key
         if one.body.get("apiVersion") != API_VERSION:
@@ -86,7 +86,7 @@ def overlay_refusals(api: Api, manifests: list[Manifest]) -> Iterator[Finding]:
 
 
 def _by_creation(api: Api, path: str, body: Json) -> str:
-    """What the API server says of creating the object, which is as kubectl shows it; empty if it takes that."""
+    """The refusal to create the object, in the words that kubectl shows; empty if the API server takes it."""
     try:
         api.call("POST", path, _DRY_RUN, body)
     except Refused as error:

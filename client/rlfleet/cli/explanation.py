@@ -168,7 +168,7 @@ def _explanation(
 def with_checks(found: Explanation, checks: Iterable[Check], namespace: str) -> Explanation:
     """The explanation with the causes that checks have found, and the remedy of each.
 
-    "Wait" is no remedy for workers that cannot start: the causes take its place.
+    Waiting does not help workers that cannot start: the causes take its place.
     """
     wrong = [one for one in checks if is_wrong(one)]
     said = " ".join(found.details)
@@ -182,7 +182,7 @@ def with_checks(found: Explanation, checks: Iterable[Check], namespace: str) -> 
 
 
 def _lagging(lagging: Sequence[Laggard], said: Sequence[str]) -> list[str]:
-    """Workers that lag for one reason in one line, without a message that is said already."""
+    """Workers that lag for one reason in one line, without a message that another line has."""
     alike: dict[tuple[str, str], list[str]] = {}
     for one in lagging:
         message = "" if any(one.message in line for line in said) else one.message

@@ -43,7 +43,7 @@ def operators(api: Api) -> Answer:
 
 
 def needs_of_fleets(api: Api, fleets: list[Json]) -> Iterator[Check]:
-    """What fleets name and the namespace must have, and the flags of their engines."""
+    """The objects that fleets name and the namespace must have, and the flags of their engines."""
     core = f"/api/v1/namespaces/{api.namespace}"
     named = sorted({claim for fleet in fleets for claim in diagnosis.claims_of(fleet)})
     claims = {name: answer(api, f"{core}/persistentvolumeclaims/{name}") for name in named}
@@ -68,7 +68,7 @@ def pods_of_fleets(api: Api, fleet: str | None = None) -> Iterator[Check]:
 
 
 def checks_of_fleet(api: Api, name: str) -> list[Check]:
-    """What `doctor` checks of one fleet; nothing where its spec cannot be read, as by the RL API."""
+    """The checks of `doctor` for one fleet; none where its spec cannot be read, as by the RL API."""
     try:
         fleet = run_blocking(api.get(Kind.FLEETS, name))
     except RlfleetError:

@@ -1,4 +1,4 @@
-"""What `rlfleet watch` reads beside the fleet: pods, Events, and the metrics of workers, without waiting for them."""
+"""Reads of `rlfleet watch` next to the fleet: pods, Events, and metrics of workers, for which it does not wait."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What one look found beside the fleet. Each part is empty where this account may not see it."""
+    """The parts of one look next to the fleet. Each is empty where this account may not see it."""
 
     now: datetime
     workers: tuple[WorkerRow, ...] = ()

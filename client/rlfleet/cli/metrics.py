@@ -29,7 +29,7 @@ def metrics(
     path = f"/api/v1/namespaces/{api.namespace}/pods/{pod}"
     port = metrics_port(cluster.get(api, path))
     if port is None:
-        raise NotFound(f"pod {pod!r} is no worker of a fleet; see rlfleet workers")
+        raise NotFound(f"pod {pod!r} is not a worker of a fleet; see rlfleet workers")
     try:
         text = api.text(f"{path}:{port}/proxy/metrics")
     except Forbidden as error:

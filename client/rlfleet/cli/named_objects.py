@@ -47,7 +47,7 @@ class Lacking:
 
 
 def named_by(spec: Any, field: str = "spec") -> Iterator[Named]:
-    """The objects that a spec needs, in its order. What is `optional` is left out."""
+    """The objects that a spec needs, in its order, without those that are `optional`."""
     if isinstance(spec, list):
         for number, one in enumerate(spec):
             yield from named_by(one, f"{field}[{number}]")

@@ -66,7 +66,7 @@ def pod_view(pod: Mapping[str, Any], fleet: InferenceFleet, now: datetime) -> Po
 
 
 def metrics_port(pod: Mapping[str, Any]) -> int | None:
-    """The port of a worker's metrics; None for a pod that is no worker."""
+    """The port of a worker's metrics; None for other pods."""
     for container in pod["spec"]["containers"]:
         if container["name"] == WORKER_CONTAINER:
             ports = container.get("ports") or ()

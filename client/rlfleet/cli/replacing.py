@@ -54,7 +54,7 @@ def drain(
     path = f"/api/v1/namespaces/{api.namespace}/pods/{pod}"
     labels = cluster.get(api, path)["metadata"].get("labels") or {}
     if LABEL_FLEET not in labels:
-        raise NotFound(f"pod {pod!r} is no worker of a fleet; see rlfleet workers")
+        raise NotFound(f"pod {pod!r} is not a worker of a fleet; see rlfleet workers")
     body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",

@@ -48,12 +48,14 @@ def of_weights(spec: Any) -> Iterator[Broken]:
         return
     unknown = [word for word in _PLACEHOLDER.findall(where) if word != "version"]
     if unknown:
-        message = f"{{{unknown[0]}}} in {where} is no placeholder, so it is a part of the name"
+        message = (
+            f"{{{unknown[0]}}} in {where} is not a placeholder, so it stays a part of the name"
+        )
         yield Broken(Result.FAIL, "UnknownPlaceholder", message, "write {version}")
     elif "{version}" in where and not _at(spec, "runID"):
         message = (
             "spec.source is a template and spec.runID is missing, so a training that starts over at step 1 "
-            "goes on in the run of the last one, and its versions are refused or taken for the old files"
+            "has the run of the one before, and its versions are refused"
         )
         remedy = "name the training in spec.runID, or publish with --run or run_id="
         yield Broken(Result.WARN, "RunMissing", message, remedy)

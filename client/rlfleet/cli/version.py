@@ -25,7 +25,7 @@ class OperatorView(Resource):
 
 
 class VersionView(Resource):
-    """The releases. `operators` is None where this account may not see them, or was not to look."""
+    """The releases. None: this account may not see it, or the verb did not look."""
 
     client: str
     kubernetes: str | None = None

@@ -1,4 +1,4 @@
-"""What one worker does, by its metrics: pure. A worker is not trusted, so what cannot be read is left out."""
+"""The state of one worker by its metrics: pure. A worker is not trusted, so any text must do."""
 
 from __future__ import annotations
 

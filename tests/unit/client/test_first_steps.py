@@ -1,4 +1,4 @@
-"""What the first minutes with the client meet: numbers and paths as they are, typing mistakes, notebooks."""
+"""The first minutes with the client: numbers and paths as they are, typing mistakes, notebooks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_step_may_be_a_number_and_a_directory_a_path(
 
 
 @pytest.mark.parametrize("version", [True, b"43", -1])
-def test_what_is_no_label_is_still_refused(call: Call, version: object) -> None:
+def test_other_values_than_labels_and_numbers_are_refused(call: Call, version: object) -> None:
     with pytest.raises(Refused) as refused:
         call(FakeObjects(), "publish", version)
 
@@ -69,7 +69,7 @@ def test_a_name_that_does_not_exist_needs_no_right_to_list(call: Call) -> None:
     assert "Did you mean" not in str(missing.value)
 
 
-def test_a_version_without_a_record_is_no_missing_name(call: Call) -> None:
+def test_a_version_without_a_record_is_not_taken_for_a_missing_name(call: Call) -> None:
     with pytest.raises(NotFound, match="no record") as missing:
         call(FakeObjects(), "rollback", "7")
     assert "Did you mean" not in str(missing.value)
@@ -126,7 +126,7 @@ def test_the_package_names_its_release() -> None:
     assert re.fullmatch(r"\d+(\.\d+)*([+.]\w+)?", rlfleet.__version__)
 
 
-def test_forbidden_is_no_missing_name(call: Call) -> None:
+def test_a_missing_right_is_reported_as_such(call: Call) -> None:
     objects = FakeObjects()
     objects.failures.append(Forbidden("no"))
 

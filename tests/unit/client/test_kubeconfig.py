@@ -271,9 +271,7 @@ def test_the_output_of_a_plugin_is_in_no_message(tmp_path: Path) -> None:
         ("contexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x", "'c' is missing"),
     ],
 )
-def test_a_file_that_is_no_kubeconfig_is_named_in_one_line(
-    tmp_path: Path, text: str, words: str
-) -> None:
+def test_a_file_of_another_form_is_named_in_one_line(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "config"
     file.write_text(text)
 

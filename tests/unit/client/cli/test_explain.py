@@ -56,7 +56,7 @@ def test_a_claim_that_does_not_exist_is_named_and_not_waited_for(
     assert "Wait." not in found["remedies"]
 
 
-def test_a_cause_that_the_scheduler_names_too_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cause_that_the_scheduler_names_too_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     message = '0/3 nodes are available: persistentvolumeclaim "wieghts" not found.'
     _, out, _ = run(monkeypatch, waiting(message, weights=claim("wieghts")), "explain", "policy")
 

@@ -56,7 +56,7 @@ def test_the_help_has_the_verbs_in_groups() -> None:
 def completions(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
 ) -> list[str]:
-    """What kubectl gets for the words after `kubectl rlfleet`."""
+    """The completions that kubectl gets for the words after `kubectl rlfleet`."""
     monkeypatch.setattr("sys.argv", ["kubectl_complete-rlfleet", *words])
     for name in ("_RLFLEET_COMPLETE", "_TYPER_COMPLETE_ARGS", "_TYPER_COMPLETE_FISH_ACTION"):
         monkeypatch.setenv(name, "")

@@ -144,7 +144,9 @@ def test_speed_and_pause_come_from_two_looks() -> None:
     [(PODS, 0, 1), (EVENTS, 4, 0)],
 )
 @pytest.mark.usefixtures("every_look")
-def test_what_the_account_may_not_see_is_asked_once(denied: str, rows: int, events: int) -> None:
+def test_a_read_that_the_account_may_not_make_is_tried_once(
+    denied: str, rows: int, events: int
+) -> None:
     objects = Watched()
     objects.answers[f"GET {denied}"] = Forbidden("no")
     live = Live(objects)
@@ -198,7 +200,7 @@ def test_the_clock_of_a_phase_that_is_over_is_not_shown() -> None:
     assert "serving 4/4, at 14: not seen by the operator yet" in shown
 
 
-def test_workers_that_serve_an_older_version_are_no_outage() -> None:
+def test_workers_that_serve_an_older_version_count_as_serving() -> None:
     objects = Watched("staging")
 
     assert "serving 4/4, at 3: 0/4" in screen(objects, Detail(objects.moment))
@@ -215,7 +217,7 @@ def test_figures_are_summed_over_the_engines_of_a_worker() -> None:
 
 
 @given(st.text(max_size=300) | st.builds(lambda a, b: f"{a}{METRICS}{b}", st.text(), st.text()))
-def test_a_text_of_any_kind_is_no_error(text: str) -> None:
+def test_a_text_of_any_kind_can_be_read(text: str) -> None:
     found = figures_of(text, 0.0)
 
     assert found.version is None or found.version.isprintable()
@@ -229,7 +231,7 @@ def test_a_text_of_any_kind_is_no_error(text: str) -> None:
         "vllm:num_requests_running",
     ],
 )
-def test_a_number_that_is_none_is_left_out(line: str) -> None:
+def test_figures_without_a_finite_number_are_left_out(line: str) -> None:
     found = figures_of(line, 0.0)
 
     assert (found.held, found.running) == (None, None)

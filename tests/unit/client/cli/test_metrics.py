@@ -64,7 +64,7 @@ def test_other_pods_have_none(monkeypatch: pytest.MonkeyPatch, containers: list[
     code, _, err = run(monkeypatch, worker(*containers), "metrics", "policy-1")
 
     assert code == 6
-    assert "no worker" in err
+    assert "not a worker" in err
 
 
 def test_the_right_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def test_drain_evicts_no_pod_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, err = run(monkeypatch, objects, "drain", "policy-1")
 
     assert code == 6
-    assert "no worker" in err
+    assert "not a worker" in err
     assert f"POST {EVICTION}" not in [request for request, _ in objects.requests]
 
 

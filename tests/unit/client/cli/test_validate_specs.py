@@ -164,7 +164,7 @@ def test_every_rule_has_its_row_on_the_page_and_a_remedy() -> None:
         max_leaves=12,
     )
 )  # fmt: skip
-def test_a_spec_of_any_shape_is_no_error(spec: Any) -> None:
+def test_a_spec_of_any_shape_can_be_checked(spec: Any) -> None:
     assert all(isinstance(one.result, Result) for one in (*of_fleet(spec), *of_weights(spec)))
 
 
@@ -220,7 +220,7 @@ def test_an_object_of_the_files_or_of_the_cluster_is_there(validate, case: str) 
     assert validate(cluster, fleet(**spec))[0] == 0
 
 
-def test_an_object_that_may_be_missing_or_cannot_be_seen_is_no_failure(validate) -> None:
+def test_an_object_that_may_be_missing_or_cannot_be_seen_fails_no_check(validate) -> None:
     optional = {
         "name": "A",
         "valueFrom": {"secretKeyRef": {"name": "a", "key": "k", "optional": True}},
@@ -273,7 +273,7 @@ def test_an_overlay_is_a_fragment_so_only_unknown_fields_count(
     assert [one["result"] for one in checks if one["rule"]] == results
 
 
-def test_a_wrong_type_is_said_in_the_words_of_a_creation(validate) -> None:
+def test_a_wrong_type_has_the_words_of_a_creation(validate) -> None:
     """Those of an apply are for programs: `expected string, got &value.valueUnstructured{Value:43}`."""
     cluster = Cluster()
     cluster.refusals["policy"] = Unavailable(
