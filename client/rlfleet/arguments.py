@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
-from typing import Any, Protocol, SupportsIndex, runtime_checkable
+from typing import Any, Protocol, SupportsIndex, cast, runtime_checkable
 
 from rlfleet.errors import Refused
 
@@ -43,8 +43,9 @@ Directory = str | PathLike
 
 def label_of(version: Version) -> str:
     """The label that a version names: `43` of 43. Anything else stays as it is, and `check` refuses it."""
-    is_number = hasattr(version, "__index__") and not isinstance(version, bool)
-    return str(operator.index(version)) if is_number else version  # type: ignore[arg-type, return-value]
+    if isinstance(version, SupportsIndex) and not isinstance(version, bool):
+        return str(operator.index(version))
+    return cast("str", version)
 
 
 def path_of(path: Directory | None) -> str | None:

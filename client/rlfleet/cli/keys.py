@@ -13,7 +13,7 @@ try:
     import termios
     import tty
 except ImportError:  # Windows: Ctrl-C ends the screen there
-    termios = tty = None  # type: ignore[assignment]
+    termios = tty = None  # type: ignore[assignment]  # as everywhere that a module may be missing
 
 _MOST_BYTES = 1000
 

@@ -32,7 +32,8 @@ contexts:
 @pytest.mark.parametrize(("verb", "example"), [(verb, line) for _, verb, line in VERBS])
 def test_the_example_of_a_verb_is_a_command_line_of_it(verb: Any, example: str) -> None:
     named, *arguments = shlex.split(example)
-    command = typer.main.get_command(app).get_command(None, named)  # type: ignore[attr-defined, arg-type]
+    commands: Any = typer.main.get_command(app)
+    command = commands.get_command(None, named)
 
     assert named == verb.__name__
     command.make_context(named, arguments)  # an unknown option would be an error
