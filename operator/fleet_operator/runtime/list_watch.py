@@ -119,6 +119,7 @@ class ListWatch:
         """List and watch until cancelled."""
         while True:
             message, asked_seconds = "the stream ended before its first event", None
+            level = logging.WARNING
             read = self._watch_read if self._version else self._list_read
             try:
                 if not self._version:
@@ -138,6 +139,8 @@ class ListWatch:
             except (Broken, TooLarge) as error:
                 message = str(error)
                 self._note_break(read, error)
+                if self._version and self._breaks == 1:
+                    level = logging.DEBUG  # it worked, and resumes where it broke
             except FleetError as error:
                 message = str(error)
                 asked_seconds = error.after_seconds if isinstance(error, Retryable) else None
@@ -147,7 +150,9 @@ class ListWatch:
                 logger.exception("%s failed and is begun again", read)
                 self._on_read(read, error)
             delay = self._backoff.next_seconds(asked_seconds=asked_seconds)
-            logger.warning("watch of %s: %s; next attempt in %.1f s", self._plural, message, delay)
+            logger.log(
+                level, "watch of %s: %s; next attempt in %.1f s", self._plural, message, delay
+            )
             await asyncio.sleep(delay)
 
     def _note_alive(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -151,7 +152,9 @@ class Breaking(FakeKube):
             yield event
 
 
-def test_after_several_breaks_at_one_version_the_objects_are_listed_and_it_is_reported() -> None:
+def test_after_several_breaks_at_one_version_the_objects_are_listed_and_it_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story() -> None:
         cluster = FakeCluster()
         kube = Breaking(cluster)
@@ -172,9 +175,12 @@ def test_after_several_breaks_at_one_version_the_objects_are_listed_and_it_is_re
             assert reading.shown() == []
 
     virtual_time.run(story())
+    assert any(one.levelno == logging.WARNING for one in caplog.records)
 
 
-def test_streams_that_break_between_events_resume_without_a_list_or_a_report() -> None:
+def test_streams_that_break_between_events_resume_without_a_list_or_a_report(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story() -> None:
         cluster = FakeCluster()
         kube = cluster.client()
@@ -188,6 +194,7 @@ def test_streams_that_break_between_events_resume_without_a_list_or_a_report() -
             assert reading.shown() == []
 
     virtual_time.run(story())
+    assert [one.getMessage() for one in caplog.records if one.levelno > logging.DEBUG] == []
 
 
 @pytest.mark.parametrize(
