@@ -57,8 +57,9 @@ def fleet(**spec: Any) -> dict[str, Any]:
     model = {"name": "m", "source": {"path": "/models/base"}}
     gpu = {"limits": {"nvidia.com/gpu": 1, "memory": "64Gi"}}
     body = {"apiVersion": VERSION, "kind": "InferenceFleet", "metadata": {"name": "policy"}}
-    given = {"model": model, "weights": {"roots": ["/weights"]}, "resources": gpu}
-    return body | {"spec": given | spec}
+    volume = {"name": "weights", "mountPath": "/weights", "emptyDir": {}}
+    weights = {"roots": ["/weights"], "volumes": [volume]}
+    return body | {"spec": {"model": model, "weights": weights, "resources": gpu} | spec}
 
 
 def weights(**spec: Any) -> dict[str, Any]:
