@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from threading import Thread
 from typing import Any
 
 from rlfleet.cli import cluster
@@ -28,7 +28,6 @@ MOST_WORKERS = 32
 _METRICS_EVERY_SECONDS = 2.0
 _EVENTS_EVERY_SECONDS = 3.0
 _MOST_EVENTS = 5
-_AT_A_TIME = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +60,25 @@ class Detail:
     events: tuple[EventLine, ...] = ()
 
 
+class _Reading(Thread):
+    """One read of the metrics of a worker. The program does not wait for it when it ends."""
+
+    def __init__(self, live: Live, path: str) -> None:
+        super().__init__(daemon=True)
+        self._live = live
+        self._path = path
+        self.found: Figures | None = None
+
+    def run(self) -> None:
+        """Read them."""
+        self.found = self._live.read(self._path)
+
+
 @dataclass(slots=True)
 class _Known:
     """One worker as it was sampled last."""
 
-    reading: Future[Figures | None] | None = None
+    reading: _Reading | None = None
     read_at: float = float("-inf")
     figures: Figures | None = None
     speed: float | None = None
@@ -77,9 +90,6 @@ class Live:
     """Reads for one screen after another. Reads that the account may not make are not repeated."""
 
     api: Api
-    _threads: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="metrics")
-    )
     _workers: dict[str, _Known] = field(default_factory=dict)
     _denied: set[str] = field(default_factory=set)
     _events: tuple[EventLine, ...] = ()
@@ -94,10 +104,6 @@ class Live:
         history = weights.status.history if weights is not None else ()
         return Detail(now, rows, history, self._recent(fleet, weights))
 
-    def close(self) -> None:
-        """End the reads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
     def _pods(self, fleet: InferenceFleet) -> Sequence[Json]:
         if "pods" in self._denied or fleet.spec.replicas > MOST_WORKERS:
             return ()
@@ -110,15 +116,16 @@ class Live:
     def _row(self, pod: Json, fleet: InferenceFleet, now: datetime) -> WorkerRow:
         view, port = pod_view(pod, fleet, now), metrics_port(pod)
         known = self._workers.setdefault(view.name, _Known())
-        if known.reading is not None and known.reading.done():
-            self._take(known, known.reading.result())
+        if known.reading is not None and not known.reading.is_alive():
+            self._take(known, known.reading.found)
             known.reading = None
         due = time.monotonic() - known.read_at > _METRICS_EVERY_SECONDS
         readable = port is not None and view.ip and "metrics" not in self._denied
         if due and readable and known.reading is None:
             known.read_at = time.monotonic()
             path = f"/api/v1/namespaces/{fleet.metadata.namespace}/pods/{view.name}:{port}/proxy/metrics"
-            known.reading = self._threads.submit(self._read, path)
+            known.reading = _Reading(self, path)
+            known.reading.start()
         return WorkerRow(
             pod=view,
             figures=known.figures,
@@ -126,7 +133,7 @@ class Live:
             last_pause_seconds=known.pause,
         )
 
-    def _read(self, path: str) -> Figures | None:
+    def read(self, path: str) -> Figures | None:
         """The metrics of a worker; None if they cannot be read."""
         try:
             return figures_of(self.api.text(path), time.monotonic())

@@ -59,7 +59,8 @@ def named_by(spec: Any, field: str = "spec") -> Iterator[Named]:
             names = [one.get("name") for one in value if isinstance(one, dict)]
             yield from (Named("Secret", name, where) for name in names if isinstance(name, str))
         elif key in _BY_FIELD and isinstance(value, dict):
-            kind, name = _BY_FIELD[key][0], value.get(_BY_FIELD[key][1])
+            kind, field_of_name = _BY_FIELD[key]
+            name = value.get(field_of_name, value.get("name"))
             if isinstance(name, str) and not value.get("optional"):
                 yield Named(kind, name, where)
         else:

@@ -165,8 +165,8 @@ def overlay_of(fleet: Json) -> Json | None:
     metadata = overlay.get("metadata")
     named = metadata if isinstance(metadata, dict) else {}
     return {
+        **overlay,
         "apiVersion": "v1",
         "kind": "Pod",
-        **overlay,
         "metadata": named | {"name": "rlfleet-validate"},
     }

@@ -51,8 +51,6 @@ def watch(
                 _print_changes(console, (found for _, _, found in looks))
     except KeyboardInterrupt:
         return
-    finally:
-        details.close()
 
 
 def _looks(

@@ -98,19 +98,13 @@ def screen(objects: Watched, detail: Detail, width: int = 120, height: int = 40)
 def test_the_screen_has_workers_rollouts_and_events() -> None:
     objects = Watched()
     live = Live(objects)
-    try:
-        golden(screen(objects, sampled(objects, live)), "screen.live.txt")
-    finally:
-        live.close()
+    golden(screen(objects, sampled(objects, live)), "screen.live.txt")
 
 
 def test_a_screen_that_is_too_small_for_rows_has_squares() -> None:
     objects = Watched()
     live = Live(objects)
-    try:
-        detail = sampled(objects, live)
-    finally:
-        live.close()
+    detail = sampled(objects, live)
 
     shown = screen(objects, detail, height=12)
 
@@ -123,20 +117,17 @@ def test_a_screen_that_is_too_small_for_rows_has_squares() -> None:
 def test_speed_and_pause_come_from_two_looks() -> None:
     objects = Watched()
     live = Live(objects)
-    try:
-        sampled(objects, live)
-        objects.metrics = METRICS.replace("1000.0", "1500.0").replace("count 1.0", "count 2.0")
-        objects.metrics = objects.metrics.replace("sum 0.5", "sum 1.75")
+    sampled(objects, live)
+    objects.metrics = METRICS.replace("1000.0", "1500.0").replace("count 1.0", "count 2.0")
+    objects.metrics = objects.metrics.replace("sum 0.5", "sum 1.75")
 
-        def changed() -> bool:
-            one = looked(objects, live).workers[0]
-            return bool(one.last_pause_seconds)
+    def changed() -> bool:
+        one = looked(objects, live).workers[0]
+        return bool(one.last_pause_seconds)
 
-        eventually(changed)
-        (first, *_) = looked(objects, live).workers
-        assert first.last_pause_seconds == 1.25
-    finally:
-        live.close()
+    eventually(changed)
+    (first, *_) = looked(objects, live).workers
+    assert first.last_pause_seconds == 1.25
 
 
 @pytest.mark.parametrize(
@@ -150,10 +141,7 @@ def test_a_read_that_the_account_may_not_make_is_tried_once(
     objects = Watched()
     objects.answers[f"GET {denied}"] = Forbidden("no")
     live = Live(objects)
-    try:
-        looks = [looked(objects, live) for _ in range(3)]
-    finally:
-        live.close()
+    looks = [looked(objects, live) for _ in range(3)]
 
     assert (len(looks[-1].workers), len(looks[-1].events)) == (rows, events)
     assert [request for request, _ in objects.requests].count(f"GET {denied}") == 1
@@ -164,15 +152,12 @@ def test_a_worker_that_does_not_answer_keeps_its_row_and_blocks_nothing() -> Non
     objects = Watched()
     objects.answers[f"GET {PODS}/policy-1:8082/proxy/metrics"] = Unavailable("no endpoint")
     live = Live(objects)
-    try:
-        eventually(
-            lambda: (
-                [bool(one.figures) for one in looked(objects, live).workers]
-                == [True, False, True, True]
-            )
+    eventually(
+        lambda: (
+            [bool(one.figures) for one in looked(objects, live).workers]
+            == [True, False, True, True]
         )
-    finally:
-        live.close()
+    )
 
 
 def test_metrics_of_large_fleets_are_not_read() -> None:
@@ -180,10 +165,7 @@ def test_metrics_of_large_fleets_are_not_read() -> None:
     assert objects.fleet is not None
     objects.fleet["spec"]["replicas"] = MOST_WORKERS + 1
     live = Live(objects)
-    try:
-        assert looked(objects, live).workers == ()
-    finally:
-        live.close()
+    assert looked(objects, live).workers == ()
     assert not [request for request, _ in objects.requests if "pods" in request]
 
 

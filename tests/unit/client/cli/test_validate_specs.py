@@ -188,6 +188,10 @@ NAMES = {
     "service account": (
         {"pod": {"serviceAccountName": "gpu"}}, "ServiceAccountNotFound", "gpu", "ServiceAccount",
     ),
+    "projected volume": (
+        {"podOverlay": {"spec": {"volumes": [{"name": "a", "projected": {"sources": [{"secret": {"name": "keys"}}]}}]}}},
+        "SecretNotFound", "keys", "Secret",
+    ),
     "volume of the overlay": (
         {"podOverlay": {"spec": {"volumes": [{"name": "a", "configMap": {"name": "files"}}]}}},
         "ConfigMapNotFound", "files", "ConfigMap",
