@@ -7,7 +7,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 from rlfleet.access import find_access
 from rlfleet.arguments import Directory, Version, check, label_of, path_of
@@ -37,7 +37,7 @@ def _naming_others(method: _Method[P, T]) -> _Method[P, T]:
         try:
             return await method(self, *args, **kwargs)
         except NotFound as error:
-            raise NotFound(f"{error}{await hint(self._place, self.name)}") from error
+            raise await self._named(error) from error
 
     return call
 
@@ -49,6 +49,9 @@ class AsyncWeights:
     ...     print((await weights.current()).spec.version)
     42
     """
+
+    names_others: ClassVar[bool] = True
+    """Whether an error for a name that does not exist names similar objects, which are listed for that."""
 
     def __init__(
         self,
@@ -255,7 +258,7 @@ class AsyncWeights:
                 async for event in events:
                     yield event
         except NotFound as error:
-            raise NotFound(f"{error}{await hint(self._place, self.name)}") from error
+            raise await self._named(error) from error
 
     async def metrics(self, *, trained_version: str | int | None = None) -> dict[str, float]:
         """As `Weights.metrics`.
@@ -267,28 +270,23 @@ class AsyncWeights:
         return metrics(seen, now=datetime.now(UTC), trained_version=trained_version)
 
     async def _of_publisher(
-        self,
-        changed: Json,
-        deadline: float,
-        *,
-        wait: bool,
-        wait_for_files: bool,
+        self, changed: Json, deadline: float, *, wait: bool, wait_for_files: bool
     ) -> Rollout:
         written = WeightVersion.model_validate(changed)
         asked = Asked.by(written, patience=patience(wait_for_files=wait_for_files))
         return await self._result(asked, written, deadline, wait=wait)
 
     async def _result(
-        self,
-        asked: Asked,
-        seen: WeightVersion,
-        deadline: float,
-        *,
-        wait: bool,
+        self, asked: Asked, seen: WeightVersion, deadline: float, *, wait: bool
     ) -> Rollout:
         if not wait:
             return rollout_of(seen, asked.label, applied=False)
         return await ended(self._place, self.name, asked, seen, deadline)
+
+    async def _named(self, error: NotFound) -> NotFound:
+        """The error with the names of similar objects."""
+        others = await hint(self._place, self.name) if self.names_others else ""
+        return NotFound(f"{error}{others}")
 
     async def _get(self, kind: Kind, name: str) -> Json:
         return await patiently(self._place, lambda: self._place.get(kind, name), None)

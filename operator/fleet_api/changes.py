@@ -26,6 +26,12 @@ Act = Callable[[AsyncWeights, B], Awaitable[Rollout | WeightVersion]]
 """Makes a change. After one that names a version, `Changes` waits for its rollout."""
 
 
+class _WeightsOfCaller(AsyncWeights):
+    """Names no other objects: the caller may have no right to know them."""
+
+    names_others = False
+
+
 class Changed(NamedTuple):
     """The outcome of a change. `replayed`: whether an earlier request with the same key made it."""
 
@@ -61,12 +67,12 @@ class Changes:
         objects: Any = self._cluster.of(call.fleet.namespace)
         name = seen.metadata.name
         # They are never closed: the connections belong to the process.
-        plain = AsyncWeights(name, objects=objects)
+        plain = _WeightsOfCaller(name, objects=objects)
         if key is None:
             return Changed(await _carried_out(objects, act, plain, seen, body), replayed=False)
         if key.has_been_used(seen):
             return Changed(await _again(objects, seen, body, key), replayed=True)
-        marked = AsyncWeights(name, objects=KeyedObjects(objects, key, seen))
+        marked = _WeightsOfCaller(name, objects=KeyedObjects(objects, key, seen))
         try:
             return Changed(await _carried_out(objects, act, marked, seen, body), replayed=False)
         except RepeatedError as repeated:

@@ -9,6 +9,7 @@ import pytest
 from tests.support.fake_objects import Call, FakeObjects
 
 import rlfleet
+from fleet_api.changes import _WeightsOfCaller
 from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError
 
 UNESCAPED = '<script>alert("1")</script>'
@@ -67,6 +68,18 @@ def test_a_name_that_does_not_exist_needs_no_right_to_list(call: Call) -> None:
     with pytest.raises(NotFound) as missing:
         call(objects, "current")
     assert "Did you mean" not in str(missing.value)
+
+
+async def test_a_service_for_others_lists_and_names_nothing() -> None:
+    """The RL API: its caller may have no right to know the other names."""
+    objects = FakeObjects().rename("policy-b")
+    weights = _WeightsOfCaller("policy", objects=objects)
+
+    with pytest.raises(NotFound) as missing:
+        await weights.publish("43")
+
+    assert "policy-b" not in str(missing.value)
+    assert "all weightversions" not in [request for request, _ in objects.requests]
 
 
 def test_a_version_without_a_record_is_not_taken_for_a_missing_name(call: Call) -> None:
