@@ -87,7 +87,6 @@ class Files:
     def link(self, letter: str) -> str:
         if letter not in self.files:
             file = self.files[letter] = MemoryFile(letter, SIZE)
-            file.reserve(lambda: None)
             file.write(memoryview(letter.encode() * SIZE), 0)
             file.seal()
         return f"/proc/self/fd/{self.files[letter].descriptor}"
