@@ -112,16 +112,24 @@ def _counts(live: Workers, before: WorkerCounts) -> WorkerCounts:
 def _conditions(
     observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, now: datetime
 ) -> tuple[Condition, ...]:
+    stalled = _stalled(observed, rollout, pods, now)
     made = (
-        _ready(observed, rollout, pods),
+        _as_stalled(_ready(observed, rollout, pods), stalled),
         _available(observed, rollout),
         _progressing(observed, rollout, pods, now),
-        _stalled(observed, rollout, pods, now),
+        stalled,
         _update_available(observed, pods),
         _router_available(observed),
     )
     before = observed.status.conditions
     return conditions_of(made, before, generation=observed.generation, now=now)
+
+
+def _as_stalled(ready: Made | None, stalled: Made | None) -> Made | None:
+    """A false `Ready` with the reason and the message of `Stalled`: `kubectl get` shows those of `Ready`."""
+    if ready is None or stalled is None or ready[1]:
+        return ready
+    return ready[0], False, stalled[2], stalled[3]
 
 
 def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> Made | None:

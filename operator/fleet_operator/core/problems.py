@@ -132,7 +132,8 @@ def with_problems(
 
     If the status is already stalled, its reason stays and its message comes first. A long message
     leaves room for the others, so that each names its object and remedy. `Ready` becomes
-    False unless every problem leaves it.
+    False unless every problem leaves it, and then has the reason and the message of `Stalled`: `kubectl get`
+    shows those of `Ready`.
     """
     if not problems:
         return status
@@ -151,15 +152,13 @@ def with_problems(
         generation=generation,
         now=now,
     )
-    serious = next((t for t in problems if not t.leaves_ready), None)
-    ready = made.get(ConditionType.READY)
-    if serious is not None and (ready is None or ready.status != "False"):
+    if not all(t.leaves_ready for t in problems):
         made[ConditionType.READY] = new_condition(
             before,
             ConditionType.READY,
             is_true=False,
-            reason=serious.reason,
-            message=serious.message,
+            reason=reason,
+            message=made[ConditionType.STALLED].message,
             generation=generation,
             now=now,
         )

@@ -146,6 +146,18 @@ def test_workers_with_a_superseded_version_are_available_where_versions_may_mix(
     assert condition(fleet, ConditionType.AVAILABLE).status == "True"
 
 
+def test_a_fleet_that_is_stalled_shows_why_in_kubectl_get():
+    """The columns STATUS and MESSAGE are the reason and the message of `Ready`."""
+    fleet = make_fleet(up(0), up(1).not_running()._pod(problem='secret "hf" not found'))
+
+    ready, stalled = (
+        condition(fleet, kind) for kind in (ConditionType.READY, ConditionType.STALLED)
+    )
+    assert ready.status == "False"
+    assert (ready.reason, ready.message) == (stalled.reason, stalled.message)
+    assert 'secret "hf" not found' in ready.message
+
+
 class TestPodsThatStayInTermination:
     GOING = NOW - timedelta(seconds=STUCK_SECONDS)
 
