@@ -55,6 +55,7 @@ def exported() -> Series:
     metrics.show_silent(KEY, make_fleet())
     metrics.show_missing({"inferencefleets": ("status.new",)})
     metrics.count_request("get", 0.1)
+    metrics.count_wait(KEY, 0.1)
     for counter in (metrics.failures, metrics.writes):
         counter.labels("any").inc()
     families = text_string_to_metric_families(metrics.render().decode())
