@@ -53,7 +53,10 @@ def bounded_session(
                 self.content = _Lines(self.content, reader)  # type: ignore[assignment]  # it passes the rest on
             return self
 
-        async def json(self, **_: Any) -> Any:
+        async def json(self, **how: Any) -> Any:
+            if self.status >= 400:
+                # kopf expects that a busy server, or a proxy, refuses in plain text. No tenant wrote it.
+                return await super().json(**how)
             try:
                 return await reader.object(self.content)
             except TooLarge as error:

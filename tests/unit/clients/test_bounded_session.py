@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kopf._cogs.clients.api import iter_jsonlines
+from kopf._cogs.clients.errors import APIServerError, APITooManyRequestsError, check_response
 
 from fleet_operator.clients.bounded_json import TEXT_BYTES, opened
 from fleet_operator.clients.bounded_session import bounded_session
@@ -31,6 +32,7 @@ class Api:
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
         self.status = 200
+        self.refusal: str | None = None
         self.large_pages = 0
         self.smaller = True
         app = web.Application()
@@ -39,6 +41,8 @@ class Api:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         assert request.headers["Authorization"] == "Bearer t"
+        if self.refusal is not None:
+            return web.Response(status=self.status, text=self.refusal)
         if self.status >= 400:
             return web.json_response({"kind": "Status", "code": self.status}, status=self.status)
         if "watch" not in request.query:
@@ -115,3 +119,27 @@ async def test_a_refusal_is_what_the_api_server_said(
     api.status = 403
     async with await session.request("get", api.server.make_url(path)) as reply:
         assert await reply.json() == {"kind": "Status", "code": 403}
+
+
+@pytest.mark.parametrize("path", ["/things", "/things?watch=true"])
+@pytest.mark.parametrize(
+    ("status", "text", "error"),
+    [
+        pytest.param(429, "Too many requests, please try again later.", APITooManyRequestsError),
+        pytest.param(503, "no healthy upstream", APIServerError),
+        pytest.param(500, "", APIServerError, id="empty"),
+    ],
+)
+async def test_a_refusal_in_plain_text_is_one_that_kopf_repeats(
+    api: Api,
+    session: aiohttp.ClientSession,
+    path: str,
+    status: int,
+    text: str,
+    error: type[Exception],
+) -> None:
+    """Any other error ends kopf, and the operator with it."""
+    api.status, api.refusal = status, text
+
+    with pytest.raises(error, match=text or None):
+        await check_response(await session.request("get", api.server.make_url(path)))
