@@ -24,10 +24,14 @@ _SWAPS = frozenset({"pause", "load", "apply", "resume"})
 
 
 def open_transition(observed: FleetObserved) -> Transition | None:
-    """The barrier that the fleet is behind: a worker may be held for it. Swaps end by themselves."""
+    """The barrier that the fleet is behind: a worker that answers is held for it. Swaps end by themselves.
+
+    A silent worker keeps the record, but holds up no other version: it may be silent for long.
+    """
     last = observed.status.transition
     is_barrier = last is not None and last.strategy == "Synchronized"
-    return last if is_barrier and observed.workers.any(_is_away) else None
+    answering = observed.workers.where(lambda f: f.standing is not Standing.UNKNOWN)
+    return last if is_barrier and answering.any(_is_away) else None
 
 
 def require_record(

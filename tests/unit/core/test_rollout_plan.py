@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.support.builders import NOW, make_fleet, make_weights, make_worker, target, texts_of
+import pytest
+from tests.support.builders import (
+    NOW,
+    make_fleet,
+    make_transition,
+    make_weights,
+    make_worker,
+    target,
+    texts_of,
+)
 
 from fleet_operator.api.conditions import (
     Condition,
@@ -108,3 +117,35 @@ def test_the_version_that_the_members_agree_on_is_reported():
     assert plan(make_worker(0).serving("42"), status=applied).serving == "42"
     mixed = [make_worker(0).serving("42"), make_worker(1).serving("41")]
     assert plan(*mixed, status=applied).serving is None
+
+
+@pytest.mark.parametrize("strategy", ["Synchronized", "Canary"])
+@pytest.mark.parametrize(
+    ("wants", "serves", "back"),
+    [
+        pytest.param("42", "41", True, id="tried again after a rollback"),
+        pytest.param("43", "41", False, id="superseded before a pause"),
+        pytest.param("43", "42", False, id="all others have resumed"),
+    ],
+)
+def test_a_silent_worker_holds_up_no_version_that_the_others_can_take(
+    strategy, wants, serves, back
+):
+    """The record of the last rollout stays as long as it is silent."""
+    status = FleetStatus(
+        applied=AppliedWeights(version=serves, source=target(serves).source),
+        transition=make_transition(back=back),
+    )
+    others = [make_worker(n).serving(serves) for n in (0, 1)]
+    silent = make_worker(2).serving(serves).silent(400)
+    canary = {"prompts": ["a prompt"]}
+    fleet = make_fleet(
+        *(*others, silent),
+        wants=wants,
+        status=status,
+        rollout={"strategy": strategy, "canary": canary},
+    )
+    made = plan_rollout(fleet, now=NOW)
+
+    assert made.step.goal.version == wants
+    assert made.step.actions
