@@ -30,7 +30,8 @@ def applied_of(
     """Returns the weights that the fleet served last: the recorded ones, or those of its transition.
 
     Behind a barrier, one worker that serves the weights of the transition proves that the fleet has reached
-    them: it was opened when all had loaded them. Without one, a version counts that all members serve when
+    them: it was opened when all had loaded them. If others are held with the base, it has swapped before the
+    strategy was changed, and proves nothing. Without a barrier, a version counts that all members serve when
     another one supersedes it.
 
     Without a record, and in an External fleet, the weights count that most members generate with. If
@@ -42,9 +43,12 @@ def applied_of(
     current = observed.status.transition
     if current is not None and not current.back:
         goal, base = Checkpoint.recorded(current), Checkpoint.recorded(current.base)
-        opened = members.where(lambda f: f.standing is Standing.OPEN and not f.is_doing("fence"))
+        answering = members.where(
+            lambda f: f.standing is not Standing.UNKNOWN and not f.is_doing("fence")
+        )
+        opened = answering.where(lambda f: f.standing is Standing.OPEN)
         if current.strategy == "Synchronized":
-            reached = not opened.any(lambda f: f.has_loaded(base))
+            reached = not answering.any(lambda f: f.has_loaded(base))
         else:
             ended = wanted is None or not same_weights(goal, wanted)
             reached = ended and members.all(lambda f: f.has_loaded(goal))

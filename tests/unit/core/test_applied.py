@@ -63,6 +63,9 @@ def test_without_a_transition_the_record_counts_whatever_workers_serve(workers):
         pytest.param(
             [W(0).serving("41"), W(1).serving("42")], "41", id="one serves what was before"
         ),
+        pytest.param(
+            [W(0).serving("42"), W(1).paused("41")], "41", id="one is held with what was before"
+        ),
         pytest.param([W(0).serving("40")], "41", id="one serves neither"),
         pytest.param([W(0).pausing("42").doing("fence")], "41", id="the only one is being fenced"),
     ],
