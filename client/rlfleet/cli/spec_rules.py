@@ -90,9 +90,9 @@ def _gpus(spec: Any) -> Iterator[Broken]:
 
 
 def _memory(spec: Any, checkpoint_bytes: int | None) -> Iterator[Broken]:
-    given = _at(spec, "resources", "limits", "memory") or _at(
-        spec, "resources", "requests", "memory"
-    )
+    # A request alone does not bound the worker.
+    limits = [_at(one, "limits", "memory") for one in (_at(spec, "resources"), *_overlaid(spec))]
+    given = next((one for one in reversed(limits) if one), None)
     memory = _number(given)
     if memory is None:
         return

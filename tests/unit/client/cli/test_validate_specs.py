@@ -93,6 +93,15 @@ def test_memory_is_compared_with_the_model(
     assert broken(spec, *sizes) == expected
 
 
+def test_only_the_limit_of_the_memory_bounds_a_worker_and_the_overlay_may_set_another() -> None:
+    gpu = {"limits": {GPUS: 1}}
+    raised = [{"name": "worker", "resources": {"limits": {"memory": "64Gi"}}}]
+
+    assert broken({"resources": gpu | {"requests": {"memory": "512Mi"}}}, 15 * 10**9) == []
+    spec = {"resources": resources(**{GPUS: 1, "memory": "512Mi"})}
+    assert broken(spec | {"podOverlay": {"spec": {"containers": raised}}}) == []
+
+
 def test_the_size_of_a_model_is_read_where_this_machine_sees_it(validate, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
