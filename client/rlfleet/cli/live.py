@@ -109,9 +109,11 @@ class Live:
             return ()
         try:
             return cluster.pods_of(self.api, fleet)
-        except RlfleetError:
+        except Forbidden:
             self._denied.add("pods")
-            return ()
+        except RlfleetError:
+            pass  # the next look tries again
+        return ()
 
     def _row(self, pod: Json, fleet: InferenceFleet, now: datetime) -> WorkerRow:
         view, port = pod_view(pod, fleet, now), metrics_port(pod)
@@ -164,8 +166,10 @@ class Live:
             for name in sorted(named):
                 only = {"fieldSelector": f"involvedObject.name={name}"}
                 found += cluster.get(self.api, path, only)["items"]
-        except RlfleetError:
+        except Forbidden:
             self._denied.add("events")
+        except RlfleetError:
+            return self._events  # as above
         lines = sorted(map(_line, found), key=lambda line: str(line.at), reverse=True)
         self._events = tuple(lines[:_MOST_EVENTS])
         return self._events

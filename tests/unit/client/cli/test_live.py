@@ -147,6 +147,20 @@ def test_a_read_that_the_account_may_not_make_is_tried_once(
     assert [request for request, _ in objects.requests].count(f"GET {denied}") == 1
 
 
+@pytest.mark.parametrize("path", [PODS, EVENTS])
+@pytest.mark.usefixtures("every_look")
+def test_a_part_that_the_api_server_does_not_answer_comes_with_a_later_look(path: str) -> None:
+    objects = Watched()
+    live, before = Live(objects), dict(objects.answers)
+    objects.answers[f"GET {path}"] = Unavailable("no answer")
+    without = looked(objects, live)
+    objects.answers = before
+    later = looked(objects, live)
+
+    assert not (without.workers and without.events)
+    assert (len(later.workers), len(later.events)) == (4, 1)
+
+
 @pytest.mark.usefixtures("every_look")
 def test_a_worker_that_does_not_answer_keeps_its_row_and_blocks_nothing() -> None:
     objects = Watched()
