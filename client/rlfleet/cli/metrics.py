@@ -34,5 +34,7 @@ def metrics(
         text = api.text(f"{path}:{port}/proxy/metrics")
     except Forbidden as error:
         raise Forbidden(f"{error} (get on pods/proxy)") from error
-    lines = [line for line in text.splitlines() if contains in line]
+    # A worker is not trusted, and a terminal obeys control characters.
+    lines = ["".join(filter(str.isprintable, line)) for line in text.splitlines()]
+    lines = [line for line in lines if contains in line]
     print("\n".join(lines))  # noqa: T201 - rich would wrap and colour it

@@ -51,6 +51,13 @@ def test_the_command_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_a_terminal_gets_no_control_characters_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = worker(WORKER)
+    objects.answers[f"GET {PODS}/policy-1:8082/proxy/metrics"] = "a\x1b[2J 1\nb\x07 2\n"
+
+    assert run(monkeypatch, objects, "metrics", "policy-1")[1] == "a[2J 1\nb 2\n"
+
+
 def test_lines_are_chosen_by_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     _, out, _ = run(monkeypatch, worker(WORKER), "metrics", "policy-1", "--contains", "paused")
 
