@@ -87,6 +87,8 @@ class Held:
         self._files: dict[Key, _File] = {}
         self._thread = ThreadPoolExecutor(1, "rlfleet-hold")
         self._work: list[Future[None]] = []
+        self._stuck: list[mmap.mmap] = []
+        """Mappings that the device still reads, and that nothing needs."""
 
     def want(self, links: Sequence[str]) -> dict[str, Any]:
         """Hold these files and let go of all others. Starts the work, and does not wait for it.
@@ -168,12 +170,18 @@ class Held:
             file.why_not = f"{type(error).__name__}: {error}"[:200]
 
     def _let_go(self, file: _File) -> None:
-        """In the thread, after `_prepare` of the same file: undo it."""
+        """In the thread, after `_prepare` of the same file: undo it.
+
+        A device that does not give the pages back keeps them, and reads them at these addresses, whatever is
+        there by then. So the mapping stays. To unmap it would free nothing.
+        """
         try:
             if file.address is not None and self._runtime is not None:
                 self._runtime.unregister(file.address)
-        except Exception:  # noqa: BLE001 - the bytes are unmapped all the same
+        except Exception:  # noqa: BLE001 - the next file may be let go
             _LOG.exception("the device did not give memory of a staged version back")
+            self._stuck.append(file.content)
+            return
         with suppress(BufferError):  # the mapping goes when the last tensor over it does
             file.content.close()
 
