@@ -138,7 +138,8 @@ class Held:
         return tuple((begin, begin + size) for begin, size in found if begin is not None)
 
     def _hold(self, link: str) -> Key:
-        descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC)
+        # The number may be that of a pipe by now, which must not hang the engine.
+        descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             key = _key_of(descriptor)
             self.content_of(descriptor, os.fstat(descriptor).st_size)

@@ -265,3 +265,15 @@ def test_only_sealed_memory_is_held(held: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="sealed"):
         held.want([str(file)])
     assert done(held)["bytes"] == 0
+
+
+def test_a_descriptor_that_a_pipe_has_by_now_does_not_hang_the_engine(
+    held: Any, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    asked = (ValueError, held.want, [str(tmp_path / "pipe")])
+    calling = threading.Thread(target=pytest.raises, args=asked, daemon=True)
+    calling.start()
+    calling.join(10)
+
+    assert not calling.is_alive()
