@@ -287,10 +287,11 @@ class Worker:
 
         Not during a load, which may have to load the last good version again.
         """
-        budget = self.staging.rules.budget_bytes - self.adapters.size_bytes
-        in_use = self.phase in (Phase.LOADING, Phase.BROKEN)
-        if not in_use:
+        changing = (Phase.LOADING, Phase.BROKEN)
+        if self.phase not in changing:
             await held_bytes.let_go(self.engine, lambda: self.staging.staged is None)
+        in_use = self.phase in changing  # a change of weights may have begun meanwhile
+        budget = self.staging.rules.budget_bytes - self.adapters.size_bytes
         good, held = self.good, self._held_bytes()
         if isinstance(good, Weights) and held and held + size > budget and not in_use:
             self.good = on_disk = replace(good, in_memory=False)

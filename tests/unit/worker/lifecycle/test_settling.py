@@ -13,6 +13,7 @@ from tests.support.worker_harness import WorkerHarness
 from fleet_worker.engine.records import HeldBytes
 from fleet_worker.errors import EngineFailure
 from fleet_worker.lifecycle import held_bytes, settling
+from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.watchdog import Watch
 from fleet_worker.protocol import Phase
 
@@ -187,6 +188,27 @@ async def test_a_stage_during_a_load_does_not_wait_for_the_engine(watched: Worke
     await applying
     await settled(watched)
     assert last_held(watched) == str(second)
+
+
+async def test_a_change_of_weights_that_begins_while_the_engine_lets_go_keeps_the_bytes_for_a_restore(
+    serving: WorkerHarness,
+) -> None:
+    await serving.stage("1")
+    await serving.apply("1")
+    good = serving.agent.good
+    object.__setattr__(serving.agent.staging.rules, "budget_bytes", good.checkpoint.size_bytes + 10)
+    gate = serving.engine.gates["hold"] = asyncio.Event()
+    before = len(serving.engine.held)
+    staging = asyncio.create_task(serving.stage("2"))
+    await soon(lambda: len(serving.engine.held) > before)
+    await serving.pause()
+    serving.agent.enter(Event.LOAD)  # as an update over a collective does
+    gate.set()
+    await staging
+
+    assert good.checkpoint.held
+    assert serving.state.staged is not None
+    assert serving.state.staged.in_memory is False, "there is no room for it now"
 
 
 async def test_an_engine_that_does_not_let_go_delays_no_stage_beyond_its_limit(
