@@ -53,7 +53,7 @@ class RequestedFile(_Message):
     inode: Number
     modified_ns: int
     changed_ns: int
-    casts: dict[int, str] = Field(default_factory=dict)
+    casts: dict[Number, str] = Field(default_factory=dict)
 
 
 class Request(_Message):
@@ -88,7 +88,7 @@ class FoundFile(_Message):
 
     sha256: Sha256
     tensors: list[Sha256]
-    zeros: dict[int, list[tuple[Number, Number]]]
+    zeros: dict[Number, list[tuple[Number, Number]]]
 
 
 class Done(_Message):

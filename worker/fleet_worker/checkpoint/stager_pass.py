@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from fleet_worker.checkpoint.blocks import block_bytes
 from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.keeping import Found
@@ -190,8 +191,11 @@ def _content(found: FoundFile, specs: Sequence[TensorSpec], *, is_checked: bool)
     tensors = {}
     if found.tensors:
         tensors = {spec.name: sha for spec, sha in zip(specs, found.tensors, strict=True)}
-    zeros = {
-        specs[number].name: frozenset(n for begin, end in ranges for n in range(begin, end))
-        for number, ranges in found.zeros.items()
-    }
+    zeros = {}
+    for number, ranges in found.zeros.items():
+        spec = specs[number]
+        count = -(-(spec.end - spec.begin) // block_bytes(spec))
+        if any(end > count for _, end in ranges):
+            raise ValueError("a tensor has fewer blocks")
+        zeros[spec.name] = frozenset(n for begin, end in ranges for n in range(begin, end))
     return FileContent(found.sha256, tensors, zeros if is_checked else None)

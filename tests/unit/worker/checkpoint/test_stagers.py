@@ -348,21 +348,34 @@ def test_memory_that_is_not_sealed_is_not_taken_over(checkpoint: Checkpoint) -> 
     assert open_descriptors() == before
 
 
+FITTING = FoundFile(sha256="0" * 64, tensors=[], zeros={0: [(0, 8)]})
+
+
 @pytest.mark.parametrize(
-    "answer",
+    ("files", "is_sealed"),
     [
-        Done(files=[]),
-        Done(files=[FoundFile(sha256="0" * 64, tensors=["0" * 64], zeros={})]),
-        Done(files=[FoundFile(sha256="0" * 64, tensors=[], zeros={7: [(0, 1)]})]),
-        Done(files=[FoundFile(sha256="0" * 64, tensors=[], zeros={})]),
+        ([], True),
+        ([FITTING.model_copy(update={"tensors": ["0" * 64]})], True),
+        ([FITTING.model_copy(update={"zeros": {7: [(0, 1)]}})], True),
+        ([FITTING.model_copy(update={"zeros": {0: [(0, 9)]}})], True),
+        ([FITTING], False),
     ],
-    ids=["no file", "too few tensors", "an unknown tensor", "memory that is not sealed"],
+    ids=["no file", "too few tensors", "an unknown tensor", "too many blocks", "not sealed"],
 )
 def test_an_answer_that_does_not_fit_is_a_refusal_and_takes_over_nothing(
-    pool: Stagers, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, answer: Done
+    pool: Stagers,
+    checkpoint: Checkpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    files: list[FoundFile],
+    is_sealed: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
     def ask(*_: Any) -> tuple[Done, list[int]]:
-        return answer, [os.memfd_create("unsealed")]
+        (file,) = checkpoint.files
+        made = memory.MemoryFile("x", file.state.size)
+        made.write(memoryview(bytes(made.size)), 0)
+        if is_sealed:
+            made.seal()
+        return Done(files=files), [made.descriptor]
 
     monkeypatch.setattr(Stager, "ask", ask)
     before = open_descriptors()
@@ -382,6 +395,7 @@ def test_messages_are_typed_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         b'{"kind":"x"}',
         b"no json",
         b'{"kind":"done","files":[{}]}',
+        b'{"kind":"done","files":[{"sha256":"%b","tensors":[],"zeros":{"-1":[]}}]}' % (b"0" * 64),
     ):
         ours, theirs = socket.socketpair()
         with ours, theirs:
