@@ -141,6 +141,8 @@ def receive(source: socket.socket) -> tuple[Message, list[int]]:
                     files.append(each)
                     unless_received.callback(os.close, each)
             message = _MESSAGES.validate_json(bytes(_exactly(source, length)))
+            if len(files) > count or (files and not isinstance(message, Request | Done)):
+                raise GoneError("a message has files that it cannot have")
         except (OSError, ValidationError) as error:
             raise GoneError(str(error)) from error
         unless_received.pop_all()

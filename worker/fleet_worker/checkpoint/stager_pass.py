@@ -174,9 +174,8 @@ def _result(
             file.name: _content(each, specs[file.name], is_checked=is_checked)
             for file, each in zip(files, found, strict=True)
         }
-        for file in files if received else ():
-            size, descriptor = file.state.size, left.popleft()
-            held[file.name] = MemoryFile.received(file.name, size, descriptor)
+        for file, _ in list(zip(files if received else (), received, strict=True)):
+            held[file.name] = MemoryFile.received(file.name, file.state.size, left.popleft())
     except (ValueError, IndexError) as error:
         for each in held.values():
             each.close()

@@ -352,30 +352,39 @@ FITTING = FoundFile(sha256="0" * 64, tensors=[], zeros={0: [(0, 8)]})
 
 
 @pytest.mark.parametrize(
-    ("files", "is_sealed"),
+    ("files", "sealed"),
     [
-        ([], True),
-        ([FITTING.model_copy(update={"tensors": ["0" * 64]})], True),
-        ([FITTING.model_copy(update={"zeros": {7: [(0, 1)]}})], True),
-        ([FITTING.model_copy(update={"zeros": {0: [(0, 9)]}})], True),
-        ([FITTING], False),
+        ([], [True]),
+        ([FITTING.model_copy(update={"tensors": ["0" * 64]})], [True]),
+        ([FITTING.model_copy(update={"zeros": {7: [(0, 1)]}})], [True]),
+        ([FITTING.model_copy(update={"zeros": {0: [(0, 9)]}})], [True]),
+        ([FITTING], [False]),
+        ([FITTING], [True, True]),
     ],
-    ids=["no file", "too few tensors", "an unknown tensor", "too many blocks", "not sealed"],
+    ids=[
+        "no file",
+        "too few tensors",
+        "an unknown tensor",
+        "too many blocks",
+        "not sealed",
+        "more memory than files",
+    ],
 )
 def test_an_answer_that_does_not_fit_is_a_refusal_and_takes_over_nothing(
     pool: Stagers,
     checkpoint: Checkpoint,
     monkeypatch: pytest.MonkeyPatch,
     files: list[FoundFile],
-    is_sealed: bool,  # noqa: FBT001 - a parameter of the table
+    sealed: list[bool],
 ) -> None:
     def ask(*_: Any) -> tuple[Done, list[int]]:
         (file,) = checkpoint.files
-        made = memory.MemoryFile("x", file.state.size)
-        made.write(memoryview(bytes(made.size)), 0)
-        if is_sealed:
-            made.seal()
-        return Done(files=files), [made.descriptor]
+        made = [memory.MemoryFile("x", file.state.size) for _ in sealed]
+        for each, is_sealed in zip(made, sealed, strict=True):
+            each.write(memoryview(bytes(each.size)), 0)
+            if is_sealed:
+                each.seal()
+        return Done(files=files), [each.descriptor for each in made]
 
     monkeypatch.setattr(Stager, "ask", ask)
     before = open_descriptors()
@@ -408,6 +417,21 @@ def test_messages_are_typed_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         send(ours, Progress())
         with pytest.raises(GoneError, match="too large"):
             receive(theirs)
+
+    assert open_descriptors() == before
+
+
+def test_files_come_only_with_the_messages_that_have_some_and_as_many_as_announced() -> None:
+    before = open_descriptors()
+    for message, more in ((Progress(), 0), (Done(files=[]), 1)):
+        ours, theirs = socket.socketpair()
+        with ours, theirs, Path("/dev/null").open("rb") as file:
+            text = message.model_dump_json().encode()
+            ours.sendall(len(text).to_bytes(4, "big") + (1).to_bytes(4, "big"))
+            socket.send_fds(ours, [b"f"], [file.fileno()] * (1 + more))
+            ours.sendall(text)
+            with pytest.raises(GoneError):
+                receive(theirs)
 
     assert open_descriptors() == before
 
