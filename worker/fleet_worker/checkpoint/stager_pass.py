@@ -85,7 +85,7 @@ class StagerPass:
         try:
             descriptors = [file.descriptor for file in files]
             answer, received = stager.ask(request, descriptors, check_cancelled)
-            found = _result(answer, received, files, specs, is_checked=request.is_checked)
+            found = _result(answer, received, files, specs, request)
         except GoneError as gone:
             self._stager = None
             if self._released:
@@ -155,8 +155,7 @@ def _result(
     received: list[int],
     files: Sequence[OpenFile],
     specs: Mapping[str, Sequence[TensorSpec]],
-    *,
-    is_checked: bool,
+    request: Request,
 ) -> Found | Refusal:
     """Return what an answer says. The sealed bytes belong to the result.
 
@@ -170,8 +169,9 @@ def _result(
     left, held = deque(received), dict[str, MemoryFile]()
     try:
         found = answer.files if isinstance(answer, Done) else []
+        is_pair_equal = _comparison(answer, request)
         content = {
-            file.name: _content(each, specs[file.name], is_checked=is_checked)
+            file.name: _content(each, specs[file.name], is_checked=request.is_checked)
             for file, each in zip(files, found, strict=True)
         }
         for file, _ in list(zip(files if received else (), received, strict=True)):
@@ -182,8 +182,14 @@ def _result(
         for descriptor in left:
             os.close(descriptor)
         raise GoneError("its answer does not fit its request") from error
-    is_pair_equal = answer.is_pair_equal if isinstance(answer, Done) else None
     return Found(content, held, is_pair_equal)
+
+
+def _comparison(answer: Message, request: Request) -> bool | None:
+    is_pair_equal = answer.is_pair_equal if isinstance(answer, Done) else None
+    if (is_pair_equal is None) != (request.pair is None):
+        raise ValueError("two tensors were not compared")
+    return is_pair_equal
 
 
 def _content(found: FoundFile, specs: Sequence[TensorSpec], *, is_checked: bool) -> FileContent:

@@ -397,6 +397,19 @@ def test_an_answer_that_does_not_fit_is_a_refusal_and_takes_over_nothing(
     assert open_descriptors() == before
 
 
+def test_an_answer_without_the_comparison_that_was_requested_is_a_refusal(
+    pool: Stagers, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.pair = ("a", "b\ud800")
+    digests = ["0" * 64] * 3
+    answer = Done(files=[FITTING.model_copy(update={"tensors": digests})])
+    monkeypatch.setattr(Stager, "ask", lambda *_: (answer, []))
+    with pytest.raises(Refusal) as refused:
+        checkpoint.read_in(StagerPass(pool, {}), budget=0, check_cancelled=nothing)
+
+    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+
+
 def test_messages_are_typed_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     before = open_descriptors()
     for text in (
