@@ -16,21 +16,23 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.model.fake_worker import ALL
 from tests.model.faults import Faults
 from tests.model.random_actions import KINDS
-from tests.model.random_history import STRATEGIES, UPDATES
 from tests.model.simulator import NODES, Simulation
+from tests.model.swarm import UPDATES, random_rollout
 
 HISTORIES = int(os.environ.get("HISTORIES", "60"))
 ORDINALS = st.integers(0, 3)
 VERSIONS = st.integers(1, 6).map(str)
+SLOW_SECONDS = [0.0, 2.0]
+ROLLOUTS = st.randoms().map(lambda chance: random_rollout(chance, max(SLOW_SECONDS)))
 
 
 class FleetMachine(RuleBasedStateMachine):
     """One fleet."""
 
     @initialize(
-        rollout=st.sampled_from(STRATEGIES),
+        rollout=ROLLOUTS,
         replicas=st.integers(1, 3),
-        slow_seconds=st.sampled_from([0.0, 2.0]),
+        slow_seconds=st.sampled_from(SLOW_SECONDS),
         update=st.sampled_from(UPDATES),
     )
     def a_fleet_is_there(self, rollout, replicas, slow_seconds, update):
