@@ -428,7 +428,9 @@ def a_change_of_strategy_late_in_a_swap() -> Chronicle:
     its.fleet.pod(0).worker.slow_seconds = 25.0
     its.go(28)
     its.fleet.control(rollout={"strategy": "Synchronized"})
-    its.go(40)
+    its.go(30)
+    if its.fleet.weights.phase is RolloutPhase.HALTED:
+        its.fleet.fail(6, "version 2 is abandoned while the last worker loads it in time")
     return its.end()
 
 

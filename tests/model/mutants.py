@@ -75,7 +75,7 @@ MUTANTS = [
     ),
     Mutant(
         1,
-        "a rollout that is suspended in a pause ends with weights that no canary judged",
+        "a rollout that is suspended in a swap ends with weights that no canary judged",
         "core/strategies/canary.py",
         "return strategy(replace(view, halted=True))",
         "return strategy(view)",
@@ -705,7 +705,7 @@ MUTANTS = [
         story="a_change_to_canary_before_a_late_load_ends",
     ),
     Mutant(
-        8,
+        6,
         "a swap that began late in its phase is late with the phase",
         "core/strategies/synchronized.py",
         "if not _swaps_in_time(m, goal, limit + drain)",
@@ -904,6 +904,14 @@ MUTANTS = [
         story="a_load_of_an_abandoned_version_that_hangs",
     ),
     Mutant(
+        5,
+        "workers take a version before the operation in progress is recorded",
+        "core/transition.py",
+        "if stored.transition == record or not waits:",
+        "if True:",
+        story="a_rollout_that_cannot_be_written_down",
+    ),
+    Mutant(
         3,
         "a barrier is forgotten when the strategy changes",
         "core/transition.py",
@@ -917,7 +925,7 @@ MUTANTS = [
         "core/rollout_plan.py",
         "pinned=pins.in_order_of_use(applied, observed.status.applied)",
         "pinned=pins.entries",
-        story="a_hung_worker_with_a_version_that_is_served_no_more",
+        story="a_step_back_that_a_former_leader_records_first",
     ),
     Mutant(
         5,

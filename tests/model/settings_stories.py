@@ -146,12 +146,18 @@ def a_refusal_after_a_version_was_abandoned() -> Chronicle:
 
 
 def a_change_to_canary_that_is_suspended() -> Chronicle:
-    """All are paused when the strategy becomes Canary, and the version is suspended: they go back"""
-    its = Chronicle(replicas=3)
+    """A worker swaps when the strategy becomes Canary, and the version is suspended: the others do not follow"""
+    its = Chronicle(replicas=3, rollout={"strategy": "Rolling", "maxUnavailable": 1})
+    swaps = its.fleet.pod(0)
     its.fleet.publish("2")
-    its.until(lambda: its.all_are(Phase.PAUSED))
+    its.until(lambda: all(w.staged == "2" for w in its.fleet.workers.values()))
+    swaps.worker.slow_seconds = 10.0
+    its.until(lambda: swaps.worker.phase is Phase.LOADING)
     its.fleet.odd_versions.add("2")
     its.fleet.control(rollout={"strategy": "Canary"}, suspend=True)
+    its.go(5)
+    its.fleet.kill(swaps)  # no client gets a token of it
+    swaps.worker.slow_seconds = 0.0
     its.go(10)
     its.fleet.publish("3")
     its.fleet.control(suspend=False)

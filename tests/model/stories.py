@@ -11,12 +11,14 @@ from tests.model import (
     unheeded_stories,
 )
 from tests.model.chronicle import Chronicle, Story
+from tests.model.fake_state import digest_of
 from tests.model.faults import Faults
 from tests.model.leader import WriteFleet
 from tests.model.session_stories import workers_with_different_numbers_of_sessions
 from tests.model.simulator import NODES
 
 from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core.actions import Load
 from fleet_worker.protocol import Phase
 
 
@@ -290,18 +292,38 @@ def files_that_are_rewritten_under_their_path() -> Chronicle:
 
 
 def files_that_are_rewritten_before_anything_is_written_down() -> Chronicle:
-    """Nothing can be written down, and files are rewritten: they were not served before"""
+    """Nothing can be written down from the staging on, and files are rewritten: they were not served before"""
     its = Chronicle()
+    its.fleet.control(version="2", digest=digest_of("2"))
+    its.go(1, seconds=0.1)  # the operation in progress is recorded, with this digest
     its.fleet.note("fault", "nothing can be written")
     its.fleet.faults = Faults(status_unwritten=1.0)
-    its.fleet.publish("2")
     its.go(6)
     its.fleet.rewrite("/weights/step_2")
+    its.fleet.control(digest=None)
     for ordinal in range(3):
         its.fleet.kill(its.fleet.pod(ordinal))
     its.fleet.faults = Faults()
     its.fleet.start_operator()
     its.until(lambda: its.fleet.serving == ["2~rewritten"] * 3)
+    return its
+
+
+def a_rollout_that_cannot_be_written_down() -> Chronicle:
+    """A version that the fleet knows is asked for again, and nothing can be written down: no worker takes it"""
+    its = Chronicle()
+    for version in ("2", "1", "2"):
+        its.until(lambda: its.fleet.converged() and not its.fleet.leader.todo)
+        its.fleet.control(version=version, rollbackTo=version)
+    its.fleet.note("fault", "nothing can be written")
+    its.fleet.faults = Faults(status_unwritten=1.0)
+    its.go(6)
+    its.fleet.faults = Faults()
+    its.fleet.will_break("3", its.fleet.pod(0))
+    its.fleet.publish("3")
+    its.fleet.start_operator()
+    its.until(lambda: its.fleet.weights.phase is RolloutPhase.HALTED, seconds=1.0)
+    its.until(lambda: its.fleet.serving == ["1", "1", "1"], seconds=1.0)
     return its
 
 
@@ -398,10 +420,15 @@ def a_leader_whose_clock_stopped() -> Chronicle:
     its.until(lambda: its.all_are(Phase.PAUSED))
     its.fleet.decide()
     sleeper = its.fleet.leader
+    sleeper.todo.reverse()
+    while not isinstance(sleeper.todo[0], Load):  # it has written its status
+        its.fleet.act()
     its.fleet.suspend_operator(60.0)
     its.show()
     its.fleet.publish("c")  # labels without numbers: else the rule for numbers would stop it, too
     its.until(lambda: its.fleet.serving == ["c", "c", "c"])
+    its.fleet.publish("d")
+    its.until(lambda: its.all_are(Phase.PAUSED))  # as the sleeper has left them
     while sleeper in its.fleet.former_leaders:
         its.fleet.wake_former(sleeper)
         its.fleet.tick(0.1)
@@ -452,6 +479,27 @@ def a_status_that_a_former_leader_writes_first() -> Chronicle:
     its.fleet.publish("2")
     former = its.fleet.leader
     its.until(lambda: its.fleet.decide().rollout.applied.version == "2")
+    while not isinstance(former.todo[0], WriteFleet):
+        its.fleet.act()
+    its.fleet.freeze_operator()
+    while former in its.fleet.former_leaders:
+        its.fleet.wake_former(former)
+    for pod in list(its.fleet.pods.values()):
+        its.fleet.delete(pod)
+    its.fleet.control(rollout={"strategy": "Rolling"})  # answers of workers prove nothing
+    its.go(6, seconds=5.0)
+    its.fleet.publish("3")
+    return its.end()
+
+
+def a_step_back_that_a_former_leader_records_first() -> Chronicle:
+    """A frozen leader records a step back after the next one has read the status: it stays recorded"""
+    its = Chronicle()
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.converged() and not its.fleet.leader.todo)
+    its.fleet.control(version="1", rollbackTo="1")
+    former = its.fleet.leader
+    its.until(lambda: its.fleet.decide().rollout.applied.version == "1")
     while not isinstance(former.todo[0], WriteFleet):
         its.fleet.act()
     its.fleet.freeze_operator()
@@ -619,10 +667,12 @@ STORIES: list[Story] = [
     a_canary_of_a_run_that_counts_from_0_again,
     files_that_are_rewritten_under_their_path,
     files_that_are_rewritten_before_anything_is_written_down,
+    a_rollout_that_cannot_be_written_down,
     a_leader_whose_clock_stopped,
     a_lease_that_is_deleted,
     a_status_that_is_written_late,
     a_status_that_a_former_leader_writes_first,
+    a_step_back_that_a_former_leader_records_first,
     an_outage_of_130_seconds,
     a_clock_that_is_ahead,
     a_checkpoint_that_comes_late,
