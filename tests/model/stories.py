@@ -310,7 +310,7 @@ def files_that_are_rewritten_before_anything_is_written_down() -> Chronicle:
 
 
 def a_rollout_that_cannot_be_written_down() -> Chronicle:
-    """A version that the fleet knows is asked for again, and nothing can be written down: no worker takes it"""
+    """A trainer goes back to a version, and nothing can be written down: no worker takes it"""
     its = Chronicle()
     for version in ("2", "1", "2"):
         its.until(lambda: its.fleet.converged() and not its.fleet.leader.todo)
