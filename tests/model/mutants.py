@@ -371,7 +371,7 @@ MUTANTS = [
         "core/no_mixing.py",
         "if isinstance(a, Load) and same_weights(a, step.goal)",
         "if isinstance(a, Load) and not a",
-        story="a_strategy_that_is_changed_in_the_middle",
+        story="a_status_that_is_lost_after_a_change_of_strategy",
     ),
     Mutant(
         8,

@@ -17,6 +17,7 @@ from tests.model.leader import WriteFleet
 from tests.model.session_stories import workers_with_different_numbers_of_sessions
 from tests.model.simulator import NODES
 
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Load
 from fleet_worker.protocol import Phase
@@ -571,6 +572,19 @@ def a_strategy_that_is_changed_in_the_middle() -> Chronicle:
     return its.end()
 
 
+def a_status_that_is_lost_after_a_change_of_strategy() -> Chronicle:
+    """The last worker of a rollout is paused for its load when the fleet's status is lost: it keeps its requests"""
+    its = Chronicle(rollout={"strategy": "Rolling", "maxUnavailable": 1})
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.serving == ["2", "2", "1"])
+    its.fleet.control(rollout={"strategy": "Synchronized"})
+    its.until(lambda: its.fleet.pod(2).worker.phase is Phase.PAUSED)
+    its.fleet.note("fault", "the status of the fleet is lost")
+    its.fleet.fleet_stored = FleetStatus()
+    its.fleet.start_operator()
+    return its.end()
+
+
 def a_swap_back_when_the_strategy_is_changed() -> Chronicle:
     """A worker has the call to swap back to the applied version, and the strategy forbids mixed versions"""
     its = Chronicle(slow_seconds=20.0, rollout={"strategy": "InFlight"})
@@ -685,6 +699,7 @@ STORIES: list[Story] = [
     a_store_that_serves_one_worker_at_a_time,
     a_reader_whose_last_two_answers_are_lost,
     a_strategy_that_is_changed_in_the_middle,
+    a_status_that_is_lost_after_a_change_of_strategy,
     a_swap_back_when_the_strategy_is_changed,
     an_address_that_another_pod_has,
     workers_with_different_numbers_of_sessions,
