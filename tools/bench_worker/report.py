@@ -48,7 +48,7 @@ def write(results: dict[str, Any]) -> None:
 
 def table(results: dict[str, Any]) -> str:
     """The figures, in words and rows."""
-    lines = _many_streams(results["streams"]) if "streams" in results else []
+    lines = _many_streams(results["streams"])
     lines += [_where(results)]
     lines += _rows("Public port", "stock `vllm serve`", "worker", "worker / stock", "goal")
     for row in results["public_port"]:
