@@ -6,6 +6,8 @@ from tests.model.chronicle import Chronicle, Story
 from tests.model.fake_state import FakeAdapter, digest_of
 from tests.model.faults import Faults
 
+from fleet_operator.api.fleet_status import FleetStatus
+
 _SHORT = {"timeouts": {"stageSeconds": 30, "loadSeconds": 20}}
 
 
@@ -69,6 +71,25 @@ def an_adapter_that_is_rewritten_before_its_pin_is_stored() -> Chronicle:
     its.fleet.start_operator()
     its.until(lambda: its.fleet.adapters("lora") == ["3~lora~rewritten"] * 3)
     return its
+
+
+def an_adapter_whose_pin_is_lost() -> Chronicle:
+    """A fleet's status is lost, an adapter rewritten, and all workers restart: its record names its files"""
+    its = Chronicle()
+    its.fleet.publish_adapter("lora", "3")
+    its.until(lambda: its.fleet.adapters("lora") == ["3~lora"] * 3)
+    its.go(10)
+    its.fleet.rewrite("/weights/lora/step_3")
+    for ordinal in range(3):
+        its.fleet.kill(its.fleet.pod(ordinal))
+    its.fleet.note("fault", "the status of the fleet is lost")
+    its.fleet.fleet_stored = FleetStatus()
+    its.fleet.start_operator()
+    its.until(lambda: its.fleet.stalled_adapter("lora"))
+    its.go(3)
+    its.fleet.restore("/weights/lora/step_3")
+    its.until(lambda: its.fleet.adapters("lora") == ["3~lora"] * 3)
+    return its.end()
 
 
 def an_adapter_with_a_digest_of_other_files() -> Chronicle:
@@ -208,6 +229,7 @@ STORIES: list[Story] = [
     an_adapter_that_is_rewritten_before_a_recreation,
     an_adapter_whose_weightversion_names_another_path_first,
     an_adapter_that_is_rewritten_before_its_pin_is_stored,
+    an_adapter_whose_pin_is_lost,
     an_adapter_with_a_digest_of_other_files,
     two_adapters_that_one_worker_refuses,
     a_staged_adapter_that_is_not_wanted_any_more,

@@ -478,9 +478,17 @@ MUTANTS = [
         9,
         "the digest of a version is not recorded",
         "core/pins.py",
-        "added = _first_reports(observed.workers, asked) if asked else ()",
+        "added = _new_pins(observed.workers, asked, recorded=_digests_of(known)) if asked else ()",
         "added = ()",
         story="files_that_are_rewritten_under_their_path",
+    ),
+    Mutant(
+        9,
+        "a recorded version gets its pin from the reports of workers",
+        "core/pins.py",
+        "found = reported | dict(recorded)",
+        "found = reported",
+        story="an_adapter_whose_pin_is_lost",
     ),
     Mutant(
         9,

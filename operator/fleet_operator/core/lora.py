@@ -59,7 +59,7 @@ def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -
     """Decides the next step of one adapter's rollout. `observed`: from `as_seen_by_lora`."""
     recorded = applied_lora(observed, weights)
     known = [recorded] if recorded else []
-    pins = pins_of(observed, [*known, weights.desired], adapter=weights.spec.adapter)
+    pins = pins_of(observed, known, weights.desired, adapter=weights.spec.adapter)
     refused = reuse_problem(weights.desired, known, pins)
     desired = replace(weights.desired, reused=True) if refused else pins.resolved(weights.desired)
     if recorded is not None:

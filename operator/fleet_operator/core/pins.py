@@ -4,6 +4,10 @@ A path can be rewritten, a WeightVersion recreated, the directory of a model rep
 the fleet records the first digest that a worker reports for a version of a run. From then on the
 version means these bytes: workers stage them, start on them, and are admitted only with them.
 
+A record of applied weights names the pinned digest, too. It stays where the pin is lost: an adapter's record is
+in another object, which a former leader may still write after the pin was dropped. So a recorded version gets its
+pin from the record, whatever workers report.
+
 The pin is stored first. No worker loads, applies, resumes or is admitted before its pin is stored: an
 operator that dies in between leaves either no token or a pin. This costs one write of the status in
 a rollout, while the workers pause or stage.
@@ -140,26 +144,29 @@ def served_by(observed: FleetObserved) -> tuple[Checkpoint, ...]:
 
 def pins_of(
     observed: FleetObserved,
-    used: Sequence[Checkpoint],
+    known: Sequence[Checkpoint],
+    wanted: Checkpoint | None,
     *,
     start: Checkpoint | None = None,
     adapter: str = "",
 ) -> Pins:
-    """The pins of a fleet, with new ones from the reports of its workers.
+    """The pins of a fleet, with new ones from its records and from the reports of its workers.
 
     Args:
         observed: The fleet, with the pins of the base weights or of one adapter.
-        used: The weights in use, and the desired ones last.
+        known: The weights in use: recorded ones, and those that the fleet starts with.
+        wanted: The desired ones. Their digest is the trainer's word, and makes no pin.
         start: The weights that the fleet starts with.
         adapter: Whose pins these are; empty for the base weights.
     """
     unread = unread_pins_of(observed.status, adapter)
     stored = observed.status if observed.stored is None else observed.stored
     digests = {(e.version, e.run_id): e.digest for e in reversed(stored.pinned)}  # as `Pins.of`
-    known = {(e.version, e.run_id) for e in observed.status.pinned}
+    named = {_key(e) for e in observed.status.pinned}
+    used = [*known, *filter(None, [wanted])]
     asked: dict[_Key, Checkpoint] = {}
     for target in used:
-        if (target.version, target.run_id) not in known and not unread.may_name(target):
+        if (target.version, target.run_id) not in named and not unread.may_name(target):
             asked.setdefault((target.version, target.run_id), target)
     pins = Pins(
         entries=observed.status.pinned,
@@ -168,7 +175,7 @@ def pins_of(
         memory=observed.status.dropped_pins,
         adapter=adapter,
     )
-    added = _first_reports(observed.workers, asked) if asked else ()
+    added = _new_pins(observed.workers, asked, recorded=_digests_of(known)) if asked else ()
     if not added:
         return pins
     entries = _with_twins(observed.status.pinned, added, start)
@@ -204,8 +211,17 @@ def _key(pin: PinnedWeights) -> _Key:
     return pin.version, pin.run_id
 
 
-def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[PinnedWeights, ...]:
-    """New pins of versions that have none, from the reports of workers, in the order of `asked`.
+def _digests_of(known: Iterable[Checkpoint]) -> dict[_Key, str]:
+    """The digests of files that records name."""
+    found = (((w.version, w.run_id), file_digest(w.digest)) for w in known if not w.is_transferred)
+    return {key: digest for key, digest in found if digest is not None}
+
+
+def _new_pins(
+    workers: Workers, asked: Mapping[_Key, Checkpoint], *, recorded: Mapping[_Key, str]
+) -> tuple[PinnedWeights, ...]:
+    """New pins of versions that have none, in the order of `asked`: the recorded digests, and else those that
+    workers report.
 
     The digest that most open workers serve wins over one that is only staged. A pin has the source that
     its digest comes from: the spec may have named another one since.
@@ -226,7 +242,8 @@ def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[
             votes.setdefault(weights[:2], Counter())[digest] += number * weight
             if source is not None:
                 sources.setdefault((weights[:2], digest), []).append(source)
-    found = {key: counted.most_common(1)[0][0] for key, counted in votes.items()}
+    reported = {key: counted.most_common(1)[0][0] for key, counted in votes.items()}
+    found = reported | dict(recorded)
     return tuple(
         _pin_from(target, found[key], sources.get((key, found[key]), ()))
         for key, target in asked.items()

@@ -87,7 +87,7 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     weights = observed.base_weights
     wanted = weights.desired if weights else None
     known = served_by(observed)
-    pins = pins_of(observed, [*known, *filter(None, [wanted])], start=known[0])
+    pins = pins_of(observed, known, wanted, start=known[0])
     reuse = reuse_problem(wanted, known, pins) if wanted else None
     if wanted is not None:
         wanted = replace(wanted, reused=True) if reuse else pins.resolved(wanted)

@@ -144,6 +144,28 @@ class TestPins:
 
         assert texts_of(decided(observed).worker_calls) == ["adapter sql 7 on policy-1"]
 
+    @pytest.mark.parametrize("up_to", [None, 9], ids=["no mark", "its pin was dropped"])
+    @pytest.mark.parametrize("staged", ["", D2], ids=["nothing is staged", "other files are"])
+    def test_a_recorded_version_without_a_pin_gets_that_of_its_record(
+        self, staged: str, up_to: int | None
+    ):
+        """A late write of a former leader may name a version whose pin the fleet has dropped since."""
+        wants = asks(applied="7")
+        applied = wants.status.applied.model_copy(update={"digest": D1})
+        wants = replace(wants, status=wants.status.model_copy(update={"applied": applied}))
+        runs = () if up_to is None else (DroppedRun(adapter="sql", up_to=up_to),)
+        observed = fleet_of(
+            *(has(make_worker(n).joining("base"), None, staged=staged) for n in range(2)),
+            wants=wants,
+        )
+        memory = {"dropped_pins": DroppedPins(runs=runs)} if runs else {}
+        observed = replace(observed, status=observed.status.model_copy(update=memory))
+        first = decided(observed)
+        calls = decided(replace(observed, status=first.fleet)).worker_calls
+
+        assert [(p.version, p.digest) for p in first.fleet.pinned_adapters] == [("7", D1)]
+        assert {c.digest for c in (*first.worker_calls, *calls)} == {D1}
+
     def test_a_moving_revision_is_pinned_to_the_first_commit(self):
         repository = {"huggingFace": {"repo": "o/sql", "revision": "main"}}
         source = Source(hugging_face=HuggingFaceSource(repo="o/sql", revision="c" * 40))
