@@ -504,7 +504,7 @@ MUTANTS = [
         "core/lora.py",
         "    if not added:\n        return Bounded(before)\n",
         "    if not added:\n        return Bounded(())\n",
-        story="an_adapter_that_is_rewritten_under_its_path",
+        story="an_adapter_that_is_rewritten_before_a_rollback",
     ),
     Mutant(
         9,
