@@ -200,7 +200,7 @@ class TestInARollout:
 
         assert texts_of(made.step.actions) == ["load 42 on policy-2"]
         made = self.plan(*others, W(2).paused("41"))
-        assert texts_of(made.step.actions) == ["fence on policy-2"]
+        assert texts_of(made.step.actions) == ["stage 42 on policy-2"], "41 is still the base"
 
     @pytest.mark.parametrize(
         "swapping",
