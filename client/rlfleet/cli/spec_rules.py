@@ -83,10 +83,18 @@ def _gpus(spec: Any) -> Iterator[Broken]:
         message = f"a worker asks for {counted:g} GPUs and uses {needed}: {product}"
         remedy = "make the product of both sizes the number of GPUs"
         yield Broken(Result.WARN, "IdleGPUs", message, remedy)
-    elif not devices and "cpu" not in str(_at(engine, "image") or "").lower():
+    elif not devices and not _is_for_cpus(engine):
         message = "a worker asks for no GPU, which the worker image for GPUs needs"
         remedy = f"set nvidia.com/gpu: {needed} in spec.resources.limits, or use the image for CPUs"
         yield Broken(Result.WARN, "NoGPU", message, remedy)
+
+
+def _is_for_cpus(engine: Any) -> bool:
+    """Whether the image is named as one for CPUs, or vLLM's settings for CPUs are in the environment."""
+    variables = _at(engine, "env")
+    names = [str(_at(one, "name")) for one in variables] if isinstance(variables, list) else []
+    is_set = any(name.startswith("VLLM_CPU_") for name in names)
+    return is_set or "cpu" in str(_at(engine, "image") or "").lower()
 
 
 def _memory(spec: Any, checkpoint_bytes: int | None) -> Iterator[Broken]:

@@ -50,6 +50,7 @@ def test_gpus_are_counted_against_the_sizes_of_the_engine(
         ({"resources": resources()}, [("warn", "NoGPU")]),
         ({}, [("warn", "NoGPU")]),
         ({"engine": {"image": "rlfleet/worker-cpu:0.1.0"}, "resources": resources()}, []),
+        ({"engine": {"env": [{"name": "VLLM_CPU_OMP_THREADS_BIND", "value": "nobind"}]}}, []),
         ({"resources": resources(**{"google.com/tpu": 4})}, []),
         ({"resources": resources(**{"nvidia.com/mig-3g.40gb": 1})}, []),
         ({"resources": resources(**{"amd.com/gpu": 1})}, []),
