@@ -405,7 +405,7 @@ def test_a_rewritten_path_is_not_loaded_under_its_old_version(
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """A store that hangs until the test ends."""
-    monkeypatch.setattr(start_weights, "SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(start_weights, "SILENCE_SECONDS", 0.5)
     event = threading.Event()
     yield event
     event.set()
@@ -460,7 +460,7 @@ def test_a_model_or_root_on_a_hanging_file_system_fails_the_start(
         prepare()
 
     assert refused.value.reason is Reason.SOURCE_UNREADABLE
-    assert "0.05 s" in refused.value.message
+    assert "0.5 s" in refused.value.message
 
 
 def test_a_file_system_that_hangs_during_the_read_fails_the_start(
