@@ -20,9 +20,10 @@ class FakeEvent:
     def synchronize(self):
         FakeEvent.waits.append((self.number, self.recorded))
 
-on_device = set()
+on_device = {}
 def device(tensor):
-    on_device.add(tensor.untyped_storage().data_ptr())
+    # The tensor is kept: its address must not become that of a tensor of the host.
+    on_device[tensor.untyped_storage().data_ptr()] = tensor
     return tensor
 def is_on_device(tensor):
     return tensor.untyped_storage().data_ptr() in on_device
