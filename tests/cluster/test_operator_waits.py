@@ -29,7 +29,7 @@ async def test_a_gated_pod_is_never_stalled_and_serves_when_its_gate_is_removed(
 
     condition = await workspace.condition("Progressing", of="inferencefleets")
     assert condition is not None
-    assert (condition["status"], condition["reason"]) == ("True", "WaitingForWorkers")
+    assert (condition["status"], condition["reason"]) == ("True", "WaitingForQuota")
     assert 2 in figures(condition["message"])
     assert "policy-0: SchedulingGated" in condition["message"]
     assert kstatus(await workspace.fleet()) == kstatus(await workspace.weights()) == "InProgress"
@@ -50,7 +50,7 @@ async def test_a_pod_without_a_node_is_progress_until_an_autoscaler_brings_one(
 
     condition = await workspace.condition("Progressing", of="inferencefleets")
     assert condition is not None
-    assert (condition["status"], condition["reason"]) == ("True", "WaitingForWorkers")
+    assert (condition["status"], condition["reason"]) == ("True", "WaitingForNode")
     assert 1 in figures(condition["message"])
     assert "policy-0: Unschedulable: 0/1 nodes" in condition["message"]
     assert kstatus(await workspace.fleet()) == kstatus(await workspace.weights()) == "InProgress"

@@ -33,7 +33,7 @@ def test_an_image_that_comes_at_a_later_pull_is_progress_all_the_time(
     fleet.eventually(lambda: lags() in PULLS, "the first pull fails", seconds=120)
     condition = fleet.condition("Progressing", f"ifl/{NAME}")
     assert condition is not None
-    assert (condition["status"], condition["reason"]) == ("True", "WaitingForWorkers")
+    assert (condition["status"], condition["reason"]) == ("True", "WaitingForImage")
     assert f"1 pod waits for an image. {NAME}-0: " in condition["message"]
     assert kstatus(fleet.get(f"ifl/{NAME}")) == "InProgress"
 

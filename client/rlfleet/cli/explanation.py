@@ -18,6 +18,9 @@ from rlfleet.words import plural, seconds
 
 _MOST_LAGGING = 5
 _WAITS = "WaitingForWorkers"
+_WAITS_OF_FLEET = frozenset(
+    (_WAITS, *(f"WaitingFor{what}" for what in ("Quota", "Node", "Volume", "Image", "Engine")))
+)
 _WARNINGS = {
     "RouterAvailable": "The router is not available",
     "WeightsUnchanged": "A warning",
@@ -177,7 +180,7 @@ def with_checks(found: Explanation, checks: Iterable[Check], namespace: str) -> 
     known = (one.remedy for one in wrong if one not in causes)
     own = list(remedies_of(said, namespace, words))
     specific = tuple(dict.fromkeys([*own, *(known if not own else ())]))
-    general = () if found.reason == _WAITS and (specific or causes) else found.remedies
+    general = () if found.reason in _WAITS_OF_FLEET and (specific or causes) else found.remedies
     return found.model_copy(update={"causes": causes, "remedies": (*specific, *general)})
 
 
@@ -210,7 +213,7 @@ def _stalled(conditions: Iterable[Condition]) -> Condition | None:
 def _of_workers(fleet: InferenceFleet) -> Condition | None:
     """Why workers are missing. The fleet knows it, and its WeightVersions wait for it."""
     ready = next((c for c in fleet.status.conditions if c.type == "Ready"), None)
-    return ready if ready is not None and ready.reason in {_WAITS, "NoWorkers"} else None
+    return ready if ready is not None and ready.reason in {*_WAITS_OF_FLEET, "NoWorkers"} else None
 
 
 def _warning(condition: Condition) -> str:

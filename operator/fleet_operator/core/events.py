@@ -10,6 +10,7 @@ from fleet_operator.api.conditions import Condition, ConditionReason, ConditionT
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import HistoryEntry, WeightsStatus
 from fleet_operator.core.identity import label
+from fleet_operator.core.pod_waits import Awaited
 from fleet_operator.counts import agree
 
 
@@ -25,6 +26,7 @@ class NewEvent:
 def fleet_events(before: FleetStatus, after: FleetStatus) -> list[NewEvent]:
     """Events of a fleet."""
     found = _stalls(before.conditions, after.conditions)
+    found += _waits(before.conditions, after.conditions)
     for subject in (ConditionType.AVAILABLE, ConditionType.ROUTER_AVAILABLE):
         was = condition_of(before.conditions, subject)
         now = condition_of(after.conditions, subject)
@@ -88,6 +90,26 @@ def _stalls(before: Iterable[Condition], after: Iterable[Condition]) -> list[New
     if was is not None and now is None and was.reason is not ConditionReason.WORKERS_FAILING:
         message = f"{was.reason} is over"
         return [NewEvent(type="Normal", reason="Recovered", message=message)]
+    return []
+
+
+_WAITS = frozenset(awaited.reason for awaited in Awaited)
+
+
+def _waits(before: Iterable[Condition], after: Iterable[Condition]) -> list[NewEvent]:
+    """One Event when pods begin to wait for the cluster, and one when none waits any more.
+
+    `Stalled` has Events of its own, also for a wait that has become too long.
+    """
+    was = condition_of(before, ConditionType.READY)
+    now = condition_of(after, ConditionType.READY)
+    waited = was is not None and was.reason in _WAITS
+    if now is None or condition_of(after, ConditionType.STALLED) is not None:
+        return []
+    if now.reason in _WAITS and (was is None or was.reason != now.reason):
+        return [NewEvent(type="Normal", reason=now.reason, message=now.message)]
+    if waited and now.reason not in _WAITS and was is not None:
+        return [NewEvent(type="Normal", reason="WaitEnded", message=f"{was.reason} is over")]
     return []
 
 

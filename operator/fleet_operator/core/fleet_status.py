@@ -20,7 +20,13 @@ from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.lagging import lagging_workers
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.percentages import unavailable_and_surge
-from fleet_operator.core.pod_problems import cannot_run, of_another_release, waits_for, will_not_go
+from fleet_operator.core.pod_problems import (
+    cannot_run,
+    of_another_release,
+    waits_for,
+    what_it_waits_for,
+    will_not_go,
+)
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.weights_in_use import (
     applied_record,
@@ -154,7 +160,7 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> Ma
         (problem, False, because, share),
         (rolling, False, ConditionReason.ROLLING_OUT, _rolling(rollout)),
         (rollout.step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, waits),
-        (missing, False, ConditionReason.WAITING_FOR_WORKERS, _with_waits(share, observed)),
+        (missing, False, what_it_waits_for(observed), _with_waits(share, observed)),
         (unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
         (True, True, ConditionReason.ALL_WORKERS_SERVING, share),
     )
@@ -258,7 +264,7 @@ def _progressing(
         (rollout.suspended, False, ConditionReason.SUSPENDED, state),
         (not_running, False, ConditionReason.WORKERS_FAILING, not_running),
         (waits, True, ConditionReason.WAITING_FOR_CHECKPOINT, note),
-        (serving < replicas, True, ConditionReason.WAITING_FOR_WORKERS, state),
+        (serving < replicas, True, what_it_waits_for(observed), state),
         (True, False, ConditionReason.UP_TO_DATE, "the fleet is up to date"),
     )
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.core.pod_waits import waiting
+from fleet_operator.core.pod_waits import PodWait, furthest_behind, waiting
 from fleet_operator.counts import agree, counted
-from fleet_worker.protocol import PROTOCOL_VERSION
+from fleet_worker.protocol import PROTOCOL_VERSION, Phase
 
 STUCK_SECONDS = 60.0
 """Time after its grace period from which a deleted pod that still exists needs attention."""
@@ -57,8 +58,24 @@ def cannot_run(observed: FleetObserved, now: datetime) -> str:
 
 def waits_for(observed: FleetObserved) -> str:
     """The waits of pods that the cluster may still end; empty without any."""
+    return waiting(_waits(observed))
+
+
+def what_it_waits_for(observed: FleetObserved) -> ConditionReason:
+    """Why workers are missing: the earliest step that any of them waits for."""
+    behind = furthest_behind(_waits(observed))
+    if behind is not None:
+        return behind[1].awaited.reason
+    starting = observed.workers.any(
+        lambda f: f.pod.running and not f.pod.deleting and f.phase in {None, Phase.STARTING}
+    )
+    reasons = ConditionReason
+    return reasons.WAITING_FOR_ENGINE if starting else reasons.WAITING_FOR_WORKERS
+
+
+def _waits(observed: FleetObserved) -> list[tuple[str, PodWait]]:
     blocked = observed.workers.where(lambda f: f.pod.blocked and not f.pod.deleting)
-    return waiting([(w.pod.name, w.pod.wait) for w in blocked if w.pod.wait is not None])
+    return [(w.pod.name, w.pod.wait) for w in blocked if w.pod.wait is not None]
 
 
 def will_not_go(observed: FleetObserved, now: datetime) -> str:

@@ -16,16 +16,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.counts import agree, counted
 
 
 class Awaited(Enum):
-    """The kinds of waits."""
+    """The kinds of waits, in the order of a pod's start, with the reason of the fleet that waits."""
 
-    GATE = "a scheduling gate"
-    NODE = "a node"
-    VOLUMES = "its volumes and its network"
-    IMAGE = "an image"
+    GATE = ("a scheduling gate", ConditionReason.WAITING_FOR_QUOTA)
+    NODE = ("a node", ConditionReason.WAITING_FOR_NODE)
+    VOLUMES = ("its volumes and its network", ConditionReason.WAITING_FOR_VOLUME)
+    IMAGE = ("an image", ConditionReason.WAITING_FOR_IMAGE)
+
+    def __init__(self, text: str, reason: ConditionReason) -> None:
+        self.text, self.reason = text, reason
+
+    @property
+    def step(self) -> int:
+        """The number of the step of a pod's start, from 0."""
+        return list(Awaited).index(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +74,25 @@ class PodWait:
         return f"{self.reason}: {self.message}" if self.message else self.reason
 
 
+def furthest_behind(pods: Sequence[tuple[str, PodWait]]) -> tuple[str, PodWait] | None:
+    """The first pod that waits for the earliest step of its start: all later steps wait for it, too.
+
+    `pods`: name and wait of each. Without pods None.
+    """
+    return min(pods, key=lambda pod: pod[1].awaited.step, default=None)
+
+
 def waiting(pods: Sequence[tuple[str, PodWait]]) -> str:
     """The waits of pods as one message: `1 pod waits for a node. policy-2: Unschedulable: …`.
 
     `pods`: name and wait of each. Without pods the message is empty.
     """
-    if not pods:
+    behind = furthest_behind(pods)
+    if behind is None:
         return ""
-    first, wait = pods[0]
+    first, wait = behind
     alike = sum(w.awaited is wait.awaited for _, w in pods)
     others = len(pods) - alike
     more = f", {others} for something else" if others else ""
     verb = agree(alike, "waits", "wait")
-    return f"{counted(alike, 'pod')} {verb} for {wait.awaited.value}{more}. {first}: {wait}"
+    return f"{counted(alike, 'pod')} {verb} for {wait.awaited.text}{more}. {first}: {wait}"

@@ -22,6 +22,7 @@ from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.decision import decide
+from fleet_operator.core.events import fleet_events
 from fleet_operator.core.lagging import lagging_workers
 from fleet_operator.core.manifests import revisions
 from fleet_operator.core.observed import Watched
@@ -101,7 +102,7 @@ class TestStalled:
 
         assert condition_of(status.conditions, ConditionType.STALLED) is None
         found = condition(fleet, ConditionType.PROGRESSING)
-        assert (found.status, found.reason) == ("True", ConditionReason.WAITING_FOR_WORKERS)
+        assert (found.status, found.reason) == ("True", ConditionReason.WAITING_FOR_QUOTA)
 
     def test_a_permanent_failure_is_reported_at_once(self):
         fleet = make_fleet(waits(0, NODE), up(1).not_starting("CrashLoopBackOff: back-off 10s"))
@@ -196,15 +197,48 @@ class TestProgress:
         fleet = make_fleet(up(0), waits(1, NODE), waits(2, NODE))
         found = condition(fleet, ConditionType.PROGRESSING)
 
-        assert (found.status, found.reason) == ("True", ConditionReason.WAITING_FOR_WORKERS)
+        assert (found.status, found.reason) == ("True", ConditionReason.WAITING_FOR_NODE)
         assert (
             "2 pods wait for a node. policy-1: Unschedulable: 0/3 nodes are available"
             in found.message
         )
         assert "2 pods wait for a node" in condition(fleet, ConditionType.READY).message
 
+    @pytest.mark.parametrize(
+        ("others", "expected"),
+        [
+            pytest.param([waits(1, GATE), waits(2, NODE)], "WaitingForQuota", id="a gate"),
+            pytest.param([waits(1, IMAGE), waits(2, NODE)], "WaitingForNode", id="a node"),
+            pytest.param([waits(1, IMAGE), waits(2, VOLUMES)], "WaitingForVolume", id="volumes"),
+            pytest.param([waits(1, IMAGE), up(2).starting()], "WaitingForImage", id="an image"),
+            pytest.param([up(1).starting(), up(2).joining("0")], "WaitingForEngine", id="vLLM"),
+            pytest.param([up(1).joining("0")], "WaitingForWorkers", id="an admission"),
+        ],
+    )
+    def test_the_earliest_step_that_a_pod_waits_for_is_the_reason(self, others, expected):
+        fleet = make_fleet(up(0), *others)
+
+        for kind in (ConditionType.READY, ConditionType.PROGRESSING):
+            assert condition(fleet, kind).reason == expected
+
+    def test_an_event_says_that_a_wait_begins_and_that_it_has_ended(self):
+        serving = status_of(make_fleet(up(0), up(1)))
+        waiting = status_of(make_fleet(up(0), waits(1, NODE)))
+        pulling = status_of(make_fleet(up(0), waits(1, IMAGE)))
+        too_long = status_of(make_fleet(up(0), waits(1, NODE, since=ago(DEADLINE_SECONDS))))
+
+        def events(before, after):
+            found = fleet_events(before, after)
+            return [e.reason for e in found if e.type == "Normal"]
+
+        assert events(serving, waiting) == ["WaitingForNode"]
+        assert events(waiting, waiting) == []
+        assert events(waiting, pulling) == ["WaitingForImage"]
+        assert events(pulling, serving) == ["WaitEnded"]
+        assert events(waiting, too_long) == []
+
     def test_different_causes_are_counted_separately(self):
-        fleet = make_fleet(waits(0, GATE), waits(1, IMAGE), waits(2, NODE))
+        fleet = make_fleet(waits(1, IMAGE), waits(0, GATE), waits(2, NODE))
 
         found = condition(fleet, ConditionType.PROGRESSING).message
         assert "1 pod waits for a scheduling gate, 2 for something else" in found
