@@ -9,6 +9,7 @@ import pytest
 from tests.support.cli import PODS, Recorded, run
 
 from rlfleet.cli.causes import remedies_of
+from rlfleet.cli.reasons import REMEDIES
 from rlfleet.errors import Forbidden, NotFound
 
 CORE = "/api/v1/namespaces/rl"
@@ -114,7 +115,7 @@ def test_without_a_cause_the_remedies_of_the_reason_stay(monkeypatch: pytest.Mon
     found = explained(monkeypatch, waiting("Starting"))
 
     assert found["causes"] == []
-    assert "Wait." in found["remedies"]
+    assert found["remedies"] == [*REMEDIES["WaitingForNode"]]
 
 
 def test_a_ready_fleet_costs_no_further_reads(monkeypatch: pytest.MonkeyPatch) -> None:
