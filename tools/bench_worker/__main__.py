@@ -38,7 +38,15 @@ def main() -> int:
         default=",".join(PARTS),
         help="the others keep their published figures; default: %(default)s",
     )
+    parser.add_argument(
+        "--flame", action="store_true", help="only a flame graph of 256 streams in docs/images"
+    )
     arguments = parser.parse_args()
+    if arguments.flame:
+        with tempfile.TemporaryDirectory(prefix="bench-worker-") as name:
+            _write(Path(name, "tiny"), seed=1)
+            streams.profiled(Path(name, "tiny"))
+        return 0
     parts = arguments.parts.split(",")
     results = {} if set(parts) >= set(PARTS) else report.published()
     with tempfile.TemporaryDirectory(prefix="bench-worker-") as name:

@@ -47,6 +47,7 @@ from fleet_worker.protocol import Phase
 from fleet_worker.provenance.tracking import tracked
 
 np: Any = importlib.import_module("numpy")  # not in the environment that checks types
+PROFILED_SECONDS = 20.0
 MODEL, TOKENS, WARM_UP = "policy", 192, 16
 PROMPT = list(range(20, 84))
 _SAMPLING = {"max_tokens": TOKENS, "ignore_eos": True, "temperature": 1.0}
@@ -263,10 +264,23 @@ class Measurement:
         return status, b"".join(pieces)
 
 
+    async def repeat(self, kind: str, streams: int, seconds: float) -> None:
+        """Stream through the worker for some time, for a profiler that reads this process."""
+        await self._round("worker", kind, WARM_UP, streamed=True)
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            await self._round("worker", kind, streams, streamed=True)
+
+
 async def main(model: str, rounds: int, sizes: list[int]) -> None:
-    """Measure every kind."""
+    """Measure every kind. Without rounds: completions through the worker alone, for a profiler."""
     measurement = Measurement()
     await measurement.start(model)
+    if not rounds:
+        sys.stdout.write("{}\n")
+        sys.stdout.flush()
+        await measurement.repeat("completions", sizes[0], PROFILED_SECONDS)
+        return
     for streamed in (True, False):
         for kind in KINDS:
             for streams in sizes:
