@@ -263,7 +263,6 @@ class Measurement:
         await self._apps[name](scope, receive, send)
         return status, b"".join(pieces)
 
-
     async def repeat(self, kind: str, streams: int, seconds: float) -> None:
         """Stream through the worker for some time, for a profiler that reads this process."""
         await self._round("worker", kind, WARM_UP, streamed=True)
