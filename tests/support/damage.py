@@ -27,9 +27,9 @@ def read_tensors(file: Path) -> Tensors:
     }
 
 
-def write_tensors(file: Path, tensors: Tensors) -> None:
-    """Write a file that holds these tensors."""
-    header: dict[str, Any] = {}
+def write_tensors(file: Path, tensors: Tensors, *, metadata: dict[str, str] | None = None) -> None:
+    """Write a file that holds these tensors, and texts next to them."""
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
     position = 0
     for name, (dtype, shape, data) in tensors.items():
         end = position + len(data)

@@ -14,6 +14,7 @@ from tests.support import damage
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.config_code import ConfigCode
 from fleet_worker.checkpoint.configuration import used
+from fleet_worker.checkpoint.delta_chain import FirstBase
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.keeping import OwnPass
@@ -91,9 +92,12 @@ def tiny_rules(
     model = write_tiny(root / "base", 0.0)
     checkpoint = open_checkpoint(str(model), None)
     inspector = inspector or TinyInspector()
+    digest = checkpoint.digest(lambda: None)
     rules = StageRules(
-        Roots([root]), Reference.of(checkpoint, inspector), inspector, budget_bytes=budget_bytes
+        Roots([root]),
+        Reference.of(checkpoint, inspector),
+        inspector,
+        budget_bytes=budget_bytes,
+        first_base=FirstBase(str(model), "base", digest),
     )
-    return rules, Weights(
-        "base", Source(path=str(model)), checkpoint.digest(lambda: None), checkpoint
-    )
+    return rules, Weights("base", Source(path=str(model)), digest, checkpoint)

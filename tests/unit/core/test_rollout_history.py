@@ -70,8 +70,8 @@ def last_but_the_present(status: WeightsStatus) -> HistoryEntry:
 
 
 REFUSED = (
-    "CanaryRefused", "CheckpointAmbiguous", "CheckpointChanged", "CheckpointMalformed",
-    "CheckpointMismatch", "CheckpointNotFinite", "CheckpointTruncated", "DigestMismatch",
+    "BaseMissing", "CanaryRefused", "CheckpointAmbiguous", "CheckpointChanged", "CheckpointMalformed",
+    "CheckpointMismatch", "CheckpointNotFinite", "CheckpointTruncated", "DeltaMismatch", "DigestMismatch",
     "DigestRequired", "FailureBudgetExceeded", "PinUnreadable", "RewindRefused",
     "SourceNotFound", "SourceOutsideRoots", "SourceUnreadable", "VersionReused",
 )  # fmt: skip

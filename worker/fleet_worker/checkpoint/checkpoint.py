@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet_worker.checkpoint.blocks import Inspect, ZeroBlocks, blocks_between
+from fleet_worker.checkpoint.deltas import Delta
 from fleet_worker.checkpoint.files import FileState, OpenFile, Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Identity, digest_of
@@ -17,6 +18,25 @@ from fleet_worker.checkpoint.pairs import Pair
 from fleet_worker.checkpoint.reading import FileContent, inspect_nothing, read_files
 from fleet_worker.checkpoint.same_files import check_same_files
 from fleet_worker.checkpoint.texts import Texts
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The deltas between the weights of a checkpoint and those of its base. Only memory has the result.
+
+    Fields:
+        deltas: applied to the bytes of the base's files, the oldest first.
+        states: name → state of the files in the delta's own directory.
+        result_digest: of the whole weights, if the delta names it.
+        read_bytes: that a stage reads from the store.
+        extra_bytes: memory that the base takes while it is read, besides that of the weights in the engine.
+    """
+
+    deltas: tuple[Delta, ...]
+    states: Mapping[str, FileState]
+    result_digest: str | None
+    read_bytes: int
+    extra_bytes: int
 
 
 @dataclass(slots=True)
@@ -38,6 +58,8 @@ class Checkpoint:
         is_pair_equal: Whether they are equal. None before they were compared.
         remarks: What of its files the running model does not use, or uses in another form.
         is_started_on: Whether the engine has started on it.
+        changed: How it comes from the bytes of another one. None for a full checkpoint.
+        is_of_memory: Whether `files` are descriptors of memory.
     """
 
     path: str
@@ -54,6 +76,9 @@ class Checkpoint:
     is_pair_equal: bool | None = None
     remarks: tuple[str, ...] = ()
     is_started_on: bool = False
+    changed: Changed | None = None
+    is_of_memory: bool = False
+    _owns_files: bool = True
     _content: dict[str, FileContent] = field(default_factory=dict)
     _reading: Pass | None = None
 
@@ -66,6 +91,11 @@ class Checkpoint:
     def size_bytes(self) -> int:
         """Length of all weight files together."""
         return sum(file.state.size for file in self.files)
+
+    @property
+    def read_bytes(self) -> int:
+        """The bytes that a stage reads from the store."""
+        return self.size_bytes if self.changed is None else self.changed.read_bytes
 
     @property
     def is_held(self) -> bool:
@@ -82,6 +112,8 @@ class Checkpoint:
     @property
     def _states(self) -> dict[str, FileState]:
         """Name → state of all files when they were opened."""
+        if self.changed is not None:
+            return dict(self.changed.states)
         small = {name: state for name, (state, _) in self.companions.items()}
         return small | {file.name: file.state for file in self.files}
 
@@ -120,16 +152,31 @@ class Checkpoint:
         found = reading.run(
             self.files,
             self.specs,
+            deltas=self.changed.deltas if self.changed is not None else (),
             pair=self.pair,
             budget=budget,
             check_cancelled=check_cancelled,
         )
         self._content, self.held, self._reading = found.content, found.held, None
+        if self.changed is not None and self.held:
+            self._let_go_of_base(self.changed)
         self.is_pair_equal = found.is_pair_equal
         zeros = [each.zero_blocks for each in found.content.values()]
         known = [each for each in zeros if each is not None]
         self.zero_blocks = _merged(known) if len(known) == len(zeros) else None
         return bool(self.held)
+
+    def _let_go_of_base(self, changed: Changed) -> None:
+        """Close the files of the base and of the deltas: all bytes are in memory now."""
+        opened = [*self.files, *(file for delta in changed.deltas for file in delta.files)]
+        self.files = tuple(
+            OpenFile(name, held.descriptor, FileState.of(held.descriptor))
+            for name, held in self.held.items()
+        )
+        self.changed = replace(changed, deltas=(), extra_bytes=0)
+        self.is_of_memory, self._owns_files = True, False
+        for file in opened:
+            os.close(file.descriptor)
 
     def descriptor_of(self, file: OpenFile) -> int:
         """Return the descriptor to read a file from: its copy in memory, else the file."""
@@ -139,6 +186,59 @@ class Checkpoint:
     def link_of(self, file: OpenFile) -> str:
         """Return a path that leads to this very file, or its copy in memory, for all processes of the worker."""
         return f"/proc/{os.getpid()}/fd/{self.descriptor_of(file)}"
+
+    def duplicate(self, *, from_memory: bool = True) -> Checkpoint:
+        """Return the same checkpoint with descriptors of its own.
+
+        Args:
+            from_memory: Those of its bytes in memory, if they are there; else those of its files.
+        """
+        files = []
+        for file in self.files:
+            is_held = from_memory and file.name in self.held
+            descriptor = os.dup(self.descriptor_of(file) if is_held else file.descriptor)
+            state = FileState.of(descriptor) if is_held else file.state
+            files.append(OpenFile(file.name, descriptor, state))
+        in_memory = self.is_of_memory or (from_memory and self.is_held)
+        return replace(
+            self,
+            files=tuple(files),
+            held={},
+            is_of_memory=in_memory,
+            _owns_files=True,
+            _reading=None,
+        )
+
+    def changed_by(
+        self,
+        deltas: tuple[Delta, ...],
+        *,
+        path: str,
+        states: Mapping[str, FileState],
+        result_digest: str | None,
+        extra_bytes: int,
+    ) -> Checkpoint:
+        """Return the checkpoint that deltas make from this one, which then owns its files and theirs.
+
+        Args:
+            deltas: The oldest first.
+            path: Real path of the directory of the newest.
+            states: see `Changed`.
+            result_digest: see `Changed`.
+            extra_bytes: see `Changed`.
+        """
+        read_bytes = sum(delta.size_bytes for delta in deltas)
+        read_bytes += 0 if self.is_of_memory else self.size_bytes
+        changed = Changed(deltas, states, result_digest, read_bytes, extra_bytes)
+        return Checkpoint(
+            path,
+            self.config,
+            self.files,
+            self.specs,
+            self.companions,
+            texts=self.texts,
+            changed=changed,
+        )
 
     def digest(self, check_cancelled: Callable[[], None]) -> str:
         """Return the digest to compare with `StageRequest.digest`.
@@ -151,7 +251,12 @@ class Checkpoint:
         """Return file name → SHA-256 in hex, of all files of the checkpoint."""
         if not self._content:
             self._content = read_files(
-                self.files, self.specs, inspect_nothing, check_cancelled, keep={}
+                self.files,
+                self.specs,
+                inspect_nothing,
+                check_cancelled,
+                keep={},
+                deltas=self.changed.deltas if self.changed is not None else (),
             )
         small = {name: digest for name, (_, digest) in self.companions.items()}
         return small | {name: content.sha256 for name, content in self._content.items()}
@@ -196,7 +301,10 @@ class Checkpoint:
         Args:
             now: Seconds since the epoch.
         """
-        return now - max(file.state.modified_ns for file in self.files) / 1e9
+        states = [file.state for file in self.files]
+        if self.changed is not None:
+            states += self.changed.states.values()
+        return now - max(state.modified_ns for state in states) / 1e9
 
     def check_unread(self) -> None:
         """Refuse with `CheckpointChanged` if files changed that a load would still read.
@@ -228,9 +336,13 @@ class Checkpoint:
     def close(self) -> None:
         """Free the memory and close the files. Safe to call again."""
         self.release()
-        for file in self.files:
-            os.close(file.descriptor)
+        opened = [*self.files] if self._owns_files else []
+        if self.changed is not None:
+            opened += [file for delta in self.changed.deltas for file in delta.files]
+            self.changed = replace(self.changed, deltas=())
         self.files = ()
+        for file in opened:
+            os.close(file.descriptor)
 
 
 def _go_on() -> None:

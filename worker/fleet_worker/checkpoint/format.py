@@ -98,18 +98,7 @@ def parse_header(header: bytes, *, file: str, size: int) -> tuple[TensorSpec, ..
         Refusal: `CheckpointMalformed` for an invalid header, `CheckpointTruncated` if the file is
             shorter or longer than the header says.
     """
-    try:
-        # As strict as the safetensors library: only UTF-8, no NaN.
-        entries = json.loads(header.decode(), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):  # RecursionError: too many nested brackets
-        entries = None
-    if not isinstance(entries, dict):
-        raise Refusal(Reason.CHECKPOINT_MALFORMED, f"the header of {file} is not a JSON object")
-    notes = entries.get("__metadata__")
-    if notes is not None and not _maps_texts(notes):
-        raise Refusal(
-            Reason.CHECKPOINT_MALFORMED, f"the header of {file} has metadata that is not text"
-        )
+    entries = _entries(header, file)
     start = LENGTH_BYTES + len(header)
     specs = [
         _spec(name, entry, file=file, start=start)
@@ -130,6 +119,31 @@ def parse_header(header: bytes, *, file: str, size: int) -> tuple[TensorSpec, ..
             f"{file} has {size} bytes, but its header describes {position}",
         )
     return tuple(specs)
+
+
+def parse_metadata(header: bytes, *, file: str) -> dict[str, str]:
+    """Return the texts that a writer has put next to the tensors (`__metadata__`); empty without any.
+
+    Errors:
+        Refusal: `CheckpointMalformed` for an invalid header.
+    """
+    return dict(_entries(header, file).get("__metadata__") or {})
+
+
+def _entries(header: bytes, file: str) -> dict[str, Any]:
+    try:
+        # As strict as the safetensors library: only UTF-8, no NaN.
+        entries = json.loads(header.decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):  # RecursionError: too many nested brackets
+        entries = None
+    if not isinstance(entries, dict):
+        raise Refusal(Reason.CHECKPOINT_MALFORMED, f"the header of {file} is not a JSON object")
+    notes = entries.get("__metadata__")
+    if notes is not None and not _maps_texts(notes):
+        raise Refusal(
+            Reason.CHECKPOINT_MALFORMED, f"the header of {file} has metadata that is not text"
+        )
+    return entries
 
 
 def _spec(name: str, entry: Any, *, file: str, start: int) -> TensorSpec:

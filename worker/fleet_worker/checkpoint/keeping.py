@@ -13,11 +13,16 @@ from typing import Protocol
 
 from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.blocks import Inspect
+from fleet_worker.checkpoint.deltas import Delta
 from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.pairs import Pair, are_equal
 from fleet_worker.checkpoint.reading import FileContent, inspect_nothing, read_files
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+_NO_ROOM_RETRY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class Pass(Protocol):
         files: Sequence[OpenFile],
         specs: Mapping[str, Sequence[TensorSpec]],
         *,
+        deltas: Sequence[Delta] = (),
         pair: Pair | None,
         budget: int,
         check_cancelled: Callable[[], None],
@@ -52,12 +58,14 @@ class Pass(Protocol):
         Args:
             files: Open regular files.
             specs: File name → its tensors, in the order of their bytes.
+            deltas: Applied to the bytes, the oldest first. Then no file has the bytes that are digested.
             pair: Two tensors to compare.
             budget: Largest number of bytes to keep.
             check_cancelled: Called after each progress, in any thread. Raises to cancel.
 
         Errors:
-            Refusal: any of the checkpoint reasons, `SourceUnreadable`, and from `check_cancelled`.
+            Refusal: any of the checkpoint reasons, `SourceUnreadable`, and from `check_cancelled`. With deltas
+                and a budget `NotAvailable`, if the bytes do not fit.
         """
 
     def release(self) -> None:
@@ -68,6 +76,22 @@ Passes = Callable[[Mapping[str, str] | None], Pass]
 """Makes passes. The argument: tensor → the type to which a load casts it, to refuse infinities and NaNs; None
 for a pass that only digests.
 """
+
+
+def no_room(size: int, room: int) -> Refusal:
+    """Return the refusal of a delta whose result has no place in memory.
+
+    Args:
+        size: Of the result, in bytes.
+        room: Bytes that are free for it.
+    """
+    return Refusal(
+        Reason.NOT_AVAILABLE,
+        f"there is not enough memory for the result of a delta, {size} bytes: {room} are free for it, next to"
+        " the weights in the engine. Raise the memory limit of the pod or --staging-memory-bytes to twice the"
+        " size of the weights, or publish the version in full",
+        retry_after_seconds=_NO_ROOM_RETRY_SECONDS,
+    )
 
 
 class OwnPass:
@@ -83,25 +107,32 @@ class OwnPass:
         files: Sequence[OpenFile],
         specs: Mapping[str, Sequence[TensorSpec]],
         *,
+        deltas: Sequence[Delta] = (),
         pair: Pair | None,
         budget: int,
         check_cancelled: Callable[[], None],
     ) -> Found:
         """See `Pass.run`. If another process takes the memory first, the bytes are read without keeping them."""
-        if sum(file.state.size for file in files) <= min(budget, memory.memory_left()):
+        size, room = sum(file.state.size for file in files), min(budget, memory.memory_left())
+        must_fit = bool(deltas) and budget > 0
+        if must_fit and size > room:
+            raise no_room(size, room)
+        if size <= room:
             self._filling = {file.name: MemoryFile(file.name, file.state.size) for file in files}
-        read = partial(read_files, files, specs, self._inspect, check_cancelled)
+        read = partial(read_files, files, specs, self._inspect, check_cancelled, deltas=deltas)
         try:
             try:
                 content = read(keep=self._filling)
-            except memory.NotEnoughMemoryError:
+            except memory.NotEnoughMemoryError as error:
                 self.release()
+                if must_fit:
+                    raise no_room(size, memory.memory_left()) from error
                 content = read(keep={})
             is_pair_equal = None
             if pair is not None:
                 held = self._filling
                 is_pair_equal = are_equal(pair, files, specs, check_cancelled, held=held)
-            for file in files:
+            for file in (*files, *(file for delta in deltas for file in delta.files)):
                 file.check_unchanged()
             check_cancelled()
             for each in self._filling.values():

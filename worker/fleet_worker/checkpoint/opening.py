@@ -25,11 +25,8 @@ from fleet_worker.checkpoint.files import (
 from fleet_worker.checkpoint.format import (
     CONFIG_FILE,
     CONFIG_LIMIT,
-    LENGTH_BYTES,
-    TensorSpec,
-    header_length,
-    parse_header,
 )
+from fleet_worker.checkpoint.headers import specs_of
 from fleet_worker.checkpoint.os_errors import os_errors
 from fleet_worker.checkpoint.texts import Texts, added_tokens_of, template_of
 from fleet_worker.checkpoint.weight_sets import (
@@ -114,13 +111,25 @@ def open_checkpoint(path: str, roots: Roots | None) -> Checkpoint:
     Errors:
         Refusal: any of the source and checkpoint reasons.
     """
-    files: list[OpenFile] = []
     directory = OpenDirectory(path, roots)
+    try:
+        return checkpoint_in(directory, directory.read(INDEX_FILE, limit=INDEX_LIMIT))
+    finally:
+        directory.close()
+
+
+def checkpoint_in(directory: OpenDirectory, index_file: SmallFile | None) -> Checkpoint:
+    """Open the checkpoint in an open directory, as `open_checkpoint`.
+
+    Args:
+        directory: The directory.
+        index_file: Its `INDEX_FILE`, if it has one.
+    """
+    files: list[OpenFile] = []
     try:
         # Each is read once: the digest is that of the bytes that were checked.
         config_file = directory.read(CONFIG_FILE, limit=CONFIG_LIMIT)
         config = config_of(CONFIG_FILE, config_file)
-        index_file = directory.read(INDEX_FILE, limit=INDEX_LIMIT)
         index = index_file.content if index_file is not None else None
         chosen = chosen_set(directory.names, index, config)
         if chosen.name != INDEX_FILE:
@@ -138,8 +147,6 @@ def open_checkpoint(path: str, roots: Roots | None) -> Checkpoint:
         for file in files:
             os.close(file.descriptor)
         raise
-    finally:
-        directory.close()
 
 
 def _texts_in(directory: OpenDirectory) -> Texts:
@@ -157,14 +164,6 @@ def _texts_in(directory: OpenDirectory) -> Texts:
     template = template_of(found[_TEMPLATE_FILE], tokenizer)
     added = added_tokens_of(tokenizer)
     return Texts(found.get(_GENERATION_FILE, {}), template, added, tuple(unreadable))
-
-
-def specs_of(file: OpenFile) -> tuple[TensorSpec, ...]:
-    """Return the tensors in the header of a file of weights."""
-    size = file.state.size
-    prefix = file.read(0, min(LENGTH_BYTES, size))
-    length = header_length(prefix, file=file.name, size=size)
-    return parse_header(file.read(LENGTH_BYTES, length), file=file.name, size=size)
 
 
 def config_of(name: str, file: SmallFile | None) -> dict[str, Any]:

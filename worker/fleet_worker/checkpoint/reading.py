@@ -17,11 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet_worker.checkpoint.blocks import Inspect, ZeroBlocks, blocks_of_zeros, pieces_of
+from fleet_worker.checkpoint.deltas import Delta
 from fleet_worker.checkpoint.digests import Digests
 from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.os_errors import os_errors
+from fleet_worker.checkpoint.patching import Patches, files_at_once
 from fleet_worker.checkpoint.processors import processors
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
@@ -59,6 +61,7 @@ def read_files(
     check_cancelled: Callable[[], None],
     *,
     keep: Mapping[str, MemoryFile],
+    deltas: Sequence[Delta] = (),
 ) -> dict[str, FileContent]:
     """Read files once, from begin to end. Blocks.
 
@@ -68,16 +71,21 @@ def read_files(
         inspect: Checks every block, called in several threads.
         check_cancelled: Called between pieces, in several threads. Raises to cancel.
         keep: File name → memory that gets a copy of its bytes. The tensors of other files are digested.
+        deltas: Applied to the bytes of each tensor, the oldest first, before anything else is done with them.
 
     Errors:
         Refusal: the first one from `inspect` and `check_cancelled`. `CheckpointChanged` if a file is
-            shorter than when it was opened. `SourceUnreadable`.
+            shorter than when it was opened. `SourceUnreadable`. `CheckpointMalformed` and `DeltaMismatch`
+            from a delta.
         NotEnoughMemoryError: there is not enough memory to keep the bytes.
     """
-    readers = _Readers(check_cancelled)
+    readers = _Readers(check_cancelled, files_at_once(deltas, _FILES_AT_ONCE))
 
     def read(file: OpenFile) -> FileContent:
-        return _read_file(file, specs[file.name], inspect, readers.check, keep.get(file.name))
+        patches = Patches(deltas)
+        return _read_file(
+            file, specs[file.name], inspect, readers.check, keep.get(file.name), patches
+        )
 
     return readers.run(files, read)
 
@@ -85,8 +93,9 @@ def read_files(
 class _Readers:
     """Threads that take files from one queue and read them."""
 
-    def __init__(self, check_cancelled: Callable[[], None]) -> None:
+    def __init__(self, check_cancelled: Callable[[], None], at_once: int) -> None:
         self._check_cancelled = check_cancelled
+        self._at_once = at_once
         self._failures: list[BaseException] = []
         self._found: dict[str, FileContent] = {}
 
@@ -101,7 +110,7 @@ class _Readers:
     ) -> dict[str, FileContent]:
         """Read all files; return the results by name, or raise the first error."""
         todo = deque(files)
-        count = max(1, min(len(files), _FILES_AT_ONCE, processors() // 2))
+        count = max(1, min(len(files), self._at_once, processors() // 2))
         threads = [
             threading.Thread(
                 target=self._read_queue,
@@ -137,6 +146,7 @@ def _read_file(
     inspect: Inspect,
     check_cancelled: Callable[[], None],
     keep: MemoryFile | None,
+    patches: Patches,
 ) -> FileContent:
     size = file.state.size
     digested = specs if keep is None else ()
@@ -148,6 +158,8 @@ def _read_file(
             piece = digests.next_buffer()[: end - begin]
             _fill(piece, file, begin)
             check_cancelled()  # again, because the read may have been slow
+            for spec, first, last in parts:
+                patches.apply(spec, first, piece[first - begin : last - begin])
             digests.follow(piece)
             if keep is not None:
                 keep.write(piece, begin)

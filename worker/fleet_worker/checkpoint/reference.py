@@ -10,8 +10,9 @@ that the start wrote all parameters (`WorkerExtension`), because vLLM checks onl
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fleet_worker.checkpoint.blocks import BLOCK_ELEMENTS, ZeroBlocks
@@ -19,11 +20,12 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.completeness import open_settled
 from fleet_worker.checkpoint.config_code import ConfigCode
 from fleet_worker.checkpoint.configuration import Size, check_config, check_sizes, sizes_of, used
+from fleet_worker.checkpoint.delta_chain import Bases, FirstBase, HeldBase, open_weights
+from fleet_worker.checkpoint.deltas import delta_mismatch
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.inspector import Inspector
-from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.remarks import Defaults, remarks_on
 from fleet_worker.checkpoint.sources import directory_of
 from fleet_worker.checkpoint.tensors import cast_types, check_tensors
@@ -156,32 +158,57 @@ class StageRules:
 
     Fields:
         budget_bytes: the memory for the bytes of checkpoints and LoRA adapters.
+        first_base: the base of the first delta of a run.
     """
 
     roots: Roots
     reference: Reference
     inspector: Inspector
     budget_bytes: int
+    first_base: FirstBase | None = None
 
 
-def open_fitting(
-    source: Source, roots: Roots, reference: Reference, inspector: Inspector
-) -> Checkpoint:
-    """Open a checkpoint below the roots and check that it fits the running model.
+def open_fitting(source: Source, rules: StageRules, held: Sequence[HeldBase] = ()) -> Checkpoint:
+    """Open a checkpoint below the roots, or a delta, and check that it fits the running model.
 
     Blocks on the file system.
+
+    Args:
+        source: Where it is.
+        rules: Limits and checks.
+        held: Weights that may be the base of a delta. They are closed.
 
     Errors:
         Refusal: Any of the source and checkpoint reasons; the files are closed.
     """
-    path = directory_of(source)
-    checkpoint = open_settled(path, roots, lambda: open_checkpoint(path, roots))
+    bases = Bases(held, rules.first_base)
     try:
-        reference.check(checkpoint, inspector)
+        path = directory_of(source)
+        opening = partial(open_weights, path, rules.roots, bases)
+        checkpoint = open_settled(path, rules.roots, opening)
+    finally:
+        bases.close()
+    try:
+        rules.reference.check(checkpoint, rules.inspector)
     except BaseException:
         checkpoint.close()
         raise
     return checkpoint
+
+
+def check_result(checkpoint: Checkpoint, found: str) -> None:
+    """Refuse with `DeltaMismatch` a delta whose result has another digest than the delta names.
+
+    Args:
+        checkpoint: Any checkpoint.
+        found: Its digest.
+    """
+    changed = checkpoint.changed
+    if changed is not None and changed.result_digest not in (None, found):
+        raise delta_mismatch(
+            f"the delta and its base give weights with digest {found}, and the delta was published for"
+            f" {changed.result_digest}. A base with other bytes does that"
+        )
 
 
 def read_accepted(
@@ -211,6 +238,7 @@ def read_accepted(
         rules.reference.check_written(checkpoint)
     in_memory = rules.inspector.read(checkpoint, budget=budget, check_cancelled=check_cancelled)
     found = checkpoint.digest(check_cancelled)
+    check_result(checkpoint, found)
     check_digest(digest, found, "the files")
     check_tied(rules.reference.copy, checkpoint)
     if digest is None:

@@ -14,15 +14,17 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
+from fleet_worker.checkpoint.deltas import Delta, delta_of
 from fleet_worker.checkpoint.files import FileState, OpenFile
 from fleet_worker.checkpoint.finite import own_pass
 from fleet_worker.checkpoint.format import TensorSpec
+from fleet_worker.checkpoint.headers import specs_of
 from fleet_worker.checkpoint.keeping import Found, OwnPass
-from fleet_worker.checkpoint.opening import specs_of
 from fleet_worker.checkpoint.stager_messages import (
     Done,
     FoundFile,
@@ -30,6 +32,8 @@ from fleet_worker.checkpoint.stager_messages import (
     Progress,
     Refused,
     Request,
+    RequestedDelta,
+    RequestedFile,
     receive,
     send,
 )
@@ -111,13 +115,14 @@ class _Stager:
         files: list[OpenFile] = []
         specs: dict[str, tuple[TensorSpec, ...]] = {}
         casts: dict[str, str] = {}
-        for asked, descriptor in zip(request.files, descriptors, strict=True):
-            state = FileState(asked.size, asked.inode, asked.modified_ns, asked.changed_ns)
-            file = OpenFile(os.fsdecode(bytes.fromhex(asked.name)), descriptor, state)
+        left = iter(descriptors)
+        for asked in request.files:
+            file = _opened(asked, next(left))
             of_file = specs_of(file)
             casts |= {of_file[number].name: dtype for number, dtype in asked.casts.items()}
             files.append(file)
             specs[file.name] = of_file
+        deltas = [_delta(each, left) for each in request.deltas]
         pair = None
         if request.pair is not None:
             one, other = (specs[files[file].name][tensor].name for file, tensor in request.pair)
@@ -126,6 +131,7 @@ class _Stager:
         found = self._reading.run(
             files,
             specs,
+            deltas=deltas,
             pair=pair,
             budget=request.budget,
             check_cancelled=self._tell_progress,
@@ -141,6 +147,17 @@ class _Stager:
     def _send(self, message: Progress | Done | Refused, files: list[int] | None = None) -> None:
         with self._sending:
             send(self._connection, message, files)
+
+
+def _opened(asked: RequestedFile, descriptor: int) -> OpenFile:
+    state = FileState(asked.size, asked.inode, asked.modified_ns, asked.changed_ns)
+    return OpenFile(os.fsdecode(bytes.fromhex(asked.name)), descriptor, state)
+
+
+def _delta(asked: RequestedDelta, left: Iterator[int]) -> Delta:
+    name = os.fsdecode(bytes.fromhex(asked.name))
+    files = [_opened(file, next(left)) for file in asked.files]
+    return delta_of(name, asked.encoding, asked.checksums, files)
 
 
 def _found_file(found: Found, name: str, specs: tuple[TensorSpec, ...]) -> FoundFile:

@@ -22,6 +22,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from fleet_worker.checkpoint.delta_index import ChecksumFormat, Encoding
 from fleet_worker.protocol import Reason
 
 _HEAD = struct.Struct(">II")
@@ -56,10 +57,24 @@ class RequestedFile(_Message):
     casts: dict[Number, str] = Field(default_factory=dict)
 
 
-class Request(_Message):
-    """Read files once.
+class RequestedDelta(_Message):
+    """A delta to apply, whose files come with the message, too.
 
     Fields:
+        name: for messages, in hex.
+    """
+
+    name: str
+    encoding: Encoding
+    checksums: ChecksumFormat
+    files: list[RequestedFile]
+
+
+class Request(_Message):
+    """Read files once. Their descriptors come with the message, and then those of the deltas' files.
+
+    Fields:
+        deltas: the oldest first.
         pair: two tensors to compare, each by the numbers of file and tensor.
         budget: largest number of bytes to keep.
         is_checked: refuse infinities and NaNs, and find blocks of zeros.
@@ -67,6 +82,7 @@ class Request(_Message):
 
     kind: Literal["request"] = "request"
     files: list[RequestedFile]
+    deltas: list[RequestedDelta] = Field(default_factory=list)
     pair: tuple[Place, Place] | None
     budget: Number
     is_checked: bool

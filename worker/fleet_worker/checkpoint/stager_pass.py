@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from fleet_worker.checkpoint.blocks import block_bytes
+from fleet_worker.checkpoint.deltas import Delta
 from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.keeping import Found
@@ -21,6 +22,7 @@ from fleet_worker.checkpoint.stager_messages import (
     Message,
     Refused,
     Request,
+    RequestedDelta,
     RequestedFile,
 )
 from fleet_worker.checkpoint.stagers import DiedError, Stager, Stagers
@@ -46,19 +48,22 @@ class StagerPass:
         files: Sequence[OpenFile],
         specs: Mapping[str, Sequence[TensorSpec]],
         *,
+        deltas: Sequence[Delta] = (),
         pair: Pair | None,
         budget: int,
         check_cancelled: Callable[[], None],
     ) -> Found:
         """See `Pass.run`. A stager that dies is replaced once."""
-        request = _request(files, specs, self._casts, pair, budget)
+        request = _request(files, specs, self._casts, deltas, pair, budget)
+        others = [file for delta in deltas for file in delta.files]
+        descriptors = [file.descriptor for file in (*files, *others)]
         try:
-            return self._run(request, files, specs, check_cancelled)
+            return self._run(request, descriptors, files, specs, check_cancelled)
         except DiedError as died:
             if died.is_out_of_memory:
                 raise _unread(died) from died
         try:
-            return self._run(request, files, specs, check_cancelled)
+            return self._run(request, descriptors, files, specs, check_cancelled)
         except DiedError as died:
             raise _unread(died) from died
 
@@ -72,6 +77,7 @@ class StagerPass:
     def _run(
         self,
         request: Request,
+        descriptors: list[int],
         files: Sequence[OpenFile],
         specs: Mapping[str, Sequence[TensorSpec]],
         check_cancelled: Callable[[], None],
@@ -83,7 +89,6 @@ class StagerPass:
         if self._released:  # before there was a stager to end
             stager.end()
         try:
-            descriptors = [file.descriptor for file in files]
             answer, received = stager.ask(request, descriptors, check_cancelled)
             found = _result(answer, received, files, specs, request)
         except GoneError as gone:
@@ -116,21 +121,14 @@ def _request(
     files: Sequence[OpenFile],
     specs: Mapping[str, Sequence[TensorSpec]],
     casts: Mapping[str, str] | None,
+    deltas: Sequence[Delta],
     pair: Pair | None,
     budget: int,
 ) -> Request:
     asked = [
-        RequestedFile(
-            name=os.fsencode(file.name).hex(),
-            size=file.state.size,
-            inode=file.state.inode,
-            modified_ns=file.state.modified_ns,
-            changed_ns=file.state.changed_ns,
-            casts={
-                number: casts[spec.name]
-                for number, spec in enumerate(specs[file.name])
-                if spec.name in casts
-            }
+        _requested(
+            file,
+            {n: casts[spec.name] for n, spec in enumerate(specs[file.name]) if spec.name in casts}
             if casts
             else {},
         )
@@ -144,9 +142,29 @@ def _request(
     }
     return Request(
         files=asked,
+        deltas=[
+            RequestedDelta(
+                name=os.fsencode(delta.name).hex(),
+                encoding=delta.encoding,
+                checksums=delta.checksums,
+                files=[_requested(file, {}) for file in delta.files],
+            )
+            for delta in deltas
+        ],
         pair=None if pair is None else (places[pair[0]], places[pair[1]]),
         budget=budget,
         is_checked=casts is not None,
+    )
+
+
+def _requested(file: OpenFile, casts: dict[int, str]) -> RequestedFile:
+    return RequestedFile(
+        name=os.fsencode(file.name).hex(),
+        size=file.state.size,
+        inode=file.state.inode,
+        modified_ns=file.state.modified_ns,
+        changed_ns=file.state.changed_ns,
+        casts=casts,
     )
 
 

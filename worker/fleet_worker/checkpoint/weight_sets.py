@@ -61,7 +61,7 @@ def weight_sets(names: Collection[str], indexed: Collection[str] | None) -> list
         names: All names in the directory.
         indexed: The files that `INDEX_FILE` names; None without it.
     """
-    weights = _weights_among(names)
+    weights = weights_among(names)
     named = weights.intersection(indexed or ())
     sets = []
     if named:
@@ -161,28 +161,34 @@ def has_other_weights(
 
 def holds_model(names: Collection[str]) -> bool:
     """Whether a directory holds the weights of a whole model, as far as its names show."""
-    return CONFIG_FILE in names and bool(_weights_among(names) - {ADAPTER_WEIGHTS_FILE})
+    return CONFIG_FILE in names and bool(weights_among(names) - {ADAPTER_WEIGHTS_FILE})
 
 
-def _weights_among(names: Iterable[str]) -> frozenset[str]:
+def weights_among(names: Iterable[str]) -> frozenset[str]:
+    """Return the names of safetensors files that are not hidden."""
     return frozenset(n for n in names if n.endswith(".safetensors") and not n.startswith("."))
 
 
-def parse_index(index: bytes) -> dict[str, str]:
+def parse_index(index: bytes, *, may_be_empty: bool = False) -> dict[str, str]:
     """Return tensor name → file name.
+
+    Args:
+        index: Content of `INDEX_FILE`.
+        may_be_empty: The index may name no tensor, as that of a delta that changes none.
 
     Errors:
         Refusal: `CheckpointMalformed`.
     """
+    entries: dict[str, str] | None
     try:
         weight_map = json.loads(index)["weight_map"]
         entries = {str(name): str(file) for name, file in weight_map.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        entries = {}
-    if not entries:
+        entries = None
+    if entries is None or not (entries or may_be_empty):
         raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{INDEX_FILE} has no valid `weight_map`")
     files = set(entries.values())
-    if "/" in "".join(files) or _weights_among(files) != files:
+    if "/" in "".join(files) or weights_among(files) != files:
         allowed = ".safetensors files of its own directory that are not hidden"
         raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{INDEX_FILE} may name only {allowed}")
     return entries

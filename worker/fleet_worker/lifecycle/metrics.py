@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
+from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.protocol import Reason
 
 PREFIX = "rlfleet_worker_"
@@ -38,6 +39,11 @@ class WorkerMetrics:
             "Seconds that checking and reading a version took",
             registry=registry,
             buckets=_STAGE_BUCKETS,
+        )
+        self._read_bytes = Counter(
+            PREFIX + "stage_read_bytes",
+            "Bytes that stages have read from the store; of a delta only what changed",
+            registry=registry,
         )
         self._refused = Counter(
             PREFIX + "refusals",
@@ -70,9 +76,10 @@ class WorkerMetrics:
         """Count a successful load."""
         self._loaded.observe(seconds)
 
-    def staged(self, seconds: float) -> None:
-        """Count a staged version."""
-        self._staged.observe(seconds)
+    def staged(self, weights: Weights) -> None:
+        """Count a version that was staged."""
+        self._staged.observe(weights.stage_seconds or 0.0)
+        self._read_bytes.inc(weights.read_bytes or 0)
 
     def refused(self, reason: Reason) -> None:
         """Count an admin call that was refused or failed in the engine."""

@@ -22,8 +22,6 @@ async def stage(worker: Worker, request: StageRequest, *, by_directory: bool = F
             staged = await worker.staging.stage(request, by_directory=by_directory)
             digest = staged.digest
             await settling.make_ready_or_log(worker)
-            if staged.stage_seconds is not None:
-                worker.metrics.staged(staged.stage_seconds)
     except Refusal as refusal:
         if refusal.reason is not Reason.SUPERSEDED:
             fault = worker.fault(

@@ -8,13 +8,16 @@ of its files, so a version that these checks refuse changes nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.delta_chain import Bases, HeldBase
 from fleet_worker.checkpoint.identity import Labels
+from fleet_worker.checkpoint.keeping import no_room
 from fleet_worker.checkpoint.reference import StageRules, open_fitting, read_accepted
 from fleet_worker.checkpoint.refused_sources import RefusedSources
 from fleet_worker.checkpoint.sources import check_same_source, states_in, store_of
@@ -23,7 +26,7 @@ from fleet_worker.engine.port import Clock
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.stage_run import Running
 from fleet_worker.lifecycle.weights import Weights, check_labels, description_of, is_named_by
-from fleet_worker.protocol import Named, Reason, StageRequest
+from fleet_worker.protocol import Named, Reason, Source, StageRequest
 
 T = TypeVar("T")
 
@@ -43,6 +46,8 @@ class Staging:
         labels: Labels,
         clock: Clock,
         make_room: Callable[[int], Awaitable[int]],
+        bases: Callable[[], Sequence[HeldBase]] = tuple,
+        note_staged: Callable[[Weights], None] = lambda _: None,
     ) -> None:
         """Start without a staged version.
 
@@ -52,6 +57,9 @@ class Staging:
             clock: Monotonic seconds.
             make_room: Frees memory for a number of bytes, and returns how many bytes are
                 available; called in the event loop.
+            bases: Returns duplicates of the weights that the worker holds, which a delta may change;
+                called in the event loop.
+            note_staged: Called with each version that was read.
         """
         self.rules = rules
         self.staged: Weights | None = None
@@ -59,6 +67,8 @@ class Staging:
         self._labels = labels
         self._clock = clock
         self._make_room = make_room
+        self._bases = bases
+        self._note_staged = note_staged
         self._overtaken: Checkpoint | None = None
         self._refused = RefusedSources()
         self.threads = StoreThreads()
@@ -178,6 +188,7 @@ class Staging:
                 await self._free(weights.checkpoint)
                 raise
             self.staged = weights
+            self._note_staged(weights)
             return weights
         finally:
             if self.running is running:
@@ -194,10 +205,13 @@ class Staging:
 
     async def _read(self, running: Running) -> Weights:
         request, rules = running.request, self.rules
-        opening = partial(
-            open_fitting, request.source, rules.roots, rules.reference, rules.inspector
-        )
-        checkpoint = await self._wait_for(running, opening, late=Checkpoint.close)
+        # Taken once: by the thread that opens the version, or here if it never began.
+        bases = deque([self._bases()])
+        opening = partial(_open_on, request.source, rules, bases)
+        try:
+            checkpoint = await self._wait_for(running, opening, late=Checkpoint.close)
+        finally:
+            Bases(_taken(bases)).close()
         running.checkpoint = checkpoint
         try:
             running.check_cancelled()
@@ -206,6 +220,7 @@ class Staging:
                 # Its stager may hang in a read, but its memory is needed now.
                 await asyncio.to_thread(self._overtaken.release)
             budget = await self._make_room(checkpoint.size_bytes)
+            budget = _room_for(checkpoint, budget)
         except BaseException:
             await self._free(checkpoint)
             raise
@@ -225,6 +240,7 @@ class Staging:
             checkpoint,
             run_id=request.run_id,
             in_memory=in_memory,
+            read_bytes=checkpoint.read_bytes,
             by_directory=running.by_directory,
         )
         try:
@@ -275,3 +291,28 @@ class Staging:
             running.check_cancelled()  # its message names the superseded version
             running.superseded.set()  # the thread that is left behind ends at its next piece
             raise
+
+
+def _open_on(source: Source, rules: StageRules, bases: deque[Sequence[HeldBase]]) -> Checkpoint:
+    return open_fitting(source, rules, _taken(bases))
+
+
+def _taken(bases: deque[Sequence[HeldBase]]) -> Sequence[HeldBase]:
+    try:
+        return bases.popleft()
+    except IndexError:
+        return ()
+
+
+def _room_for(checkpoint: Checkpoint, budget: int) -> int:
+    """Return how much of a budget the bytes of a checkpoint may take.
+
+    Errors:
+        Refusal: `NotAvailable`; it is a delta, whose result no store has, and does not fit.
+    """
+    if checkpoint.changed is None:
+        return budget
+    room = budget - checkpoint.changed.extra_bytes
+    if checkpoint.size_bytes > room:
+        raise no_room(checkpoint.size_bytes, max(0, room))
+    return room

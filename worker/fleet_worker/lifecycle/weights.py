@@ -22,6 +22,7 @@ class Weights:
 
     Fields:
         source: where the bytes are; a repository is named by its commit.
+        read_bytes: that the stage has read from the store. None of the weights of a start.
         by_directory: the trainer sent a directory and no run, so the directory counts as the run.
         name: the name of the weights in the spans of replies. It is made once, since each token of a
             stream asks for it.
@@ -34,6 +35,7 @@ class Weights:
     run_id: str | None = None
     in_memory: bool = False
     stage_seconds: float | None = None
+    read_bytes: int | None = None
     by_directory: bool = False
     name: WeightName = field(init=False, compare=False)
 
@@ -83,6 +85,7 @@ class Weights:
             digest=self.digest,
             size_bytes=self.checkpoint.size_bytes,
             in_memory=self.in_memory,
+            read_bytes=self.read_bytes,
             copies=copies,
         )
 

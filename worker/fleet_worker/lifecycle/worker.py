@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.delta_chain import HeldBase
 from fleet_worker.checkpoint.identity import Labels, WeightName, WeightNames
 from fleet_worker.checkpoint.reference import StageRules
 from fleet_worker.checkpoint.store_threads import leave
@@ -132,7 +133,9 @@ class Worker:
         self.labels = Labels()
         self.names = WeightNames()
         self.note_in_engine(initial)
-        self.staging = Staging(rules, self.labels, clock, self._make_room)
+        self.staging = Staging(
+            rules, self.labels, clock, self._make_room, self._bases, metrics.staged
+        )
         self.adapters = adapters or Adapters(engine, slots=0, max_rank=0)
         self.adapters.engine = self.engine
         self.may_rename = False
@@ -285,7 +288,8 @@ class Worker:
     async def _make_room(self, size: int) -> int:
         """Free the last good version's memory if it and a new version do not both fit.
 
-        Not during a load, which may have to load the last good version again.
+        Not during a load, which may have to load the last good version again. And not if it is the result of
+        a delta, which no file has.
         """
         changing = (Phase.LOADING, Phase.BROKEN)
         if self.phase not in changing:
@@ -293,7 +297,8 @@ class Worker:
         in_use = self.phase in changing  # a change of weights may have begun meanwhile
         budget = self.staging.rules.budget_bytes - self.adapters.size_bytes
         good, held = self.good, self._held_bytes()
-        if isinstance(good, Weights) and held and held + size > budget and not in_use:
+        leaves = isinstance(good, Weights) and good.checkpoint.changed is None
+        if isinstance(good, Weights) and leaves and held and held + size > budget and not in_use:
             self.good = on_disk = replace(good, in_memory=False)
             leaving = partial(self.staging.rules.inspector.leave_memory, good.checkpoint)
             try:
@@ -304,6 +309,25 @@ class Worker:
                 raise
             held = 0
         return budget - held
+
+    def _bases(self) -> tuple[HeldBase, ...]:
+        """The weights that the worker holds, which a delta may change: duplicates, with their own descriptors.
+
+        Their memory is used if the result fits next to it, else their files.
+        """
+        room = self.staging.rules.budget_bytes - self.adapters.size_bytes - self._held_bytes()
+        found = []
+        for weights in (self.staging.staged, self.good):
+            if not isinstance(weights, Weights):
+                continue
+            checkpoint = weights.checkpoint
+            of_staged = weights is not self.good and weights.in_memory
+            extra = checkpoint.size_bytes if of_staged else 0
+            from_memory = weights.in_memory and checkpoint.size_bytes + extra <= room
+            if from_memory or checkpoint.changed is None:
+                duplicate = checkpoint.duplicate(from_memory=from_memory)
+                found.append(HeldBase(weights.digest, duplicate, extra if from_memory else 0))
+        return tuple(found)
 
 
 async def _nothing() -> None:

@@ -21,8 +21,9 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.completeness import open_settled
 from fleet_worker.checkpoint.files import OpenDirectory, Roots
 from fleet_worker.checkpoint.format import CONFIG_LIMIT
+from fleet_worker.checkpoint.headers import specs_of
 from fleet_worker.checkpoint.identity import Identity, Label, check_digest
-from fleet_worker.checkpoint.opening import companions_of, config_of, specs_of
+from fleet_worker.checkpoint.opening import companions_of, config_of
 from fleet_worker.checkpoint.reference import Reference, StageRules
 from fleet_worker.checkpoint.sources import check_same_source, directory_of
 from fleet_worker.checkpoint.weight_sets import ADAPTER_WEIGHTS_FILE, holds_model

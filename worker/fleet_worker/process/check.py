@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fleet_worker.checkpoint.delta_chain import FirstBase
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.inspector import Inspector
 from fleet_worker.checkpoint.reference import Reference, StageRules, open_fitting, read_accepted
@@ -76,9 +77,13 @@ def _rules(model: str, revision: str | None, roots: Roots, inspector: Inspector)
     opened = open_model(model, revision).checkpoint
     try:
         reference = Reference.of(opened, inspector)
-        read_model(opened, inspector)  # finds its blocks of zeros
+        digest = read_model(opened, inspector)  # finds its blocks of zeros, too
         return StageRules(
-            roots, replace(reference, zero_blocks=opened.zero_blocks), inspector, budget_bytes=0
+            roots,
+            replace(reference, zero_blocks=opened.zero_blocks),
+            inspector,
+            budget_bytes=0,
+            first_base=FirstBase(opened.path, "", digest),
         )
     finally:
         opened.close()
@@ -95,7 +100,7 @@ def _accepted(path: str, kind: Kind, rules: StageRules, max_rank: int) -> Found:
     if is_adapter:
         opened = open_fitting_adapter(source, rules, max_rank=max_rank)
     else:
-        opened = open_fitting(source, rules.roots, rules.reference, rules.inspector)
+        opened = open_fitting(source, rules)
     try:
         _, digest = read(opened, rules, digest=None, budget=0, check_cancelled=lambda: None)
         return {

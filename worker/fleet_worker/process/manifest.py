@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.delta_chain import Bases, open_weights
 from fleet_worker.checkpoint.format import CONFIG_FILE
 from fleet_worker.checkpoint.identity import digest_of, manifest_of
 from fleet_worker.checkpoint.links import link_weights
-from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.weight_sets import NAMING_KEY
 from fleet_worker.errors import Refusal
 from fleet_worker.lora.files import Kind, kind_of, open_adapter
@@ -53,7 +53,7 @@ def digest_in(path: str, *, is_adapter: bool = False) -> str:
 
 @contextmanager
 def only_weights(path: str) -> Iterator[str]:
-    """Give a directory that has a checkpoint's configuration and weights, and nothing else.
+    """Give a directory that has a checkpoint's configuration and weights, or those of a delta, and nothing else.
 
     Libraries choose files by rules of their own. There they find only those of the digest.
 
@@ -61,8 +61,11 @@ def only_weights(path: str) -> Iterator[str]:
         OSError: The directory has no checkpoint.
     """
     with _as_os_error(path):
-        checkpoint = open_checkpoint(os.path.realpath(path), None)
+        checkpoint = open_weights(os.path.realpath(path), None, Bases())
     try:
+        if checkpoint.changed is not None:  # no file has its bytes
+            with _as_os_error(path):
+                checkpoint.read_all(budget=checkpoint.size_bytes, check_cancelled=lambda: None)
         with tempfile.TemporaryDirectory(prefix="rlfleet-weights-") as made:
             link_weights(checkpoint, Path(made))
             config = {k: v for k, v in checkpoint.config.items() if k != NAMING_KEY}
@@ -90,4 +93,4 @@ def _hashes(path: str, kind: str | None) -> dict[str, str]:
 
 def _open(path: str, kind: str | None) -> Checkpoint:
     is_adapter = Kind(kind or kind_of(path)) is Kind.ADAPTER
-    return open_adapter(path, None) if is_adapter else open_checkpoint(path, None)
+    return open_adapter(path, None) if is_adapter else open_weights(path, None, Bases())

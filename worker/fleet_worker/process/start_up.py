@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from fleet_worker.checkpoint import memory
+from fleet_worker.checkpoint.delta_chain import FirstBase
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.inspector import Inspector
 from fleet_worker.checkpoint.reference import Reference, StageRules
@@ -107,8 +108,12 @@ def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
     initial, failure = _choose(settings, model, rules)
     initial.checkpoint.is_started_on = True
     reference = replace(rules.reference, zero_blocks=initial.checkpoint.zero_blocks)
+    own = initial.digest if initial.checkpoint is model.checkpoint else None
+    first_base = FirstBase(model.directory, settings.version, own)
     stagers = Stagers()
-    rules = replace(rules, reference=reference, inspector=_inspector(stagers))
+    rules = replace(
+        rules, reference=reference, inspector=_inspector(stagers), first_base=first_base
+    )
     has_accelerator = platform.has_accelerator()
     handover = Handover(
         worker=settings.worker_name,
@@ -184,8 +189,8 @@ def _choose(
         _check_named(wanted)
         reading = partial(read_start, path, wanted, rules)
         found = in_time(rules.roots.root_of(path), reading, late=_close)
-        if found is None:
-            return "a load casts its tensors to the types of the model"
+        if isinstance(found, str):
+            return found
         opened.append(found)
         return ""
 
@@ -208,8 +213,8 @@ def _choose(
     return opened[0], failure
 
 
-def _close(late: Weights | None) -> None:
-    if late is not None:
+def _close(late: Weights | str) -> None:
+    if isinstance(late, Weights):
         late.checkpoint.close()
 
 

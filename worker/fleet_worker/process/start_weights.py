@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from fleet_worker.checkpoint import opening
 from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.delta_chain import is_delta
 from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.inspector import Inspector
 from fleet_worker.checkpoint.opening import open_checkpoint
@@ -78,17 +79,19 @@ def open_model(name: str, revision: str | None) -> Model:
 
 def read_start(
     path: str, wanted: Wanted, rules: StageRules, check_cancelled: Callable[[], None]
-) -> Weights | None:
+) -> Weights | str:
     """Open, check and digest the version of the environment. Blocks; closes files that are not used.
 
-    Returns: the version; None if only a load casts its tensors.
+    Returns: the version, or why only a load can bring its weights into the engine.
     """
+    if is_delta(path, rules.roots):
+        return "it is a delta, whose weights no file has"
     checkpoint = open_checkpoint(path, rules.roots)
     try:
         rules.reference.check(checkpoint, rules.inspector)
         if checkpoint.casts:
             checkpoint.close()
-            return None
+            return "a load casts its tensors to the types of the model"
         if wanted.digest is None:
             rules.reference.check_written(checkpoint)
         rules.inspector.read(checkpoint, budget=0, check_cancelled=check_cancelled)

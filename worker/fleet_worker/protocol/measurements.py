@@ -16,12 +16,14 @@ class SwapTimings(Message):
     """The last completed swap, in seconds. `paused` spans from pause to resume.
 
     Fields:
+        read_bytes: that the stage has read from the store.
         load_seconds: the copies, and all checks before and after them.
         copy_seconds: the copies alone; None if the weights came over a collective.
     """
 
     version: Label
     stage_seconds: Seconds | None = None
+    read_bytes: Count | None = None
     pause_seconds: Seconds | None = None
     load_seconds: Seconds | None = None
     copy_seconds: Seconds | None = None

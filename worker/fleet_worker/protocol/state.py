@@ -69,6 +69,8 @@ class Staged(Message):
     size_bytes: Count
     in_memory: bool
     """False: the version is larger than the staging budget, and is in the page cache only."""
+    read_bytes: Count | None = None
+    """Bytes that the stage has read from the store: those of a delta, and of its base unless the worker held it."""
     copies: Text | None = None
     """How a load will copy the bytes to the device, and why. None until the engine's processes hold them."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.tiny import TinyInspector, tiny_rules
+from tests.support.tiny import tiny_rules
 
 from fleet_worker.checkpoint import nearby
 from fleet_worker.checkpoint.files import Roots
@@ -118,7 +118,7 @@ def test_the_refusals_of_checkpoints_and_adapters_tell_it(tmp_path: Path) -> Non
     (tmp_path / "bare" / "actor").mkdir(parents=True)
     for source, listed in ((absent, f"{tmp_path} has bare, base"), (bare, "bare has actor")):
         for opening in (
-            lambda each: open_fitting(each, rules.roots, rules.reference, TinyInspector()),
+            lambda each: open_fitting(each, rules),
             lambda each: open_fitting_adapter(each, rules, max_rank=8),
         ):
             with pytest.raises(Refusal) as refused:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.support import damage
 from tests.support.adapters import TINY_MODULES, write_adapter
+from tests.support.slime_deltas import write_delta
 from tests.support.tiny import TinyInspector, write_tiny
 
 from fleet_worker.checkpoint.opening import open_checkpoint
@@ -60,6 +61,16 @@ def test_a_checkpoint_that_fits_is_accepted_with_its_digest(tmp_path: Path, chec
     assert found["bytes"] == opened.size_bytes
     assert found["digest"] == opened.digest(lambda: None)
     opened.close()
+
+
+def test_a_delta_to_the_model_is_accepted_with_the_digest_of_the_whole_weights(
+    tmp_path: Path, model: Path, checked: Check
+) -> None:
+    full = write_tiny(tmp_path / "full", 2.0)
+    delta = write_delta(model, full, tmp_path / "step_1", version=1, base_version=0)
+
+    assert checked(delta)[1] == checked(full)[1]
+    assert checked(delta)[0] == 0
 
 
 def test_what_a_worker_ignores_or_casts_is_remarked(

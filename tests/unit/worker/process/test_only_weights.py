@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.support import damage
 from tests.support.layouts import READ, REFUSED, write_layout
+from tests.support.slime_deltas import write_delta
+from tests.support.tiny import write_tiny
 
 from fleet_worker.process.manifest import digest_in, only_weights
 
@@ -28,6 +31,19 @@ def test_the_audit_finds_the_digested_weights_and_nothing_else(tmp_path: Path, l
         assert "transformers_weights" not in config
 
     assert not Path(made).exists()
+
+
+def test_the_audit_reads_a_delta_as_the_weights_that_it_gives(tmp_path: Path) -> None:
+    base, full = write_tiny(tmp_path / "step_1"), write_tiny(tmp_path / "full", 2.0)
+    delta = write_delta(base, full, tmp_path / "step_2", version=2, base_version=1)
+    assert digest_in(str(delta)) == digest_in(str(full))
+    with only_weights(str(delta)) as made:
+        (file,) = Path(made).glob("*.safetensors")
+        assert file.read_bytes() == (full / damage.WEIGHTS).read_bytes()
+
+    shutil.rmtree(base)
+    with pytest.raises(OSError, match="step_1"), only_weights(str(delta)):
+        pass
 
 
 @pytest.mark.parametrize("layout", REFUSED)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from tests.support import damage
+from tests.support.slime_deltas import write_delta
 from tests.support.tiny import CONFIG, TinyInspector, write_tiny
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
@@ -138,6 +139,20 @@ def test_a_version_whose_tensors_a_load_casts_is_loaded_after_the_start(
     assert version.path == str(path)
     assert version.files == (), "they are closed"
     assert version.zero_blocks is None, "they were not read"
+
+
+def test_a_delta_is_loaded_after_the_start(prepare: Prepare, tmp_path: Path) -> None:
+    full = write_tiny(tmp_path / "full", 7.0)
+    path = tmp_path / "root" / "step_1"
+    write_delta(tmp_path / "model", full, path, version=1, base_version=0)
+    prepared = prepare(environment=started_on("1", path))
+
+    assert prepared.handover.initial.version == "base"
+    assert prepared.handover.start_failure is None
+    assert weights_of(prepared) == (tmp_path / "model" / damage.WEIGHTS).read_bytes()
+    first = prepared.handover.rules.first_base
+    assert first is not None
+    assert (first.version, first.digest) == ("base", prepared.handover.initial.digest)
 
 
 class FakeBinding:

@@ -1,0 +1,240 @@
+"""A worker whose versions are deltas: what it stages them from, and what it keeps for the way back."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.descriptors import open_descriptors
+from tests.support.slime_deltas import write_delta
+from tests.support.tiny import write_tiny
+from tests.support.waiting import soon
+from tests.support.worker_harness import WorkerHarness, refused, start_worker
+
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.protocol import Phase, Reason
+
+
+class Run:
+    """Versions of a run below a worker's root, each in full and as a delta."""
+
+    def __init__(self, root: Path, **form: Any) -> None:
+        self.root = root
+        self.form = form
+        self.full(0, 0.0)
+
+    def full(self, version: int, value: float | None = None) -> Path:
+        folder = self.root / "full" / f"weight_v{version:06d}"
+        return folder if value is None else write_tiny(folder, value)
+
+    def add(self, version: int, **more: Any) -> Path:
+        self.full(version, 1.0 + version)
+        return write_delta(
+            self.full(version - 1),
+            self.full(version),
+            self.root / f"weight_v{version:06d}",
+            version=f"{version:06d}",
+            base_version=f"{version - 1:06d}",
+            **self.form,
+            **more,
+        )
+
+    def digest(self, version: int) -> str:
+        checkpoint = open_checkpoint(str(self.full(version)), None)
+        try:
+            return checkpoint.digest(lambda: None)
+        finally:
+            checkpoint.close()
+
+
+async def swap(worker: WorkerHarness, version: str, path: Path) -> None:
+    await worker.stage(version, path)
+    await worker.pause()
+    await worker.load(version)
+    await worker.resume(version)
+
+
+def with_budget(worker: WorkerHarness, budget: int) -> None:
+    staging = worker.agent.staging
+    staging.rules = replace(staging.rules, budget_bytes=budget)
+
+
+@pytest.mark.parametrize("encoding", ["xor", "overwrite"])
+async def test_deltas_follow_one_another_from_what_the_worker_holds(
+    tmp_path: Path, encoding: str
+) -> None:
+    run = Run(tmp_path, encoding=encoding)
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        for version in (1, 2, 3):
+            path = run.add(version)
+            await swap(worker, str(version), path)
+            assert worker.state.digest == run.digest(version)
+            shutil.rmtree(path)
+
+
+async def test_a_staged_version_is_the_base_of_the_next_before_it_is_loaded(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        await worker.stage("1", run.add(1))
+        shutil.rmtree(run.root / "weight_v000001")
+        second = run.add(2)
+        await worker.stage("2", second)
+
+        staged = worker.state.staged
+        assert staged is not None
+        assert (staged.version, staged.digest, staged.in_memory) == ("2", run.digest(2), True)
+
+
+async def test_a_rollback_is_built_from_the_chain(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        first = run.add(1)
+        await swap(worker, "1", first)
+        await swap(worker, "2", run.add(2))
+        await swap(worker, "3", run.add(3))
+        await swap(worker, "1", first)
+
+        assert worker.state.digest == run.digest(1)
+
+
+async def test_a_failed_load_goes_back_to_the_result_of_a_delta(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        await swap(worker, "1", run.add(1))
+        shutil.rmtree(run.root / "weight_v000001")
+        run.add(2)
+        await worker.stage("2", run.root / "weight_v000002")
+        await worker.pause()
+        worker.engine.failures["load"] = [EngineFailure("injected", touched=True)]
+        with pytest.raises(EngineFailure):
+            await worker.load("2")
+
+        assert worker.state.phase is Phase.JOINING
+        assert worker.state.digest == run.digest(1)
+        assert not worker.ended
+
+
+async def test_a_result_that_does_not_fit_next_to_the_weights_in_the_engine_is_refused(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        first = run.add(1)
+        size = sum(file.stat().st_size for file in run.full(1).glob("*.safetensors"))
+        with_budget(worker, 2 * size - 1)
+        await swap(worker, "1", first)  # the base is in files, and takes no memory
+        refusal = await refused(worker.stage("2", run.add(2)))
+        assert refusal.reason is Reason.NOT_AVAILABLE
+        assert worker.state.digest == run.digest(1)
+        assert worker.state.stage_failure is not None
+
+        # A full version needs no memory.
+        await swap(worker, "2", run.full(2))
+        assert worker.state.digest == run.digest(2)
+        assert worker.agent.good.in_memory is False
+
+
+async def test_a_base_in_memory_is_read_from_its_files_if_the_result_needs_the_room(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        full = shutil.copytree(run.full(1, 2.0), tmp_path / "weight_v000001")
+        size = sum(file.stat().st_size for file in full.glob("*.safetensors"))
+        with_budget(worker, 2 * size - 1)
+        await swap(worker, "1", full)
+        assert worker.agent.good.in_memory
+        await worker.stage("2", run.add(2))
+
+        staged = worker.state.staged
+        assert staged is not None
+        assert staged.digest == run.digest(2)
+        assert staged.read_bytes is not None
+        assert staged.read_bytes > size
+
+
+async def test_a_state_says_how_much_was_read(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        await worker.stage("1", run.full(1, 1.5))
+        staged = worker.state.staged
+        assert staged is not None
+        assert staged.read_bytes == staged.size_bytes
+        await swap(worker, "1", run.full(1))
+        second = run.add(2, base_digest=run.digest(1), result_digest=None)
+        await worker.stage("2", second)
+
+        staged = worker.state.staged
+        assert staged is not None
+        assert staged.read_bytes == sum(f.stat().st_size for f in second.glob("*.safetensors"))
+        read = worker.registry.get_sample_value("rlfleet_worker_stage_read_bytes_total")
+        assert read == staged.size_bytes + staged.read_bytes
+
+
+async def test_a_result_with_another_digest_than_the_delta_names_is_refused(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        before = open_descriptors()
+        path = run.add(1, result_digest=run.digest(0))
+        refusal = await refused(worker.stage("1", path))
+
+        assert refusal.reason is Reason.DELTA_MISMATCH
+        assert worker.state.staged is None
+        await soon(lambda: open_descriptors() == before)
+
+
+async def test_a_store_that_hangs_keeps_no_memory_of_a_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        await swap(worker, "1", run.add(1))
+        second = run.add(2)
+        before = open_descriptors()
+
+        async def hang(work: Any, **_: Any) -> Any:
+            raise Refusal(Reason.SOURCE_UNREADABLE, "the store does not answer")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(worker.agent.staging.threads, "run", hang)
+            patched.setattr(worker.agent.staging, "_prepare", worker.agent.staging._read)
+            await refused(worker.stage("2", second))
+        assert open_descriptors() == before
+
+
+async def test_a_delta_without_its_base_is_refused_and_staged_once_it_is_there(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        run.add(1)
+        second = run.add(2)
+        hidden = (tmp_path / "weight_v000001").rename(tmp_path / "hidden")
+        (hidden / "model.safetensors.index.json").rename(tmp_path / "index.json")
+        refusal = await refused(worker.stage("2", second))
+        assert refusal.reason is Reason.BASE_MISSING
+        assert worker.state.stage_failure is not None
+        assert worker.state.stage_failure.reason is Reason.BASE_MISSING
+
+        (tmp_path / "index.json").rename(hidden / "model.safetensors.index.json")
+        hidden.rename(tmp_path / "weight_v000001")
+        await worker.stage("2", second)
+        assert worker.state.stage_failure is None

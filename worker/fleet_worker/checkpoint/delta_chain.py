@@ -1,0 +1,394 @@
+"""Open weights: a full checkpoint, or a delta together with the weights that it is applied to.
+
+```
+weight_v000043   delta   →   weight_v000042   delta   →   weight_v000040   full: the chain ends
+```
+
+A delta names its base by version. If the worker holds the base, its memory is read. Else a directory next to
+the delta has this version. The base of the first delta of a run is the model that the fleet starts on. Nothing
+of a chain is trusted: it may have holes, circles, and ten thousand deltas.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.delta_index import DeltaIndex, delta_index, is_same_version
+from fleet_worker.checkpoint.deltas import Delta, delta_mismatch, delta_of
+from fleet_worker.checkpoint.files import FileState, OpenDirectory, OpenFile, Roots
+from fleet_worker.checkpoint.format import TensorSpec
+from fleet_worker.checkpoint.opening import checkpoint_in, open_checkpoint
+from fleet_worker.checkpoint.weight_sets import INDEX_FILE, INDEX_LIMIT, weights_among
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+MOST_DELTAS = 64
+"""Of a chain. A trainer publishes a full checkpoint from time to time."""
+_MOST_SIBLINGS = 256
+_SIBLING_LIMIT = 16 * 1024 * 1024
+"""Bytes of the index of a directory that may have the version of a base."""
+_MOST_CHANGES = 1_000_000
+"""Changed tensors of a chain, each about 300 bytes of memory."""
+_NAMED_AT_EACH_END = 3
+_RETRY_SECONDS = 30.0
+_NUMBER = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBase:
+    """Weights that the worker holds, which may be the base of a delta.
+
+    Fields:
+        digest: of the weights.
+        checkpoint: a duplicate of them, whose descriptors are its own.
+        extra_bytes: memory that nothing but this duplicate keeps.
+    """
+
+    digest: str
+    checkpoint: Checkpoint
+    extra_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FirstBase:
+    """The model that the fleet starts on: the base of the first delta of a run.
+
+    Fields:
+        directory: its directory.
+        version: the label of its weights.
+        digest: of its weights; None if they were not read.
+    """
+
+    directory: str
+    version: str
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bases:
+    """The weights that need no directory next to a delta."""
+
+    held: Sequence[HeldBase] = ()
+    first: FirstBase | None = None
+
+    def close(self) -> None:
+        """Close the duplicates."""
+        for each in self.held:
+            each.checkpoint.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """One delta of a chain. `states`: of the files in its directory."""
+
+    path: str
+    index: DeltaIndex
+    delta: Delta
+    states: dict[str, FileState]
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+    @property
+    def base_paths(self) -> list[str]:
+        """Where its base may be, the most likely path first."""
+        index, folder = self.index, Path(self.path).parent
+        names = _base_names(self.name, index.version, index.base_version)
+        return [os.path.realpath(folder / name) for name in names]
+
+    def close(self) -> None:
+        for file in self.delta.files:
+            os.close(file.descriptor)
+
+
+def open_weights(path: str, roots: Roots | None, bases: Bases) -> Checkpoint:
+    """Open a checkpoint, or a delta with its base. Checked without reading tensors.
+
+    Args:
+        path: Absolute path of a directory.
+        roots: The allowed roots. None for any directory.
+        bases: The weights that need no directory next to a delta. They stay the caller's.
+
+    Returns:
+        The checkpoint. Its bytes are those of the base to which its `deltas` are applied when it is read.
+
+    Errors:
+        Refusal: any of the source and checkpoint reasons; `BaseMissing`, `DeltaMismatch`.
+    """
+    opened = _open(path, roots)
+    if isinstance(opened, Checkpoint):
+        return opened
+    with ExitStack() as unless_opened:
+        chain = _Chain(roots, bases, opened)
+        unless_opened.callback(chain.close)
+        checkpoint = chain.resolved()
+        unless_opened.pop_all()
+    return checkpoint
+
+
+def is_delta(path: str, roots: Roots | None) -> bool:
+    """Return whether a directory has the index of a delta.
+
+    Errors:
+        Refusal: the directory or its index cannot be read.
+    """
+    directory = OpenDirectory(path, roots)
+    try:
+        file = directory.read(INDEX_FILE, limit=INDEX_LIMIT)
+        return file is not None and delta_index(file.content) is not None
+    finally:
+        directory.close()
+
+
+class _Chain:
+    """A chain of deltas, the newest first, until its base is found."""
+
+    def __init__(self, roots: Roots | None, bases: Bases, newest: _Link) -> None:
+        self._roots = roots
+        self._bases = bases
+        self._links = [newest]
+
+    def close(self) -> None:
+        for link in self._links:
+            link.close()
+
+    def resolved(self) -> Checkpoint:
+        """Return the newest delta's weights: a base, and the deltas to apply to it."""
+        while True:
+            last = self._links[-1]
+            if (held := self._held_base(last)) is not None:
+                return self._on(held.checkpoint.duplicate(), extra_bytes=held.extra_bytes)
+            base = self._beside(last)
+            if isinstance(base, Checkpoint):
+                return self._on(base)
+            self._add(base)
+
+    def _held_base(self, link: _Link) -> HeldBase | None:
+        for held in self._bases.held:
+            if link.index.base_digest is not None:
+                if held.digest == link.index.base_digest:
+                    return held
+            elif held.checkpoint.path in link.base_paths:
+                self._check_not_rewritten(held)
+                return held
+        return None
+
+    def _check_not_rewritten(self, held: HeldBase) -> None:
+        try:
+            held.checkpoint.check_same_on_disk(self._roots)
+        except Refusal as refusal:
+            if refusal.reason is not Reason.CHECKPOINT_CHANGED:
+                raise
+            raise self._missing(
+                f"{Path(held.checkpoint.path).name} was written to after this worker had read it, so it is"
+                f" not the base any more ({refusal.message})"
+            ) from refusal
+
+    def _beside(self, link: _Link) -> Checkpoint | _Link:
+        """Return the base of a delta, from a directory."""
+        index = link.index
+        for path in link.base_paths:
+            if path == link.path:
+                raise self._missing(f"{link.name} is its own base")
+            found = self._opened_if_there(path)
+            if isinstance(found, Checkpoint):
+                return found
+            if found is not None:
+                if is_same_version(found.index.version, index.base_version):
+                    return found
+                found.close()
+        if (sibling := self._named_by_its_index(link)) is not None:
+            return sibling
+        if (first := self._first_base(link)) is not None:
+            return first
+        looked_for = " or ".join(dict.fromkeys(Path(path).name for path in link.base_paths))
+        raise self._missing(
+            f"{link.name} is a delta against version {index.base_version}, and next to it there is not {looked_for}"
+        )
+
+    def _opened_if_there(self, path: str) -> Checkpoint | _Link | None:
+        try:
+            return _open(path, self._roots)
+        except Refusal as refusal:
+            if refusal.reason is Reason.SOURCE_ABSENT:
+                return None
+            raise self._missing(
+                f"{Path(path).name} cannot be read ({refusal.reason}: {refusal.message})"
+            ) from refusal
+
+    def _named_by_its_index(self, link: _Link) -> _Link | None:
+        """Return the delta next to another one that has the version of its base, by its index."""
+        folder = Path(link.path).parent
+        try:
+            with os.scandir(folder) as entries:
+                names = [entry.name for entry in islice(entries, _MOST_SIBLINGS)]
+        except OSError:
+            return None
+        found = []
+        for name in sorted(names):
+            if name == link.name or name.startswith("."):
+                continue
+            index = _index_in(str(folder / name), self._roots)
+            if index is not None and is_same_version(index.version, link.index.base_version):
+                found.append(name)
+        if len(found) > 1:
+            raise self._missing(
+                f"several directories have version {link.index.base_version}: {found[0]}, {found[1]}"
+            )
+        opened = self._opened_if_there(str(folder / found[0])) if found else None
+        return opened if isinstance(opened, _Link) else None
+
+    def _first_base(self, link: _Link) -> Checkpoint | None:
+        first, index = self._bases.first, link.index
+        if first is None:
+            return None
+        is_first = is_same_version(index.base_version, "0") or is_same_version(
+            index.base_version, first.version
+        )
+        if index.base_digest is not None:
+            # If the model's digest is not known, that of the result decides.
+            is_first = first.digest in {None, index.base_digest}
+        if not is_first:
+            return None
+        for held in self._bases.held:
+            if held.checkpoint.path == os.path.realpath(first.directory):
+                return held.checkpoint.duplicate()
+        return open_checkpoint(first.directory, None)
+
+    def _add(self, base: _Link) -> None:
+        newer = self._links[-1]
+        self._links.append(base)
+        if str(Path(base.path).parent) != str(Path(self._links[0].path).parent):
+            raise self._missing(f"{base.name} is a link into another directory, as of another run")
+        if any(link.path == base.path for link in self._links[:-1]):
+            raise self._missing(f"the chain comes back to {base.name}")
+        if len(self._links) > MOST_DELTAS:
+            raise self._missing(f"the chain has more than {MOST_DELTAS} deltas")
+        if sum(len(link.delta.changes) for link in self._links) > _MOST_CHANGES:
+            raise self._missing(f"the chain changes more than {_MOST_CHANGES} tensors")
+        wanted, found = newer.index.base_digest, base.index.result_digest
+        if None not in (wanted, found) and wanted != found:
+            raise delta_mismatch(
+                f"{newer.name} was made against weights with digest {wanted}, and {base.name} has {found}"
+            )
+
+    def _on(self, base: Checkpoint, *, extra_bytes: int = 0) -> Checkpoint:
+        newest = self._links[0]
+        deltas = tuple(link.delta for link in reversed(self._links))
+        try:
+            for delta in deltas:
+                _check_changes(delta, base.tensors)
+        except BaseException:
+            base.close()
+            raise
+        return base.changed_by(
+            deltas,
+            path=newest.path,
+            states=newest.states,
+            result_digest=newest.index.result_digest,
+            extra_bytes=extra_bytes,
+        )
+
+    def _missing(self, problem: str) -> Refusal:
+        names = [link.name for link in self._links]
+        if len(names) > 2 * _NAMED_AT_EACH_END:
+            names = [*names[:_NAMED_AT_EACH_END], "…", *names[-_NAMED_AT_EACH_END:]]
+        return Refusal(
+            Reason.BASE_MISSING,
+            f"the base of a delta is missing: {problem}. Chain: {' → '.join(names)}. Publish the version"
+            " in full, or restore the base",
+            retry_after_seconds=_RETRY_SECONDS,
+        )
+
+
+def _check_changes(delta: Delta, tensors: dict[str, TensorSpec]) -> None:
+    for name in delta.changes:
+        if name not in tensors or tensors[name].end == tensors[name].begin:
+            raise delta_mismatch(
+                f"{delta.name} changes tensor {name[:200]!r}, which its base does not have. A delta changes"
+                " values only"
+            )
+
+
+def _open(path: str, roots: Roots | None) -> Checkpoint | _Link:
+    directory = OpenDirectory(path, roots)
+    try:
+        index_file = directory.read(INDEX_FILE, limit=INDEX_LIMIT)
+        index = delta_index(index_file.content) if index_file is not None else None
+        if index_file is None or index is None:
+            return checkpoint_in(directory, index_file)
+        files = _opened_files(directory, index)
+    finally:
+        directory.close()
+    real = os.path.realpath(directory.path)
+    with ExitStack() as unless_read:
+        for file in files:
+            unless_read.callback(os.close, file.descriptor)
+        delta = delta_of(Path(real).name, index.encoding, index.checksums, files)
+        if dict(index.places) != {name: c.file.name for name, c in delta.changes.items()}:
+            raise Refusal(
+                Reason.CHECKPOINT_MALFORMED,
+                f"{INDEX_FILE} of a delta does not match the tensors in its files",
+            )
+        unless_read.pop_all()
+    states = {INDEX_FILE: index_file.state} | {file.name: file.state for file in files}
+    return _Link(real, index, delta, states)
+
+
+def _opened_files(directory: OpenDirectory, index: DeltaIndex) -> list[OpenFile]:
+    named = frozenset(index.places.values())
+    if others := weights_among(directory.names) - named:
+        raise Refusal(
+            Reason.CHECKPOINT_AMBIGUOUS,
+            f"{INDEX_FILE} is that of a delta, and does not name {min(others)}, which is in the directory too."
+            " Save each version into a directory of its own",
+        )
+    with ExitStack() as unless_opened:
+        files = []
+        for name in sorted(named):
+            file = directory.open(name)
+            unless_opened.callback(os.close, file.descriptor)
+            files.append(file)
+        unless_opened.pop_all()
+    return files
+
+
+def _index_in(path: str, roots: Roots | None) -> DeltaIndex | None:
+    try:
+        directory = OpenDirectory(path, roots)
+    except Refusal:
+        return None
+    try:
+        file = directory.read(INDEX_FILE, limit=_SIBLING_LIMIT)
+        return delta_index(file.content) if file is not None else None
+    except Refusal:
+        return None
+    finally:
+        directory.close()
+
+
+def _base_names(name: str, version: str, base: str) -> Iterator[str]:
+    """Yield the names that the directory of a base may have, by the name of its delta's.
+
+    Args:
+        name: Name of the delta's directory: `weight_v000043`, `step_43`.
+        version: Its version.
+        base: The version of its base.
+    """
+    numbers = [m for m in _NUMBER.finditer(name) if is_same_version(m[0], version)]
+    if numbers and base.isascii() and base.isdigit():
+        number = numbers[-1]
+        plain, padded = str(int(base)), str(int(base)).zfill(len(number[0]))
+        for each in dict.fromkeys([padded, plain] if number[0][0] == "0" else [plain, padded]):
+            yield name[: number.start()] + each + name[number.end() :]
+    before, found, after = name.rpartition(version)
+    if found:
+        yield f"{before}{base}{after}"

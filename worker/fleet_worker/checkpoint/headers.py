@@ -1,0 +1,18 @@
+"""The headers of open files."""
+
+from __future__ import annotations
+
+from fleet_worker.checkpoint.files import OpenFile
+from fleet_worker.checkpoint.format import LENGTH_BYTES, TensorSpec, header_length, parse_header
+
+
+def specs_of(file: OpenFile) -> tuple[TensorSpec, ...]:
+    """Return the tensors in the header of a file of weights."""
+    return parse_header(header_of(file), file=file.name, size=file.state.size)
+
+
+def header_of(file: OpenFile) -> bytes:
+    """Return the header of a file of weights, which is JSON."""
+    size = file.state.size
+    prefix = file.read(0, min(LENGTH_BYTES, size))
+    return file.read(LENGTH_BYTES, header_length(prefix, file=file.name, size=size))
