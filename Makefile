@@ -128,6 +128,10 @@ bench-staging: ## Staging beside busy streams, and what its steps cost: docs/per
 bench-scale: ## 16 to 10,000 fake workers, compared with scripts: SIZES=16,256, ROUNDS=5, ARGS=--help
 	@$(PYTHON) -m bench_scale $(if $(SIZES),--sizes $(SIZES)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
+.PHONY: bench-bytes
+bench-bytes: ## What a version costs the store and a worker, in full and as a delta: ARGS=--help
+	@$(PYTHON) -m bench_bytes $(ARGS)
+
 .PHONY: bench-api
 bench-api: ## One call to a fleet's address, compared with scripts that call all workers: SIZES=16,256, ROUNDS=10
 	@$(PYTHON) -m bench_api $(if $(SIZES),--sizes $(SIZES)) $(if $(ROUNDS),--rounds $(ROUNDS))

@@ -16,14 +16,14 @@ _CONTROLLER = Path("/sys/fs/cgroup/blkio")
 
 
 @contextlib.contextmanager
-def limited(pid: int, directory: Path) -> Iterator[bool]:
+def limited(pid: int, directory: Path, bytes_per_second: int = BYTES_PER_SECOND) -> Iterator[bool]:
     """Limit the reads of a process and its children from the device of a directory.
 
     Yields whether that could be done.
     """
     group = _CONTROLLER / f"bench-worker-{os.getpid()}"
     device = directory.stat().st_dev
-    rate = f"{os.major(device)}:{os.minor(device)} {BYTES_PER_SECOND}"
+    rate = f"{os.major(device)}:{os.minor(device)} {bytes_per_second}"
     pids = [pid, *_children(pid)]
     try:
         group.mkdir()

@@ -1,0 +1,1 @@
+"""Measures what a version costs the store and a worker, in full and as a delta."""

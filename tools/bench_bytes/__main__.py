@@ -1,0 +1,109 @@
+"""`python -m bench_bytes`: what a version costs the store and a worker, in full and as a delta.
+
+See `make bench-bytes`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import envs
+from bench_bytes.write import write
+from bench_worker.report import PAGE, REPOSITORY, machine
+from bench_worker.store import limited
+
+RESULTS = REPOSITORY / "bench" / "results" / "bytes.json"
+BEGIN, END = "<!-- bench-bytes: begin -->", "<!-- bench-bytes: end -->"
+GOAL_BYTES, GOAL_SECONDS = 0.03, 0.2
+_STORE_BYTES_PER_SECOND = 100_000_000
+
+
+def main() -> int:
+    """Measure, write the figures, print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench_bytes", description=__doc__)
+    parser.add_argument("--changed-share", type=float, default=0.01, help="of the elements, 0 to 1")
+    parser.add_argument("--rounds", type=int, default=3, help="of each way, in turn")
+    parser.add_argument("--layers", type=int, default=28, help="of the model")
+    parser.add_argument(
+        "--folder", type=Path, help="on the disk to read from; by default a new one"
+    )
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {"machine": machine(), "changed_share": arguments.changed_share}
+    with tempfile.TemporaryDirectory(prefix="bench-bytes-", dir=arguments.folder) as made:
+        folder = Path(made)
+        results["bytes"] = write(
+            folder, changed_share=arguments.changed_share, layers=arguments.layers
+        )
+        results["stores"] = {
+            "limited": _measured(folder, arguments.rounds, cached=False),
+            "cached": _measured(folder, arguments.rounds, cached=True),
+        }
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    page = PAGE.read_text()
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{_table(results)}{END}{after}")
+    sys.stdout.write(_table(results))
+    return 0
+
+
+def _measured(folder: Path, rounds: int, *, cached: bool) -> dict[str, Any]:
+    """Run the measurement in the worker's environment, behind a limited store unless it is cached."""
+    script = str(Path(__file__).with_name("measure.py"))
+    command = [str(envs.interpreter_of("worker")), script, str(folder), f"--rounds={rounds}"]
+    if cached:
+        return _printed_by([*command, "--cached"])
+    # The measurement inherits the limit.
+    with limited(os.getpid(), folder, _STORE_BYTES_PER_SECOND) as is_limited:
+        if not is_limited:
+            raise SystemExit("the kernel does not limit reads here (cgroup blkio)")
+        return _printed_by(command)
+
+
+def _printed_by(command: list[str]) -> dict[str, Any]:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "worker")}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    return dict(json.loads(done.stdout))
+
+
+def _table(results: dict[str, Any]) -> str:
+    m, size = results["machine"], results["bytes"]["full"]
+    where = f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB"
+    load = f"load average {m['load_average_at_start']} at the start"
+    rounds = len(results["stores"]["limited"]["full"]["seconds"])
+    share = f"{100 * results['changed_share']:g} % of the elements changed"
+    lines = [
+        f"Measured on {where}, {load}; {size / 1e9:.2f} GB in one file, {share}; medians of {rounds} rounds.",
+        "",
+        "| One worker, one version | in full | as a delta | delta / full | goal |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    read = [results["stores"]["limited"][name]["read_bytes"] for name in ("full", "delta")]
+    shown = [f"{each / 1e6:,.1f} MB" for each in read]
+    ratio = f"{100 * read[1] / read[0]:.1f} %"
+    goal = f"≤ {100 * GOAL_BYTES:g} %"
+    lines.append(f"| bytes read from the store | {' | '.join(shown)} | {ratio} | {goal} |")
+    named = {
+        "limited": (f"staging from a store of {_STORE_BYTES_PER_SECOND / 1e6:.0f} MB/s", True),
+        "cached": ("staging from the page cache", False),
+    }
+    for store, (name, has_goal) in named.items():
+        ways = [
+            statistics.median(results["stores"][store][w]["seconds"]) for w in ("full", "delta")
+        ]
+        shown = [f"{seconds:.2f} s" for seconds in ways]
+        goal = f"≤ {GOAL_SECONDS:g}" if has_goal else ""
+        lines.append(f"| {name} | {' | '.join(shown)} | {ways[1] / ways[0]:.2f} | {goal} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
