@@ -91,6 +91,14 @@ class IncompleteReply(RlfleetError, ValueError):
     """A reply lacks what an audit needs; the message names the field of the request that asks for it."""
 
 
+class UnusableWeights(RlfleetError, ValueError):
+    """Weights that a trainer gave cannot be written as a version; the message names what to change."""
+
+
+class NotWritten(RlfleetError, OSError):
+    """The files of a version could not be written, so that it does not exist."""
+
+
 def _restored(kind: type[RlfleetError], words: tuple[Any, ...], fields: dict[str, Any]) -> Any:
     error = kind.__new__(kind)
     error.args = words

@@ -523,4 +523,8 @@ def test_the_command_on_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_error_of_the_client_has_an_exit_code() -> None:
     own = {e for e in RlfleetError.__subclasses__() if e.__module__ == "rlfleet.errors"}
 
-    assert {e.__name__ for e in own} - {e.__name__ for e in EXIT_CODES} == {"IncompleteReply"}
+    assert {e.__name__ for e in own} - {e.__name__ for e in EXIT_CODES} == {
+        "IncompleteReply",
+        "NotWritten",
+        "UnusableWeights",
+    }

@@ -1,0 +1,71 @@
+"""The tensors of numpy and torch as bytes, with the names that their types have in safetensors.
+
+torch is not imported: a tensor of torch brings it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from rlfleet.errors import UnusableWeights
+
+Bytes = npt.NDArray[np.uint8]
+"""Raw little-endian bytes, in one dimension."""
+
+_TYPES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0",
+    "int16": "I16",
+    "uint16": "U16",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int32": "I32",
+    "uint32": "U32",
+    "float32": "F32",
+    "int64": "I64",
+    "uint64": "U64",
+    "float64": "F64",
+    "complex64": "C64",
+}
+
+
+def signature_of(name: str, tensor: Any) -> tuple[str, tuple[int, ...]]:
+    """The type and the shape of a tensor. Errors: UnusableWeights."""
+    if hasattr(tensor, "full_tensor"):
+        raise UnusableWeights(
+            f"{name} is a part of a sharded tensor; gather it first, for FSDP with "
+            "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)), "
+            "or save the parts as files and give directory="
+        )
+    if getattr(getattr(tensor, "device", None), "type", "") == "meta":
+        raise UnusableWeights(f"{name} has no data (device meta); load or gather it first")
+    found = str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
+    if found not in _TYPES:
+        raise UnusableWeights(
+            f"{name} is of type {found}, which safetensors or rlfleet does not know; leave it out, or "
+            "save the checkpoint and give directory="
+        )
+    return _TYPES[found], tuple(int(size) for size in tensor.shape)
+
+
+def bytes_of(tensor: Any) -> Bytes:
+    """The bytes of a tensor, which they may share."""
+    if isinstance(tensor, (np.ndarray, np.generic)):
+        return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    found: Bytes = flat.view(sys.modules["torch"].uint8).numpy()
+    return found
+
+
+def checksum(data: Bytes) -> str:
+    """The XXH3 checksum of bytes, with 128 bits and in hex."""
+    return xxhash.xxh3_128_hexdigest(data.data)
