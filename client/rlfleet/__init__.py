@@ -11,17 +11,21 @@ docs/how-to/publish-from-python.md has the rest.
 from rlfleet.async_weights import AsyncWeights
 from rlfleet.callback import publish_every
 from rlfleet.checkpoints import make_readable, run_of
+from rlfleet.deltas.options import Deltas
+from rlfleet.deltas.written import Written
 from rlfleet.demands import AsyncDemandTransport, DemandTransport
 from rlfleet.errors import (
     Forbidden,
     IncompleteReply,
     NotConfigured,
     NotFound,
+    NotWritten,
     Refused,
     RlfleetError,
     Superseded,
     TimedOut,
     Unavailable,
+    UnusableWeights,
 )
 from rlfleet.follow import Event
 from rlfleet.release import release
@@ -42,6 +46,7 @@ __version__ = release()
 __all__ = [
     "AsyncDemandTransport",
     "AsyncWeights",
+    "Deltas",
     "DemandTransport",
     "Event",
     "FleetStatus",
@@ -51,6 +56,7 @@ __all__ = [
     "Label",
     "NotConfigured",
     "NotFound",
+    "NotWritten",
     "Refused",
     "RlfleetError",
     "Rollout",
@@ -59,9 +65,11 @@ __all__ = [
     "Superseded",
     "TimedOut",
     "Unavailable",
+    "UnusableWeights",
     "WeightSpan",
     "WeightVersion",
     "Weights",
+    "Written",
     "labels_of",
     "make_readable",
     "publish_every",

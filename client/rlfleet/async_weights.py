@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 from rlfleet.access import find_access
 from rlfleet.arguments import Directory, Version, check, label_of, path_of
-from rlfleet.errors import NotFound
+from rlfleet.deltas.libraries import libraries
+from rlfleet.deltas.options import Deltas, Given
+from rlfleet.deltas.written import Written
+from rlfleet.errors import NotFound, Refused
 from rlfleet.follow import Event, follow, patiently
 from rlfleet.kube import AsyncKube
 from rlfleet.metrics import metrics
@@ -19,10 +23,13 @@ from rlfleet.ports import Json, Kind, Place, closed
 from rlfleet.resources import FleetStatus, HistoryEntry, InferenceFleet, WeightVersion
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_api import AsyncRlApi
-from rlfleet.rollout import Asked, Rollout, patience, rollout_of, trouble_of
+from rlfleet.rollout import Asked, Rollout, left_base, patience, rollout_of, trouble_of
 from rlfleet.similar_names import hint
-from rlfleet.sources import Publication
+from rlfleet.sources import Publication, place_of
 from rlfleet.waiting import ended, read, wait_for
+
+if TYPE_CHECKING:
+    from rlfleet.deltas.publisher import Publisher
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,6 +90,13 @@ class AsyncWeights:
             else:
                 objects = AsyncKube(access, field_manager)
         self._place = objects
+        self._publisher: Publisher | None = None
+        self._written: Written | None = None
+
+    @property
+    def written(self) -> Written | None:
+        """The version that this client wrote last, with its bytes; None if it has written none."""
+        return self._written
 
     async def __aenter__(self) -> Self:
         return self
@@ -104,6 +118,12 @@ class AsyncWeights:
         version: Version,
         *,
         path: Directory | None = None,
+        state_dict: Mapping[str, Any] | None = None,
+        model: Any = None,
+        directory: Directory | None = None,
+        config_from: Directory | None = None,
+        written_to: Directory | None = None,
+        delta: bool | Deltas = False,
         digest: str | None = None,
         run_id: str | None = None,
         same_files: bool = False,
@@ -113,12 +133,17 @@ class AsyncWeights:
         wait_for_files: bool = False,
         timeout_seconds: float = 600,
     ) -> Rollout:
-        """As `Weights.publish`.
+        """As `Weights.publish`. Weights are written in a thread, and must not change until that has ended.
 
         >>> (await weights.publish("43", path="/weights/step_43")).timings.load_seconds
         0.4
         """
-        deadline = self._place.monotonic() + timeout_seconds
+        given = Given(
+            state_dict=state_dict,
+            model=model,
+            directory=None if directory is None else Path(directory),
+            config_from=None if config_from is None else Path(config_from),
+        )
         asked = Publication(
             version=label_of(version),
             path=path_of(path),
@@ -128,6 +153,16 @@ class AsyncWeights:
             create_for=create_for,
             traceparent=traceparent,
         )
+        if given:
+            asked = await self._write(asked, given, delta, written_to)
+        elif delta:
+            raise Refused(
+                asked.version,
+                "Invalid",
+                "a delta needs the new weights: give state_dict=, model= or directory=. A delta that exists "
+                "is published by its path, without delta=",
+            )
+        deadline = self._place.monotonic() + timeout_seconds
         written = await self._place.changes(self.name).publish(asked, deadline)
         return await self._of_publisher(written, deadline, wait=wait, wait_for_files=wait_for_files)
 
@@ -266,8 +301,43 @@ class AsyncWeights:
         >>> (await weights.metrics(trained_version=44))["rlfleet/lag_versions"]
         2.0
         """
-        seen = await self.current()
-        return metrics(seen, now=datetime.now(UTC), trained_version=trained_version)
+        seen, now = await self.current(), datetime.now(UTC)
+        return metrics(seen, now=now, trained_version=trained_version, written=self._written)
+
+    async def _write(
+        self,
+        asked: Publication,
+        given: Given,
+        delta: bool | Deltas,  # noqa: FBT001 - as `publish` has it
+        written_to: Directory | None,
+    ) -> Publication:
+        """Write a version's files. Returns: the publication with their directory and digest."""
+        if asked.digest is not None:
+            raise Refused(
+                asked.version, "Invalid", "the digest is that of what is written; leave digest= out"
+            )
+        with libraries():
+            from rlfleet.deltas import publisher as publishing  # noqa: PLC0415 - see libraries
+        if self._publisher is None:
+            self._publisher = publishing.Publisher()
+        publisher = self._publisher
+        try:
+            seen = await read(self._place, self.name, None)
+        except NotFound:
+            if asked.create_for is None:
+                raise
+            seen = None
+        path, run_id = place_of(seen, asked)
+        order = publishing.Order(
+            version=asked.version,
+            run_id=run_id,
+            path=path,
+            target=Path(path if written_to is None else written_to),
+            deltas=Deltas() if delta is True else delta or None,
+            left_base=partial(left_base, seen),
+        )
+        self._written = await self._place.in_background(lambda: publisher.write(order, given))
+        return replace(asked, path=path, digest=self._written.digest)
 
     async def _of_publisher(
         self, changed: Json, deadline: float, *, wait: bool, wait_for_files: bool

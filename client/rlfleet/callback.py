@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlfleet.checkpoints import READABLE
+from rlfleet.deltas.options import Deltas
 from rlfleet.training import Training
 from rlfleet.weights import Weights
 
@@ -29,6 +30,7 @@ def publish_every(
     wait: bool = False,
     timeout_seconds: float = 600,
     report: Callable[[dict[str, float]], object] | None = None,
+    delta: bool | Deltas = False,
 ) -> TrainerCallback:
     """A callback that writes the model after every `steps` steps, and publishes it to the fleet.
 
@@ -51,6 +53,8 @@ def publish_every(
         wait: Whether training waits until the fleet serves the version.
         timeout_seconds: How long to wait for a version, here or at the end of the training.
         report: Takes the figures of `Weights.metrics` after each version, such as `wandb.log`.
+        delta: Write only what differs from the version before, as `Weights.publish` does. The model is saved
+            into a temporary directory of process 0's machine first (`$TMPDIR`).
 
     Errors: ImportError without transformers; ValueError if `steps` is below 1. Of the callback also
     FileExistsError.
@@ -74,6 +78,7 @@ def publish_every(
         wait=wait,
         timeout_seconds=timeout_seconds,
         report=report,
+        delta=delta,
     )
 
     class PublishCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types here

@@ -13,7 +13,7 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import httpx
@@ -23,7 +23,7 @@ from rlfleet.errors import RlfleetError
 from rlfleet.kube_answers import Lines, change_of, failure, json_of, object_of
 from rlfleet.kubeconfig import Access
 from rlfleet.patches import Patches
-from rlfleet.ports import Change, Changes, Json, Kind
+from rlfleet.ports import Change, Changes, Json, Kind, T
 from rlfleet.resources import API_VERSION
 from rlfleet.sending import (
     ANSWER_SECONDS,
@@ -147,6 +147,10 @@ class BlockingKube(_Kube):
         """Wait, and block the thread."""
         time.sleep(seconds)  # noqa: ASYNC251 - as everything here
 
+    async def in_background(self, work: Callable[[], T]) -> T:
+        """Work here, and block the thread."""
+        return work()
+
     async def close(self) -> None:
         """Close connections."""
         self._http.close()
@@ -254,6 +258,10 @@ class AsyncKube(_Kube):
     async def sleep(self, seconds: float) -> None:
         """Wait, and let other tasks run."""
         await asyncio.sleep(seconds)
+
+    async def in_background(self, work: Callable[[], T]) -> T:
+        """Work in a thread, and let other tasks run."""
+        return await asyncio.to_thread(work)
 
     async def close(self) -> None:
         """Close connections."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
+from rlfleet.deltas.written import Written
 from rlfleet.resources import WeightVersion
 from rlfleet.rollout import message_of
 
@@ -13,7 +14,11 @@ _NUMBER = re.compile(r"(?:step[_-])?([0-9]{1,18})")
 
 
 def metrics(
-    seen: WeightVersion, *, now: datetime, trained_version: str | int | None = None
+    seen: WeightVersion,
+    *,
+    now: datetime,
+    trained_version: str | int | None = None,
+    written: Written | None = None,
 ) -> dict[str, float]:
     """Figures by name. Those that are not known are left out.
 
@@ -21,13 +26,15 @@ def metrics(
         seen: A look at the object.
         now: With a zone. The age compares it with a clock of the cluster.
         trained_version: The newest weights that the trainer has; the desired version by default.
+        written: The version that this process wrote last.
 
     Returns:
         `rlfleet/{stage,pause,load,resume,total}_seconds` and `max_worker_pause_seconds` of the last
         rollout. `workers`, `workers_applied`, `workers_failed`, `superseded_versions`,
         `min_changed_share`. `unchanged`, 1 while `WeightsUnchanged` is true, else 0. `applied_age_seconds`, since all workers held the applied weights.
         `applied_version` and `lag_versions`, where versions are numbers (`43`, `step_43`). No lag between
-        two runs, since each counts for itself.
+        two runs, since each counts for itself. `written_bytes`, `written_seconds` and `changed_share` of the
+        version that was written last.
     """
     status = seen.status
     found: dict[str, float | None] = dict(status.timings.model_dump())
@@ -45,6 +52,10 @@ def metrics(
         found["applied_version"] = number_of(status.applied.version)
         newest = seen.spec.version if trained_version is None else str(trained_version)
         found["lag_versions"] = lag_of(seen, newest)
+    if written is not None:
+        found["written_bytes"] = written.written_bytes
+        found["written_seconds"] = written.seconds
+        found["changed_share"] = written.changed_share
     return {PREFIX + name: float(value) for name, value in found.items() if value is not None}
 
 

@@ -7,7 +7,7 @@ for asyncio. The methods are always coroutines. Those of a blocking place never 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, cast
@@ -126,6 +126,10 @@ class Place(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
+        ...
+
+    async def in_background(self, work: Callable[[], T]) -> T:
+        """Do work that blocks: in a thread, where other tasks run meanwhile. Errors: those of the work."""
         ...
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ import json
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +23,7 @@ import httpx
 from rlfleet.arguments import check_fleet
 from rlfleet.errors import NotFound, RlfleetError, Superseded
 from rlfleet.follow import patiently
-from rlfleet.ports import Change, Changes, GoneError, Json, Kind
+from rlfleet.ports import Change, Changes, GoneError, Json, Kind, T
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_answers import document_of, state_of, weights_of
 from rlfleet.rl_events import MEDIA_TYPE, Events, NoStreamError
@@ -175,6 +175,10 @@ class _RlApi(ABC):
         """See `Place`."""
 
     @abstractmethod
+    async def in_background(self, work: Callable[[], T]) -> T:
+        """See `Place`."""
+
+    @abstractmethod
     async def close(self) -> None:
         """See `Place`."""
 
@@ -247,6 +251,10 @@ class BlockingRlApi(_RlApi):
         """Wait, and block the thread."""
         time.sleep(seconds)  # noqa: ASYNC251 - as everything here
 
+    async def in_background(self, work: Callable[[], T]) -> T:
+        """Work here, and block the thread."""
+        return work()
+
     async def close(self) -> None:
         """Close connections."""
         self._http.close()
@@ -271,6 +279,10 @@ class AsyncRlApi(_RlApi):
     async def sleep(self, seconds: float) -> None:
         """Wait, and let other tasks run."""
         await asyncio.sleep(seconds)
+
+    async def in_background(self, work: Callable[[], T]) -> T:
+        """Work in a thread, and let other tasks run."""
+        return await asyncio.to_thread(work)
 
     async def close(self) -> None:
         """Close connections."""

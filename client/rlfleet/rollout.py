@@ -236,6 +236,19 @@ def trouble_of(seen: WeightVersion) -> Condition | None:
     return found if found is not None and found.status == "True" else None
 
 
+def left_base(seen: WeightVersion | None, label: Label) -> str:
+    """Why the next version should not need the files of one that was published; empty if it may.
+
+    `seen`: the object now; None if it does not exist.
+    """
+    if seen is None:
+        return "the object was deleted"
+    if label_of(seen) != label:
+        return f"version {in_words(label_of(seen))} is requested since, by another writer"
+    stalled = trouble_of(seen)
+    return f"version {in_words(label)} has stalled: {stalled.reason}" if stalled else ""
+
+
 def _kept_from_beginning(asked: Asked, seen: WeightVersion) -> Condition | None:
     """The false `Ready` of a rollout that does not begin."""
     ready, status = seen.condition("Ready"), seen.status

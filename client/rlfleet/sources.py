@@ -85,6 +85,27 @@ def publication(seen: WeightVersion, asked: Publication) -> dict[str, Any]:
     return _patch(seen, named, source, asked.traceparent)
 
 
+def place_of(seen: WeightVersion | None, asked: Publication) -> tuple[str, str | None]:
+    """The directory and the run of a version whose files are still to be written.
+
+    `seen`: None if the object does not exist yet. Errors: as `publication`; Refused with `Invalid` if no
+    directory is named.
+    """
+    if seen is None:
+        path, run_id = asked.path, asked.run_id
+    else:
+        spec = publication(seen, asked)["spec"]
+        source = filled(WeightSource.model_validate(spec["source"]), asked.version)
+        path, run_id = asked.path or source.path, spec["runID"]
+    if path is None:
+        raise Refused(
+            asked.version,
+            "Invalid",
+            "the object names no directory to write the version to; give one with path=",
+        )
+    return _without_slash(path), run_id
+
+
 def may_be_rewritten(seen: WeightVersion, asked: dict[str, Any]) -> bool:
     """Whether only the operator can tell if a published version still has its files.
 

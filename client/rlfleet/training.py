@@ -7,6 +7,8 @@ Process 0 waits for the fleet in parts, and meets the others in between, before 
 from __future__ import annotations
 
 import logging
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlfleet.checkpoints import make_folder, make_readable, require_no_files, run_of
+from rlfleet.deltas.options import Deltas
 from rlfleet.errors import Refused, TimedOut, Unavailable
 from rlfleet.processes import together
 from rlfleet.rollout import ABSENT, ABSENT_SECONDS, AT_ONCE, Rollout
@@ -38,6 +41,7 @@ class Training:
     wait: bool
     timeout_seconds: float
     report: Callable[[dict[str, float]], object] | None
+    delta: bool | Deltas
     _last: Rollout | None = field(default=None, init=False)
 
     def publish(self, step: int, model: Any, is_main: bool) -> None:  # noqa: FBT001 - as transformers has it
@@ -47,19 +51,17 @@ class Training:
         """
         target = self.directory / f"step_{step}"
 
-        def write() -> None:
-            if self.save is not None:
-                self.save(str(target))
-            elif is_main:
-                model.save_pretrained(str(target))
-
         def show() -> None:
             if self.report is not None:
                 self.report(self.weights.metrics(trained_version=step))
 
-        _of_main(is_main, lambda: self._begin(target))
-        together(write)
-        _of_main(is_main, lambda: self._ask(step, target))
+        folder = _of_main(is_main, lambda: self._begin(target)) or str(target)
+        try:
+            together(lambda: self._save(model, folder, is_main))
+            _of_main(is_main, lambda: self._ask(step, target, folder))
+        finally:
+            if self.delta and is_main:
+                shutil.rmtree(folder, ignore_errors=True)
         if self.wait:
             self._wait(is_main, at_end=False)
         _of_main(is_main, show)
@@ -69,17 +71,28 @@ class Training:
         if not self.wait:
             self._wait(is_main, at_end=True)
 
-    def _begin(self, target: Path) -> None:
+    def _begin(self, target: Path) -> str:
+        """Returns: where the model is saved. A delta is written from a copy on this machine."""
         self._look()
         require_no_files(target)
         make_folder(self.directory, mode=self.mode)
+        return tempfile.mkdtemp(prefix="rlfleet-") if self.delta else str(target)
 
-    def _ask(self, step: int, target: Path) -> None:
-        if self.mode is not None:
+    def _save(self, model: Any, folder: str, is_main: bool) -> None:  # noqa: FBT001 - as transformers has it
+        if self.save is not None:
+            self.save(folder)
+        elif is_main:
+            model.save_pretrained(folder)
+
+    def _ask(self, step: int, target: Path, folder: str) -> None:
+        if self.mode is not None and not self.delta:
             make_readable(target, mode=self.mode)
         self._last = self.weights.publish(
             str(step),
             path=f"{self.at_workers}/{target.name}",
+            directory=folder if self.delta else None,
+            written_to=target,
+            delta=self.delta,
             run_id=self.run_id or run_of(self.directory, mode=self.mode),
             wait=False,
             timeout_seconds=min(self.timeout_seconds, LONGEST_SECONDS),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rlfleet.access import find_access
 from rlfleet.arguments import Directory, Version
 from rlfleet.async_weights import AsyncWeights
+from rlfleet.deltas.options import Deltas
+from rlfleet.deltas.written import Written
 from rlfleet.follow import Event
 from rlfleet.kube import BlockingKube
 from rlfleet.ports import Place, run_blocking
@@ -71,6 +73,11 @@ class Weights:
         self.name = name
         self._weights = AsyncWeights(name, objects=objects)
 
+    @property
+    def written(self) -> Written | None:
+        """The version that this client wrote last, with its bytes; None if it has written none."""
+        return self._weights.written
+
     def __enter__(self) -> Self:
         return self
 
@@ -89,6 +96,12 @@ class Weights:
         version: Version,
         *,
         path: Directory | None = None,
+        state_dict: Mapping[str, Any] | None = None,
+        model: Any = None,
+        directory: Directory | None = None,
+        config_from: Directory | None = None,
+        written_to: Directory | None = None,
+        delta: bool | Deltas = False,
         digest: str | None = None,
         run_id: str | None = None,
         same_files: bool = False,
@@ -103,7 +116,13 @@ class Weights:
         Args:
             version: Label of the weights, such as `43` or `step_43`; the number 43 is the label `43`.
             path: Their directory, as workers see it; by default the source with the version for `{version}`.
-            digest: `sha256:…` of their manifest; None removes the object's.
+            state_dict: Write these tensors first, of numpy or torch: name → tensor, as the checkpoint has them.
+            model: Write this model of transformers first, as its `save_pretrained` does.
+            directory: Write the full checkpoint in this directory first, such as one that was saved locally.
+            config_from: With `state_dict`, a directory with config.json and the tokenizer's files.
+            written_to: Where to write `path` from here, if this machine mounts it elsewhere.
+            delta: Write only what differs from the version that this client wrote before; see `Deltas`.
+            digest: `sha256:…` of their manifest; None removes the object's, or is that of what is written.
             run_id: Training run; by default the object keeps its run.
             same_files: Under a source without `{version}`, the version names the files of the one before.
             create_for: The fleet of a WeightVersion that does not exist yet; then `path` is required.
@@ -119,6 +138,7 @@ class Weights:
                 `SourceFixed`: nothing is changed, since the source has no `{version}` and no path is given.
             Superseded: another writer has asked for another version.
             TimedOut: the rollout continues.
+            FileExistsError, UnusableWeights, NotWritten: the version is not written, and not published.
 
         >>> rollout = weights.publish("43", path="/weights/step_43", timeout_seconds=600)
         >>> rollout.timings.total_seconds, rollout.timings.max_worker_pause_seconds
@@ -128,6 +148,12 @@ class Weights:
             self._weights.publish(
                 version,
                 path=path,
+                state_dict=state_dict,
+                model=model,
+                directory=directory,
+                config_from=config_from,
+                written_to=written_to,
+                delta=delta,
                 digest=digest,
                 run_id=run_id,
                 same_files=same_files,

@@ -164,6 +164,9 @@ class FakeObjects:
         assert seconds > 0
         self.now += seconds
 
+    async def in_background(self, work: Callable[[], Any]) -> Any:
+        return work()
+
     async def close(self) -> None:
         self.closed = True
 

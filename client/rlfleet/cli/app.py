@@ -14,6 +14,7 @@ from rlfleet.cli.audit import audit
 from rlfleet.cli.changes import publish, retry, rollback, undo
 from rlfleet.cli.check import check
 from rlfleet.cli.completion import completion
+from rlfleet.cli.delta import delta
 from rlfleet.cli.doctor import doctor
 from rlfleet.cli.explain import explain
 from rlfleet.cli.history import history
@@ -86,6 +87,7 @@ VERBS: tuple[tuple[str, Callable[..., None], str], ...] = (
     (DIAGNOSE, validate, "validate fleet.yaml -n rl"),
     (DIAGNOSE, check, "check /weights/step_43 policy -n rl"),
     (CHANGE, publish, "publish 43 policy -n rl --path /weights/step_43 --wait"),
+    (CHANGE, delta, "delta /local/step_42 /local/step_43 /weights/step_43"),
     (CHANGE, rollback, "rollback 41 policy -n rl --wait"),
     (CHANGE, undo, "undo policy -n rl"),
     (CHANGE, retry, "retry policy -n rl --wait"),

@@ -32,7 +32,7 @@ class Encoding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What changed in a tensor.
+    """The changes of a tensor.
 
     Fields:
         frame: the encoded difference.

@@ -22,7 +22,7 @@ CONFIG_FILE = "config.json"
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 TEXTS = (CONFIG_FILE, "generation_config.json", "tokenizer_config.json", "chat_template.jinja")
-"""What a worker reads of a checkpoint beside its weights. It takes those of a delta's base."""
+"""The texts of a checkpoint that a worker reads. It takes those of a delta's base."""
 LENGTH_BYTES = 8
 _NOTES = "__metadata__"
 _ALIGNMENT = 8
@@ -126,7 +126,7 @@ class Layout:
         return f"sha256:{hashlib.sha256(manifest.encode(errors='surrogateescape')).hexdigest()}"
 
     def difference(self, new: Layout) -> str:
-        """What other than bytes of tensors differs in `new`; empty if nothing does."""
+        """The difference of `new` in anything but bytes of tensors; empty without one."""
         mine, others = _signatures(self), _signatures(new)
         if added := sorted(others.keys() - mine.keys()):
             return f"it has new tensors, such as {added[0]}"

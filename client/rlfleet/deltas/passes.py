@@ -33,7 +33,7 @@ class Pass(Generic[T]):
     Fields:
         sources: those that are read.
         work: takes a tensor and its bytes in each source; runs in several threads.
-        progress: told how far it is.
+        progress: takes the bytes of each tensor that is done.
     """
 
     sources: tuple[Source, ...]

@@ -34,13 +34,13 @@ class Source(Protocol):
 
     Fields:
         layout: their files.
-        beside: paths of the files beside them: configuration, and those of the tokenizer.
-        digest: their digest, where it is known already; else None.
+        others: paths of the files that are not weights: configuration, and those of the tokenizer.
+        digest: their digest; None before a pass has computed it.
         is_copy: whether the arrays that `read` returns are the reader's own.
     """
 
     layout: Layout
-    beside: tuple[Path, ...]
+    others: tuple[Path, ...]
     digest: str | None
     is_copy: bool
 
@@ -70,7 +70,7 @@ class FromDirectory:
         self._states: dict[str, tuple[int, ...]] = {}
         try:
             self.layout = self._layout()
-            self.beside = beside(directory)
+            self.others = others_in(directory)
         except OSError as error:
             self.close()
             raise UnusableWeights(f"{directory} cannot be read: {error}") from error
@@ -180,7 +180,7 @@ class FromStateDict:
         }
         try:
             self.layout = layout_of(signatures, read_texts(config_from))
-            self.beside = beside(config_from)
+            self.others = others_in(config_from)
         except OSError as error:
             raise UnusableWeights(f"{config_from} cannot be read: {error}") from error
 
@@ -198,7 +198,7 @@ class FromStateDict:
 class InMemory:
     """A copy of the weights that were written last."""
 
-    beside: tuple[Path, ...] = ()
+    others: tuple[Path, ...] = ()
     is_copy = False
 
     def __init__(self, layout: Layout) -> None:
@@ -211,7 +211,7 @@ class InMemory:
         return self._tensors[entry.name]
 
     def keep(self, name: str, data: Bytes, *, is_copy: bool) -> None:
-        """Keep the bytes of a tensor. `is_copy`: the array is the caller's own, who does not use it further."""
+        """Keep the bytes of a tensor. `is_copy`: nothing else uses the array."""
         if is_copy:
             self._tensors[name] = data
         elif (mine := self._tensors.get(name)) is not None:
@@ -236,8 +236,8 @@ def read_texts(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in texts if file.is_file()}
 
 
-def beside(directory: Path) -> tuple[Path, ...]:
-    """The files of a checkpoint beside its weights: configuration, and the tokenizer's files."""
+def others_in(directory: Path) -> tuple[Path, ...]:
+    """The files of a checkpoint that are not weights: configuration, and the tokenizer's files."""
     return tuple(
         path
         for path in sorted(directory.iterdir())

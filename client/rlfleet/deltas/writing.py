@@ -1,8 +1,8 @@
 """Write a version: in full, or as a delta.
 
 A delta has one encoding, because its index has one field for it. A sample of the tensors says which one is
-smaller: `xor` where elements have changed a little everywhere, since few bits of each differ, and `overwrite`
-where few elements of a tensor have changed.
+smaller. That is `xor` where elements have changed a little everywhere, since few bits of each differ. It is
+`overwrite` where few elements of a tensor have changed.
 
 The directory of a delta has nothing but the index and the changed tensors, as that of slime: configuration and
 texts are those of the base.
@@ -22,7 +22,7 @@ from rlfleet.deltas.sources import InMemory, Source
 from rlfleet.deltas.tensors import Bytes, checksum
 
 _FILE_BYTES = 1 << 30
-"""A file of a delta is written when it has so many bytes, which are in memory until then."""
+"""The largest part of a delta in memory: then a file is written."""
 _SAMPLED_TENSORS = 8
 _SAMPLED_BYTES = 4 << 20
 
@@ -78,7 +78,7 @@ def write_full(source: Source, folder: Path, held: InMemory | None, progress: Pr
                 for _, data in passing.tensors(file):
                     out.write(data.data)
         digest = passing.digest(0)
-    copy(source.beside, folder)
+    copy(source.others, folder)
     source.check_unchanged()
     if layout.index is not None:
         write(folder / INDEX_FILE, layout.index)
@@ -106,7 +106,7 @@ def write_delta(
         progress: Takes the bytes of each tensor.
         most_changed: Which share of the elements may have changed, 0 to 1.
 
-    Errors: TooMuchChanged; UnusableWeights; OSError.
+    Errors: TooMuchChanged, UnusableWeights, OSError.
     """
     encoding = smaller_encoding(base, new)
     files, changed, elements = _Files(folder), 0, new.layout.elements

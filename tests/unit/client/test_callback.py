@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
 import pickle
@@ -14,10 +15,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.support import fake_modules
+from tests.support.deltas import metadata
 from tests.support.fake_objects import FakeObjects, condition
 
+from fleet_worker.process.manifest import digest_in
 from rlfleet import (
     NotFound,
     Refused,
@@ -32,6 +36,8 @@ from rlfleet import (
     run_of,
     training,
 )
+from rlfleet.deltas.sources import FromStateDict
+from rlfleet.deltas.writing import write_full
 from rlfleet.rollout import ABSENT_SECONDS
 
 
@@ -457,3 +463,61 @@ def test_an_error_can_be_sent_to_another_process(error: RlfleetError) -> None:
 
     assert (type(sent), str(sent), sent.args) == (type(error), str(error), error.args)
     assert vars(sent) == vars(error)
+
+
+def write_checkpoint(folder: str, number: int) -> None:
+    """Save a full checkpoint of one tensor, as `save_pretrained` does."""
+    tensor = np.ones(1000, np.float32)
+    tensor[number] = 2
+    start = Path(folder) / "start"
+    start.mkdir()
+    (start / "config.json").write_text("{}")
+    write_full(FromStateDict({"a": tensor}, start), Path(folder), None, lambda _: None)
+    (start / "config.json").unlink()
+    start.rmdir()
+
+
+@pytest.mark.parametrize("saved_by", ["model", "trainer"])
+def test_with_delta_a_step_is_written_as_what_differs_from_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_by: str
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    objects, saved = FakeObjects(), itertools.count(1)
+
+    def write(folder: str) -> None:
+        assert Path(folder).parent == scratch
+        write_checkpoint(folder, next(saved))
+
+    more = {"save": write} if saved_by == "trainer" else {}
+    callback = publish_every(
+        1, weights(objects), tmp_path / "run", worker_directory="/shared", delta=True, **more
+    )
+    for number in (1, 2):
+        state = SimpleNamespace(global_step=number, is_world_process_zero=True)
+        model = SimpleNamespace(save_pretrained=write if saved_by == "model" else None)
+        callback.on_step_end(None, state, None, model=model)
+
+    assert metadata(tmp_path / "run/step_1") == {}
+    assert metadata(tmp_path / "run/step_2")["base_version"] == "1"
+    assert [(s["source"]["path"], s["digest"]) for s in published(objects)] == [
+        ("/shared/step_1", digest_in(str(tmp_path / "run/step_1"))),
+        ("/shared/step_2", metadata(tmp_path / "run/step_2")["result_digest"]),
+    ]
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_save_that_fails_leaves_no_copy_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def fail(_: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    callback = publish_every(1, weights(FakeObjects()), tmp_path / "run", save=fail, delta=True)
+    with pytest.raises(OSError, match="No space left"):
+        steps(callback, 1)
+
+    assert [f.name for f in tmp_path.iterdir()] == ["run"]

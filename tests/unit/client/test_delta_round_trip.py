@@ -31,7 +31,7 @@ def quietly(_: int) -> None:
 
 @pytest.fixture(scope="module")
 def base_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with what a checkpoint has beside its weights."""
+    """A directory with the other files of a checkpoint."""
     folder = tmp_path_factory.mktemp("base")
     (folder / "config.json").write_text('{"model_type": "qwen3"}')
     (folder / "tokenizer.json").write_text("{}")

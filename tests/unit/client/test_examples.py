@@ -33,7 +33,7 @@ REPLY = {
         }
     ],
 }
-DATA = (rlfleet.Event, rlfleet.Label, rlfleet.WeightSpan, rlfleet.Rollout)
+DATA = (rlfleet.Event, rlfleet.Label, rlfleet.WeightSpan, rlfleet.Rollout, rlfleet.Written)
 """Return values of methods: not callable."""
 
 

@@ -89,6 +89,7 @@ def test_every_golden_text_belongs_to_a_case() -> None:
         "audit.txt",
         "drain.txt",
         "restart.txt",
+        "delta.txt",
         "metrics.txt",
         "screen.live.txt",
     }
