@@ -9,10 +9,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.support.deltas import apply, metadata, read_tensors
 from tests.support.environments import trainers_packages, worker_python
 from tests.support.fake_cluster import TRAINER
 from tests.support.pages import ROOT
 from tests.support.rl_api import RlApi, rl_api
+
+from fleet_worker.process.manifest import digest_in
+
+TRAINERS = Path(__file__).parent / "trainers"
 
 
 @pytest.fixture
@@ -47,7 +52,7 @@ async def test_a_trainer_saves_and_publishes_what_workers_of_another_user_can_re
     api: RlApi, tmp_path: Path
 ) -> None:
     """safetensors writes files for their own user, and a trainer often runs as root."""
-    program = Path(__file__).parent / "trainers/callback_steps.py"
+    program = TRAINERS / "callback_steps.py"
     run_folder = tmp_path / "run"
 
     printed = json.loads((await run(api, program, str(tmp_path))).splitlines()[-1])
@@ -62,3 +67,26 @@ async def test_a_trainer_saves_and_publishes_what_workers_of_another_user_can_re
     spec = api.objects.weights["spec"]
     assert spec["source"]["path"] == str(run_folder / "step_4")
     assert spec["runID"] == (run_folder / ".rlfleet-run").read_text()
+
+
+@pytest.mark.long  # as above
+async def test_a_trainer_publishes_what_differs_from_the_step_before(
+    api: RlApi, tmp_path: Path
+) -> None:
+    program = TRAINERS / "callback_steps.py"
+
+    printed = json.loads((await run(api, program, str(tmp_path), "delta")).splitlines()[-1])
+
+    assert printed["applied"] == 4.0
+    steps = [tmp_path / "run" / name for name in ("step_2", "step_4")]
+    assert [metadata(step).get("base_version") for step in steps] == [None, "2"]
+    assert apply(read_tensors(steps[0]), steps[1]) == read_tensors(tmp_path / "last")
+    assert api.objects.weights["spec"]["digest"] == digest_in(str(tmp_path / "last"))
+
+
+async def test_tensors_of_torch_have_the_bytes_and_types_that_safetensors_writes(
+    api: RlApi, tmp_path: Path
+) -> None:
+    printed = json.loads(await run(api, TRAINERS / "torch_tensors.py", str(tmp_path)))
+
+    assert printed == {"tensors": 21, "differing": []}

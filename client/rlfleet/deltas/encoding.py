@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-import numpy.typing as npt
 import zstandard
 
 from rlfleet.deltas.tensors import Bytes
@@ -19,8 +18,8 @@ LARGEST_POSITION = 2**32 - 1
 _CHUNK = 1 << 20
 """Bytes that are compared at once: they stay in the processor's cache. A multiple of every element."""
 _LEVEL = 1
-_WORD_BYTES = 8
-Positions = npt.NDArray[np.int64]
+_NUMBERS = (1, 2, 4, 8)
+"""Bytes of the numbers of numpy. Elements of other sizes count by bytes."""
 
 
 class Encoding(StrEnum):
@@ -50,20 +49,21 @@ def encode(old: Bytes, new: Bytes, encoding: Encoding, item_bytes: int) -> Diffe
         old: Its bytes in the base.
         new: Its new bytes, as many; at most 4 GiB for `overwrite`.
         encoding: How to write the difference.
-        item_bytes: Bytes of an element: 1, 2, 4, 8 or 16.
+        item_bytes: Bytes of an element.
     """
     positions, changed_elements = [], 0
     compressor = zstandard.ZstdCompressor(level=_LEVEL)
     xor = compressor.compressobj(size=len(new)) if encoding is Encoding.XOR else None
     parts = []
+    element = np.dtype(f"u{item_bytes}" if item_bytes in _NUMBERS else "u1")
     for begin in range(0, len(new), _CHUNK):
-        before, after = old[begin : begin + _CHUNK], new[begin : begin + _CHUNK]
-        found = _changed_bytes(before, after)
-        changed_elements += _elements(found, item_bytes)
+        bits = old[begin : begin + _CHUNK] ^ new[begin : begin + _CHUNK]
+        changed = int(np.count_nonzero(bits.view(element)))
+        changed_elements += changed
         if xor is not None:
-            parts.append(xor.compress((before ^ after).data))
-        elif len(found):
-            positions.append((found + begin).astype("<u4"))
+            parts.append(xor.compress(bits.data))
+        elif changed:
+            positions.append((np.flatnonzero(bits != 0) + begin).astype("<u4"))
     if not changed_elements:
         return None
     if xor is not None:
@@ -72,20 +72,3 @@ def encode(old: Bytes, new: Bytes, encoding: Encoding, item_bytes: int) -> Diffe
     count = np.array(len(every), "<u4")
     content = b"".join((count.tobytes(), every.tobytes(), new[every].tobytes()))
     return Difference(compressor.compress(content), changed_elements)
-
-
-def _changed_bytes(old: Bytes, new: Bytes) -> Positions:
-    """The positions of bytes that differ, in order. Whole words are compared first, since most are equal."""
-    whole = len(old) - len(old) % _WORD_BYTES
-    before, after = old[:whole].view(np.uint64), new[:whole].view(np.uint64)
-    words = np.flatnonzero(before != after)
-    rows, columns = (before[words] ^ after[words]).view(np.uint8).reshape(-1, _WORD_BYTES).nonzero()
-    rest = np.flatnonzero(old[whole:] != new[whole:]) + whole
-    return np.concatenate((words[rows] * _WORD_BYTES + columns, rest))
-
-
-def _elements(changed_bytes: Positions, item_bytes: int) -> int:
-    """How many elements have changed bytes, of which the positions are given in order."""
-    if not len(changed_bytes):
-        return 0
-    return int(np.count_nonzero(np.diff(changed_bytes // item_bytes))) + 1

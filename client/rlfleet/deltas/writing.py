@@ -24,7 +24,7 @@ from rlfleet.deltas.tensors import Bytes, checksum
 _FILE_BYTES = 1 << 30
 """The largest part of a delta in memory: then a file is written."""
 _SAMPLED_TENSORS = 8
-_SAMPLED_BYTES = 4 << 20
+_SAMPLED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def smaller_encoding(base: Source, new: Source) -> Encoding:
         return Encoding.XOR
     sizes = dict.fromkeys(Encoding, 0)
     every = [(file, entry) for file in new.layout.files for entry in file.tensors]
-    for file, entry in every[:: max(len(every) // _SAMPLED_TENSORS, 1)]:
+    for file, entry in every[:: len(every) // _SAMPLED_TENSORS + 1]:
         old, data = base.read(file, entry), new.read(file, entry)
         for encoding in Encoding:
             found = encode(old[:_SAMPLED_BYTES], data[:_SAMPLED_BYTES], encoding, entry.item_bytes)

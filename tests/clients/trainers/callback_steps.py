@@ -1,4 +1,4 @@
-"""`transformers.Trainer` with the callback `publish_every`: four steps of a tiny model."""
+"""`transformers.Trainer` with the callback `publish_every`: four steps of a tiny model, also as deltas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
-from rlfleet import Weights, publish_every
+from rlfleet import Deltas, Weights, publish_every
 
 SMALL = LlamaConfig(
     hidden_size=8,
@@ -22,6 +22,8 @@ SMALL = LlamaConfig(
 )
 os.umask(0o077)
 directory = Path(sys.argv[1])
+# Every element of weights in float32 changes.
+delta = Deltas(max_changed_share=1) if "delta" in sys.argv else False
 tokens = torch.arange(8)
 figures: list[dict[str, float]] = []
 arguments = TrainingArguments(
@@ -38,9 +40,12 @@ with Weights("policy", namespace="rl") as weights:
         LlamaForCausalLM(SMALL),
         arguments,
         train_dataset=[{"input_ids": tokens, "labels": tokens}] * 4,
-        callbacks=[publish_every(2, weights, directory / "run", report=figures.append)],
+        callbacks=[
+            publish_every(2, weights, directory / "run", report=figures.append, delta=delta)
+        ],
     )
     trainer.train()
     applied = weights.metrics()["rlfleet/applied_version"]
+    trainer.model.save_pretrained(directory / "last")
 found = {"user": os.geteuid(), "reports": len(figures), "applied": applied}
 print(json.dumps(found))  # noqa: T201 - the test reads it
