@@ -124,6 +124,10 @@ bench-pause: ## The pause of a swap and its parts against bare reload_weights, a
 bench-staging: ## Staging beside busy streams, and what its steps cost: docs/performance.md; ARGS=--help
 	@$(PYTHON) -m bench_staging $(ARGS)
 
+.PHONY: bench-publish
+bench-publish: ## How long a trainer takes to write a version, in full and as a delta: docs/performance.md; ARGS=--help
+	@$(PYTHON) -m bench_bytes.publish $(ARGS)
+
 .PHONY: bench-scale
 bench-scale: ## 16 to 10,000 fake workers, compared with scripts: SIZES=16,256, ROUNDS=5, ARGS=--help
 	@$(PYTHON) -m bench_scale $(if $(SIZES),--sizes $(SIZES)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)

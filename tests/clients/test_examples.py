@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.support.checkpoints import write_checkpoints
 from tests.support.deltas import apply, metadata, read_tensors
 from tests.support.environments import trainers_packages, worker_python
 from tests.support.fake_cluster import TRAINER
@@ -29,7 +30,7 @@ async def api() -> AsyncIterator[RlApi]:
         yield made
 
 
-async def run(api: RlApi, program: Path, *arguments: str) -> str:
+async def run(api: RlApi, program: Path, *arguments: str, **variables: str) -> str:
     """The output of a program, without its error output."""
     done = await asyncio.create_subprocess_exec(
         *(worker_python(), program, *arguments),
@@ -38,6 +39,7 @@ async def run(api: RlApi, program: Path, *arguments: str) -> str:
             "PYTHONPATH": f"{ROOT / 'client'}:{trainers_packages()}",
             "RLFLEET_API_URL": api.url,
             "RLFLEET_API_TOKEN": TRAINER,
+            **variables,
         },
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -90,3 +92,33 @@ async def test_tensors_of_torch_have_the_bytes_and_types_that_safetensors_writes
     printed = json.loads(await run(api, TRAINERS / "torch_tensors.py", str(tmp_path)))
 
     assert printed == {"tensors": 21, "differing": []}
+
+
+@pytest.mark.long  # as above
+async def test_the_example_publishes_deltas_and_every_fourth_version_in_full(
+    api: RlApi, tmp_path: Path
+) -> None:
+    write_checkpoints({tmp_path / "base": {"seed": 1}})
+
+    printed = await run(
+        api,
+        ROOT / "examples" / "deltas/train.py",
+        MODEL_DIRECTORY=str(tmp_path / "base"),
+        RUN_DIRECTORY=str(tmp_path / "run"),
+    )
+
+    assert [line.partition(",")[0] for line in printed.splitlines()] == [
+        "step 1: full",
+        "step 2: delta of 1",
+        "step 3: delta of 2",
+        "step 4: delta of 3",
+        "step 5: full",
+        "step 6: delta of 5",
+    ]
+    result = read_tensors(tmp_path / "run/step_1")
+    for step in (2, 3, 4):
+        result = apply(result, tmp_path / f"run/step_{step}")
+    assert metadata(tmp_path / "run/step_6")["base_digest"] == digest_in(
+        str(tmp_path / "run/step_5")
+    )
+    assert api.objects.weights["spec"]["version"] == "6"

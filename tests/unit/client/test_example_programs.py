@@ -44,10 +44,11 @@ async def run(api: RlApi, program: str, *arguments: str, **variables: str) -> st
 
 def test_every_program_is_run_by_a_test() -> None:
     programs = {p.relative_to(EXAMPLES).as_posix() for p in EXAMPLES.rglob("*.py")}
-    tests = (Path(__file__), ROOT / "tests/e2e/test_examples_run.py")
+    others = ("tests/clients/test_examples.py", "tests/e2e/test_examples_run.py")
+    tests = (Path(__file__), *(ROOT / other for other in others))
     named = "".join(test.read_text() for test in tests)
 
-    assert len(programs) == 4
+    assert len(programs) == 5
     assert {program for program in programs if f'"{program}"' not in named} == set()
 
 
