@@ -149,7 +149,7 @@ def _table(results: dict[str, Any]) -> str:
     where = f"{found['cores']} cores of {found['cpu']}, {found['memory_gib']} GiB"
     load = f"load average {found['load_average_at_start']} at the start"
     lines = [
-        f"Measured on {where}, {load}; {size / 1e9:.2f} GB; medians of {results['rounds']} rounds.",
+        f"Measured on {where}, {load}. A model of {size / 1e9:.2f} GB, medians of {results['rounds']} rounds.",
         "",
         "| A trainer writes one version | seconds | bytes | of the full checkpoint |",
         "| --- | --- | --- | --- |",
