@@ -244,7 +244,7 @@ def left_base(seen: WeightVersion | None, label: Label) -> str:
     if seen is None:
         return "the object was deleted"
     if label_of(seen) != label:
-        return f"version {in_words(label_of(seen))} is requested since, by another writer"
+        return f"the object asks for version {in_words(label_of(seen))}, not for {in_words(label)}"
     stalled = trouble_of(seen)
     return f"version {in_words(label)} has stalled: {stalled.reason}" if stalled else ""
 

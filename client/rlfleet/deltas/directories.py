@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -45,7 +45,8 @@ def new_directory(target: Path, mode: int | None) -> Iterator[Path]:
             make_readable(folder, mode=mode)
         _sync(folder)
         _rename(folder, target)
-        _sync(target.parent)
+        with suppress(OSError):  # the version is there, and whole
+            _sync(target.parent)
     except OSError as error:
         if isinstance(error, (FileExistsError, NotWritten)):
             raise

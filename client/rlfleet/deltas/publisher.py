@@ -89,7 +89,7 @@ def why_full(order: Order, source: Source, last: _Last | None, deltas: Deltas) -
     if before.run_id != order.run_id:
         return f"version {before.version} is of another run"
     if last.since_anchor + 1 >= deltas.anchor_every:
-        return f"every {deltas.anchor_every}. version is"
+        return f"one of {deltas.anchor_every} versions is full"
     if Path(order.path) != _neighbour(before, order.version):
         return f"workers look for version {before.version} next to it, not in {before.path}"
     if left := order.left_base((before.version, before.run_id)):

@@ -14,6 +14,7 @@ from rlfleet.deltas.layout import (
     CONFIG_FILE,
     INDEX_FILE,
     LENGTH_BYTES,
+    SINGLE_FILE,
     TEXTS,
     Entry,
     Layout,
@@ -95,6 +96,11 @@ class FromDirectory:
                     f"{self._directory} and its {INDEX_FILE} name different files, such as {odd}; save the "
                     "checkpoint into a directory of its own"
                 )
+        elif SINGLE_FILE in weights and len(weights) > 1:
+            raise UnusableWeights(
+                f"{self._directory} has weights next to {SINGLE_FILE}, such as "
+                f"{min(weights - {SINGLE_FILE})}; save the checkpoint into a directory of its own"
+            )
         if not weights:
             raise UnusableWeights(
                 f"{self._directory} has no .safetensors file; save the full weights there first"

@@ -21,6 +21,7 @@ from fleet_worker.process.manifest import digest_in
 from rlfleet import (
     AsyncWeights,
     Deltas,
+    Forbidden,
     NotConfigured,
     NotWritten,
     Refused,
@@ -189,7 +190,7 @@ def stall(objects: FakeObjects) -> None:
         (None, state(44, head=np.zeros(SIZE)), {}, "head is F64 [1000], and was F16 [1000]"),
         (None, state(44), {"run_id": "other"}, "version 43 is of another run"),
         (None, state(44), {"path": "/elsewhere/step_44"}, "workers look for version 43 next to it"),
-        (change_spec, state(44), {}, "version 42 is requested since, by another writer"),
+        (change_spec, state(44), {}, "the object asks for version 42, not for 43"),
         (stall, state(44), {}, "version 43 has stalled: DeltaMismatch"),
     ],
 )
@@ -229,6 +230,20 @@ def test_where_a_delta_has_no_sure_base_the_version_is_full_and_says_why(
         **again,
     )
     assert kinds(volume)["step_45"] == "44"
+
+
+def test_after_a_request_that_failed_the_next_version_is_full(
+    weights: Weights, objects: FakeObjects, volume: Path, config: Path
+) -> None:
+    weights.publish(43, state_dict=state(43), config_from=config, delta=True)
+    objects.forbidden = {"patch weightversions"}
+    with pytest.raises(Forbidden):
+        weights.publish(44, state_dict=state(44), config_from=config, delta=True)
+    objects.forbidden = set()
+
+    weights.publish(45, state_dict=state(45), config_from=config, delta=True)
+
+    assert kinds(volume) == {"step_43": "", "step_44": "43", "step_45": ""}
 
 
 def test_another_configuration_makes_a_version_full(
@@ -316,6 +331,27 @@ def test_a_directory_appears_complete_with_its_index_last(
     assert (volume / f"step_{step}" / order[-1]).exists()
 
 
+def test_a_version_that_has_its_name_is_published(
+    weights: Weights,
+    objects: FakeObjects,
+    volume: Path,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sync = directories._sync
+
+    def fail_for_parents(folder: Path) -> None:
+        if folder == volume:
+            raise OSError(errno.EIO, "Input/output error")
+        sync(folder)
+
+    monkeypatch.setattr(directories, "_sync", fail_for_parents)
+
+    weights.publish(43, state_dict=state(43), config_from=config, delta=True)
+
+    assert published(objects) == [("43", digest_in(str(volume / "step_43")))]
+
+
 def test_a_version_never_replaces_files_that_are_there(
     weights: Weights, objects: FakeObjects, volume: Path, config: Path
 ) -> None:
@@ -388,9 +424,14 @@ def doubled(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "b.safetensors"}}')
 
 
+def mixed(folder: Path) -> None:
+    (folder / "adapter_model.safetensors").write_text("adapter")
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
+        (mixed, "has weights next to model.safetensors, such as adapter_model"),
         (bare, "has no .safetensors file"),
         (short, "but its header describes"),
         (pickled, "is not a whole safetensors file"),
