@@ -38,6 +38,7 @@ ELSEWHERE = {
     ("docs/how-to/use-the-rl-api.md", "curl "): "tests/unit/fleet_api/test_page.py",
     ("docs/how-to/scrape-metrics.md", "rlfleet "): "tests/unit/client/cli/test_metrics.py",
     ("docs/how-to/use-the-cli.md", "rlfleet "): "tests/unit/client/cli/test_verbs.py",
+    ("docs/how-to/publish-deltas.md", "rlfleet "): "tests/unit/client/cli/test_delta.py",
     ("docs/how-to/use-the-cli.md", "$ rlfleet "): "tests/unit/client/cli/test_verbs.py",
     ("docs/how-to/use-the-cli.md", "source <(rlfleet "): "tests/contract/test_client.py",
 }
@@ -58,6 +59,9 @@ NOT_RUN = {
     ),
     ("docs/how-to/publish-from-python.md", "pip "): (
         "pip fetches libraries; tests/contract/test_client.py builds and installs the same wheel"
+    ),
+    ("docs/how-to/publish-deltas.md", "pip "): (
+        "the same wheel; the requirements of dev hold its extra"
     ),
     (
         "docs/how-to/use-the-cli.md",

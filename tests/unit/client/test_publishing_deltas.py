@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tests.support.deltas import apply, metadata, read_tensors
 from tests.support.fake_objects import FakeObjects, patches
+from tests.support.pages import blocks
 
 from fleet_worker.process.manifest import digest_in
 from rlfleet import (
@@ -577,3 +578,22 @@ def test_what_is_written_can_be_read_by_other_users(
 
     assert (volume / "step_43").stat().st_mode & 0o555 == 0o555
     assert all(f.stat().st_mode & 0o444 == 0o444 for f in (volume / "step_43").iterdir())
+
+
+def test_the_loop_of_the_page_publishes_deltas(
+    objects: FakeObjects, tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (program,) = (
+        block
+        for block in blocks("docs/how-to/publish-deltas.md", "python")
+        if block.startswith("# A training loop")
+    )
+    places = (("/models/start", config), ("/weights/run-7", tmp_path / "run-7"))
+    for there, here in places:
+        program = program.replace(there, str(here))
+    monkeypatch.setattr("rlfleet.Weights", lambda *_, **__: Weights("policy", objects=objects))
+    models = ((n, SimpleNamespace(state_dict=lambda n=n: state(n))) for n in (43, 44))
+
+    exec(compile(program, "page", "exec"), {"training": lambda: models})  # noqa: S102 - our own page
+
+    assert kinds(tmp_path / "run-7") == {"step_43": "", "step_44": "43"}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.support import cli
 from tests.support.cli import golden
 from tests.support.deltas import apply, metadata, read_tensors
+from tests.support.fake_objects import FakeObjects, patches
+from tests.support.pages import starting_with
 from typer.testing import CliRunner, Result
 
 from fleet_worker.process.manifest import digest_in
@@ -137,3 +141,21 @@ def test_what_cannot_be_written_is_one_line(
     assert done.stderr.startswith("error: ")
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_commands_of_the_page_write_and_publish_a_delta(
+    base: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((_, block),) = starting_with("rlfleet delta ", pages="docs/how-to/publish-deltas.md")
+    write, publish = block.splitlines()
+    for there, here in (("/local", base.parent), ("/weights", tmp_path / "weights")):
+        write = write.replace(there, str(here))
+
+    assert run(*shlex.split(write)[2:]).exit_code == 0
+    digest = metadata(tmp_path / "weights/run-7/step_43")["result_digest"]
+    objects = FakeObjects()
+    _, *words = shlex.split(publish.replace("sha256:…", digest))
+    code, _, _ = cli.run(monkeypatch, objects, *words)
+
+    assert code == 0
+    assert patches(objects)[0]["spec"]["digest"] == digest
