@@ -14,6 +14,7 @@ import yaml
 
 from devcluster import Cluster
 from rlfleet.cli.checks import CHECKS_FAILED
+from rlfleet.cli.trainer_settings import Trainer
 
 VERSION = "rlfleet.dev/v1alpha1"
 CRDS = sorted((Path(__file__).parents[2] / "crds").glob("*.yaml"))
@@ -144,3 +145,21 @@ def test_version_asks_the_cluster(cluster: Cluster) -> None:
     assert "kubernetes  v1." in out
     # Another test may have installed an operator in this cluster.
     assert [line.split()[0] for line in out.splitlines()] == ["client", "operator", "kubernetes"]
+
+
+@pytest.mark.parametrize("trainer", Trainer)
+def test_the_folder_of_a_first_fleet_passes_a_strict_dry_run_and_validate(
+    cluster: Cluster, tmp_path: Path, trainer: Trainer
+) -> None:
+    folder = tmp_path / "first"
+    options = ("--model", "Qwen/Qwen3-8B", "--checkpoint-gb", "16.4", "--folder", str(folder))
+    code, _ = verb(cluster, "init", "first", *options, "--trainer", trainer, "-n", "default")
+    assert code == 0
+
+    strict = ("--validate=strict", "--dry-run=server", "-f", str(folder))
+    done = cluster.kubectl("apply", *strict)
+    documents = [one for f in folder.glob("*.yaml") for one in yaml.safe_load_all(f.read_text())]
+    assert done.stdout.count("(server dry run)") == len(documents)
+
+    code, out = verb(cluster, "validate", str(folder), "-o", "json")
+    assert (code, failures(json.loads(out)["items"])) == (0, [])

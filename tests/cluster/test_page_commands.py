@@ -55,7 +55,7 @@ NOT_RUN = {
         "kind: the machines of the tests have no container engine; test_quickstarts.py validates"
     ),
     ("docs/tutorial/gpu.md", ""): (
-        "a registry and GPUs; test_quickstarts.py validates the manifest"
+        "a registry and GPUs; test_command_line.py validates the manifests that init writes"
     ),
     ("docs/how-to/publish-from-python.md", "pip "): (
         "pip fetches libraries; tests/contract/test_client.py builds and installs the same wheel"

@@ -18,6 +18,7 @@ from rlfleet.cli.delta import delta
 from rlfleet.cli.doctor import doctor
 from rlfleet.cli.explain import explain
 from rlfleet.cli.history import history
+from rlfleet.cli.init import init
 from rlfleet.cli.logs import logs
 from rlfleet.cli.metrics import metrics
 from rlfleet.cli.record import record
@@ -71,10 +72,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.callback(epilog="Each verb has an example: rlfleet VERB --help")(rl_api.options)
-LOOK, DIAGNOSE = "Look", "Find out what is wrong"
+START, LOOK, DIAGNOSE = "Start", "Look", "Find out what is wrong"
 CHANGE, WORKERS = "Change versions", "Replace workers"
 TOKENS, PROGRAM = "Check which weights made tokens", "This program"
 VERBS: tuple[tuple[str, Callable[..., None], str], ...] = (
+    (START, init, "init policy --model Qwen/Qwen3-8B --trainer prime-rl"),
     (LOOK, status, "status -A"),
     (LOOK, watch, "watch policy -n rl"),
     (LOOK, workers, "workers policy -n rl -o wide"),

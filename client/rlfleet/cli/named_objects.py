@@ -9,6 +9,7 @@ from typing import Any
 from rlfleet.cli import inspection
 from rlfleet.cli.api import Api
 from rlfleet.errors import NotFound, RlfleetError
+from rlfleet.ports import Json
 
 PLURALS = {
     "PersistentVolumeClaim": "persistentvolumeclaims",
@@ -27,6 +28,20 @@ _BY_FIELD = {
     "configMapRef": ("ConfigMap", "name"),
 }
 """Field of a pod → the kind that it names, and where the name is. Source: Kubernetes API, core/v1."""
+_OWN_NAME = ("metadata", "name")
+_SECRETS_OF: dict[tuple[str, str], tuple[tuple[str, ...], ...]] = {
+    ("external-secrets.io", "ExternalSecret"): (("spec", "target", "name"), _OWN_NAME),
+    ("bitnami.com", "SealedSecret"): (("spec", "template", "metadata", "name"), _OWN_NAME),
+    ("cert-manager.io", "Certificate"): (("spec", "secretName"),),
+    ("onepassword.com", "OnePasswordItem"): (_OWN_NAME,),
+    ("secrets.hashicorp.com", "VaultStaticSecret"): (("spec", "destination", "name"),),
+    ("secrets.hashicorp.com", "VaultDynamicSecret"): (("spec", "destination", "name"),),
+    ("secrets.hashicorp.com", "VaultPKISecret"): (("spec", "destination", "name"),),
+}
+"""API group and kind of an object from which a controller makes a Secret → where its name is; the first one counts.
+
+Source: the CRDs of External Secrets, Sealed Secrets, cert-manager, and the operators of 1Password and Vault.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +80,18 @@ def named_by(spec: Any, field: str = "spec") -> Iterator[Named]:
                 yield Named(kind, name, where)
         else:
             yield from named_by(value, where)
+
+
+def made_by(body: Json) -> Iterator[tuple[str, str]]:
+    """Kind and name of the Secret that a controller makes from an object, if it makes one."""
+    group = str(body.get("apiVersion", "")).partition("/")[0]
+    for path in _SECRETS_OF.get((group, str(body.get("kind"))), ()):
+        name: Any = body
+        for field in path:
+            name = name.get(field) if isinstance(name, dict) else None
+        if isinstance(name, str) and name:
+            yield "Secret", name
+            return
 
 
 def lacking(

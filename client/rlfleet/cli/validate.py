@@ -12,7 +12,8 @@ from rlfleet.cli import checklist, cluster, dry_runs
 from rlfleet.cli.api import Api
 from rlfleet.cli.checks import Result
 from rlfleet.cli.manifests import read
-from rlfleet.cli.named_objects import lacking
+from rlfleet.cli.model_facts import checkpoint_bytes
+from rlfleet.cli.named_objects import lacking, made_by
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
 from rlfleet.cli.validation import (
     FLEET,
@@ -72,7 +73,9 @@ def _missing(api: Api, ours: list[Manifest], manifests: list[Manifest]) -> Itera
     for one in ours:
         if one.kind != FLEET:
             continue
-        given = {(m.kind, m.key[1]) for m in manifests if m.namespace == one.namespace}
+        nearby = [m for m in manifests if m.namespace == one.namespace]
+        given = {(m.kind, m.key[1]) for m in nearby}
+        given |= {made for m in nearby for made in made_by(m.body)}
         for found in lacking(api, one.namespace, one.body.get("spec"), given):
             named = found.named
             what = f"{named.kind} {named.name}, which {named.field} names,"
@@ -93,11 +96,7 @@ def _model_bytes(fleet: Manifest) -> int | None:
     found: Any = fleet.body.get("spec")
     for name in ("model", "source", "path"):
         found = found.get(name) if isinstance(found, dict) else None
-    try:
-        sizes = [f.stat().st_size for f in Path(str(found)).glob("*.safetensors")] if found else []
-    except (OSError, ValueError):
-        return None
-    return sum(sizes) or None
+    return checkpoint_bytes(Path(str(found))) if found else None
 
 
 def _there(api: Api, manifests: list[Manifest]) -> dict[str, list[Json]]:

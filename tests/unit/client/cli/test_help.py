@@ -51,7 +51,7 @@ def test_the_help_has_the_verbs_in_groups() -> None:
 
     assert [shown.count(f"─ {group} ─") for group in dict.fromkeys(g for g, _, _ in VERBS)] == [
         1
-    ] * 6
+    ] * 7
 
 
 def completions(

@@ -234,6 +234,30 @@ def test_an_object_of_the_files_or_of_the_cluster_is_there(validate, case: str) 
     assert validate(cluster, fleet(**spec))[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("version", "kind", "spec", "secret"),
+    [
+        ("external-secrets.io/v1", "ExternalSecret", {"target": {"name": "hf"}}, "hf"),
+        ("external-secrets.io/v1", "ExternalSecret", {}, "maker"),
+        ("bitnami.com/v1alpha1", "SealedSecret", {"encryptedData": {}}, "maker"),
+        ("cert-manager.io/v1", "Certificate", {"secretName": "hf"}, "hf"),
+        ("onepassword.com/v1", "OnePasswordItem", {}, "maker"),
+        ("secrets.hashicorp.com/v1beta1", "VaultStaticSecret", {"destination": {"name": "hf"}}, "hf"),
+    ],
+)  # fmt: skip
+def test_a_secret_that_a_controller_makes_from_an_object_of_the_files_is_there(
+    validate, version: str, kind: str, spec: dict[str, Any], secret: str
+) -> None:
+    maker = {"apiVersion": version, "kind": kind, "metadata": {"name": "maker"}, "spec": spec}
+    pulls = fleet(pod={"imagePullSecrets": [{"name": secret}]})
+
+    assert validate(Cluster(), maker, pulls)[0] == 0
+    elsewhere = maker | {"metadata": {"name": "maker", "namespace": "other"}}
+    assert validate(Cluster(), elsewhere, pulls)[0] == CHECKS_FAILED
+    other_group = maker | {"apiVersion": "example.com/v1"}
+    assert validate(Cluster(), other_group, pulls)[0] == CHECKS_FAILED
+
+
 def test_an_object_that_may_be_missing_or_cannot_be_seen_fails_no_check(validate) -> None:
     optional = {
         "name": "A",

@@ -1,0 +1,410 @@
+"""`rlfleet init`: a folder of manifests that pass `rlfleet validate`, and the Job that downloads the model."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.contract.test_documents import strict_schema
+from tests.support import fake_modules
+from tests.support.cli import CLI, golden, run
+from tests.unit.client.cli.test_validate import Cluster
+from typer.testing import CliRunner, Result
+
+from rlfleet.cli import init as verb
+from rlfleet.cli.app import app
+from rlfleet.cli.model_facts import facts_of_directory
+from rlfleet.cli.sizes import gpus_for, sizes
+from rlfleet.cli.spec_rules import of_fleet
+from rlfleet.cli.trainer_settings import Trainer
+
+GOLDEN = CLI / "golden/init"
+DOWNLOAD = Path(verb.__file__).with_name("download.sh")
+CONFIG = {"num_attention_heads": 32, "max_position_embeddings": 40960}
+LARGE = 16_400_000_000
+
+
+class Sibling:
+    def __init__(self, name: str, size: int) -> None:
+        self.rfilename, self.size = name, size
+
+
+class FakeHub:
+    """A repository of the Hub, which may be gated or away."""
+
+    def __init__(self, folder: Path, *, error: Exception | None = None) -> None:
+        self.config, self.error = folder / "hub-config.json", error
+        self.config.write_text(json.dumps(CONFIG))
+        self.files = [
+            Sibling("model-1.safetensors", LARGE - 400_000_000),
+            Sibling("model-2.safetensors", 400_000_000),
+            Sibling("consolidated.safetensors", LARGE),
+            Sibling("original/model.safetensors", LARGE),
+            Sibling("README.md", 1000),
+        ]
+        self.is_gated = False
+
+    def model_info(self, *_: Any, **__: Any) -> Any:
+        if self.error:
+            raise self.error
+        return type("Info", (), {"siblings": self.files})
+
+    def hf_hub_download(self, *_: Any, **__: Any) -> str:
+        if self.is_gated:
+            raise PermissionError("the repository is gated")
+        return str(self.config)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeHub:
+    made = FakeHub(tmp_path)
+    members = {"HfApi": lambda: made, "hf_hub_download": made.hf_hub_download}
+    fake_modules.install(monkeypatch, {"huggingface_hub": members})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "1000")  # Typer draws a frame, which cuts words
+    return made
+
+
+def init(*options: str, typed: str = "") -> Result:
+    return CliRunner().invoke(app, ["init", *options], input=typed)
+
+
+def fleet_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = next(yaml.safe_load_all((folder / "fleet.yaml").read_text()))["spec"]
+    return found
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_folder_holds_what_a_first_fleet_needs(tmp_path: Path) -> None:
+    options = ("--model", "Qwen/Qwen3-8B", "--trainer", "prime-rl", "--storage-class", "nfs")
+
+    done = init("policy", *options, "--gpus", "2")
+
+    assert done.exit_code == 0, done.output
+    written = {
+        str(f.relative_to(tmp_path)) for f in (tmp_path / "policy").rglob("*") if f.is_file()
+    }
+    assert written == {
+        "policy/storage.yaml", "policy/download.yaml", "policy/trainer.yaml", "policy/fleet.yaml",
+        "policy/trainer/prime-rl.toml",
+    }  # fmt: skip
+    for file in sorted(written):
+        golden((tmp_path / file).read_text(), Path(file).name, GOLDEN)
+    golden(done.stdout, "output.txt", GOLDEN)
+
+
+@pytest.mark.parametrize("trainer", Trainer)
+@pytest.mark.usefixtures("hub")
+def test_what_is_written_for_each_trainer_passes_validate(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trainer: Trainer
+) -> None:
+    assert init("--model", "Qwen/Qwen3-8B", "--trainer", trainer).exit_code == 0
+
+    empty = Cluster()
+    empty.found = []
+    code, out, _ = run(monkeypatch, empty, "validate", "policy", "-o", "json")
+
+    checks = json.loads(out)["items"]
+    assert (code, {one["result"] for one in checks}) == (0, {"ok"}), checks
+    for document in yaml.safe_load_all((tmp_path / "policy/fleet.yaml").read_text()):
+        jsonschema.validate(document["spec"], strict_schema(document["kind"]))
+    (settings,) = (tmp_path / "policy/trainer").iterdir()
+    text = settings.read_text()
+    assert "$" not in text
+    parse: Any = {".py": ast.parse, ".toml": tomllib.loads, ".yaml": yaml.safe_load}[
+        settings.suffix
+    ]
+    assert parse(text)
+
+
+@pytest.mark.parametrize("options", [["--gpus", "0"], ["--gpus", "4"], ["--checkpoint-gb", "400"]])
+@pytest.mark.usefixtures("hub")
+def test_other_sizes_pass_the_rules_of_validate(tmp_path: Path, options: list[str]) -> None:
+    assert init("--model", "Qwen/Qwen3-8B", *options).exit_code == 0
+
+    given = 400_000_000_000 if "400" in options else LARGE
+    assert list(of_fleet(fleet_of(tmp_path / "policy"), given)) == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "heads", "expected"),
+    [(1, 32, (1, 1)), (8, 64, (8, 1)), (8, 12, (4, 2)), (6, 32, (2, 3)), (4, None, (4, 1)),
+     (3, 32, (1, 3)), (0, 32, (1, 1))],
+)  # fmt: skip
+def test_tensor_parallelism_divides_the_heads_and_stages_take_the_rest(
+    gpus: int, heads: int | None, expected: tuple[int, int]
+) -> None:
+    found = sizes(LARGE, gpus, heads=heads)
+
+    assert (found.tensor_parallel, found.pipeline_parallel) == expected
+
+
+@pytest.mark.parametrize(
+    ("gb", "gpus"), [(1, 1), (16.4, 1), (65, 2), (141, 4), (470, 8), (1300, 32)]
+)
+def test_gpus_have_room_for_the_weights(gb: float, gpus: int) -> None:
+    assert gpus_for(round(gb * 1e9), 80) == gpus
+
+
+@given(st.integers(1, 10**13), st.integers(0, 64), st.none() | st.integers(1, 10**9))
+def test_any_model_has_sizes_that_hold_two_versions(
+    size: int, gpus: int, heads: int | None
+) -> None:
+    found = sizes(size, gpus, heads=heads)
+
+    assert found.tensor_parallel * found.pipeline_parallel == max(1, gpus)
+    assert found.staging * 2**30 >= 2 * size
+    assert found.memory > found.staging
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_model_that_does_not_fit_into_a_node_is_refused(tmp_path: Path) -> None:
+    done = init("--model", "a/b", "--checkpoint-gb", "1300")
+
+    assert done.exit_code == 2
+    assert "32 GPUs" in done.output
+    assert not (tmp_path / "policy").exists()
+
+
+def test_sizes_follow_from_a_local_directory_which_needs_no_download(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    model = tmp_path / "Model-1B"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"text_config": CONFIG}))
+    with (model / "model.safetensors").open("wb") as file:
+        file.truncate(100_000_000_000)
+    hub.error = OSError("not asked")
+
+    done = init("--model", str(model))
+
+    assert done.exit_code == 0, done.output
+    spec = fleet_of(tmp_path / "policy")
+    assert spec["resources"]["limits"]["nvidia.com/gpu"] == 2
+    assert spec["engine"] == {"args": ["--max-model-len=16384"], "tensorParallelSize": 2}
+    assert spec["model"] == {"name": "model-1b", "source": {"path": "/weights/Model-1B"}}
+    assert not (tmp_path / "policy/download.yaml").exists()
+    assert f"Copy {model} to /weights/Model-1B" in done.output
+
+
+def test_a_model_that_cannot_be_read_has_a_size_that_the_output_explains(hub: FakeHub) -> None:
+    hub.error = ConnectionError("no route to the Hub")
+
+    done = init("--model", "Qwen/Qwen3-8B")
+
+    assert done.exit_code == 0
+    assert "no route to the Hub" in done.output
+    assert "16.0 GB, as assumed" in done.output
+
+
+def test_a_gated_model_has_its_size_though_its_configuration_is_closed(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    hub.is_gated = True
+
+    assert "16.4 GB" in init("--model", "meta/Llama").output
+    assert "args" not in fleet_of(tmp_path / "policy")["engine"]
+
+
+def test_without_huggingface_hub_the_size_is_assumed(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hub
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+
+    done = init("--model", "Qwen/Qwen3-8B")
+
+    assert done.exit_code == 0
+    assert "huggingface_hub is not installed" in done.output
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+                        st.sampled_from(["num_attention_heads", "max_position_embeddings", "text_config"]),
+                        inner, max_size=3), max_leaves=8))  # fmt: skip
+def test_a_configuration_of_any_shape_can_be_read(
+    tmp_path_factory: pytest.TempPathFactory, config: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text(json.dumps(config))
+
+    found = facts_of_directory(folder)
+
+    assert all(one is None or one > 0 for one in (found.heads, found.longest))
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_file_that_exists_is_replaced_only_with_force(tmp_path: Path) -> None:
+    assert init("--model", "Qwen/Qwen3-8B").exit_code == 0
+    mine = tmp_path / "policy/fleet.yaml"
+    mine.write_text("mine")
+    (tmp_path / "policy/storage.yaml").unlink()
+
+    refused = init("--model", "Qwen/Qwen3-8B")
+    assert refused.exit_code == 2
+    assert "--force" in refused.output
+    assert mine.read_text() == "mine"
+    assert not (tmp_path / "policy/storage.yaml").exists(), "a refusal writes nothing"
+
+    assert init("--model", "Qwen/Qwen3-8B", "--force").exit_code == 0
+    assert "InferenceFleet" in mine.read_text()
+
+
+@pytest.mark.usefixtures("hub")
+def test_an_existing_claim_takes_the_place_of_a_new_one(tmp_path: Path) -> None:
+    done = init("--model", "Qwen/Qwen3-8B", "--claim", "weights")
+
+    assert not (tmp_path / "policy/storage.yaml").exists()
+    assert "storage.yaml" not in done.output
+    (volume,) = fleet_of(tmp_path / "policy")["weights"]["volumes"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "weights"}
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("hub")
+def test_without_a_terminal_it_asks_nothing(tmp_path: Path) -> None:
+    done = init(typed="Qwen/Qwen3-8B\n")
+
+    assert done.exit_code == 2
+    assert "--model" in done.output
+    assert not (tmp_path / "policy").exists()
+
+
+@pytest.mark.usefixtures("hub")
+def test_on_a_terminal_it_asks_for_what_no_option_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(verb, "_is_terminal", lambda: True)
+
+    # The model, a trainer that does not exist and one that does, the default namespace, GPUs, the class.
+    done = init("math", typed="Qwen/Qwen3-8B\nray\nnemo-rl\n\n4\nnfs\n")
+
+    assert done.exit_code == 0, done.output
+    spec = fleet_of(tmp_path / "math")
+    assert spec["resources"]["limits"]["nvidia.com/gpu"] == 4
+    assert (tmp_path / "math/trainer/nemo-rl.yaml").exists()
+    assert "storageClassName: nfs" in (tmp_path / "math/storage.yaml").read_text()
+    assert "namespace: rl" in (tmp_path / "math/fleet.yaml").read_text()
+
+    named = ("--trainer", "plain", "-n", "rl", "--gpus", "1", "--storage-class", "nfs")
+    assert init("math", "--force", *named, typed="Qwen/Qwen3-8B\n").exit_code == 0
+    assert init("math", "--force", "--model", "Qwen/Qwen3-8B", "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["Policy"], ["a" * 46], ["policy-workers"],
+        ["--model", "../x"], ["--model", "a/b; rm -rf /"], ["--model", "gpt2"], ["--model", "/"],
+        ["--revision", "$(id)"], ["--namespace", "A"], ["--claim", "a b"], ["--storage-class", "-"],
+        ["--trainer", "ray"], ["--gpus", "-1"],
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("hub")
+def test_a_name_that_no_object_may_have_is_refused(tmp_path: Path, options: list[str]) -> None:
+    done = init("--model", "Qwen/Qwen3-8B", *options)
+
+    assert done.exit_code == 2, done.output
+    assert [one for one in tmp_path.iterdir() if one.is_dir()] == []
+
+
+# --- the download ---------------------------------------------------------------------------------
+
+FAKE_HF = """#!/bin/sh
+echo "$@" >> "$CALLS"
+while [ "$1" != --local-dir ]; do shift; done
+mkdir -p "$2/.cache"
+echo tensors > "$2/model.safetensors"
+[ -z "${BREAKS:-}" ] || exit 1
+"""
+FAKE_LIBRARY = """
+import os
+class HfApi:
+    def model_info(self, *_, **__):
+        names = {"model.safetensors": int(os.environ["SIZE"]), "pytorch_model.bin": 10**18}
+        one = lambda name: type("File", (), {"rfilename": name, "size": names[name]})
+        return type("Info", (), {"siblings": [one(name) for name in names]})
+"""
+
+
+@pytest.fixture
+def download(tmp_path: Path) -> Any:
+    """Run the script of the Job with fakes of pip and hf: exit code and output."""
+    tools, programs = tmp_path / "tools", tmp_path / "programs"
+    for folder in (tools, programs, tmp_path / "weights"):
+        folder.mkdir()
+    (tools / "huggingface_hub.py").write_text(FAKE_LIBRARY)
+    for name, text in (("hf", FAKE_HF), ("pip", "#!/bin/sh\n")):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+
+    def script(**variables: str) -> tuple[int, str]:
+        environment = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "REPOSITORY": "a/b",
+            "REVISION": "main",
+            "TARGET": str(tmp_path / "weights/b"),
+            "TOOLS": str(tools),
+            "CALLS": str(tmp_path / "calls"),
+            "SIZE": "8",
+        }
+        done = subprocess.run(
+            ["sh", "-c", DOWNLOAD.read_text()],
+            env=environment | variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return script
+
+
+def test_a_model_appears_whole_and_readable_and_is_downloaded_once(
+    download: Any, tmp_path: Path
+) -> None:
+    code, out = download()
+
+    assert code == 0, out
+    weights = tmp_path / "weights"
+    assert {str(f.relative_to(weights)) for f in weights.rglob("*")} == {"b", "b/model.safetensors"}
+    assert (weights / "b/model.safetensors").stat().st_mode & 0o444 == 0o444
+    assert "--exclude *.bin" in (tmp_path / "calls").read_text()
+
+    code, out = download()
+    assert (code, (tmp_path / "calls").read_text().count("download")) == (0, 1)
+    assert "is there already" in out
+
+
+def test_a_download_that_breaks_is_continued_and_not_seen_before(
+    download: Any, tmp_path: Path
+) -> None:
+    assert download(BREAKS="1")[0] != 0
+    assert not (tmp_path / "weights/b").exists()
+    assert (tmp_path / "weights/.b.part/model.safetensors").exists()
+
+    assert download()[0] == 0
+    assert (tmp_path / "weights/b/model.safetensors").exists()
+
+
+def test_a_volume_without_room_for_the_model_is_reported_before_the_download(
+    download: Any, tmp_path: Path
+) -> None:
+    code, out = download(SIZE=str(10**17))
+
+    assert code != 0
+    assert "enlarge the claim" in out
+    assert not (tmp_path / "calls").exists()
