@@ -1,4 +1,4 @@
-"""The built site in chromium: no page asks another host, and every theme and the search work.
+"""The built site and the dashboard in chromium: no page asks another host, and every theme and the search work.
 
 Marked long, since it builds the site and starts a browser. `make test-site` runs it alone. With
 RLFLEET_RECORD=1 the pictures of the docs are taken again.
@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from tests.support.cli import Recorded, run
+from tests.unit.client.cli.test_live import EVENTS, METRICS, Watched
 
 import envs
+from rlfleet.cli import cluster
+from rlfleet.cli.dashboard import _Reader
+from rlfleet.cli.live_page import whole_page
+from rlfleet.cli.loopback import Latest, Loopback
 
 pytestmark = pytest.mark.long
 
@@ -96,3 +102,30 @@ def test_the_picture_of_a_report_is_that_of_the_docs(
     (width, height), (shown_width, shown_height) = size(picture), size(shown)
     assert width == shown_width
     assert abs(height - shown_height) < 0.1 * shown_height
+
+
+def test_the_dashboard_is_live_and_fits_wide_and_narrow_windows(
+    chromium: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    objects = Watched("stalled")
+    monkeypatch.setattr(cluster, "now", lambda: objects.moment)
+    reader, latest = _Reader(objects), Latest()
+    served = Loopback(0, latest, lambda text, nonce: whole_page("policy", text, nonce))
+    latest.put(reader.content("policy"))
+    look = [envs.interpreter_of("browser"), ROOT / "tools/site/live.py", served.url, tmp_path]
+    with subprocess.Popen(
+        [*look, "policy-7 joins", "--chromium", CHROMIUM], stdout=subprocess.PIPE, text=True
+    ) as visit:
+        joins = {"type": "Normal", "reason": "Joining", "message": "policy-7 joins"}
+        objects.answers[f"GET {EVENTS}"] = {"items": [joins]}
+        number = 0
+        while visit.poll() is None:  # its own waits have limits
+            number += 1
+            objects.metrics = METRICS.replace("1000.0", f"{1000 + number * 90}")
+            latest.put(reader.content("policy"))
+            time.sleep(0.2)
+        said = visit.stdout.read() if visit.stdout else ""
+    served.close()
+
+    assert visit.returncode == 0, said
+    assert {file.name for file in tmp_path.iterdir()} == {"dashboard-1400.png", "dashboard-390.png"}

@@ -22,7 +22,7 @@ from rlfleet.cli.pods import pod_view
 from rlfleet.cli.screen import FleetScreen
 from rlfleet.cli.spans import spans
 from rlfleet.cli.view import fleet_view, rollout_view
-from rlfleet.cli.waterfall import picture
+from rlfleet.cli.waterfall import picture, waterfall
 from rlfleet.cli.worker_figures import Figures
 from rlfleet.resources import InferenceFleet, WeightVersion
 
@@ -79,7 +79,8 @@ def report() -> str:
     view = rollout_view(weights, now)
     calls = spans((log_line(raw, "operator") for raw in log), weights, now)
     title = f"{view.name}: version {view.desired}"
-    return picture(title, subtitle(view, weights, now), view.phases, calls)
+    found = waterfall(weights.status.started_at, view.phases, calls)
+    return picture(title, subtitle(view, weights, now), found)
 
 
 def _recorded(name: str) -> tuple[datetime, InferenceFleet, WeightVersion | None, list[str]]:

@@ -14,6 +14,7 @@ from rlfleet.cli.audit import audit
 from rlfleet.cli.changes import publish, retry, rollback, undo
 from rlfleet.cli.check import check
 from rlfleet.cli.completion import completion
+from rlfleet.cli.dashboard import dashboard
 from rlfleet.cli.delta import delta
 from rlfleet.cli.doctor import doctor
 from rlfleet.cli.explain import explain
@@ -79,6 +80,7 @@ VERBS: tuple[tuple[str, Callable[..., None], str], ...] = (
     (START, init, "init policy --model Qwen/Qwen3-8B --trainer prime-rl"),
     (LOOK, status, "status -A"),
     (LOOK, watch, "watch policy -n rl"),
+    (LOOK, dashboard, "dashboard policy -n rl"),
     (LOOK, workers, "workers policy -n rl -o wide"),
     (LOOK, history, "history policy -n rl"),
     (LOOK, logs, "logs policy -n rl --since 1h --version 43"),

@@ -7,9 +7,10 @@ from datetime import datetime
 from html import escape
 
 from rlfleet.charts import COLOURS, Bar, Row, chart
+from rlfleet.cli.explanation import Explanation, explain, explain_fleet
 from rlfleet.cli.spans import Span
 from rlfleet.cli.view import RolloutView, fleet_view, rollout_view
-from rlfleet.cli.waterfall import NO_CALLS, WORKERS_NOTE, phase_rows, worker_rows
+from rlfleet.cli.waterfall import waterfall
 from rlfleet.resources import Condition, HistoryEntry, InferenceFleet, Laggard, WeightVersion
 from rlfleet.words import seconds
 
@@ -26,6 +27,9 @@ th, td {{ text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px sol
 td:last-child {{ min-width: 6rem; }}
 th {{ font-weight: 600; font-size: .85rem; color: var(--dim); }}
 svg {{ width: 100%; height: auto; }}
+.alarm {{ border-left: .3rem solid var(--halted); padding: .1rem 0 .1rem 1rem; margin: 1.2rem 0; }}
+.alarm p:first-child {{ color: var(--halted); font-weight: 600; font-size: 1.1rem; }}
+.wide {{ overflow-x: auto; }} .wide svg {{ min-width: 32rem; }}
 """
 
 
@@ -38,17 +42,14 @@ def page(
     conditions = [(f"WeightVersion {view.name}", one) for one in status.conditions]
     lagging = {one.pod: one for one in (fleet.status.laggards if fleet else ())}
     lagging |= {one.pod: one for one in status.laggards}
-    return _html(
+    return document(
         title,
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(subtitle(view, weights, now))}</p>",
+        alarm(weights, fleet, now),
         _facts(view, weights),
-        "<h2>Phases</h2>",
-        _phases(view),
-        "<h2>Workers</h2>",
-        _workers(calls),
-        "<h2>Past rollouts</h2>",
-        _past(weights.status.history),
+        timeline(weights, view, calls),
+        past(weights.status.history),
         *_last_parts(fleet, [*lagging.values()], conditions),
     )
 
@@ -62,19 +63,21 @@ def page_of_fleet(fleet: InferenceFleet, now: datetime) -> str:
         [one.version, one.run_id or "-", one.digest or "-", str(one.workers)]
         for one in view.versions
     ]
-    served = _table(["Version", "Run", "Digest", "Workers"], rows) if rows else "<p>None.</p>"
-    return _html(
+    served = table(["Version", "Run", "Digest", "Workers"], rows) if rows else "<p>None.</p>"
+    return document(
         title,
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(f'namespace {view.namespace}, {driver}. Seen {moment(now)}.')}</p>",
-        _list([("Workers that serve", f"{view.workers.serving}/{view.replicas}")]),
+        alarm(None, fleet, now),
+        facts([("Workers that serve", f"{view.workers.serving}/{view.replicas}")]),
         "<h2>Served versions</h2>",
         served,
         *_last_parts(fleet, view.lagging, []),
     )
 
 
-def _html(title: str, *parts: str) -> str:
+def document(title: str, *parts: str) -> str:
+    """A whole page of its parts."""
     body = "\n".join(parts)
     return (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
@@ -114,47 +117,63 @@ def subtitle(view: RolloutView, weights: WeightVersion, now: datetime) -> str:
 
 def _facts(view: RolloutView, weights: WeightVersion) -> str:
     timings, effect = weights.status.timings, weights.status.effect
-    facts = [
+    found = [
         ("Applied version", view.applied or "none"),
         ("Workers with the version", view.workers or "0"),
         ("Total", seconds(timings.total_seconds) if timings.total_seconds else "-"),
         ("Longest pause of a worker", seconds(timings.max_worker_pause_seconds)),
     ]
     if view.failed:
-        facts.append(("Workers that failed", str(view.failed)))
+        found.append(("Workers that failed", str(view.failed)))
     if effect is not None and effect.max_changed_share is not None:
-        facts.append(("Changed elements", f"{effect.max_changed_share:.1%}"))
-    return _list(facts)
+        found.append(("Changed elements", f"{effect.max_changed_share:.1%}"))
+    return facts(found)
 
 
-def _list(facts: Iterable[tuple[str, str]]) -> str:
-    items = (f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts)
+def facts(found: Iterable[tuple[str, str]]) -> str:
+    """Words with their values, in large letters."""
+    items = (f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in found)
     return f"<dl>{''.join(items)}</dl>"
 
 
-def _phases(view: RolloutView) -> str:
-    rows = phase_rows(view.phases)
-    if not rows:
-        return "<p>The operator has measured no phase of this rollout.</p>"
+def alarm(weights: WeightVersion | None, fleet: InferenceFleet | None, now: datetime) -> str:
+    """The words of `explain` for a stalled rollout or fleet; empty for others."""
+    conditions = [c for one in (weights, fleet) if one is not None for c in one.status.conditions]
+    if not any((c.type, c.status) == ("Stalled", "True") for c in conditions):
+        return ""
+    if weights is not None:
+        return explained(explain(weights, fleet, now))
+    return explained(explain_fleet(fleet, now)) if fleet is not None else ""
+
+
+def explained(found: Explanation) -> str:
+    """The sentence of an explanation in red, its cause, and the remedies."""
+    lines = "".join(f"<p>{escape(one)}</p>" for one in (found.summary, *found.details[:1]))
+    remedies = "".join(f"<li>{escape(one)}</li>" for one in found.remedies)
+    return f'<section class="alarm">{lines}{f"<ul>{remedies}</ul>" if remedies else ""}</section>'
+
+
+def timeline(weights: WeightVersion, view: RolloutView, calls: Sequence[Span]) -> str:
+    """The phases and the calls to each worker, on one axis."""
+    found = waterfall(weights.status.started_at, view.phases, calls)
+    heading = "<h2>Phases and workers</h2>"
+    if not found.rows:
+        return f"{heading}<p>The operator has measured no phase of this rollout.</p>"
     note = (
         "Phases are drawn end to end. With Rolling and Canary, workers pass through them at "
         "different times."
     )
-    return f"{chart(rows, 'Durations of the phases')}<p>{note}</p>"
+    drawn = wide(
+        chart(found.rows, "Phases of the rollout, and calls to each worker", found.seconds)
+    )
+    return f"{heading}{drawn}<p>{note}</p><p>{found.note}</p>"
 
 
-def _workers(calls: Sequence[Span]) -> str:
-    rows = worker_rows(calls)
-    if not rows:
-        return f"<p>{NO_CALLS}</p>"
-    number = len({one.pod for one in calls})
-    note = f"The {len(rows)} of {number} workers that ended last. " if number > len(rows) else ""
-    return f"{chart(rows, 'Calls to each worker')}<p>{note}{WORKERS_NOTE}</p>"
-
-
-def _past(entries: Sequence[HistoryEntry]) -> str:
+def past(entries: Sequence[HistoryEntry]) -> str:
+    """The rollouts that have ended, the newest first."""
+    heading = "<h2>Past rollouts</h2>"
     if not entries:
-        return "<p>No rollout has ended yet.</p>"
+        return f"{heading}<p>No rollout has ended yet.</p>"
     longest = max(entry.total_seconds for entry in entries) or 1.0
     bars = [
         Row(
@@ -162,7 +181,7 @@ def _past(entries: Sequence[HistoryEntry]) -> str:
             (Bar(0.0, entry.total_seconds / longest, entry.result.lower()),),
             seconds(entry.total_seconds),
         )
-        for entry in reversed(entries)
+        for entry in entries
     ]
     rows = [
         [
@@ -187,14 +206,15 @@ def _past(entries: Sequence[HistoryEntry]) -> str:
         "Reason",
         "Message",
     ]
-    return chart(bars, "Durations of the past rollouts") + _table(columns, rows)
+    drawn = wide(chart(bars, "Durations of the past rollouts", longest))
+    return heading + drawn + table(columns, rows)
 
 
 def _lagging(found: Sequence[Laggard]) -> str:
     if not found:
         return "<p>No worker lags.</p>"
     rows = [[one.pod, one.state, one.version or "-", one.reason, one.message] for one in found]
-    return _table(["Worker", "State", "Version", "Reason", "Message"], rows)
+    return table(["Worker", "State", "Version", "Reason", "Message"], rows)
 
 
 def _conditions(found: Sequence[tuple[str, Condition]]) -> str:
@@ -204,15 +224,21 @@ def _conditions(found: Sequence[tuple[str, Condition]]) -> str:
         [of, c.type, c.status, c.reason, c.message, moment(c.last_transition_time)]
         for of, c in found
     ]
-    return _table(["Object", "Type", "Status", "Reason", "Message", "Since"], rows)
+    return table(["Object", "Type", "Status", "Reason", "Message", "Since"], rows)
 
 
-def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join(
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows
     )
-    return f"<table><tr>{head}</tr>\n{body}</table>"
+    return wide(f"<table><tr>{head}</tr>\n{body}</table>")
+
+
+def wide(part: str) -> str:
+    """A part that scrolls where it is wider than the window."""
+    return f'<div class="wide">{part}</div>'
 
 
 def moment(then: datetime) -> str:

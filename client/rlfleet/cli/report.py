@@ -18,7 +18,7 @@ from rlfleet.cli.options import Context, Kubeconfig, Name, Namespace
 from rlfleet.cli.page import page, page_of_fleet, subtitle
 from rlfleet.cli.spans import Span, spans
 from rlfleet.cli.view import rollout_view
-from rlfleet.cli.waterfall import picture
+from rlfleet.cli.waterfall import picture, waterfall
 from rlfleet.errors import RlfleetError
 
 
@@ -74,7 +74,8 @@ def _text(api: Api, target: cluster.Target, now: datetime, form: Form, *, logs: 
         return page(weights, fleet, calls, now)
     view = rollout_view(weights, now)
     title = f"{view.name}: version {view.desired}"
-    return picture(title, subtitle(view, weights, now), view.phases, calls)
+    found = waterfall(weights.status.started_at, view.phases, calls)
+    return picture(title, subtitle(view, weights, now), found)
 
 
 def _calls(api: Api, target: cluster.Target, now: datetime) -> Sequence[Span]:

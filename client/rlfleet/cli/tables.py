@@ -1,4 +1,4 @@
-"""The tables of `rlfleet watch`: one row for each worker, the last rollouts, and Events. Pure."""
+"""The tables of `rlfleet watch` and the dashboard: one row for each worker, the last rollouts, and Events. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 from rlfleet.cli.live import Detail, WorkerRow
 from rlfleet.words import seconds
 
-_COLUMNS = ("WORKER", "STATE", "VERSION", "RUNNING", "HELD", "TOKENS/S", "RESTARTS", "LAST PAUSE")
+COLUMNS = ("WORKER", "STATE", "VERSION", "RUNNING", "HELD", "TOKENS/S", "RESTARTS", "LAST PAUSE")
 _LEFT = 3
 """Columns of words; the others are numbers, and end at one place."""
 _COLOURS = {
@@ -30,9 +30,9 @@ def worker_lines(workers: Sequence[WorkerRow]) -> list[Text]:
     """A line for each worker, below a line of headings; nothing without workers."""
     if not workers:
         return []
-    rows = [_cells(one) for one in workers]
-    widths = [max(len(row[place]) for row in (_COLUMNS, *rows)) for place in range(len(_COLUMNS))]
-    lines = [Text(_aligned(_COLUMNS, widths), style="bold")]
+    rows = [worker_cells(one) for one in workers]
+    widths = [max(len(row[place]) for row in (COLUMNS, *rows)) for place in range(len(COLUMNS))]
+    lines = [Text(_aligned(COLUMNS, widths), style="bold")]
     for row in rows:
         line = Text(_aligned(row, widths))
         begin = 2 + widths[0] + 2
@@ -52,7 +52,7 @@ def past_lines(detail: Detail) -> Iterator[list[Text]]:
                 Text.assemble(
                     f"  {one.version}  ",
                     (one.result, _RESULTS.get(one.result, "yellow")),
-                    f"{f' {one.reason}' if one.reason else ''}, {_ago(one.started_at, detail.now)}, took "
+                    f"{f' {one.reason}' if one.reason else ''}, {ago(one.started_at, detail.now)}, took "
                     f"{seconds(one.total_seconds)}, longest pause {seconds(one.max_worker_pause_seconds)}",
                 )
                 for one in detail.history[:_MOST_ROLLOUTS]
@@ -63,7 +63,7 @@ def past_lines(detail: Detail) -> Iterator[list[Text]]:
             Text("Events", style="bold"),
             *(
                 Text.assemble(
-                    f"  {_ago(one.at, detail.now)}  ",
+                    f"  {ago(one.at, detail.now)}  ",
                     (one.reason, "yellow" if one.is_warning else ""),
                     f"  {one.message}",
                 )
@@ -72,7 +72,8 @@ def past_lines(detail: Detail) -> Iterator[list[Text]]:
         ]
 
 
-def _cells(row: WorkerRow) -> tuple[str, ...]:
+def worker_cells(row: WorkerRow) -> tuple[str, ...]:
+    """The cells of one worker, below `COLUMNS`."""
     pod, figures, pause = row.pod, row.figures, row.last_pause_seconds
     state = pod.status if not pod.ready and pod.status != "Running" else ""
     version = pod.version
@@ -104,5 +105,6 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  " + "  ".join(parts)
 
 
-def _ago(then: datetime | None, now: datetime) -> str:
+def ago(then: datetime | None, now: datetime) -> str:
+    """A moment by its age."""
     return "-" if then is None else f"{seconds(max(0.0, round((now - then).total_seconds())))} ago"

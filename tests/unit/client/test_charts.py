@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rlfleet.charts import WIDTH, Bar, Row, drawn
+from rlfleet.charts import WIDTH, Bar, Row, drawn, ticks
 
 
 @pytest.mark.parametrize("length", [0.1, 0.5, 1.0])
@@ -20,3 +22,24 @@ def test_a_long_value_stays_within_the_picture(length: float) -> None:
     begin = float(text[1]) - (width if 'text-anchor="end"' in text[2] else 0)
     assert begin >= 0
     assert begin + width <= WIDTH
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (10.0, [0, 2, 4, 6, 8, 10]),
+        (0.36, [0, 0.1, 0.2, 0.3]),
+        (7.0, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (3600.0, [0, 1000, 2000, 3000]),
+    ],
+)
+def test_an_axis_has_few_round_ticks(seconds: float, expected: list[float]) -> None:
+    assert list(ticks(seconds)) == pytest.approx(expected)
+
+
+@given(st.floats(1e-6, 1e9))
+def test_the_ticks_of_any_axis_are_few_and_within_it(seconds: float) -> None:
+    found = list(ticks(seconds))
+
+    assert 2 <= len(found) <= 9
+    assert found[-1] <= seconds * (1 + 1e-6)

@@ -14,6 +14,7 @@ from tests.support.pages import ROOT
 from tests.support.rl_api import RlApi
 from typer.testing import CliRunner
 
+from rlfleet.cli import dashboard
 from rlfleet.cli.app import EXIT_CODES, app
 from rlfleet.errors import NotConfigured, Refused
 
@@ -44,6 +45,23 @@ async def test_a_version_is_published_by_the_options_before_the_verb(
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["applied"] is True
     assert api.objects.weights["spec"]["version"] == "43"
+
+
+async def test_the_dashboard_shows_a_fleet_of_the_rl_api(
+    api: RlApi, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[str] = []
+
+    def look(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dashboard, "_pause", look)
+    monkeypatch.setattr(dashboard.Latest, "put", lambda _, text: pages.append(text))
+
+    done = await run(f"--url {api.url} --token-file {token} dashboard policy -n rl --no-browser")
+
+    assert done.exit_code == 0, done.output
+    assert "<dt>Desired</dt><dd>42</dd>" in pages[0]
 
 
 @pytest.mark.parametrize(

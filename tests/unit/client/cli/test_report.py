@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -102,3 +104,25 @@ def test_the_page_is_written_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert file.read_text().startswith("<!doctype html>")
     assert wrong == 2
     assert "cannot be written" in " ".join(err.split())
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_report_begins_with_the_sentence_of_explain_where_something_is_stalled(
+    monkeypatch: pytest.MonkeyPatch, situation: str
+) -> None:
+    objects = Recorded(situation)
+    _, out, _ = run(monkeypatch, objects, "report")
+    code, said, _ = run(monkeypatch, objects, "explain", "--output", "json")
+    assert code == 0
+    found = [one for one in (objects.weights, objects.fleet) if one]
+    is_stalled = any(
+        (c["type"], c["status"]) == ("Stalled", "True")
+        for one in found
+        for c in one["status"].get("conditions", ())
+    )
+
+    before, mark, after = out.partition('<section class="alarm">')
+    assert bool(mark) is is_stalled
+    assert "<dl>" not in before or not is_stalled
+    if is_stalled:
+        assert after.startswith(f"<p>{escape(json.loads(said)['summary'])}</p>")

@@ -77,7 +77,7 @@ def test_a_verb_prints_its_golden_text(
 def test_every_golden_text_belongs_to_a_case() -> None:
     assert {f.name for f in GOLDEN.iterdir() if f.is_file()} == {
         *(f"{command.replace(' ', '_')}.{situation}.txt" for command, situation in CASES),
-        *(f"screen.{there}.txt" for there in SCREENS),
+        *(f"{kind}.{there}.txt" for kind in ("screen", "dashboard") for there in SCREENS),
         *(f"report.{there}.txt" for there in SITUATIONS),
         "doctor.healthy.txt",
         "doctor.no-operator.txt",

@@ -15,7 +15,8 @@ from tests.support.situations import WORKED_SECONDS
 
 from rlfleet.cli.log_lines import LogLine, log_line
 from rlfleet.cli.spans import Span, spans
-from rlfleet.cli.waterfall import MOST_WORKERS, worker_rows
+from rlfleet.cli.view import PhaseView
+from rlfleet.cli.waterfall import MOST_WORKERS, waterfall
 from rlfleet.errors import Forbidden
 from rlfleet.resources import WeightVersion
 
@@ -109,26 +110,57 @@ def test_a_call_that_failed_is_drawn_in_another_colour_with_its_outcome(
     assert "CheckpointTruncated</text>" in out
 
 
-def test_bars_are_to_scale() -> None:
+STAGING = PhaseView(phase="Staging", seconds=2.0, running=False)
+LOADING = PhaseView(phase="Loading", seconds=0.0, running=False)
+
+
+def drawn(objects: Recorded, lines: list[LogLine], *phases: PhaseView) -> Any:
+    weights = weights_of(objects)
+    return waterfall(weights.status.started_at, phases, spans(lines, weights, objects.moment))
+
+
+def test_phases_and_workers_are_to_scale_on_one_axis() -> None:
     objects = Recorded("applied")
     lines = [
         call(objects, 2, pod="policy-0", operation="stage", seconds=2.0),
         call(objects, 4, pod="policy-0", operation="load", seconds=1.0),
     ]
 
-    (row,) = worker_rows(spans(lines, weights_of(objects), objects.moment))
+    found = drawn(objects, lines, STAGING)
 
-    assert [(bar.begin, bar.length) for bar in row.bars] == [(0.0, 0.5), (0.75, 0.25)]
-    assert row.value == "4.00s"
+    assert found.seconds == 4.0
+    phase, worker = found.rows
+    assert [(bar.begin, bar.length) for bar in phase.bars] == [(0.0, 0.5)]
+    assert [(bar.begin, bar.length) for bar in worker.bars] == [(0.0, 0.5), (0.75, 0.25)]
+    assert worker.value == "4.00s"
+
+
+def test_a_phase_that_has_not_begun_has_no_bar() -> None:
+    assert [row.label for row in drawn(Recorded("applied"), [], STAGING, LOADING).rows] == [
+        "Staging"
+    ]
+
+
+def test_where_only_loads_are_known_the_note_does_not_say_what_is_between_them() -> None:
+    objects = Recorded("applied")
+    load = call(objects, 4, pod="policy-0", operation="load", seconds=1.0)
+    stage = call(objects, 2, pod="policy-0", operation="stage", seconds=1.0)
+
+    assert "waits for the others" not in drawn(objects, [load], STAGING).note
+    assert "--log-level=DEBUG" in drawn(objects, [load], STAGING).note
+    assert "waits for the others" in drawn(objects, [stage, load], STAGING).note
 
 
 def test_a_large_fleet_is_drawn_with_the_workers_that_ended_last() -> None:
     objects = Recorded("applied")
     lines = [call(objects, 1 + n / 100, pod=f"policy-{n}", operation="stage") for n in range(100)]
 
-    rows = worker_rows(spans(lines, weights_of(objects), objects.moment))
+    found = drawn(objects, lines)
 
-    assert [row.label for row in rows] == [f"policy-{n}" for n in range(100 - MOST_WORKERS, 100)]
+    assert [one.label for one in found.rows] == [
+        f"policy-{n}" for n in range(100 - MOST_WORKERS, 100)
+    ]
+    assert f"The {MOST_WORKERS} of 100 workers" in found.note
 
 
 def test_without_the_right_to_read_logs_the_report_has_no_workers(
