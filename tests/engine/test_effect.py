@@ -102,7 +102,7 @@ found = []
 for path in (one, other, other, one):
     (answer,) = engine.collective_rpc("rlfleet_load", kwargs=load_of(path))
     assert answer["ok"], answer
-    seen = combined([answer["effect"]])
+    seen = combined(engine.collective_rpc("rlfleet_effect"))
     found.append([seen.changed_share, seen.unchanged, seen.compared_elements, seen.why_not])
 print("result", json.dumps(found))
 """

@@ -42,11 +42,13 @@ async def seen():
     client = AsyncLLM.from_engine_args(arguments)
     resumed = asyncio.Event()
     asked = []
-    async def let_in(request_id):
-        asked.append(request_id)
-        await resumed.wait()
-        return True
-    generate = sent_again(client.generate, let_in)
+    class FakeWorker:
+        steps = 0
+        async def let_in(self, request_id, since):
+            asked.append(request_id)
+            await resumed.wait()
+            return True
+    generate = sent_again(client.generate, FakeWorker())
     found = {"version": vllm.__version__, "missing": await client.collective_rpc("rlfleet_missing_names"),
              "one": await tokens(generate, 1)}
     await client.pause_generation(mode="abort", clear_cache=True)

@@ -111,7 +111,7 @@ class EndpointPlugin:
             )
             agent.refused_stages = (fault,)
         await _check_engine_names(engine_client)
-        generate = sent_again(engine_client.generate, agent.let_in)
+        generate = sent_again(engine_client.generate, agent)
         generate = with_adapters(generate, agent.adapters.using)
         engine_client.generate = tracked(
             generate, agent.names, is_drained=lambda: agent.quiescence.drain_timed_out

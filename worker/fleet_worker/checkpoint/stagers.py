@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.stager_messages import (
@@ -44,7 +45,7 @@ _ENVIRONMENT = (
 _LEAVE_SECONDS = 1.0
 """Time for a stager to end by itself; then it is killed."""
 _FREE_SECONDS = 10.0
-"""Time for the kernel to free the memory of a stager, which takes 0.2 s per GB."""
+"""How often to look whether the kernel still frees the memory of a killed stager: it takes 0.2 s per GB."""
 
 
 class DiedError(Exception):
@@ -160,8 +161,10 @@ class Stager:
         if self._has_ended(_LEAVE_SECONDS):
             return
         self._process.kill()
-        if not self._has_ended(_FREE_SECONDS):
-            _LOG.warning("the stager with process id %d hangs in a read of its store", self.pid)
+        while not self._has_ended(_FREE_SECONDS):
+            if _hangs(self.pid):
+                _LOG.warning("the stager with process id %d hangs in a read of its store", self.pid)
+                return
 
     def why_it_ended(self) -> DiedError:
         """Return how a stager has ended that this worker did not end, and what to do."""
@@ -183,3 +186,12 @@ class Stager:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+
+def _hangs(pid: int) -> bool:
+    """Return whether a thread of a process waits where no signal ends it: the state `D` of proc(5)."""
+    with suppress(OSError):  # it has ended
+        for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+            if stat.read_text().rpartition(") ")[2].startswith("D"):
+                return True
+    return False

@@ -93,9 +93,9 @@ class WorkerExtension(RankCalls):
             self._rlfleet_reload(tensors_of(readers, copies, casts), started=started)
             seconds = time.monotonic() - began
         except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
-            self._rlfleet_memory = None
-            if touched:  # what runs the model before the next load finds tensors
-                drop_unfinished(model)
+            if touched:
+                self._rlfleet_memory = None
+                drop_unfinished(model)  # what runs the model before the next load finds tensors
             reason = error.reason.value if isinstance(error, Refusal) else None
             failed = {"ok": False, "touched": touched, "error": described(error)}
             return failed | {"reason": reason, "copy_seconds": None}

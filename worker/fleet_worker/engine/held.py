@@ -13,10 +13,10 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +78,9 @@ class _File:
     huge_bytes: int = 0
 
 
+_Work = queue.Queue[tuple[Callable[[_File], None], _File]]
+
+
 class Held:
     """The mapped files of this process."""
 
@@ -85,8 +88,9 @@ class Held:
         """Hold nothing yet. `runtime`: of the device; None for CPUs, which read the bytes where they are."""
         self._runtime = runtime
         self._files: dict[Key, _File] = {}
-        self._thread = ThreadPoolExecutor(1, "rlfleet-hold")
-        self._work: list[Future[None]] = []
+        self._work = _Work()
+        # A daemon: the end of the process does not wait for the kernel to map or register memory.
+        threading.Thread(target=_do, args=(self._work,), name="rlfleet-hold", daemon=True).start()
         self._stuck: list[mmap.mmap] = []
         """Mappings that the device still reads, and that nothing needs."""
 
@@ -109,11 +113,10 @@ class Held:
         for key in [key for key in self._files if key not in wanted]:
             file = self._files.pop(key)
             file.wanted.clear()
-            self._start(self._let_go, file)
-        self._work = [work for work in self._work if not work.done()]
+            self._work.put((self._let_go, file))
         files = list(self._files.values())
         return {
-            "done": not self._work,
+            "done": not self._work.unfinished_tasks,
             "bytes": sum(file.size for file in files),
             "registered": sum(file.size for file in files if file.address is not None),
             "buffers": self._runtime is not None and self._runtime.has_buffers,
@@ -148,20 +151,17 @@ class Held:
         file = self._files[key]
         if not file.wanted.is_set():
             file.wanted.set()
-            self._start(self._prepare, file)
+            self._work.put((self._prepare, file))
         return key
-
-    def _start(self, work: Callable[[_File], None], file: _File) -> None:
-        self._work.append(self._thread.submit(work, file))
 
     def _prepare(self, file: _File) -> None:
         """In the thread: map the pages of a file and register them."""
-        _populate(file.content, file.size, file.wanted)
-        file.huge_bytes = _huge_bytes(file.key[1])
-        if self._runtime is None:
-            file.why_not = "the engine runs on CPUs"
-            return
         try:
+            _populate(file.content, file.size, file.wanted)
+            file.huge_bytes = _huge_bytes(file.key[1])
+            if self._runtime is None:
+                file.why_not = "the engine runs on CPUs"
+                return
             self._runtime.open()
             if file.wanted.is_set():
                 file.address = self._runtime.register(file.content)
@@ -185,6 +185,18 @@ class Held:
             return
         with suppress(BufferError):  # the mapping goes when the last tensor over it does
             file.content.close()
+
+
+def _do(work: _Work) -> None:
+    """The thread. None of its work raises."""
+    while True:
+        _do_next(work)
+        work.task_done()
+
+
+def _do_next(work: _Work) -> None:
+    do, file = work.get()
+    do(file)
 
 
 def _key_of(descriptor: int) -> Key:

@@ -9,9 +9,9 @@ Source: `SamplingParams`, `RequestOutput`, `LoRARequest`, `OpenAIServingModels.l
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from fleet_worker.engine.records import EngineAdapter, Position
 from fleet_worker.errors import Refusal
@@ -99,15 +99,25 @@ def with_adapters(generate: Generate, using: Using) -> Generate:
 _MOST_SENDS = 10
 
 
-def sent_again(generate: Generate, let_in: Callable[[str], Awaitable[bool]]) -> Generate:
+class Pausing(Protocol):
+    """The worker, as far as it says which refusals a pause has made."""
+
+    steps: int
+    """The number of changes of its phase."""
+
+    async def let_in(self, request_id: str, since: int) -> bool:
+        """Wait until the worker generates, if a pause came after `since`; say whether to send again."""
+
+
+def sent_again(generate: Generate, worker: Pausing) -> Generate:
     """Wrap the engine client's `generate`: what vLLM refuses during a pause waits for the end of the pause.
 
     A request may be on its way into the engine when a pause begins. vLLM 0.32 queues it, and 0.33 answers it
-    with 503. So it waits here, and is sent again.
+    with 503. So it waits here, and is sent again. What it refuses for other reasons the client may repeat.
 
     Args:
         generate: The engine client's method.
-        let_in: Waits until the worker generates; says whether the request may be sent again.
+        worker: Knows of its pauses.
     """
     refused = getattr(importlib.import_module("vllm.exceptions"), "RetryableRequestError", None)
     if refused is None:
@@ -117,7 +127,7 @@ def sent_again(generate: Generate, let_in: Callable[[str], Awaitable[bool]]) -> 
         prompt: Any, sampling_params: Any, request_id: str, **options: Any
     ) -> AsyncGenerator[Any, None]:
         for sends in range(1, _MOST_SENDS + 1):
-            has_begun = False
+            has_begun, since = False, worker.steps
             outputs = generate(prompt, sampling_params, request_id, **options)
             try:
                 async with aclosing(outputs):
@@ -125,7 +135,7 @@ def sent_again(generate: Generate, let_in: Callable[[str], Awaitable[bool]]) -> 
                         has_begun = True
                         yield output
             except refused:
-                if has_begun or sends == _MOST_SENDS or not await let_in(request_id):
+                if has_begun or sends == _MOST_SENDS or not await worker.let_in(request_id, since):
                     raise
             else:
                 return

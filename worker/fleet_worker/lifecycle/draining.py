@@ -62,6 +62,7 @@ async def _let_requests_finish(worker: Worker, seconds: float) -> None:
             with worker.working("drain"):
                 if has_held and trusted and not worker.asleep:
                     await worker.engine.resume()
+                    worker.generates = True
                     worker.held.end(Outcome.LET_IN)
                 if trusted:
                     await worker.quiescence.wait_until_empty(seconds, cut=worker.cut)

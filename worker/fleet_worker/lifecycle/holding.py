@@ -58,7 +58,7 @@ class Holding:
 
     def end(self, outcome: Outcome, ids: Iterable[str] | None = None) -> int:
         """End the wait of requests with these ids, or of all for None; returns their number."""
-        wanted = None if ids is None else frozenset[str]().union(*map(_origins_of, ids))
+        wanted = None if ids is None else frozenset[str]().union(*map(origins_of, ids))
         chosen = [
             future
             for future, own in self._waiting.items()
@@ -75,14 +75,14 @@ class Holding:
         ids = list(ids)
         self.end(Outcome.ABORTED, ids)
         for each in ids[-_REMEMBERED:]:
-            self._aborted[each] = _origins_of(each)
+            self._aborted[each] = origins_of(each)
             self._aborted.move_to_end(each)
         while len(self._aborted) > _REMEMBERED:
             self._aborted.popitem(last=False)
 
     def is_aborted(self, request_id: str) -> bool:
         """Whether a client has aborted the request that the engine knows by this id."""
-        return not self._aborted.keys().isdisjoint(_origins_of(request_id))
+        return not self._aborted.keys().isdisjoint(origins_of(request_id))
 
     @property
     def remembers_aborts(self) -> bool:
@@ -96,7 +96,7 @@ class Holding:
             del self._aborted[each]
 
 
-def _origins_of(made: str) -> frozenset[str]:
+def origins_of(made: str) -> frozenset[str]:
     """The ids from which vLLM may have made this one, and itself: `cmpl-<id>-0`, `chatcmpl-<id>_1`, `<id>`."""
     number = r"-\d+\Z" if made.startswith("cmpl-") else r"_\d+\Z"
     whole = {made, re.sub(number, "", made)}

@@ -33,15 +33,17 @@ async def make_ready(worker: Worker) -> None:
         EngineFailure (untouched): See `hold`. A load needs none of it.
     """
     staged = worker.staging.staged
-    if worker.phase in (Phase.LOADING, Phase.BROKEN):
-        return
     checkpoint = staged.checkpoint if staged is not None and staged.in_memory else None
+
+    def is_wanted() -> bool:
+        return worker.staging.staged is staged and not worker.changes
+
     try:
-        line = await hold(worker.engine, checkpoint, lambda: worker.staging.staged is staged)
+        line = await hold(worker.engine, checkpoint, is_wanted)
     except EngineFailure as failure:
         worker.made_ready = (staged, f"pageable: {failure.message}"[:400])
         raise
-    if staged is not None and staged is worker.staging.staged:
+    if line and staged is worker.staging.staged:
         worker.made_ready = (staged, line)
 
 

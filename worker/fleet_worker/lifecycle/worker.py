@@ -22,7 +22,7 @@ from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Fault, Refusal
 from fleet_worker.lifecycle import authority, held_bytes
 from fleet_worker.lifecycle.canary_report import History
-from fleet_worker.lifecycle.holding import Holding, Outcome
+from fleet_worker.lifecycle.holding import Holding, Outcome, origins_of
 from fleet_worker.lifecycle.kept_cache import KeptCache
 from fleet_worker.lifecycle.load_effects import effect_never_compared
 from fleet_worker.lifecycle.metrics import WorkerMetrics
@@ -61,6 +61,8 @@ class Worker:
         changed: set at each change that the watch waits for.
         cut: set to end a running drain or canary prompts early.
         ends_pause: the call that holds the lock is about to end the current pause.
+        generates: the engine takes requests, as far as the worker has asked it to.
+        steps: the number of steps of `lifecycle` so far.
         overdue: set to end a call that moves weights and has outlived its lease.
         held: the requests that arrived during a pause.
         quiescence: counts the requests inside the worker.
@@ -113,6 +115,8 @@ class Worker:
         self.metrics = metrics
         self.end_process = end_process
         self.lifecycle = LifecycleState(Phase.STARTING)
+        self.generates = False
+        self.steps = 0
         self.good: Weights | Received = initial
         self.version: str | None = initial.version
         self.epoch: Epoch | None = None
@@ -162,14 +166,28 @@ class Worker:
         """Whether a request that arrives now waits for the end of a pause."""
         return self.is_open and self.phase is not Phase.SERVING
 
-    async def let_in(self, request_id: str) -> bool:
-        """Wait until the worker generates; say whether a request that vLLM has refused may be sent again."""
-        while self.holds:
-            with self.held.place() as end:
+    async def let_in(self, request_id: str, since: int) -> bool:
+        """Wait until the worker generates; say whether a request that vLLM has refused may be sent again.
+
+        Args:
+            request_id: The engine's id of the request.
+            since: `steps` when it was sent. If none has come since, it was refused for another reason than a pause.
+        """
+        if self.generates and self.steps == since:
+            return False
+        while not self.generates:
+            drains = self.phase is Phase.DRAINING and not self.cut.is_set()
+            if not (self.holds or drains):
+                return False
+            with self.held.place(origins_of(request_id)) as end:
                 if await end is not Outcome.LET_IN:
                     return False
-        generates = self.phase in {Phase.SERVING, Phase.DRAINING}
-        return generates and not self.held.is_aborted(request_id)
+        return not self.held.is_aborted(request_id)
+
+    @property
+    def changes(self) -> bool:
+        """Whether the weights in the engine change."""
+        return self.phase in (Phase.LOADING, Phase.BROKEN)
 
     @property
     def is_idle(self) -> bool:
@@ -208,11 +226,15 @@ class Worker:
     def enter(self, event: Event) -> None:
         """Take a step of the transition table; raises `Refusal` if the table does not have it."""
         self.lifecycle = after(self.lifecycle, event)
+        self.steps += 1
+        if self.phase is not Phase.DRAINING:
+            self.generates = self.phase is Phase.SERVING and self.is_open
         if event is Event.LOAD:
+            self.unsettled.set()
+        elif event is Event.LOAD_FAILED:
             if self.uncompared and self.effect is not None:
                 self.effect = effect_never_compared(self.effect)
             self.uncompared = False
-            self.unsettled.set()
         if self.lifecycle.idle or self.phase is Phase.DRAINING:
             self.not_idle_since = None
         if self.phase is Phase.SERVING and self.is_open:
@@ -291,10 +313,8 @@ class Worker:
         Not during a load, which may have to load the last good version again. And not if it is the result of
         a delta, which no file has.
         """
-        changing = (Phase.LOADING, Phase.BROKEN)
-        if self.phase not in changing:
-            await held_bytes.let_go(self.engine, lambda: self.staging.staged is None)
-        in_use = self.phase in changing  # a change of weights may have begun meanwhile
+        await held_bytes.let_go(self.engine, lambda: not self.changes and not self.staging.staged)
+        in_use = self.changes  # a change of weights may have begun meanwhile
         budget = self.staging.rules.budget_bytes - self.adapters.size_bytes
         good, held = self.good, self._held_bytes()
         leaves = isinstance(good, Weights) and good.checkpoint.changed is None

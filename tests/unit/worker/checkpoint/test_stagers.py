@@ -295,6 +295,30 @@ def test_a_released_pass_ends_its_stager_even_if_that_hangs(
     assert open_descriptors() == before
 
 
+@pytest.mark.parametrize("state", ["R", "D"])
+def test_a_killed_stager_is_waited_for_while_the_kernel_frees_its_memory_and_not_while_it_hangs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
+    monkeypatch.setattr(stagers, "_LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr(stagers, "_FREE_SECONDS", 0.01)
+    monkeypatch.setattr(stagers, "_hangs", lambda _: state == "D")
+    stager = Stager()
+    os.kill(stager.pid, signal.SIGSTOP)
+    kill = stager._process.kill
+    late = threading.Timer(0.3, kill)
+    monkeypatch.setattr(stager._process, "kill", late.start)
+    stager.end()
+
+    assert stager.is_running == (state == "D")
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * (state == "D")
+    late.join()
+    stager._process.wait(30)
+
+
+def test_a_process_that_a_signal_can_end_does_not_hang() -> None:
+    assert not stagers._hangs(os.getpid())
+
+
 def test_a_pass_released_before_it_has_a_stager_reads_nothing(
     pool: Stagers, checkpoint: Checkpoint
 ) -> None:

@@ -279,10 +279,12 @@ def test_an_unreadable_file_fails_before_the_model_changes(
     good, bad = file_of(tmp_path), file_of(tmp_path, {"x": ("U8", [64], bytes(64))}, "b")
     harm(bad)
     before = open_descriptors()
+    worker._rlfleet_memory = "of the load before"
     answer = loaded(worker, good, bad)
 
     assert (answer["ok"], answer["touched"]) == (False, False)
     assert answer["error"]
+    assert worker.rlfleet_effect()["why_not"] == "of the load before"
     assert worker.model.loads == 0
     assert open_descriptors() == before, "the good one was open already"
 

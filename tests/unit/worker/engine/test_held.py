@@ -216,6 +216,18 @@ def test_addresses_that_the_device_still_reads_as_an_earlier_version_never_get_o
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
+def test_a_device_that_works_does_not_delay_the_end_of_the_process(
+    held: Any, cuda: FakeCuda, files: Files
+) -> None:
+    cuda.gate.clear()
+    held.want([files.link("a")])
+    working = [each for each in threading.enumerate() if each.name.startswith("rlfleet-hold")]
+    cuda.gate.set()
+
+    assert working
+    assert all(each.daemon for each in working)
+
+
 def test_without_a_device_files_are_mapped_only(held_module: Any, files: Files) -> None:
     held = held_module.Held(None)
     answer = done(held, files.link("a"))

@@ -12,7 +12,7 @@ from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.engine.vllm_requests import sent_again
-from fleet_worker.protocol import PauseMode
+from fleet_worker.protocol import PauseMode, Phase
 
 
 class FakeRetryableRequestError(Exception):
@@ -45,7 +45,7 @@ class FakeClient:
             yield number
 
     async def tokens_of(self, request_id: str = "cmpl-1-0") -> list[int]:
-        sending = sent_again(self.generate, self.serving.agent.let_in)
+        sending = sent_again(self.generate, self.serving.agent)
         return [each async for each in sending("prompt", "parameters", request_id, priority=1)]
 
 
@@ -101,15 +101,65 @@ async def test_a_request_with_tokens_is_never_sent_again(serving: WorkerHarness)
     assert len(client.sent) == 1
 
 
-async def test_an_engine_that_refuses_without_a_pause_of_ours_is_not_asked_forever(
-    serving: WorkerHarness,
-) -> None:
+async def test_what_vllm_refuses_without_a_pause_is_not_sent_again(serving: WorkerHarness) -> None:
     client = FakeClient(serving)
     serving.engine.paused = True
 
     with pytest.raises(FakeRetryableRequestError):
         await client.tokens_of()
-    assert len(client.sent) == 10
+    assert len(client.sent) == 1
+
+
+async def test_a_request_that_a_pause_has_refused_is_sent_again_if_the_pause_is_over_by_then(
+    serving: WorkerHarness,
+) -> None:
+    client = FakeClient(serving)
+    await serving.pause(PauseMode.ABORT)
+    since = serving.agent.steps
+    await serving.resume("base")
+
+    assert await serving.agent.let_in("cmpl-1-0", since)
+    assert await client.tokens_of() == [0, 1]
+
+
+async def test_a_refused_request_that_its_client_aborts_waits_no_longer(
+    serving: WorkerHarness,
+) -> None:
+    asking = await held(serving, FakeClient(serving))
+    serving.agent.held.abort(["1"])
+
+    with pytest.raises(FakeRetryableRequestError):
+        await asking
+    assert serving.state.requests_held == 0
+
+
+async def test_a_drain_sends_a_refused_request_again_once_its_engine_generates(
+    serving: WorkerHarness,
+) -> None:
+    client = FakeClient(serving)
+    asking = await held(serving, client)
+    resuming = serving.engine.gates["resume"] = asyncio.Event()
+    serving.agent.quiescence.inside += 1  # as the gate counts it
+    draining = asyncio.create_task(serving.agent.drain(patience_seconds=1, drain_timeout_seconds=5))
+    await soon(lambda: serving.agent.phase is Phase.DRAINING)
+    late = asyncio.create_task(client.tokens_of("cmpl-2-0"))
+    await soon(lambda: len(client.sent) == 2)
+    resuming.set()
+
+    assert (await asking, await late) == ([0, 1], [0, 1])
+    assert len(client.sent) == 4
+    serving.agent.quiescence.inside -= 1
+    await draining
+
+
+async def test_a_drain_that_ends_requests_ends_the_wait_of_a_refused_one(
+    serving: WorkerHarness,
+) -> None:
+    asking = await held(serving, FakeClient(serving))
+    await serving.agent.drain(patience_seconds=1)
+
+    with pytest.raises(FakeRetryableRequestError):
+        await asking
 
 
 def test_an_older_vllm_needs_no_second_try(
@@ -118,4 +168,4 @@ def test_an_older_vllm_needs_no_second_try(
     install(monkeypatch, {"vllm.exceptions": {}})
     client = FakeClient(serving)
 
-    assert sent_again(client.generate, serving.agent.let_in) == client.generate
+    assert sent_again(client.generate, serving.agent) == client.generate

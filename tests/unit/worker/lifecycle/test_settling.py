@@ -238,7 +238,7 @@ async def test_a_second_load_before_the_comparison_is_compared_with_the_first(
     assert (effect.version, effect.compared_with, effect.changed_share) == ("2", "1", 0.25)
 
 
-async def test_a_change_of_weights_that_is_refused_leaves_no_comparison_with_other_weights(
+async def test_a_load_that_is_refused_changes_nothing_about_the_comparison_before(
     serving: WorkerHarness,
 ) -> None:
     await serving.stage("1")
@@ -253,8 +253,36 @@ async def test_a_change_of_weights_that_is_refused_leaves_no_comparison_with_oth
 
     effect = serving.state.effect
     assert effect is not None
+    assert (effect.version, effect.changed_share, effect.why_not) == ("1", 0.25, "")
+
+
+async def test_a_load_that_fails_leaves_no_comparison_with_other_weights(
+    serving: WorkerHarness,
+) -> None:
+    await serving.stage("1")
+    await serving.pause()
+    await serving.load("1")
+    await serving.stage("2")
+    serving.engine.failures["load"] = [touched()]
+    with pytest.raises(EngineFailure):
+        await serving.load("2")
+    await settling.settle(serving.agent)
+
+    effect = serving.state.effect
+    assert effect is not None
     assert (effect.version, effect.changed_share) == ("1", None)
     assert "before the comparison" in effect.why_not
+
+
+async def test_the_engine_keeps_what_it_holds_once_weights_change(serving: WorkerHarness) -> None:
+    serving.engine.holds = [WORKING] * 1000
+    letting_go = asyncio.create_task(settling.make_ready(serving.agent))
+    await soon(lambda: len(serving.engine.holds) < 1000)
+    await serving.pause()
+    serving.agent.enter(Event.LOAD)  # as an update over a collective does
+    await letting_go
+
+    assert serving.engine.holds
 
 
 async def test_a_comparison_that_fails_leaves_its_reason(watched: WorkerHarness) -> None:
