@@ -81,6 +81,9 @@ class FakeEngine:
         if (waiting := self.gates.get("pause wait")) is not None and mode is PauseMode.KEEP:
             waiting.set()  # a keep lets an armed wait come to its end
 
+    async def drain(self, *, keep_cache: bool = False) -> None:
+        await self.pause(PauseMode.WAIT, keep_cache=keep_cache)
+
     async def resume(self) -> None:
         await self._do("resume")
         self.paused = False

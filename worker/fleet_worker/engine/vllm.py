@@ -1,6 +1,6 @@
 """vLLM behind our `Engine` port: the members of its engine client that the worker uses.
 
-Source: `vllm.v1.engine.async_llm.AsyncLLM`, vLLM 0.32. All of these names are checked at start
+Source: `vllm.v1.engine.async_llm.AsyncLLM` of vLLM. All of these names are checked at start
 (`required_names`).
 """
 
@@ -83,6 +83,10 @@ class VllmEngine:
             self._client.pause_generation(mode=mode.value, clear_cache=not keep_cache),
             touched=False,
         )
+
+    async def drain(self, *, keep_cache: bool = False) -> None:
+        """Let the running requests end, then pause."""
+        await self.pause(PauseMode.WAIT, keep_cache=keep_cache)
 
     async def resume(self) -> None:
         """Generate again."""

@@ -84,7 +84,7 @@ async def drained(
         Whether all requests had finished.
     """
     started = clock()
-    waiting = asyncio.ensure_future(engine.pause(PauseMode.WAIT, keep_cache=keep_cache))
+    waiting = asyncio.ensure_future(engine.drain(keep_cache=keep_cache))
     cutting = asyncio.ensure_future(cut.wait())
     try:
         await asyncio.wait(

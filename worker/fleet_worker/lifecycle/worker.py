@@ -17,7 +17,7 @@ from fleet_worker.checkpoint.delta_chain import HeldBase
 from fleet_worker.checkpoint.identity import Labels, WeightName, WeightNames
 from fleet_worker.checkpoint.reference import StageRules
 from fleet_worker.checkpoint.store_threads import leave
-from fleet_worker.engine.limits import Limits, TimedEngine
+from fleet_worker.engine.limits import Limits, timed
 from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Fault, Refusal
 from fleet_worker.lifecycle import authority, held_bytes
@@ -110,7 +110,7 @@ class Worker:
         self.limits = limits or Limits()
         self.cut = asyncio.Event()
         self.overdue = asyncio.Event()
-        self.engine: Engine = TimedEngine(engine, self.limits, (self.cut, self.overdue))
+        self.engine = timed(engine, self.limits, (self.cut, self.overdue))
         self.clock = clock
         self.metrics = metrics
         self.end_process = end_process

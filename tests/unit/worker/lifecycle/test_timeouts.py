@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import threading
 from collections.abc import Iterator
 
@@ -22,7 +23,7 @@ from fleet_worker.checkpoint import opening, store_threads
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.store_threads import StoreThreads
 from fleet_worker.engine.limits import Limits
-from fleet_worker.engine.port import Engine
+from fleet_worker.engine.port import LIMITS, Engine
 from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import HuggingFaceSource, Phase, Reason, Source, StageRequest
 from fleet_worker.trainer.transfers import TransferRoom
@@ -47,6 +48,13 @@ def hanging() -> Iterator[threading.Event]:
 def limit(harness: WorkerHarness, **seconds: float) -> None:
     harness.agent.limits = Limits(**seconds)
     harness.agent.engine._limits = harness.agent.limits
+
+
+def test_every_call_of_the_engine_has_a_limit_or_a_caller_that_sets_one() -> None:
+    calls = {name for name, each in vars(Engine).items() if inspect.iscoroutinefunction(each)}
+
+    assert LIMITS.keys() < calls
+    assert calls - LIMITS.keys() == {"drain", "models", "ping", "sample", "score"}
 
 
 async def test_work_that_blocks_is_left_behind(hanging: threading.Event) -> None:
