@@ -5,7 +5,7 @@
 
 For a vLLM that cannot be installed where tests run. Its wheel is downloaded once, by the hash in
 `requirements/vllm-next.txt`. Its Python files are unpacked into the cache folder, and never run. The
-names are those of `fleet_worker.engine.required_names` and `fleet_worker.engine.worker_names`.
+names are those of `fleet_worker.engine.vllm_names`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from envs import REQUIREMENTS, cache_folder, pip
-from fleet_worker.engine.required_names import (
+from fleet_worker.engine.vllm_names import (
     API_SERVER_NAMES,
     CONFIGURATION_NAMES,
     ENGINE_NAMES,
     OBJECT_NAMES,
+    RUNNER_NAMES,
+    WORKER_NAMES,
 )
-from fleet_worker.engine.worker_names import RUNNER_NAMES, WORKER_NAMES
 
 PINS = REQUIREMENTS / "vllm-next.txt"
 MANIFEST = REQUIREMENTS.parent / "tests" / "contract" / "vllm_names_0_33.json"
@@ -55,7 +56,7 @@ class Wanted:
 
 
 def wanted_names() -> list[Wanted]:
-    """Every name of `required_names`, with the engine class that it must exist on.
+    """Every name of `vllm_names`, with the engine class that it must exist on.
 
     The classes of a GPU's worker and runner are listed here. One model of vLLM is an example of all.
     """

@@ -7,6 +7,7 @@ read the package again.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,17 @@ def test_a_name_that_is_gone_and_a_parameter_that_is_gone_are_found() -> None:
         f"{pause}(clear_cache)",
         "vllm.lora.request:LoRARequest",
     ]
+
+
+def test_one_file_of_the_product_names_releases_of_vllm() -> None:
+    """The next release is read against that file. Other files say what vLLM does, and not since when."""
+    folders = [ROOT / "worker", ROOT / "operator", ROOT / "client"]
+    files = [file for folder in folders for file in folder.rglob("*.py")]
+    naming = [f.name for f in files if re.search(r"(?i)vllm[^\n]{0,3}0\.\d\d", f.read_text())]
+    (read,) = [f for f in files if f.name == "vllm_names.py"]
+
+    assert naming == []
+    assert MANIFEST["package"].rpartition(".")[0].removeprefix("vllm==") in read.read_text()
 
 
 PACKAGE = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.engine.scripts import LOADS, output_of
 
-from fleet_worker.engine.worker_names import SECOND_RUNNER
+from fleet_worker.engine.vllm_names import SECOND_RUNNER
 
 pytestmark = pytest.mark.xdist_group("architectures")
 

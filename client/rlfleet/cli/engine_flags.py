@@ -68,7 +68,7 @@ def arguments_of(fleet: Json) -> list[str]:
 def unknown_flags(arguments: Sequence[str]) -> list[Unknown]:
     """The flags of a command line that vLLM does not know.
 
-    Source: `FlexibleArgumentParser` of vLLM 0.32. In names `_` equals `-`, `--x.y` sets a field of `--x`,
+    Source: `FlexibleArgumentParser` of vLLM. In names `_` equals `-`, `--x.y` sets a field of `--x`,
     `--x+` adds to `--x`, and unambiguous abbreviations are valid.
     """
     found = (_unknown(one) for one in arguments if re.match(r"-[^\d.]", one))

@@ -54,7 +54,13 @@ class IdleStagers(Stagers):
 @pytest.fixture
 async def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Put]:
     uvicorn = FakeUvicorn()
-    install(monkeypatch, {"uvicorn": uvicorn.module(), "vllm.exceptions": {}})
+    install(
+        monkeypatch,
+        {
+            "uvicorn": uvicorn.module(),
+            "vllm.exceptions": {"RetryableRequestError": ConnectionError},
+        },
+    )
     for name in ("fleet_worker.http.server", "fleet_worker.plugin"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module("fleet_worker.plugin")

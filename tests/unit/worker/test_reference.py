@@ -10,8 +10,7 @@ from prometheus_client import CollectorRegistry
 from tests.support.environments import REPOSITORY
 from tests.support.worker_harness import WorkerHarness
 
-from fleet_worker.engine.required_names import API_SERVER_NAMES
-from fleet_worker.engine.worker_names import RUNNER_NAMES, WORKER_NAMES
+from fleet_worker.engine.vllm_names import API_SERVER_NAMES, RUNNER_NAMES, WORKER_NAMES
 from fleet_worker.errors import status_of
 from fleet_worker.lifecycle.metrics import WorkerMetrics
 from fleet_worker.process.command import CPU_DEFAULTS, DEFAULTS, FORCED

@@ -9,7 +9,7 @@ is read from a configuration, or is a string. Words of comments do not count.
 A name that does not occur there cannot be read. A name that occurs may be read, also if it means something
 else there. That is the safe side: such a key is compared.
 
-Names that the code puts together (`f"pos_emb_{dim}"`) are not found. vLLM 0.32 does so for keys of one
+Names that the code puts together (`f"pos_emb_{dim}"`) are not found. vLLM does so for keys of one
 model, Kimi-K2.5, whose configuration class names them.
 """
 
@@ -35,14 +35,14 @@ _OF_ALL_TYPES = ("cache_utils.py", "configuration_utils.py", "masking_utils.py",
 """Code of transformers that all types of models share."""
 _MODELS = "model_executor/models"
 _REGISTERED = re.compile(r'"(\w+)":\s*\(\s*"([\w.]+)"')
-"""Class and module of a model. Source: `vllm/model_executor/models/registry.py`, vLLM 0.32."""
+"""Class and module of a model. Source: `vllm/model_executor/models/registry.py` of vLLM."""
 _IMPORT = re.compile(r"from (?:vllm\.model_executor\.models)?\.(\w+) import")
 _BUILDS_ANY_MODEL = re.compile(r"(?<!def )init_vllm_registered_model|vllm\.models\b")
 """A call that looks into the registry, or an import from vLLM's other folder of models."""
 _LENGTHS = frozenset({"max_seq_length", "model_max_length", "seq_length"})
 """vLLM's code of all models reads these only for the longest request: that of the running model counts.
 
-Source: `ModelArchConfigConvertorBase.derive_max_model_len_and_key`, vLLM 0.32.
+Source: `ModelArchConfigConvertorBase.derive_max_model_len_and_key` of vLLM.
 """
 
 

@@ -90,7 +90,7 @@ SAMPLING = (
 )
 """The keys from which vLLM takes defaults of requests. Nested keys of these names are others.
 
-Source: `ModelConfig.get_diff_sampling_param`, vLLM 0.32.
+Source: `ModelConfig.get_diff_sampling_param` of vLLM.
 """
 _NO_SIZES = frozenset({"sliding_window"})
 """Keys of large numbers that size nothing. The Hub's files of Qwen2 have one that transformers drops."""

@@ -17,7 +17,7 @@ MOST_CHARACTERS = 260
 """Those that have many names, and two short ones, fit into the message of a condition."""
 _NAMED_AT_MOST = 5
 _END = "eos_token_id"
-"""vLLM takes end tokens from here. Source: `SamplingParams.update_from_generation_config`, vLLM 0.32."""
+"""vLLM takes end tokens from here. Source: `SamplingParams.update_from_generation_config` of vLLM."""
 
 
 class Defaults(NamedTuple):

@@ -4,7 +4,7 @@ Such a copy is `lm_head.weight`, and Qwen3-0.6B has one. After its start vLLM ke
 are equal, and any later load writes both tensors into it. So within a fleet they are equal in all
 versions or in none. transformers leaves the copy out when it saves.
 
-Source: `maybe_untie_word_embeddings` and `maybe_retie_word_embeddings`, vLLM 0.32.
+Source: `maybe_untie_word_embeddings` and `maybe_retie_word_embeddings` of vLLM.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ each of them prefers another one. So a directory with two sets means nothing cer
 names, all `.safetensors` files are one set.
 
 Source: `PreTrainedModel.save_pretrained` and `_get_resolved_checkpoint_files`, transformers 5;
-`DefaultModelLoader._prepare_weights`, vLLM 0.32.
+`DefaultModelLoader._prepare_weights` of vLLM.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `--worker-extension-cls` adds the methods to vLLM's worker class, and `collective_rpc` calls them. Every
 method returns a small dict instead of raising, so that the caller knows whether the model has changed.
 
-Source: `Worker.reload_weights(weights_iterator=…)`, vLLM 0.32.
+Source: `Worker.reload_weights(weights_iterator=…)` of vLLM.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fleet_worker.engine.held import Held
 from fleet_worker.engine.kernel_copies import renew_copies
 from fleet_worker.engine.parameters import Memory, checksum_of, is_known, not_compared
 from fleet_worker.engine.rank_calls import RankCalls, described
-from fleet_worker.engine.required_names import ENGINE_NAMES, missing_names
+from fleet_worker.engine.required_names import missing_names, missing_on
 from fleet_worker.engine.reshaped import take_new_shapes
 from fleet_worker.engine.start_loader import register
 from fleet_worker.engine.unfinished import drop_unfinished
-from fleet_worker.engine.worker_names import missing_on
+from fleet_worker.engine.vllm_names import ENGINE_NAMES
 from fleet_worker.engine.written import Recorder
 from fleet_worker.errors import Refusal
 
@@ -255,7 +255,7 @@ class WorkerExtension(RankCalls):
 def _allow_amx() -> None:
     """Ask the kernel for the processor's matrix registers (AMX).
 
-    vLLM 0.32 uses them in its attention for CPUs. Only larger matrix products ask for them, so a short first
+    vLLM uses them in its attention for CPUs. Only larger matrix products ask for them, so a short first
     request would end the process with an illegal instruction.
     """
     allow = getattr(getattr(torch, "cpu", None), "_init_amx", None)

@@ -8,8 +8,7 @@ Recurrent layers (Mamba, GDN) update the state in their block, and held requests
 of GPUs skip the block of no request, and leave their output uninitialised. So each group of such layers gets a
 block of its own, with zeros as its state, and the block gets its values back.
 
-Source: `MambaBase`, `NULL_BLOCK_ID`, `GPUModelRunner._dummy_run` and `GPUModelRunner.prepare_dummy_attn`, vLLM 0.32
-and 0.33.
+Source: `MambaBase`, `NULL_BLOCK_ID`, `GPUModelRunner._dummy_run` and `GPUModelRunner.prepare_dummy_attn` of vLLM.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from typing import Any
 
-from fleet_worker.engine.worker_names import SECOND_RUNNER, runner_of
+from fleet_worker.engine.required_names import runner_of
+from fleet_worker.engine.vllm_names import RECURRENT, SECOND_RUNNER
 
-RECURRENT = "vllm.model_executor.layers.mamba.abstract"
 _NO_REQUEST = 0
 
 

@@ -9,7 +9,7 @@ kernel reads:
 * Convolutions of Mamba2 on CPUs: a view of the first weight stays when the weight moves.
 
 Source: `UnquantizedEmbeddingMethod`, `UnquantizedFusedMoEMethod._setup_kernel`, `MambaMixer2`,
-`finalize_layerwise_processing`, vLLM 0.32.
+`finalize_layerwise_processing` of vLLM.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
 
-from fleet_worker.engine.reshaped import EXPERTS, attention_layers, is_freed, projection_of
-
-EMBEDDING = "vllm.model_executor.layers.vocab_parallel_embedding"
+from fleet_worker.engine.reshaped import attention_layers, is_freed, projection_of
+from fleet_worker.engine.vllm_names import EMBEDDING, EXPERTS
 
 
 def unfit_kernel(model: Any) -> str | None:
@@ -30,9 +29,9 @@ def unfit_kernel(model: Any) -> str | None:
     The state of the layers tells:
 
     * The kernel of oneDNN for 8-bit integers keeps the address of the scales that a reload frees. It then
-      computes with any values, and writes beyond its output (`CPUInt8ScaledMMLinearKernel`, vLLM 0.32).
+      computes with any values, and writes beyond its output (`CPUInt8ScaledMMLinearKernel` of vLLM).
     * zentorch's kernels for 4-bit integers pack the weights of the first load only
-      (`ZentorchWNA16LinearKernel`, vLLM 0.32).
+      (`ZentorchWNA16LinearKernel` of vLLM).
     * A layer packs no weight when it is processed, and yet its weight was freed. Something else has packed
       it, and only attention is known to do so at each load.
     """

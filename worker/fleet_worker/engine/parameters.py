@@ -116,7 +116,7 @@ def _parameters(model: Any) -> Iterator[tuple[str, Any]]:
 def _padded_experts(model: Any) -> tuple[str, ...]:
     """Return the name prefixes of parameters that are larger than the checkpoint's tensors.
 
-    Source: `FusedMoEConfig`, vLLM 0.32.
+    Source: `FusedMoEConfig` of vLLM.
     """
     found = []
     for name, module in model.named_modules():

@@ -3,7 +3,7 @@
 vLLM reads one answer from each process, and stops at the first error. The answers of later processes
 stay in their queues, and each later call would get the answer to the call before it.
 
-Source: `MultiprocExecutor.collective_rpc`, vLLM 0.32.
+Source: `MultiprocExecutor.collective_rpc` of vLLM.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RankCalls:
 def _absorbed(model: Any, modules: Mapping[str, Any]) -> set[str]:
     """Return the modules whose weight an attention layer multiplies into others, without the adapter.
 
-    Source: `MLAAttention.process_weights_after_loading`, vLLM 0.32.
+    Source: `MLAAttention.process_weights_after_loading` of vLLM.
     """
     absorbed = {id(projection_of(attention)) for attention in attention_layers(model)}
     return {name for name, module in modules.items() if id(base_of(module)) in absorbed}

@@ -10,7 +10,7 @@ Here such a tensor takes the results as they are. It is changed again afterwards
 the end of each reload, and `renew_copies` packs experts.
 
 Source: `_copy_and_restore_kernel_tensors`, `MLAAttention.process_weights_after_loading` and
-`CPUUnquantizedExperts._pad_moe_intermediate`, vLLM 0.32.
+`CPUUnquantizedExperts._pad_moe_intermediate` of vLLM.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from fleet_worker.engine.unfinished import LAYERWISE
+from fleet_worker.engine.vllm_names import EXPERTS, LAYERWISE, MLA
 
-MLA = "vllm.model_executor.layers.attention.mla_attention"
-EXPERTS = "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method"
 _PROCESS = "process_weights_after_loading"
 
 

@@ -3,7 +3,7 @@
 vLLM chooses and reads the files itself. Each tensor must have the digest that the worker has computed, before
 the model gets it. Another process may write to the files meanwhile.
 
-Source: `DefaultModelLoader._get_weights_iterator` and `register_model_loader`, vLLM 0.32.
+Source: `DefaultModelLoader._get_weights_iterator` and `register_model_loader` of vLLM.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Any
 
 from fleet_worker.engine.file_tensors import Digested, Reader, compared
 from fleet_worker.engine.start_names import DIGESTS_FILE, LOAD_FORMAT, START_PREFIX
-
-LOADERS = "vllm.model_executor.model_loader"
+from fleet_worker.engine.vllm_names import LOADERS
 
 
 def register() -> None:

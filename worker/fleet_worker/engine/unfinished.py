@@ -4,7 +4,7 @@ vLLM loads a model layer by layer. Until all parts of a layer are there, it buff
 has no values. An unfinished layer keeps its parts. The next load would count them as its own, and finish
 the layer before all parts are there: the rest would be uninitialised memory, under a good label.
 
-Source: `initialize_layerwise_reload` and `finalize_layerwise_processing`, vLLM 0.32.
+Source: `initialize_layerwise_reload` and `finalize_layerwise_processing` of vLLM.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-LAYERWISE = "vllm.model_executor.model_loader.reload.layerwise"
+from fleet_worker.engine.vllm_names import LAYERWISE
 
 
 def drop_unfinished(model: Any) -> None:
@@ -62,7 +62,7 @@ def _sizes_of_parts(layer: Any, parent: Any) -> list[int]:
     """Return the sizes of the parts of a fused layer; empty for other layers.
 
     The last one may be padding, which no checkpoint has. Source: `in_proj_padding` of
-    `KimiGatedDeltaNetAttention`, vLLM 0.32.
+    `KimiGatedDeltaNetAttention` of vLLM.
     """
     sizes = list(getattr(layer, "output_sizes", ()))
     padding = getattr(parent, "in_proj_padding", 0) * getattr(layer, "tp_size", 1)
@@ -92,7 +92,7 @@ def _is_partial(layer: Any, sizes: list[int], experts: dict[int | None, set[Any]
 def _all_parts(some: set[Any], sizes: list[int], *, gated: bool) -> set[Any]:
     """Return all parts of a parameter, given some of them.
 
-    Source: `QKVParallelLinear`, `MergedColumnParallelLinear` and `RoutedExperts`, vLLM 0.32.
+    Source: `QKVParallelLinear`, `MergedColumnParallelLinear` and `RoutedExperts` of vLLM.
 
     Args:
         some: Parts that have arrived.

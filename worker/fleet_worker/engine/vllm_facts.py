@@ -7,7 +7,7 @@ that vLLM runs with. If a field is missing, the worker refuses this vLLM.
 The fields come from the application's OpenAPI document. vLLM's classes move between modules, but the
 document of its routes is stable.
 
-Source: `VllmConfig`, vLLM 0.32 and 0.33, and fast tokenizers of `transformers`, whose decoder defines
+Source: `VllmConfig` of vLLM, and fast tokenizers of `transformers`, whose decoder defines
 the format of token names. For other tokenizers only the bytes of whole letters are known, not those of
 parts of letters.
 """

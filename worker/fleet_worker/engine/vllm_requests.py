@@ -3,7 +3,7 @@
 vLLM's modules are imported on use: they take seconds, and this one loads before vLLM starts.
 
 Source: `SamplingParams`, `RequestOutput`, `LoRARequest`, `OpenAIServingModels.lora_requests`,
-`AsyncLLM.generate`, vLLM 0.32; `RetryableRequestError`, vLLM 0.33.
+`AsyncLLM.generate` and `RetryableRequestError` of vLLM.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanag
 from typing import Any, Protocol
 
 from fleet_worker.engine.records import EngineAdapter, Position
+from fleet_worker.engine.vllm_names import EXCEPTIONS, LORA_REQUEST, SAMPLING
 from fleet_worker.errors import Refusal
 
 
@@ -40,7 +41,7 @@ def positions_of(output: Any) -> tuple[Position, ...]:
 
 def _parameters(**options: Any) -> Any:
     # Imported on use: vLLM takes seconds to import, and this module loads before vLLM starts.
-    module = importlib.import_module("vllm.sampling_params")
+    module = importlib.import_module(SAMPLING)
     final = module.RequestOutputKind.FINAL_ONLY
     return module.SamplingParams(temperature=0.0, output_kind=final, detokenize=False, **options)
 
@@ -52,7 +53,7 @@ Using = Callable[[str], AbstractContextManager[EngineAdapter]]
 def lora_request(name: str, number: int, path: str) -> Any:
     """Return vLLM's record of an adapter."""
     # Imported on use: vLLM takes seconds to import, and this module loads before vLLM starts.
-    module = importlib.import_module("vllm.lora.request")
+    module = importlib.import_module(LORA_REQUEST)
     return module.LoRARequest(lora_name=name, lora_int_id=number, lora_path=path)
 
 
@@ -63,7 +64,7 @@ def _or_not_found(use: AbstractContextManager[EngineAdapter]) -> Iterator[Engine
         try:
             adapter = stack.enter_context(use)
         except Refusal as refusal:
-            module = importlib.import_module("vllm.exceptions")
+            module = importlib.import_module(EXCEPTIONS)
             raise module.VLLMNotFoundError(refusal.message) from refusal
         yield adapter
 
@@ -112,16 +113,14 @@ class Pausing(Protocol):
 def sent_again(generate: Generate, worker: Pausing) -> Generate:
     """Wrap the engine client's `generate`: what vLLM refuses during a pause waits for the end of the pause.
 
-    A request may be on its way into the engine when a pause begins. vLLM 0.32 queues it, and 0.33 answers it
-    with 503. So it waits here, and is sent again. What it refuses for other reasons the client may repeat.
+    A request may be on its way into the engine when a pause begins. vLLM queues it, or answers it with
+    503. So it waits here, and is sent again. The client may repeat what vLLM refuses for other reasons.
 
     Args:
         generate: The engine client's method.
         worker: Knows of its pauses.
     """
-    refused = getattr(importlib.import_module("vllm.exceptions"), "RetryableRequestError", None)
-    if refused is None:
-        return generate
+    refused = importlib.import_module(EXCEPTIONS).RetryableRequestError
 
     async def sending(
         prompt: Any, sampling_params: Any, request_id: str, **options: Any

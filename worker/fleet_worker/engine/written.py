@@ -4,7 +4,7 @@ While vLLM reloads, parameters have no storage (they are on torch's `meta` devic
 arrives. Some models copy a tensor into the parameter itself, and name it as written (`GptOssModel`). The
 copy goes nowhere, and vLLM puts the former values back. Other models name nothing.
 
-Source: `model_loader.reload.layerwise` and `GptOssModel.load_weights`, vLLM 0.32.
+Source: `model_loader.reload.layerwise` and `GptOssModel.load_weights` of vLLM.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import importlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fleet_worker.engine.unfinished import LAYERWISE
+from fleet_worker.engine.vllm_names import LAYERWISE, META
 
-META = "vllm.model_executor.model_loader.reload.meta"
 _ATTRIBUTE = "load_weights"
 
 

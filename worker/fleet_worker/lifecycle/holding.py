@@ -1,7 +1,7 @@
 """Requests that arrive during a pause. They wait in front of the engine, in every mode of the pause.
 
 Inside the engine a later call could end them without a token. A repeated pause of mode `abort` ends all
-requests that the engine has. And vLLM 0.33 refuses new ones during such a pause.
+requests that the engine has. And some releases of vLLM refuse new ones during such a pause.
 """
 
 from __future__ import annotations

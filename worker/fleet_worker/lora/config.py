@@ -1,10 +1,10 @@
 """Check that a LoRA adapter's directory fits the running model.
 
 PEFT writes `adapter_config.json` and `adapter_model.safetensors`. For each adapted module the latter
-holds `lora_A` of shape [rank, inputs] and `lora_B` of shape [outputs, rank]. vLLM 0.32 accepts wrong
+holds `lora_A` of shape [rank, inputs] and `lora_B` of shape [outputs, rank]. vLLM accepts wrong
 inner shapes without an error, and computes only plain LoRA of all that PEFT offers.
 
-Source: `PEFTHelper` and `LoRAModel.from_local_checkpoint`, vLLM 0.32; PEFT's `LoraConfig`.
+Source: `PEFTHelper` and `LoRAModel.from_local_checkpoint` of vLLM; PEFT's `LoraConfig`.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class AdapterRoom:
         max_rank: the largest rank that fits.
         spare: further slots that always stay empty. CPUs need one: for tokens without an adapter
             their kernels add the slot with index -1, which is the last one
-            (`lora.ops.torch_ops`, vLLM 0.32). An empty slot is all zero.
+            (`lora.ops.torch_ops` of vLLM). An empty slot is all zero.
     """
 
     slots: int = 0

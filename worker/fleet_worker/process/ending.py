@@ -1,6 +1,6 @@
 """The end of the process: in bounded time, with the exit code of the first request to end.
 
-While its engine starts, vLLM 0.32 answers SIGTERM with a KeyboardInterrupt. Its own wait for the
+While its engine starts, vLLM answers SIGTERM with a KeyboardInterrupt. Its own wait for the
 engine swallows that (`zmq_socket_ctx` in `vllm.utils.network_utils`), and the process waits on,
 forever if the engine never starts. Kubernetes would kill it without a log line after the grace
 period. So the handler that `serve` sets stays until the engine is up.

@@ -13,7 +13,8 @@ from types import FrameType
 
 from fleet_worker import logs
 from fleet_worker.engine import platform
-from fleet_worker.engine.required_names import SERVER_MODULE, UnsupportedEngineError
+from fleet_worker.engine.required_names import UnsupportedEngineError
+from fleet_worker.engine.vllm_names import SERVER_MODULE
 from fleet_worker.errors import Refusal
 from fleet_worker.http.sockets import EVERY, every_address
 from fleet_worker.process.command import Public, engine_arguments, is_parallel, prepared_environment

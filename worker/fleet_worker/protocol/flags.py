@@ -91,7 +91,7 @@ OWNED_ENGINE_FLAGS = (
     OwnedFlag("--log-config-file", "--log-format and --log-level of the worker choose it"),
     OwnedFlag("--log-level", "--log-format and --log-level of the worker choose it"),
 )
-"""The flags of vLLM 0.32 that rlfleet owns, with the reason that a refusal names.
+"""The flags of vLLM that rlfleet owns, with the reason that a refusal names.
 
 Compared after `_` became `-`. As in vLLM's own parser, an unambiguous prefix counts as the name.
 """
@@ -103,7 +103,7 @@ def refused_flags(arguments: Sequence[str]) -> list[str]:
     Args:
         arguments: `--flag value`, `--flag=value`, `-f value` in any mixture, as on a command line.
 
-    Source: `FlexibleArgumentParser`, vLLM 0.32. `_` equals `-` in names, `--x.y` sets a field of
+    Source: `FlexibleArgumentParser` of vLLM. `_` equals `-` in names, `--x.y` sets a field of
     `--x`, and abbreviations are valid.
     """
     refused = []

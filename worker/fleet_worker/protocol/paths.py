@@ -1,6 +1,6 @@
 """Paths, headers and environment variables. `drain_names` has those of the preStop hook.
 
-Source of the public port's routes: route list of vLLM 0.32 (`vllm.entrypoints`), with all options on.
+Source of the public port's routes: route list of vLLM (`vllm.entrypoints`), with all options on.
 `/v1/tokenize`, `/v1/detokenize` and `/v1/chat/completions/tokens` are ours.
 """
 

@@ -157,7 +157,7 @@ class Reason(StrEnum):
 
 
 class PauseMode(StrEnum):
-    """vLLM's pause modes (`POST /pause?mode=`, vLLM 0.32)."""
+    """vLLM's pause modes (`POST /pause?mode=`)."""
 
     KEEP = "keep"
     """Running requests freeze and continue after resume; new ones wait."""

@@ -22,7 +22,7 @@ from fleet_worker.checkpoint.identity import WeightName
 
 FIELD = "weight_versions"
 # vLLM writes no spaces, and one `message_delta` per message: its last event but one. An aborted message
-# has no stop reason there. Source: `message_stream_converter`, vLLM 0.32.
+# has no stop reason there. Source: `message_stream_converter` of vLLM.
 _SPAN = re.compile(rb'\{"version":"([^"\\]*)","start":([0-9]+),"end":([0-9]+)\}')
 _ENDS = (
     b'_reason":"',

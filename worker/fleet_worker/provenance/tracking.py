@@ -278,7 +278,7 @@ async def _unlabelled(
 def has_media(prompt: Any) -> bool:
     """Return whether a prompt is for a multimodal encoder, too.
 
-    Source: `PromptType`, `EngineInput` and `EngineCoreRequest`, vLLM 0.32.
+    Source: `PromptType`, `EngineInput` and `EngineCoreRequest` of vLLM.
     """
     if not isinstance(prompt, Mapping):
         return bool(getattr(prompt, "mm_features", None))

@@ -1,7 +1,7 @@
 """vLLM's own routes for online RL, on the admin port. vLLM serves them in development mode only.
 
 Clients: TRL, SkyRL, NeMo-RL and vLLM's client for weight transfer.
-Source: `vllm.entrypoints.rl.online.api_router`, `vllm.entrypoints.serve`, vLLM 0.32.
+Source: `vllm.entrypoints.rl.online.api_router`, `vllm.entrypoints.serve` of vLLM.
 """
 
 from __future__ import annotations

@@ -23,10 +23,7 @@ from tests.support.fake_torch import DTYPES, FakeTensor, imported_over_fake_torc
 
 from fleet_worker.checkpoint.digests import tensor_digest
 from fleet_worker.checkpoint.memory import MemoryFile
-from fleet_worker.engine.unfinished import LAYERWISE
-from fleet_worker.engine.written import META
-
-LOADERS = "vllm.model_executor.model_loader"
+from fleet_worker.engine.vllm_names import LAYERWISE, LOADERS, META
 
 
 @pytest.fixture

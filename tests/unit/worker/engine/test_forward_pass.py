@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.support.fake_modules import install
 
-from fleet_worker.engine.forward_pass import RECURRENT, forward_pass
-from fleet_worker.engine.worker_names import FIRST_RUNNER, SECOND_RUNNER
+from fleet_worker.engine.forward_pass import forward_pass
+from fleet_worker.engine.vllm_names import FIRST_RUNNER, RECURRENT, SECOND_RUNNER
 
 
 class FakeRows:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.support.fake_modules import install
 
-from fleet_worker.engine.kernel_copies import EMBEDDING, renew_copies, unfit_kernel
-from fleet_worker.engine.reshaped import EXPERTS, MLA
+from fleet_worker.engine.kernel_copies import renew_copies, unfit_kernel
+from fleet_worker.engine.vllm_names import EMBEDDING, EXPERTS, MLA
 
 
 class FakeMethod:

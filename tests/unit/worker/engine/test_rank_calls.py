@@ -11,7 +11,7 @@ import pytest
 from tests.support.fake_modules import install
 
 from fleet_worker.engine.rank_calls import RankCalls
-from fleet_worker.engine.reshaped import MLA
+from fleet_worker.engine.vllm_names import MLA
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 

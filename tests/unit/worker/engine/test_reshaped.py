@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.support.fake_modules import install
 
-from fleet_worker.engine.reshaped import EXPERTS, MLA, take_new_shapes
-from fleet_worker.engine.unfinished import LAYERWISE
+from fleet_worker.engine.reshaped import take_new_shapes
+from fleet_worker.engine.vllm_names import EXPERTS, LAYERWISE, MLA
 
 
 @dataclass

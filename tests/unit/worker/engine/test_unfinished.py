@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from fleet_worker.engine.unfinished import LAYERWISE, drop_unfinished, layers_without_all_parts
+from fleet_worker.engine.unfinished import drop_unfinished, layers_without_all_parts
+from fleet_worker.engine.vllm_names import LAYERWISE
 
 
 @dataclass

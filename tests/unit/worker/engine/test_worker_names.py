@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fleet_worker.engine.worker_names import FIRST_RUNNER, SECOND_RUNNER, missing_on
+from fleet_worker.engine.required_names import missing_on
+from fleet_worker.engine.vllm_names import FIRST_RUNNER, SECOND_RUNNER
 
 
 class FakeRunner:

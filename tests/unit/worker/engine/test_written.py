@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.support.fake_modules import install
 
-from fleet_worker.engine.unfinished import LAYERWISE
-from fleet_worker.engine.written import META, Recorder, required
+from fleet_worker.engine.vllm_names import LAYERWISE, META
+from fleet_worker.engine.written import Recorder, required
 
 
 def _sized(size: int, *, is_meta: bool = False) -> Any:

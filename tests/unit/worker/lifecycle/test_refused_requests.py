@@ -160,12 +160,3 @@ async def test_a_drain_that_ends_requests_ends_the_wait_of_a_refused_one(
 
     with pytest.raises(FakeRetryableRequestError):
         await asking
-
-
-def test_an_older_vllm_needs_no_second_try(
-    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(monkeypatch, {"vllm.exceptions": {}})
-    client = FakeClient(serving)
-
-    assert sent_again(client.generate, serving.agent) == client.generate

@@ -21,7 +21,8 @@ from tests.support.waiting import eventually
 
 from fleet_worker.__main__ import main
 from fleet_worker.engine import platform
-from fleet_worker.engine.required_names import SERVER_MODULE, UnsupportedEngineError
+from fleet_worker.engine.required_names import UnsupportedEngineError
+from fleet_worker.engine.vllm_names import SERVER_MODULE
 from fleet_worker.errors import Refusal
 from fleet_worker.process import handover, serve
 from fleet_worker.process.command import AdapterRoom

@@ -161,7 +161,7 @@ def one_of(body: Json, places: Iterable[tuple[str, Any]]) -> Json:
 def chat_of_tokens(body: Json, ids: Sequence[int], param: str) -> Json:
     """A chat request whose prompt is the ids, as vLLM takes it.
 
-    Source: `kv_transfer_params.prompt_token_ids`, vLLM 0.32 (`renderers.online_renderer`).
+    Source: `kv_transfer_params.prompt_token_ids` of vLLM (`renderers.online_renderer`).
 
     Errors:
         WireError: 400, the request asks for what only messages can give.

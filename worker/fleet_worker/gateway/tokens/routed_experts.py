@@ -10,7 +10,7 @@ bytes of a reply for `"routed_experts":{"data":"` and cut out megabytes before t
 
 The first row belongs to position `start` of the sequence. vLLM has no row for the last token, because
 it never reads that token. Source: `numpy.lib.format`, version 1 and 2, and
-`vllm.utils.serial_utils`, vLLM 0.32.
+`vllm.utils.serial_utils` of vLLM.
 """
 
 from __future__ import annotations

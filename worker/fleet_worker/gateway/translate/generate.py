@@ -3,7 +3,7 @@
 vLLM silently drops unknown keys of `sampling_params`. One of them is `cache_salt`, without which a
 request may read keys and values of older weights.
 
-Log-probabilities suit both generations of clients: since 0.32 vLLM writes an integer `token_id`,
+Log-probabilities suit both generations of clients: vLLM writes an integer `token_id`,
 and renderers up to 0.1.12 read `"token": "token_id:5"`.
 """
 
