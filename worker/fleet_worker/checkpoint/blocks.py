@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from fleet_worker.checkpoint.format import ITEM_BITS, TensorSpec
+from fleet_worker.checkpoint.dtypes import DTYPES
+from fleet_worker.checkpoint.format import TensorSpec
 
 BLOCK_ELEMENTS = 128 * 1024
 """In bfloat16 a block has 256 KiB, and fits into the processor's cache."""
@@ -24,7 +25,7 @@ Returns whether any of them is not zero, and raises `Refusal` if they must not b
 
 def block_bytes(spec: TensorSpec) -> int:
     """Return the length of a tensor's blocks in bytes."""
-    return BLOCK_ELEMENTS * ITEM_BITS[spec.dtype] // 8
+    return BLOCK_ELEMENTS * DTYPES[spec.dtype].bits // 8
 
 
 def blocks_of_zeros(

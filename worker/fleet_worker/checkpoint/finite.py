@@ -10,46 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from fleet_worker.checkpoint.dtypes import DTYPES
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.keeping import OwnPass
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
-
-@dataclass(frozen=True, slots=True)
-class _Bits:
-    """A floating-point format.
-
-    Fields:
-        size: bytes of a number.
-        infinite: bits without the sign; from these on they are infinities and NaNs.
-    """
-
-    size: int
-    infinite: int
-
-
-_FORMATS = {
-    "F64": _Bits(8, 0x7FF0_0000_0000_0000),
-    "F32": _Bits(4, 0x7F80_0000),
-    "F16": _Bits(2, 0x7C00),
-    "BF16": _Bits(2, 0x7F80),
-    "F8_E4M3": _Bits(1, 0x7F),
-    "F8_E5M2": _Bits(1, 0x7C),
-}
-_LARGEST = {
-    "F64": math.inf,
-    "F32": 2.0**128 - 2.0**104,
-    "F16": 65504.0,
-    "BF16": 2.0**128 - 2.0**120,
-}
 _UNCAST: Mapping[str, str] = MappingProxyType({})
 
 
@@ -64,14 +36,14 @@ def inspect(spec: TensorSpec, block: memoryview, *, casts: Mapping[str, str] = _
     Returns:
         Whether any element is not zero. Integers and scales without a sign have no other check.
     """
-    known = _FORMATS.get(spec.dtype)
-    if known is None:
+    known = DTYPES[spec.dtype]
+    if known.infinite is None:
         return bool(np.frombuffer(block, np.uint8).any())
-    most = _most(block, known.size)
+    most = _most(block, known.bits // 8)
     if most >= known.infinite:
         raise _not_finite(spec)
     served = casts.get(spec.name)
-    if served is not None and _number(spec.dtype, most) > _LARGEST[served]:
+    if served is not None and _number(spec.dtype, most) > (DTYPES[served].largest or math.inf):
         raise _too_large(spec, served)
     return most != 0
 
@@ -89,7 +61,7 @@ def _number(dtype: str, bits: int) -> float:
     """Return the number that some bits are in a type without scales."""
     if dtype == "BF16":  # the upper half of a number in F32
         dtype, bits = "F32", bits << 16
-    size = _FORMATS[dtype].size
+    size = DTYPES[dtype].bits // 8
     return float(np.frombuffer(bits.to_bytes(size, "little"), f"<f{size}")[0])
 
 
@@ -104,7 +76,7 @@ def _too_large(spec: TensorSpec, served: str) -> Refusal:
     return Refusal(
         Reason.CHECKPOINT_NOT_FINITE,
         f"tensor {spec.name[:200]!r} has values in {spec.dtype} that are infinite in {served}, the type of"
-        f" the running model: its largest number is {_LARGEST[served]:.6g}. Find out why the training makes"
+        f" the running model: its largest number is {DTYPES[served].largest:.6g}. Find out why the training makes"
         f" such values, or start the fleet on a model in {spec.dtype}",
     )
 

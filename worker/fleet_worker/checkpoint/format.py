@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+from fleet_worker.checkpoint.dtypes import DTYPES
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -24,29 +25,6 @@ HEADER_LIMIT = 100_000_000
 _MOST_DIMENSIONS = 64
 _LARGEST = 2**63 - 1
 """Limits of torch. Without them the product of the dimensions of one tensor may take minutes."""
-
-ITEM_BITS = {
-    "BOOL": 8,
-    "U8": 8,
-    "I8": 8,
-    "F8_E4M3": 8,
-    "F8_E5M2": 8,
-    "F8_E8M0": 8,
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "I16": 16,
-    "U16": 16,
-    "F16": 16,
-    "BF16": 16,
-    "I32": 32,
-    "U32": 32,
-    "F32": 32,
-    "I64": 64,
-    "U64": 64,
-    "F64": 64,
-    "C64": 64,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +129,7 @@ def _spec(name: str, entry: Any, *, file: str, start: int) -> TensorSpec:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         fits = len(shape) <= _MOST_DIMENSIONS and (
             (_natural(end) - _natural(begin)) * 8
-            == ITEM_BITS[dtype] * math.prod(map(_natural, shape))
+            == DTYPES[dtype].bits * math.prod(map(_natural, shape))
         )
     except (KeyError, TypeError, ValueError):
         fits = False

@@ -12,12 +12,10 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from fleet_worker.checkpoint.configuration import shown
+from fleet_worker.checkpoint.dtypes import CASTABLE
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.errors import Refusal, counted
 from fleet_worker.protocol import Reason
-
-CASTABLE = frozenset({"F64", "F32", "F16", "BF16"})
-"""Types without scales. Those of 8 bits and less have scales in tensors of their own."""
 
 
 class Wrapper(NamedTuple):

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from fleet_worker.checkpoint.digests import tensor_digest
+from fleet_worker.checkpoint.dtypes import DTYPES
 from fleet_worker.checkpoint.format import (
     LENGTH_BYTES,
     TensorSpec,
@@ -30,24 +31,7 @@ from fleet_worker.protocol import Reason
 T = TypeVar("T")
 R = TypeVar("R")
 
-_DTYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "U16": torch.uint16,
-    "U32": torch.uint32,
-    "U64": torch.uint64,
-    "I8": torch.int8,
-    "I16": torch.int16,
-    "I32": torch.int32,
-    "I64": torch.int64,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E8M0": torch.float8_e8m0fnu,
-}
+_DTYPES = {name: getattr(torch, each.torch) for name, each in DTYPES.items() if each.torch}
 Content = tuple[mmap.mmap | bytearray, int]
 """A buffer, and the position of a tensor's first byte in it."""
 

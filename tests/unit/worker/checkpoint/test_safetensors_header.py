@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet_worker.checkpoint.dtypes import DTYPES
 from fleet_worker.checkpoint.format import (
     HEADER_LIMIT,
-    ITEM_BITS,
     TensorSpec,
     header_length,
     parse_header,
@@ -157,7 +157,7 @@ _JSON = st.recursive(
 )
 _ENTRY = st.fixed_dictionaries(
     {
-        "dtype": st.sampled_from(sorted(ITEM_BITS)) | _JSON,
+        "dtype": st.sampled_from(sorted(DTYPES)) | _JSON,
         "shape": st.lists(st.integers(-1, 4), max_size=3) | _JSON,
         "data_offsets": st.lists(st.integers(-1, 64), min_size=2, max_size=2) | _JSON,
     }

@@ -14,8 +14,9 @@ from tests.support.tiny import TinyInspector, write_tiny
 from tests.support.worker_harness import WorkerHarness, stage_request
 
 from fleet_worker.checkpoint.blocks import BLOCK_ELEMENTS, blocks_between
+from fleet_worker.checkpoint.dtypes import DTYPES
 from fleet_worker.checkpoint.files import Roots
-from fleet_worker.checkpoint.format import ITEM_BITS, TensorSpec
+from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reference import Reference, StageRules
@@ -203,7 +204,7 @@ async def test_blocks_are_the_same_elements_in_every_type(
 def write_floats(directory: Path, dtype: str, *, zeros: int) -> Path:
     """Write a checkpoint of one tensor with some blocks of zeros in the middle."""
     write_tiny(directory)
-    size = ITEM_BITS[dtype] // 8
+    size = DTYPES[dtype].bits // 8
     content = b"\x01" * BLOCK_ELEMENTS * size * 4
     begin, end = (number * BLOCK_ELEMENTS * size for number in (1, 1 + zeros))
     content = content[:begin] + bytes(end - begin) + content[end:]
