@@ -73,7 +73,6 @@ CALLS = (
     ("NeMo-RL", "weights through one folder"),
     ("TRL", "weights over a transfer"),
     ("SkyRL", "pause, resume, sleep and caches"),
-    ("AReaL", "weights through the disk"),
 )
 """Trainer, and those of its calls that tests/engine/test_trainers.py makes."""
 

@@ -23,7 +23,6 @@ from tests.support.trainer import Trainer
 from tests.support.waiting import eventually
 from tests.support.worker import REPLY_SECONDS, TOKEN, WorkerProcess, token_request
 
-from fleet_worker.trainer.areal import AReaL
 from fleet_worker.trainer.dynamo import Dynamo
 from fleet_worker.trainer.prime_rl import PrimeRl
 from fleet_worker.trainer.vllm import Vllm
@@ -55,7 +54,7 @@ def routes() -> list[tuple[str, str]]:
     """Method and path of everything that trainers may call."""
     nobody: Any = None
     vllm = Vllm(nobody, nobody)
-    apis = [vllm, PrimeRl(nobody, vllm), Dynamo(nobody, vllm), AReaL(nobody)]
+    apis = [vllm, PrimeRl(nobody, vllm), Dynamo(nobody, vllm)]
     found = [route for each in apis for route in each.api().routes]
     return sorted({*found, ("POST", "/update_weights")})
 

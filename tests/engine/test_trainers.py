@@ -330,20 +330,6 @@ def run_later(run: Run) -> tuple[threading.Thread, list[httpx.Response]]:
     return thread, replies
 
 
-def test_areal_ends_its_requests_and_continues_with_new_weights(run: Run) -> None:
-    path, number = run.publish(run.weights.b)
-    thread, replies = run.in_flight()
-    assert run.trainer.must("/areal_pause_generation")["success"] is True
-    thread.join(timeout=REPLY_SECONDS)
-    assert run.trainer.must("/areal_update_weights", model_path=path)["success"] is True
-    assert run.trainer.must("/areal_continue_generation")["success"] is True
-    bad = run.trainer.post("/areal_update_weights", model_path=path + "-missing")
-
-    assert replies[0].json()["choices"][0]["finish_reason"] == "abort"
-    assert (bad.status_code, bad.json()["success"]) == (400, False)
-    assert run.version == number
-
-
 @pytest.mark.parametrize(
     "change",
     [

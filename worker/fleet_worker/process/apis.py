@@ -17,7 +17,6 @@ from fleet_worker.admin.operator import operator_api
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.agent import Agent
 from fleet_worker.protocol import Reason, WorkerState
-from fleet_worker.trainer.areal import AReaL
 from fleet_worker.trainer.driver import Driver
 from fleet_worker.trainer.dynamo import Dynamo
 from fleet_worker.trainer.prime_rl import PrimeRl
@@ -53,7 +52,6 @@ def all_apis(
         prime.api(),
         shared,
         Dynamo(driver, vllm).api(),
-        AReaL(driver).api(),
     ]
 
 

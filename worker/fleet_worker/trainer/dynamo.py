@@ -1,4 +1,4 @@
-"""Dynamo's engine routes, `POST /engine/*`, on the admin port: flat names, `control/*` and `update/*`.
+"""Dynamo's engine routes, `POST /engine/*`, on the admin port: a table over vLLM's handlers.
 
 Its clients read `status` first: a refusal is HTTP 200 with `{"status": "error", "message"}`, a
 failure of the engine is 500. Only a wrong token or a malformed body is answered with a 4xx.
@@ -7,6 +7,9 @@ Source: documentation and package of ai-dynamo 1.6; the clients in prime-rl and 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from fleet_worker.admin.api import (
@@ -15,29 +18,24 @@ from fleet_worker.admin.api import (
     Api,
     Call,
     Handler,
+    Json,
     explain_to_trainer,
     parsed,
 )
 from fleet_worker.errors import EngineFailure, Refusal
-from fleet_worker.protocol import Reason
+from fleet_worker.protocol import ENGINE_ROUTES, Reason
 from fleet_worker.trainer.driver import Driver
 from fleet_worker.trainer.dynamo_requests import (
-    AbortRequest,
     FromDisk,
     FromDistributed,
     JoinGroup,
     LoadAdapter,
-    Pause,
     SetVersion,
-    Sleep,
-    UnloadAdapter,
-    Wake,
 )
 from fleet_worker.trainer.vllm import Vllm
-from fleet_worker.trainer.vllm_requests import EndTransfer
+from fleet_worker.trainer.vllm_requests import Wake
 
 _STEPS = ("start_weight_update", "update_weights", "finish_weight_update")
-_BY_STATUS = (Reason.UNAUTHORIZED,)
 
 
 class Dynamo:
@@ -46,91 +44,53 @@ class Dynamo:
     def __init__(self, driver: Driver, vllm: Vllm) -> None:
         self._driver = driver
         self._vllm = vllm
-
-    def api(self) -> Api:
-        """The routes: every name alone, and those of the native family below their folder."""
-        both: dict[str, Handler] = {
-            "pause_generation": self.pause,
-            "resume_generation": self.resume,
+        self._table: dict[str, Handler] = {
+            "pause_generation": _over(vllm.pause, _to_pause, _paused),
+            "resume_generation": _over(vllm.resume),
+            "sleep": _over(vllm.sleep, _in_query),
+            "wake_up": _over(vllm.wake, _to_wake),
             "flush_cache": self.flush_cache,
-            "abort_request": self.abort,
-            "load_lora": self.load_adapter,
-            "unload_lora": self.unload_adapter,
-        }
-        flat: dict[str, Handler] = {
-            **both,
+            "abort_request": _over(vllm.abort_requests, _to_abort),
             "liveness_probe": self.liveness,
+            "is_paused": vllm.is_paused,
+            "control/get_weight_version": vllm.weight_info,
+            "get_weight_version": _over(vllm.weight_info, answer=_versioned),
+            "set_weight_version": _over(vllm.name_version, _to_name, _versioned),
+            "update_weight_version": _over(vllm.name_version, _to_name, _versioned),
+            "init_weights_update_group": _over(vllm.join_transfer, _to_join),
+            "init_weight_transfer_engine": _over(vllm.join_transfer, _to_join),
+            "destroy_weights_update_group": _over(vllm.leave_transfer),
+            "start_weight_update": _over(vllm.begin_transfer),
+            "update_weights": _over(vllm.receive),
+            "finish_weight_update": _over(vllm.end_transfer, answer=_versioned),
             "update_weights_from_disk": self.from_disk,
             "update_weights_from_distributed": self.from_distributed,
             "update_weights_from_tensor": self.from_tensor,
-            "init_weights_update_group": self.join_group,
-            "destroy_weights_update_group": self.leave_group,
-            "get_weight_version": self.get_version,
-            "set_weight_version": self.set_version,
+            "load_lora": _over(vllm.load_adapter, _to_load, self._loaded),
+            "unload_lora": _over(vllm.unload_adapter, answer=_unloaded),
         }
-        control: dict[str, Handler] = {
-            **both,
-            "is_paused": self._vllm.is_paused,
-            "get_weight_version": self._vllm.weight_info,
-            "sleep": self.sleep,
-            "wake_up": self.wake,
+
+    def api(self) -> Api:
+        """The routes. A name means the same in every folder, unless the table has it with its folder."""
+        table = self._table
+        routes = {
+            ("POST", f"/engine/{name}"): table.get(name) or table[name.rpartition("/")[2]]
+            for name in ENGINE_ROUTES
         }
-        update: dict[str, Handler] = {
-            "update_weight_version": self.set_version,
-            "init_weight_transfer_engine": self.join_group,
-            "start_weight_update": self.begin_transfer,
-            "update_weights": self.receive,
-            "finish_weight_update": self.end_transfer,
-            "load_lora": self.load_adapter,
-            "unload_lora": self.unload_adapter,
-        }
-        routes: dict[tuple[str, str], Handler] = {("POST", "/v1/loras"): self.load_adapter}
-        for folder, handlers in (("", flat), ("control/", control), ("update/", update)):
-            for name, handler in handlers.items():
-                routes["POST", f"/engine/{folder}{name}"] = handler
+        routes["POST", "/v1/loras"] = table["load_lora"]
         return Api("dynamo", routes, _explain, body_limit=LARGE_BODY)
 
-    # --- pausing -------------------------------------------------------------------------------
-
-    async def pause(self, call: Call) -> Answer:
-        """`pause_generation`."""
-        wanted = parsed(Pause, call)
-        await self._driver.seat.pause(call.caller, wanted.mode, keep_cache=not wanted.clear_cache)
-        return _ok("paused", mode=wanted.mode.value, clear_cache=wanted.clear_cache)
-
-    async def resume(self, call: Call) -> Answer:
-        """`resume_generation`."""
-        await self._driver.seat.resume(call.caller)
-        return _ok("resumed")
-
-    async def sleep(self, call: Call) -> Answer:
-        """`control/sleep`."""
-        wanted = parsed(Sleep, call)
-        await self._driver.seat.sleep(call.caller, wanted.level, wanted.mode)
-        return _ok("asleep")
-
-    async def wake(self, call: Call) -> Answer:
-        """`control/wake_up`."""
-        await self._driver.seat.wake(call.caller, parsed(Wake, call).tags)
-        return _ok("awake")
-
-    async def flush_cache(self, _: Call) -> Answer:
+    async def flush_cache(self, call: Call) -> Answer:
         """`flush_cache`."""
-        if not await self._driver.seat.drop_prefixes(running=False):
+        dropped = await self._vllm.drop_prefixes(replace(call, body=b"", query=()))
+        if dropped.content != {"success": True}:
             raise Refusal(Reason.WRONG_PHASE, "running requests hold the cache")
-        return _ok("the cache was dropped")
-
-    async def abort(self, call: Call) -> Answer:
-        """`abort_request`."""
-        await self._driver.seat.abort([parsed(AbortRequest, call).request_id])
-        return _ok("aborted")
+        return Answer({"status": "ok"})
 
     async def liveness(self, call: Call) -> Answer:
         """`liveness_probe`."""
         alive = (await self._vllm.liveness(call)).status == 200
         return Answer({"status": "ok" if alive else "error", "alive": alive})
-
-    # --- weights -------------------------------------------------------------------------------
 
     async def from_disk(self, call: Call) -> Answer:
         """`update_weights_from_disk`: only while paused."""
@@ -140,7 +100,9 @@ class Dynamo:
         if wanted.engine_rpc != "reload_weights":
             raise Refusal(Reason.BAD_REQUEST, "files are loaded by reload_weights only")
         label = await self._driver.files.load(call.caller, wanted.model_path, wanted.version)
-        return _ok("loaded", version=label, version_declared=wanted.version is not None)
+        return Answer(
+            {"status": "ok", "version": label, "version_declared": wanted.version is not None}
+        )
 
     async def from_distributed(self, call: Call) -> Answer:
         """`update_weights_from_distributed`: a step of vLLM's weight transfer."""
@@ -158,88 +120,114 @@ class Dynamo:
             )
         if not wanted.allow_unpaused and not self._driver.seat.transfers.is_open:
             self._check_paused()
-        if wanted.engine_rpc == "start_weight_update":
-            return await self.begin_transfer(call)
-        if wanted.engine_rpc == "finish_weight_update":
-            return await self.end_transfer(call)
-        return await self.receive(call)
+        return await self._table[wanted.engine_rpc](call)
 
     async def from_tensor(self, _: Call) -> Answer:
         """`update_weights_from_tensor`: tensors would come pickled."""
         raise Refusal(Reason.NOT_AVAILABLE, "not implemented: tensors would come pickled")
 
-    async def join_group(self, call: Call) -> Answer:
-        """`init_weights_update_group`, `init_weight_transfer_engine`."""
-        wanted = parsed(JoinGroup, call)
-        run = await self._driver.collective.join_transfer(
-            call.caller, wanted.as_init_info(), wanted.join_id
-        )
-        return _ok("joined", run_id=run)
-
-    async def leave_group(self, call: Call) -> Answer:
-        """`destroy_weights_update_group`."""
-        await self._driver.collective.leave_transfer(call.caller)
-        return _ok("left")
-
-    async def begin_transfer(self, call: Call) -> Answer:
-        """`start_weight_update`."""
-        await self._vllm.begin_transfer(call)
-        return _ok("started")
-
-    async def receive(self, call: Call) -> Answer:
-        """`update_weights`."""
-        info = parsed(FromDistributed, call).update_info
-        if info is None:
-            raise Refusal(Reason.BAD_REQUEST, "update_info is needed")
-        await self._driver.collective.receive(call.caller, info)
-        return _ok("received")
-
-    async def end_transfer(self, call: Call) -> Answer:
-        """`finish_weight_update`."""
-        wanted = parsed(EndTransfer, call).version
-        weights = await self._driver.collective.end_transfer(call.caller, wanted)
-        named = {"version": weights.version, "run_id": weights.run_id}
-        return _ok("finished", **named, version_declared=wanted is not None)
-
-    async def get_version(self, _: Call) -> Answer:
-        """`get_weight_version`."""
-        version = self._driver.seat.agent.version
-        return Answer({"status": "ok", "version": version, "version_declared": version is not None})
-
-    async def set_version(self, call: Call) -> Answer:
-        """`set_weight_version`, `update_weight_version`."""
-        label = parsed(SetVersion, call).label
-        await self._driver.files.name_version(call.caller, label)
-        return _ok("named", version=label, version_declared=True)
-
-    # --- adapters ------------------------------------------------------------------------------
-
-    async def load_adapter(self, call: Call) -> Answer:
-        """`load_lora`, `POST /v1/loras`."""
-        wanted = parsed(LoadAdapter, call)
-        await self._driver.files.put_adapter(
-            call.caller, wanted.lora_name, wanted.source.path, wanted.version
-        )
-        number = self._driver.seat.agent.adapters.number_of(wanted.lora_name)
-        return Answer({"status": "success", "lora_name": wanted.lora_name, "lora_id": number})
-
-    async def unload_adapter(self, call: Call) -> Answer:
-        """`unload_lora`."""
-        name = parsed(UnloadAdapter, call).lora_name
-        await self._driver.files.remove_adapter(call.caller, name)
-        return Answer({"status": "success", "lora_name": name})
+    def _loaded(self, call: Call, _: Json) -> Json:
+        name = _body_of(call)["lora_name"]
+        number = self._driver.seat.agent.adapters.number_of(name)
+        return {"status": "success", "lora_name": name, "lora_id": number}
 
     def _check_paused(self) -> None:
         if not self._driver.seat.is_paused:
             raise Refusal(Reason.WRONG_PHASE, "pause generation first")
 
 
-def _ok(message: str, **more: Any) -> Answer:
-    return Answer({"status": "ok", "message": message, **more})
+def _over(
+    handler: Handler,
+    translate: Callable[[Call], Call] = lambda call: call,
+    answer: Callable[[Call, Any], Json] = lambda _, content: {**content, "status": "ok"},
+) -> Handler:
+    """Return a handler over one of vLLM's.
+
+    Args:
+        handler: vLLM's.
+        translate: Makes its call.
+        answer: Makes the answer from vLLM's call and vLLM's answer; by default that with `status: ok`.
+    """
+
+    async def handle(call: Call) -> Answer:
+        call = translate(call)
+        return Answer(answer(call, (await handler(call)).content))
+
+    return handle
+
+
+# --- vLLM's calls ---------------------------------------------------------------------------------
+
+
+def _body_of(call: Call) -> Json:
+    try:
+        body = json.loads(call.body or b"{}")
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise Refusal(Reason.BAD_REQUEST, "the body must be a JSON object")
+    return body
+
+
+def _with_body(call: Call, **body: Any) -> Call:
+    return replace(call, body=json.dumps(body).encode(), query=())
+
+
+def _in_query(call: Call, **defaults: Any) -> Call:
+    """Put the body where vLLM reads the parameters of this call. `null` is a parameter that is absent."""
+    given = {**defaults, **{k: v for k, v in _body_of(call).items() if v is not None}}
+    texts = [(k, v if isinstance(v, str) else json.dumps(v)) for k, v in given.items()]
+    return replace(call, body=b"", query=tuple(texts))
+
+
+def _to_wake(call: Call) -> Call:
+    tags = parsed(Wake, call).tags or []
+    return replace(call, body=b"", query=tuple(("tags", each) for each in tags))
+
+
+def _to_pause(call: Call) -> Call:
+    return _in_query(call, mode="keep", clear_cache=False)  # Dynamo's defaults
+
+
+def _to_abort(call: Call) -> Call:
+    return _with_body(call, request_ids=[_body_of(call).get("request_id")])
+
+
+def _to_name(call: Call) -> Call:
+    return _with_body(call, new_version=parsed(SetVersion, call).label)
+
+
+def _to_join(call: Call) -> Call:
+    wanted = parsed(JoinGroup, call)
+    return _with_body(call, init_info=wanted.as_init_info(), join_id=wanted.join_id)
+
+
+def _to_load(call: Call) -> Call:
+    wanted = parsed(LoadAdapter, call)
+    named = {"lora_name": wanted.lora_name, "lora_path": wanted.source.path}
+    return _with_body(call, **named, version=wanted.version)
+
+
+# --- Dynamo's answers -----------------------------------------------------------------------------
+
+
+def _versioned(_: Call, content: Json) -> Json:
+    version = content.get("weight_version", content.get("new_version"))
+    named = {"version": version, "version_declared": version is not None}
+    return {"status": "ok", **named} | {k: v for k, v in content.items() if k == "run_id"}
+
+
+def _paused(call: Call, content: Json) -> Json:
+    return {**content, **call.parameters, "status": "ok"}
+
+
+def _unloaded(call: Call, _: Json) -> Json:
+    return {"status": "success", "lora_name": _body_of(call)["lora_name"]}
 
 
 def _explain(error: Refusal | EngineFailure, status: int) -> Answer:
-    if isinstance(error, EngineFailure) or error.reason in _BY_STATUS or status in (404, 405, 413):
+    by_status = isinstance(error, EngineFailure) or error.reason is Reason.UNAUTHORIZED
+    if by_status or status in (404, 405, 413):
         return explain_to_trainer(error, status)
     content = {"status": "error", "message": error.message, "reason": error.reason.value}
     return Answer(content)

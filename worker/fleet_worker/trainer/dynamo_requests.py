@@ -9,15 +9,8 @@ from pydantic import ConfigDict, StrictStr
 
 from fleet_worker.admin.api import Lenient
 from fleet_worker.errors import Refusal
-from fleet_worker.protocol import PauseMode, Reason
+from fleet_worker.protocol import Reason
 from fleet_worker.trainer.vllm_requests import JoinId, Loading
-
-
-class Pause(Lenient):
-    """`pause_generation`; the defaults are Dynamo's."""
-
-    mode: PauseMode = PauseMode.KEEP
-    clear_cache: bool = False
 
 
 class FromDisk(Loading):
@@ -31,10 +24,8 @@ class FromDistributed(Lenient):
     """`update_weights_from_distributed`: one step of an update, named by `engine_rpc`."""
 
     engine_rpc: StrictStr = "update_weights_from_path"
-    weight_version: StrictStr | None = None
     allow_unpaused: bool = False
     reset_prefix_cache: bool = True
-    update_info: dict[str, Any] | list[Any] | None = None
 
 
 class JoinGroup(Lenient):
@@ -104,28 +95,3 @@ class LoadAdapter(Loading):
 
     lora_name: StrictStr
     source: AdapterSource
-
-
-class UnloadAdapter(Lenient):
-    """`unload_lora`."""
-
-    lora_name: StrictStr
-
-
-class AbortRequest(Lenient):
-    """`abort_request`."""
-
-    request_id: StrictStr
-
-
-class Sleep(Lenient):
-    """`control/sleep`."""
-
-    level: int = 1
-    mode: PauseMode = PauseMode.ABORT
-
-
-class Wake(Lenient):
-    """`control/wake_up`."""
-
-    tags: list[str] | None = None

@@ -15,7 +15,6 @@ from fleet_worker.admin.api import Answer, Api, Call, explain_to_trainer
 from fleet_worker.admin.app import AdminApp
 from fleet_worker.errors import EngineFailure, Refusal, status_of
 from fleet_worker.protocol import Phase, Reason
-from fleet_worker.trainer.areal import AReaL
 from fleet_worker.trainer.dynamo import Dynamo
 from fleet_worker.trainer.prime_rl import PrimeRl
 from fleet_worker.trainer.vllm import Vllm
@@ -29,7 +28,6 @@ from fleet_worker.trainer.vllm import Vllm
         pytest.param("/abort_requests", id="all of them would be aborted"),
         pytest.param("/pause", id="vLLM's pause aborts by default"),
         pytest.param("/engine/pause_generation", id="Dynamo's pause"),
-        pytest.param("/areal_pause_generation", id="AReaL's pause"),
         pytest.param("/sleep", id="sleep"),
         pytest.param("/v1/worker/drain", id="the end of the process"),
     ],
@@ -54,7 +52,6 @@ async def test_a_call_whose_client_disconnects_before_its_body_ends_has_no_effec
     [
         ("/pause", 413),
         ("/load_lora_adapter", 413),
-        ("/areal_update_weights", 400),
         ("/resume", 413),
     ],
 )
@@ -335,7 +332,7 @@ def explained(api: Api, error: Refusal | EngineFailure) -> tuple[int, Any]:
 def apis(serving: WorkerHarness) -> dict[str, Api]:
     driver = TrainerHarness.of(serving).driver
     vllm = Vllm(driver, bytes)
-    made = (vllm, PrimeRl(driver, vllm), Dynamo(driver, vllm), AReaL(driver))
+    made = (vllm, PrimeRl(driver, vllm), Dynamo(driver, vllm))
     return {each.api().name: each.api() for each in made}
 
 
@@ -345,7 +342,7 @@ def test_a_refusal_is_final_and_carries_its_reason_in_every_dialect(
 ) -> None:
     error = Refusal(reason, "said in words")
     vllm, prime = explained(apis["vllm"], error), explained(apis["prime_rl"], error)
-    dynamo, areal = explained(apis["dynamo"], error), explained(apis["areal"], error)
+    dynamo = explained(apis["dynamo"], error)
 
     assert 400 <= vllm[0] < 500
     assert vllm[1]["error"] == {"message": "said in words", "type": reason, "code": vllm[0]}
@@ -353,7 +350,6 @@ def test_a_refusal_is_final_and_carries_its_reason_in_every_dialect(
     assert (prime[0] == 404) is (reason in PRIME_TRIES_AGAIN), "404 is what its client tries again"
     assert dynamo[0] == (401 if reason is Reason.UNAUTHORIZED else 200)
     assert dynamo[1]["status"] == "error"
-    assert areal == (400, {"success": False, "message": "said in words"})
 
 
 @pytest.mark.parametrize("reason", sorted(OF_THE_ENGINE))

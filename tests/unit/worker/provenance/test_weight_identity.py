@@ -181,8 +181,6 @@ async def test_every_dialect_answers_trainers_with_plain_versions(
     version = await trainer_port.post("/engine/control/get_weight_version")
     assert version == (200, {"weight_version": "6"})
     assert await trainer_port.get("/weight_info") == (200, {"weight_version": "6"})
-    areal = await trainer_port.post("/areal_update_weights", model_path=trainer_port.step(7, 2.0))
-    assert areal == (200, {"success": True, "message": "7 is loaded"})
 
 
 async def test_no_label_of_the_engine_is_in_an_error(trainer_port: TrainerPort) -> None:

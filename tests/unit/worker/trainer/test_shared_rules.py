@@ -75,10 +75,6 @@ UPDATES = {
         ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": "STEP"}}),
     ],
     "prime-rl": [("/pause?mode=keep", {}), ("/update_weights", {"weight_dir": "STEP"})],
-    "AReaL": [
-        ("/areal_pause_generation", {}),
-        ("/areal_update_weights", {"model_path": "STEP"}),
-    ],
     "Dynamo": [
         ("/engine/pause_generation", {}),
         ("/engine/update_weights_from_disk", {"model_path": "STEP"}),
@@ -208,9 +204,6 @@ LOADS = [
         "/engine/update_weights_from_disk",
         lambda path, names: {"model_path": path} | names,
         id="Dynamo",
-    ),
-    pytest.param(
-        "/areal_update_weights", lambda path, names: {"model_path": path} | names, id="AReaL"
     ),
 ]
 Body = Callable[[str, dict[str, str]], dict[str, Any]]

@@ -1,10 +1,9 @@
-"""Dynamo's engine routes and AReaL's: paths, bodies and answers."""
+"""Dynamo's engine routes: paths, bodies and answers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from tests.support.adapters import TINY_MODULES, write_adapter
@@ -12,11 +11,7 @@ from tests.support.admin_ports import TrainerPort
 from tests.support.fake_engine import touched
 from tests.support.worker_harness import WorkerHarness
 
-from fleet_worker import protocol
-from fleet_worker.trainer.dynamo import Dynamo
 from fleet_worker.trainer.transfers import TransferRoom
-
-# --- Dynamo's engine routes ---------------------------------------------------------------------
 
 
 async def test_the_native_sequence_of_dynamo(trainer_port: TrainerPort) -> None:
@@ -46,10 +41,7 @@ async def test_the_flat_sequence_of_dynamo(trainer_port: TrainerPort) -> None:
     reply = await trainer_port.post(
         "/engine/update_weights_from_disk", model_path=path, weight_version="step_12"
     )
-    assert reply == (
-        200,
-        {"status": "ok", "message": "loaded", "version": "step_12", "version_declared": True},
-    )
+    assert reply == (200, {"status": "ok", "version": "step_12", "version_declared": True})
     assert (await trainer_port.post("/engine/get_weight_version"))[1]["version"] == "step_12"
     assert (await trainer_port.post("/engine/resume_generation"))[1]["status"] == "ok"
     assert (await trainer_port.post("/engine/flush_cache"))[1]["status"] == "ok"
@@ -112,30 +104,35 @@ async def test_the_adapters_of_dynamo(trainer_port: TrainerPort, path: str) -> N
     assert (await trainer_port.post("/engine/unload_lora", lora_name="r"))[1]["status"] == "success"
 
 
-# --- AReaL --------------------------------------------------------------------------------------
+async def test_an_abort_without_an_id_ends_no_request(trainer_port: TrainerPort) -> None:
+    """vLLM's call without ids ends all requests."""
+    for body in ({}, {"request_id": None}, {"request_ids": ["a"]}):
+        assert (await trainer_port.post("/engine/abort_request", **body))[1]["status"] == "error"
+
+    assert trainer_port.harness.engine.calls == []
+    assert (await trainer_port.post("/engine/abort_request", request_id="a"))[1]["status"] == "ok"
+    assert trainer_port.harness.engine.calls == ["abort ['a']"]
 
 
-async def test_the_sequence_of_areal(trainer_port: TrainerPort) -> None:
-    assert (await trainer_port.post("/areal_pause_generation"))[1]["success"] is True
-    status, reply = await trainer_port.post(
-        "/areal_update_weights", model_path=trainer_port.step(3)
-    )
-    assert (status, reply["success"]) == (200, True)
-    assert (await trainer_port.post("/areal_continue_generation"))[1]["success"] is True
-    assert trainer_port.harness.engine.calls[0] == "pause abort"
-    assert trainer_port.harness.state.version == "3"
+@pytest.mark.parametrize(
+    ("body", "call"),
+    [
+        ({}, "pause keep and keep"),
+        ({"mode": None, "clear_cache": None}, "pause keep and keep"),
+        ({"mode": "abort", "clear_cache": True}, "pause abort"),
+        ({"mode": "keep", "clear_cache": "false"}, "pause keep and keep"),
+    ],
+)
+async def test_a_pause_of_dynamo_has_its_own_defaults(
+    trainer_port: TrainerPort, body: dict[str, Any], call: str
+) -> None:
+    assert (await trainer_port.post("/engine/pause_generation", **body))[1]["status"] == "ok"
+    assert trainer_port.harness.engine.calls == [call]
 
 
-async def test_refusals_to_areal_are_400(trainer_port: TrainerPort) -> None:
-    status, reply = await trainer_port.post("/areal_update_weights", model_path="/nowhere")
-
-    assert (status, reply["success"]) == (400, False)
-    assert "root" in reply["message"]
-
-
-def test_the_protocol_names_every_engine_route_and_no_other() -> None:
-    served = Dynamo(Mock(), Mock()).api().routes
-    names = {path.removeprefix("/engine/") for _, path in served if path.startswith("/engine/")}
-
-    assert names == protocol.ENGINE_ROUTES
-    assert protocol.READING_ENGINE_ROUTES < protocol.ENGINE_ROUTES
+@pytest.mark.parametrize("mode", [["keep"], {}, 1, "", "KEEP"])
+async def test_a_pause_of_dynamo_in_no_known_mode_is_refused(
+    trainer_port: TrainerPort, mode: Any
+) -> None:
+    assert (await trainer_port.post("/engine/pause_generation", mode=mode))[1]["status"] == "error"
+    assert trainer_port.harness.engine.calls == []
