@@ -17,8 +17,8 @@ NewVersion = Callable[[], str]
 PROMPTS = ["the fleet loads new weights", "a trainer writes a checkpoint", "one two three"]
 
 
-def run_prompts(worker: WorkerProcess, **body: Any) -> dict[str, Any]:
-    state = worker.must("probe", prompts=PROMPTS, max_tokens=24, **body)
+def run_prompts(worker: WorkerProcess, compare_with: str) -> dict[str, Any]:
+    state = worker.must("probe", prompts=PROMPTS, max_tokens=24, compare_with=compare_with)
     return dict(state["probe"])
 
 
@@ -26,14 +26,14 @@ def test_a_version_is_judged_behind_the_latch_against_the_one_before(
     worker: WorkerProcess, home: str, weights: Weights, new_version: NewVersion
 ) -> None:
     before = worker.greedy()
-    first = run_prompts(worker)
+    first = run_prompts(worker, home)
     assert (first["version"], first["finite"]) == (home, True)
     assert worker.greedy() == before
 
     worker.stage(version := new_version(), weights.b)
     worker.must("fence", reason="a canary")
     worker.must("load", version=version)
-    other = run_prompts(worker)
+    other = run_prompts(worker, home)
     state = worker.state()
     assert (state["phase"], state["admitted"]) == ("joining", False)
     assert (other["version"], other["compared_with"], other["finite"]) == (version, home, True)
@@ -49,9 +49,9 @@ def test_a_version_is_judged_behind_the_latch_against_the_one_before(
 def test_the_same_weights_under_another_label_do_not_differ(
     worker: WorkerProcess, home: str, weights: Weights, new_version: NewVersion
 ) -> None:
-    run_prompts(worker)
+    run_prompts(worker, home)
     worker.swap(version := new_version(), copy_of(weights.a, weights.root / f"again-{version}"))
-    same = run_prompts(worker)
+    same = run_prompts(worker, home)
 
     assert (same["version"], same["compared_with"]) == (version, home)
     # The prompts' batches may differ between two runs, and with them the last bits of bfloat16.
@@ -62,15 +62,15 @@ def test_the_same_weights_under_another_label_do_not_differ(
 def test_a_version_is_judged_against_the_named_weights_and_not_those_that_came_between(
     worker: WorkerProcess, home: str, weights: Weights, new_version: NewVersion
 ) -> None:
-    run_prompts(worker)
+    run_prompts(worker, home)
     worker.must("fence", reason="a canary")
     worker.stage(other := new_version(), weights.b)
     worker.must("load", version=other)
-    assert run_prompts(worker, compare_with=home)["logprob_drift"] > 1
+    assert run_prompts(worker, home)["logprob_drift"] > 1
     like_home = copy_of(weights.a, weights.root / f"like-home-{other}")
     worker.stage(version := new_version(), like_home)
     worker.must("load", version=version)
-    judged = run_prompts(worker, compare_with=home)
+    judged = run_prompts(worker, home)
     worker.must("admit", version=version)
 
     assert (judged["version"], judged["compared_with"]) == (version, home)
@@ -80,25 +80,28 @@ def test_a_version_is_judged_against_the_named_weights_and_not_those_that_came_b
 def test_a_version_that_babbles_is_seen(
     worker: WorkerProcess, home: str, weights: Weights, new_version: NewVersion
 ) -> None:
-    run_prompts(worker)
+    run_prompts(worker, home)
     # All tokens are equally likely, and the first of them is taken: every prompt ends in the same.
     babbling = copy_of(weights.b, weights.root / f"babbling-{new_version()}")
     tensors = damage.read_tensors(babbling / damage.WEIGHTS)
     damage.fill(tensors, "lm_head.weight", 0.01)
     damage.write_tensors(babbling / damage.WEIGHTS, tensors)
     worker.swap(version := new_version(), babbling)
-    repeated = run_prompts(worker)
+    repeated = run_prompts(worker, home)
 
     assert (repeated["version"], repeated["finite"]) == (version, True)
     assert repeated["repetition"] > 0.9
 
 
 def test_a_prompt_that_is_too_long_is_refused(worker: WorkerProcess, home: str) -> None:
-    status, reason, message = worker.refusal("probe", prompts=["x " * 2000], max_tokens=256)
+    status, reason, message = worker.refusal(
+        "probe", prompts=["x " * 2000], max_tokens=256, compare_with=home
+    )
 
     assert (status, reason) == (400, "BadRequest")
     assert "tokens" in message
-    assert worker.refusal("probe", prompts=[], max_tokens=8)[:2] == (400, "BadRequest")
+    none = worker.refusal("probe", prompts=[], max_tokens=8, compare_with=home)
+    assert none[:2] == (400, "BadRequest")
 
 
 def test_a_fence_with_time_lets_running_requests_end_and_takes_no_new_ones(

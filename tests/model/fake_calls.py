@@ -463,9 +463,8 @@ def _report(worker: FakeWorker, request: PromptsRequest) -> PromptsReport:
     """Odd versions are far from all others, and near to each other."""
     version = str(worker.label)
     answers = Answers(version, (), run_id=worker.run_id, digest=worker.digest)
-    rest = request.compare_with_run_id, request.compare_with_digest
-    wanted = (request.compare_with, *rest) if request.compare_with is not None else None
-    before = worker.probes.note(answers, wanted)
+    named = request.compare_with, request.compare_with_run_id, request.compare_with_digest
+    before = worker.probes.note(answers, named)
     drift = None
     if before is not None:
         drift = 9.0 if len({version, before.version} & worker.odd_versions) == 1 else 0.1

@@ -74,7 +74,7 @@ class FakeWorker:
         files: the weights under every path, shared by all workers.
         meant: digest that each version of a run has had in the engine of this process.
         stubborn_until: until then its engine does not end its requests.
-        sessions: how many sessions it reports; None if its release does not count them.
+        sessions: how many sessions it reports.
         careless: behaves as workers once did with such an engine. A fence that fails only closes
             the latch, and loads and admissions ignore unfinished requests.
         ahead: it is of a newer release, which has words of its own for a load and for staging.
@@ -132,7 +132,7 @@ class FakeWorker:
     work: Ticket | None = None
     waiting: list[Ticket] = field(default_factory=list)
     requests: FakeRequests = field(default_factory=FakeRequests)
-    sessions: int | None = 0
+    sessions: int = 0
     restarts: int = 0
     now: float = 0
     slow_seconds: float = 0

@@ -52,4 +52,4 @@ def _could_swap(worker: WorkerView, call: Apply) -> bool:
 
 def _sessions(state: WorkerState | None) -> int:
     assert state is not None
-    return max(state.sessions or 0, state.requests_running + state.requests_held)
+    return max(state.sessions, state.requests_running + state.requests_held)

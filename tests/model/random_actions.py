@@ -128,7 +128,7 @@ class RandomActions:
             scale *= self.swarm.eager
         for worker in self.fleet.workers.values():
             if self.clients.random() < 0.1 * scale:
-                worker.sessions = self.clients.choice([None, 0, 1, 2, 5])
+                worker.sessions = self.clients.choice([0, 0, 1, 2, 5])
         if self.releases.random() < 0.02 * self.rollbacks * scale * self.trouble:
             self.roll_back_operator()
         if self.returns.random() < 0.02 * self.rewrites * scale * self.trouble:

@@ -117,9 +117,15 @@ class WorkerHarness:
         request = FenceRequest(reason="a test", drain_timeout_seconds=drain, epoch=self.epoch())
         await self.agent.fence(request)
 
-    async def run_prompts(self, *prompts: str, **named: str) -> PromptsReport | None:
+    async def run_prompts(
+        self, *prompts: str, compare_with: str = "base", **named: str
+    ) -> PromptsReport | None:
         request = PromptsRequest(
-            prompts=prompts or ("x",), max_tokens=8, epoch=self.epoch(), **named
+            prompts=prompts or ("x",),
+            max_tokens=8,
+            compare_with=compare_with,
+            epoch=self.epoch(),
+            **named,
         )
         await self.agent.run_prompts(request)
         return self.state.probe

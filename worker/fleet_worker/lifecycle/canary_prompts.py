@@ -94,10 +94,8 @@ async def _report_on(
     sampled = [_sample(engine, text, request.max_tokens) for text in request.prompts]
     continuations = tuple(await asyncio.gather(*sampled))
     answers = Answers(weights.version, continuations, run_id=weights.run_id, digest=weights.digest)
-    named = request.compare_with
-    rest = request.compare_with_run_id, request.compare_with_digest
-    wanted = (named, *rest) if named is not None else None
-    baseline = history.note(answers, wanted)
+    named = request.compare_with, request.compare_with_run_id, request.compare_with_digest
+    baseline = history.note(answers, named)
     compared = baseline.continuations if baseline is not None else ()
     scores = [_score(engine, each.prompt, each.tokens) for each in compared]
     return report(answers, baseline, await asyncio.gather(*scores))

@@ -67,7 +67,7 @@ class History:
         self.report: PromptsReport | None = None
         self._kept: tuple[Answers, ...] = ()
 
-    def note(self, answers: Answers, compare_with: WeightsName | None = None) -> Answers | None:
+    def note(self, answers: Answers, compare_with: WeightsName) -> Answers | None:
         """Note new answers.
 
         The weights before it may be ones that a canary has refused. So the operator names the weights
@@ -75,14 +75,13 @@ class History:
 
         Args:
             answers: The new answers.
-            compare_with: The weights of the baseline. An operator of an earlier release names none.
+            compare_with: The weights of the baseline.
 
         Returns:
-            The last answers of these weights, or without a name of other weights than those of the
-            new answers. None without any.
+            The last answers of these weights. None without any.
         """
         kept = (k for k in reversed(self._kept) if k.weights != answers.weights)
-        baseline = next((k for k in kept if compare_with is None or k.is_on(compare_with)), None)
+        baseline = next((k for k in kept if k.is_on(compare_with)), None)
         self._kept = (answers,) if baseline is None else (baseline, answers)
         return baseline
 

@@ -170,7 +170,7 @@ class PromptsRequest(Request):
         Field(min_length=1, max_length=32),
     ]
     max_tokens: Annotated[int, Field(ge=1, le=256)] = 32
-    compare_with: VersionLabel | None = None
+    compare_with: VersionLabel
     compare_with_run_id: RunId | None = None
     compare_with_digest: WeightsDigest | None = None
     epoch: Epoch

@@ -219,15 +219,13 @@ class WorkerState(Message):
         remarks: sentences about the files of the weights in the engine. They name keys of config.json
             that no code reads, end tokens that the fleet does not use, and casts.
         requests_running / requests_held: number that generate now / that wait for resume.
-        sessions: number of sessions (`X-Session-ID`) with a request in the last 5 minutes. None on a
-            worker of an earlier release, which does not count them.
+        sessions: number of sessions (`X-Session-ID`) with a request in the last 5 minutes.
         stage_failure: the last refusal of a stage.
         earlier_stage_failures: earlier refusals, newest first, the last one of each other version of
             a run.
         adapter_slots: None on a worker that serves no adapters.
         adapter_failure: the last refusal of an adapter.
-        adapter_failures: the last refusal of each version of each adapter, newest first. Empty on a
-            worker of an earlier release, which has `adapter_failure` only.
+        adapter_failures: the last refusal of each version of each adapter, newest first.
         effect: of the last load. None before the first.
         transfer: None on a worker that takes weights from files only.
     """
@@ -248,7 +246,7 @@ class WorkerState(Message):
     operation: Operation | None = None
     requests_running: Count = 0
     requests_held: Count = 0
-    sessions: Count | None = None
+    sessions: Count = 0
     pause: PauseState | None = None
     lease_expiries: Count = 0
     epoch: Epoch | None = None

@@ -82,7 +82,8 @@ async def test_the_longest_canary_prompts_of_a_fleet_are_accepted(
 ) -> None:
     """32 prompts of 4,000 letters each: what the resource takes, the operator has to be able to ask."""
     epoch = trainer_port.harness.epoch().model_dump()
-    body = {"prompts": [letter * 4000] * 32, "max_tokens": 256, "epoch": epoch}
+    body = {"prompts": [letter * 4000] * 32, "max_tokens": 256}
+    body |= {"compare_with": "base", "epoch": epoch}
     call = await RawCall("PUT", "/v1/worker/probe", [json.dumps(body).encode()]).to(
         trainer_port.app
     )

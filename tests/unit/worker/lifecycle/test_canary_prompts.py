@@ -208,15 +208,14 @@ def test_a_report_on_other_weights_of_the_same_name_is_forgotten(
         pytest.param(("1", "run", None), "1", id="the digest is not known"),
         pytest.param(("1", "other", "sha256:a"), None, id="of another run"),
         pytest.param(("1", "run", "sha256:b"), None, id="with another digest"),
-        pytest.param(None, "2", id="an earlier operator names none: the last answers of others"),
     ],
 )
 def test_the_baseline_is_the_run_on_the_named_weights(
-    named: WeightsName | None, compared_with: str | None
+    named: WeightsName, compared_with: str | None
 ) -> None:
     history = History()
-    history.note(Answers("1", (), run_id="run", digest="sha256:a"))
-    history.note(answers_of("2"))
+    history.note(Answers("1", (), run_id="run", digest="sha256:a"), named)
+    history.note(answers_of("2"), named)
 
     baseline = history.note(answers_of("3"), named)
 

@@ -169,7 +169,7 @@ def test_every_log_record_is_one_json_object_on_one_line(
     ids=["none", "empty", "too many", "too long", "no tokens", "too many tokens"],
 )
 def test_the_size_of_canary_prompts_is_bounded(body: dict[str, Any]) -> None:
-    epoch = {"epoch": {"term": 1, "sequence": 1}}
+    epoch = {"epoch": {"term": 1, "sequence": 1}, "compare_with": "base"}
     limits = {"prompts": ["x" * 4000] * 32, "max_tokens": 256}
     assert PromptsRequest.model_validate(limits | epoch)
     with pytest.raises(ValueError, match="validation error"):
