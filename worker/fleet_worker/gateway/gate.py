@@ -11,13 +11,13 @@ import hmac
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fleet_worker.checkpoint.identity import WeightName
 from fleet_worker.gateway.routes import Access, access_of, dialect_of, stamps_itself
 from fleet_worker.gateway.sessions import session_of
 from fleet_worker.gateway.table import Translations
-from fleet_worker.gateway.translation import Forward, Reply
+from fleet_worker.gateway.translation import Reply
 from fleet_worker.gateway.waiting import aborted_in, note_arrival, wait_out_pause
 from fleet_worker.http.asgi import (
     GO_ELSEWHERE,
@@ -38,7 +38,7 @@ from fleet_worker.http.asgi import (
 from fleet_worker.http.unauthenticated import Probes
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.protocol import ABORT_ROUTE
-from fleet_worker.provenance.changing import object_of
+from fleet_worker.provenance.changing import Json, object_of
 from fleet_worker.provenance.demanding import check_version, demand_in, with_body
 from fleet_worker.provenance.demands import Demand
 from fleet_worker.provenance.spans import compact
@@ -111,6 +111,14 @@ class GateKeeper:
     names_no_runs: bool = False
 
 
+class Passed(NamedTuple):
+    """A request as vLLM gets it, and the changes of its reply."""
+
+    scope: Scope
+    body: bytes
+    reply: Reply
+
+
 class Gate:
     """ASGI middleware."""
 
@@ -148,7 +156,8 @@ class Gate:
             await keeper.probes.answer(path, send)
         elif access is Access.OPEN:
             body = await read_whole(receive)
-            await self._forward(keeper, Demand(), scope, receive, send, body)
+            passed = _for_vllm(keeper, scope, body, object_of(body))
+            await self._forward(keeper, Demand(), receive, send, passed)
         else:
             await self._serve_data(keeper, scope, receive, send)
 
@@ -159,62 +168,55 @@ class Gate:
         # Read first: a refusal closes the connection. With unread bytes the client would lose the answer.
         body = await read_whole(receive)
         _check_open(keeper)
-        demand, kept = with_body(demand, body)
-        if kept is not body:
-            scope, body = rerouted(scope, scope["path"], kept), kept
+        content = object_of(body)  # parsed once, for all that follows
+        demand, kept = with_body(demand, content)
+        if kept is not None and kept is not content:
+            content, body = kept, compact(kept)
+            scope = rerouted(scope, scope["path"], body)
         if not demand.is_any:
-            name = _name_for(keeper, body)
+            name = _name_for(keeper, content)
             check_version(demand, name)
             if name is not None:
                 demand = demand.bound_to(name, by_scope=keeper.names_no_runs)
-        if (session := session_of(scope["headers"], body)) is not None:
+        if (session := session_of(scope["headers"], content)) is not None:
             keeper.agent.sessions.note(session)
         agent = keeper.agent
         agent.quiescence.inside += 1
         try:
             if scope["path"] == ABORT_ROUTE:
-                agent.held.abort(aborted_in(body))
+                agent.held.abort(aborted_in(content))
             elif scope["method"] == "POST":
-                note_arrival(agent, scope, body)
+                note_arrival(agent, scope, content)
                 if agent.holds:
-                    if not await wait_out_pause(agent, scope, body, receive):
+                    if not await wait_out_pause(agent, scope, content, receive):
                         _check_open(keeper)
                     if not demand.is_any:
-                        check_version(demand, _name_for(keeper, body))
-            await self._forward(keeper, demand, scope, receive, send, body)
+                        check_version(demand, _name_for(keeper, content))
+            passed = _for_vllm(keeper, scope, body, content)
+            del body, content, kept  # a stream may last long
+            await self._forward(keeper, demand, receive, send, passed)
         finally:
             agent.quiescence.inside -= 1
 
     async def _forward(
-        self,
-        keeper: GateKeeper,
-        demand: Demand,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        body: bytes,
+        self, keeper: GateKeeper, demand: Demand, receive: Receive, send: Send, passed: Passed
     ) -> None:
-        """Translate a request, pass it to vLLM, and stamp the reply."""
+        """Pass a request to vLLM, and stamp the reply."""
         agent = keeper.agent
-        forward = _translated(keeper, scope, body)
-        if forward.body is not None:
-            body = compact(forward.body)
-        if forward.body is not None or forward.path != scope["path"]:
-            scope = rerouted(scope, forward.path, body)
         with collecting(
             agent.names, lambda: agent.name, agent.kept, agent.adapters.weights_of
         ) as tokens:
             stamping = Stamping(
                 send,
                 tokens,
-                forward.reply,
+                passed.reply,
                 demand=demand,
                 order=agent.names.order,
                 on_unlabelled=keeper.metrics.unlabelled,
                 is_aborted=agent.held.is_aborted,
             )
             try:
-                await self._app(scope, replayed(body, receive), stamping)
+                await self._app(passed.scope, replayed(passed.body, receive), stamping)
             except CutShortError as error:
                 _LOG.info("a reply was cut short: %s", error)
 
@@ -240,22 +242,26 @@ def _check_open(keeper: GateKeeper) -> None:
     raise WireError(429, message, kind="WorkerClosedError", headers=headers)
 
 
-def _name_for(keeper: GateKeeper, body: bytes) -> WeightName | None:
+def _name_for(keeper: GateKeeper, content: Json | None) -> WeightName | None:
     """Return the weights that a request would get now: of its LoRA adapter, or of the model."""
-    name = (object_of(body) or {}).get("model")
+    name = (content or {}).get("model")
     adapters = keeper.agent.adapters
     if isinstance(name, str) and adapters.has(name):  # otherwise vLLM reports the error
         return adapters.served_weights(name)
     return keeper.agent.name
 
 
-def _translated(keeper: GateKeeper, scope: Scope, body: bytes) -> Forward:
+def _for_vllm(keeper: GateKeeper, scope: Scope, body: bytes, content: Json | None) -> Passed:
+    """Translate a request. `content` is the object in its body."""
     path = scope["path"]
-    plain = Forward(path, reply=Reply(dialect_of(path), is_stamped=stamps_itself(path)))
-    if scope["method"] != "POST" or path not in keeper.translations:
-        return plain
-    content = object_of(body)
-    return plain if content is None else keeper.translations.translate(path, content)
+    if scope["method"] != "POST" or path not in keeper.translations or content is None:
+        return Passed(scope, body, Reply(dialect_of(path), is_stamped=stamps_itself(path)))
+    forward = keeper.translations.translate(path, content)
+    if forward.body is not None:
+        body = compact(forward.body)
+    if forward.body is not None or forward.path != path:
+        scope = rerouted(scope, forward.path, body)
+    return Passed(scope, body, forward.reply)
 
 
 def _unavailable(message: str, headers: Headers = ()) -> WireError:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from fleet_worker.checkpoint.identity import WeightName
 from fleet_worker.http.asgi import GO_ELSEWHERE, Headers, WireError, bad_request
 from fleet_worker.protocol import HEADER_VERSION
-from fleet_worker.provenance.changing import object_of
+from fleet_worker.provenance.changing import Json
 from fleet_worker.provenance.demands import (
     IN_BODY,
     IN_HEADERS,
@@ -21,13 +21,11 @@ from fleet_worker.provenance.demands import (
     DemandNames,
     demand_of,
 )
-from fleet_worker.provenance.spans import Spans, compact
+from fleet_worker.provenance.spans import Spans
 
 _RETRY_AFTER_SECONDS = 1
 _SHOWN_CHARACTERS = 60
 _IS_DEMAND = re.compile(r"(?:x[-_])?weight", re.IGNORECASE)
-_QUOTED_DEMAND = re.compile(rb'"(?:x[-_])?weight', re.IGNORECASE)
-_ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")
 
 
 def demand_in(headers: Headers) -> Demand:
@@ -38,46 +36,36 @@ def demand_in(headers: Headers) -> Demand:
     """
     found: dict[str, str] = {}
     for key, value in headers:
-        name, text = key.decode("latin-1").lower(), value.decode("latin-1")
-        if not name.startswith("x-weight"):
+        if key[:8].lower() != b"x-weight":
             continue
+        name, text = key.decode("latin-1").lower(), value.decode("latin-1")
         _check_known(name, IN_HEADERS)
         if found.setdefault(name, text) != text:
             raise bad_request(f"{name} has two values; send one")
     return _demand_of(found, IN_HEADERS)
 
 
-def with_body(demand: Demand, body: bytes) -> tuple[Demand, bytes]:
-    """Return the demand with that of the body, and the body without it, as vLLM knows no such fields.
+def with_body(demand: Demand, content: Json | None) -> tuple[Demand, Json | None]:
+    """Return the demand with that of a body, and the body without it, as vLLM knows no such fields.
+
+    Args:
+        demand: The demand in the headers.
+        content: The body. The same object is returned if it has no demand.
 
     Errors:
         WireError: 400, a field is malformed or unknown, or differs from its header.
     """
-    if not _may_demand(body) or (content := object_of(body)) is None:
-        return demand, body
-    asked = {name: content.pop(name) for name in list(content) if _IS_DEMAND.match(name)}
+    asked = {name: value for name, value in (content or {}).items() if _IS_DEMAND.match(name)}
     for name in asked:
         _check_known(name, IN_BODY)
-    if all(value is None for value in asked.values()):
-        return demand, body
+    if content is None or not asked:
+        return demand, content
     try:
         found = {name: _text_of(value) for name, value in asked.items()}
         demand = demand.joined_with(_demand_of(found, IN_BODY))
     except DemandError as error:
         raise bad_request(str(error)) from error
-    return demand, compact(content)
-
-
-def _may_demand(body: bytes) -> bool:
-    """Whether a body must be parsed: nearly none has a demand, and parsing one takes time.
-
-    A name may be written with escapes, or in UTF-16, whose text has zero bytes.
-    """
-    return (
-        _QUOTED_DEMAND.search(body) is not None
-        or _ESCAPED_ASCII.search(body) is not None
-        or b"\0" in body
-    )
+    return demand, {name: value for name, value in content.items() if name not in asked}
 
 
 def _check_known(name: str, names: DemandNames) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.support.fake_server import FakeChoice, FakePort, ended
+
+from fleet_worker.provenance import changing
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 TOKENS = {"token_ids": [1], "sampling_params": {}}
@@ -57,6 +60,26 @@ async def test_a_token_in_the_middle_of_a_stream_takes_a_handful_of_calls(
     many = await calls_of(port, path, stream_of(150), headers=headers, **body)
 
     assert (many - few) / 100 <= most
+
+
+async def test_the_body_of_a_request_is_parsed_once(
+    port: FakePort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = []
+
+    def loads(text: bytes) -> Any:
+        parsed.append(text)
+        return json.loads(text)
+
+    monkeypatch.setattr(changing, "json", SimpleNamespace(loads=loads))
+    port.server.prompts = [[[ended(0, ("base", 0, 2))]]]
+    named = {"weight_version_exact": "base", "session_params": {"session_id": "a"}}
+    await port.client.post("/inference/v1/abort_requests", json={"request_ids": ["before"]})
+    parsed.clear()
+    reply = await port.ask("/v1/completions", stream=True, **named, request_id="mine")
+
+    assert reply.status_code == 200, reply.text
+    assert len(parsed) == 1
 
 
 async def test_the_end_of_one_choice_does_not_slow_the_others(port: FakePort) -> None:

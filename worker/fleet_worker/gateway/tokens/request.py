@@ -77,7 +77,7 @@ def checked_ids(ids: Any, facts: Facts, param: str) -> list[int]:
         WireError: 400; it is empty (an absent one is allowed), has an element that is not an id, has an
             unknown id, or is longer than the context.
     """
-    if not isinstance(ids, list) or any(type(each) is not int for each in ids):
+    if not isinstance(ids, list) or not set(map(type, ids)) <= {int}:
         raise bad_request(f"{param} must be a list of token ids", param)
     if not ids:
         raise bad_request(f"{param} is empty: a prompt has at least one token", param)

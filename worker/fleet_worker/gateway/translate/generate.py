@@ -72,8 +72,9 @@ def translate(_path: str, body: Json, facts: Facts) -> Forward:
     checked_ids(body.get("token_ids"), facts, "token_ids")
     sampling = body.get("sampling_params")
     sampling = dict(sampling) if isinstance(sampling, dict) else None
-    request = dict(body)
+    request, moves = dict(body), False
     if sampling is not None:
+        moves = not (sampling.keys().isdisjoint(_LIFTED) and body.keys().isdisjoint(_SUNK))
         lifted = [(key, sampling.pop(key, None)) for key in _LIFTED]
         request = one_of(request, lifted)
         sampling = one_of(sampling, [(key, request.pop(key, None)) for key in _SUNK])
@@ -83,7 +84,7 @@ def translate(_path: str, body: Json, facts: Facts) -> Forward:
                 raise bad_request(f"sampling_params.{key} cannot be set: {why}")
         request["sampling_params"] = sampling
     _check(request, facts.generate_keys, "")
-    return Forward(TOKEN_ROUTE, request, reply_of(request, facts))
+    return Forward(TOKEN_ROUTE, request if moves else None, reply_of(request, facts))
 
 
 def _check(given: Iterable[str], known: frozenset[str], prefix: str) -> None:
