@@ -51,6 +51,13 @@ CONFIGURATIONS = {
         **SIZES, **PADDED, head_dim=32, num_experts=4, shared_expert_intermediate_size=64, linear_num_key_heads=2,
         linear_num_value_heads=4, linear_key_head_dim=128, linear_value_head_dim=128,
         layer_types=["linear_attention", "full_attention"]),
+    "Llama": transformers.LlamaConfig(**SIZES, head_dim=32, tie_word_embeddings=False),
+    "Mistral": transformers.MistralConfig(**SIZES, head_dim=32, tie_word_embeddings=False),
+    "Qwen2": transformers.Qwen2Config(**SIZES, tie_word_embeddings=False),
+    "Gemma 3": transformers.Gemma3TextConfig(**SIZES, head_dim=32, sliding_window=64),
+    "Phi 3": transformers.Phi3Config(**SIZES, tie_word_embeddings=False),
+    "OLMo 2": transformers.Olmo2Config(**SIZES, tie_word_embeddings=False),
+    "Granite": transformers.GraniteConfig(**SIZES, tie_word_embeddings=False),
 }
 
 def write(config, folder):
@@ -212,12 +219,23 @@ CASES = {
     "recurrence and attention": ("oneDNN", "recurrence and attention"),
 }
 """Kernel and architecture of each case."""
+FAMILIES = ("Llama", "Mistral", "Qwen2", "Gemma 3", "Phi 3", "OLMo 2", "Granite")
+"""Dense architectures, which have the layers of the dense case and loaders of their own."""
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("architectures")
     return dict(output_of(_SCRIPT, str(folder), json.dumps(CASES)))
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    folder: Path = tmp_path_factory.mktemp("families")
+    cases = {request.param: ("oneDNN", request.param)}
+    return made(dict(output_of(_SCRIPT, str(folder), json.dumps(cases))), request.param)
 
 
 def made(found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -240,6 +258,17 @@ def test_a_load_gives_the_tokens_of_a_start(found: dict[str, Any], name: str) ->
     assert swapped["error"] is None
     assert swapped["other"] == swapped["started"]
     assert swapped["one again"] == swapped["one"] != swapped["other"]
+
+
+@pytest.mark.long
+def test_a_load_gives_the_tokens_of_a_start_in_other_dense_architectures(
+    family: dict[str, Any],
+) -> None:
+    assert family["error"] is None
+    assert family["other"] == family["started"]
+    assert family["one again"] == family["one"] != family["other"]
+    assert family["in float32"] == family["in bfloat16"]
+    assert family["checks"] == [None, None]
 
 
 @pytest.mark.parametrize("name", LATENT)
@@ -280,6 +309,12 @@ def test_the_check_of_a_load_leaves_held_requests_as_they_are(
 
     assert len(undisturbed) == 2
     assert checked == undisturbed
+
+
+def test_the_page_of_the_engine_names_every_family() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "engine.md").read_text()
+
+    assert [name for name in FAMILIES if name not in page] == []
 
 
 def test_a_model_that_copies_weights_past_its_loaders_keeps_those_of_its_start(
