@@ -78,9 +78,13 @@ def _take(layer: Any) -> None:
     parameters, _ = info.kernel_tensors or ({}, {})  # none at the first load
     for name, tensor in parameters.items():
         result = getattr(layer, name)
-        # A graph of an accelerator has the addresses of its tensors.
-        if tensor.device.type == "cpu" and tensor.shape != result.shape:
+        if may_take(tensor, result):
             tensor.data = result.data
+
+
+def may_take(tensor: Any, result: Any) -> bool:
+    """Return whether a tensor may point to a result. A graph of an accelerator has the addresses of its tensors."""
+    return bool(tensor.device.type == "cpu" and tensor.shape != result.shape)
 
 
 def _keep_what_was_left_out(attention: Any) -> None:

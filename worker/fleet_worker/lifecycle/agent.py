@@ -12,7 +12,7 @@ of `states`.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from functools import cached_property
 
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle import (
@@ -49,16 +49,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class Agent(Worker):
-    """A worker with the calls of the operator and of trainers.
+    """A worker with the calls of the operator and of trainers."""
 
-    Fields:
-        `lora`: the calls that change LoRA adapters.
-    """
-
-    def __init__(self, *needed: Any, **named: Any) -> None:
-        """See `Worker`."""
-        super().__init__(*needed, **named)
-        self.lora = LoraCalls(self, self.staging.threads, self.staging.rules)
+    @cached_property
+    def lora(self) -> LoraCalls:
+        """The calls that change LoRA adapters."""
+        return LoraCalls(self, self.staging.threads, self.staging.rules)
 
     def obey(self, epoch: Epoch) -> None:
         """Record the epoch of a call; refuse an older one with `StaleEpoch`."""
