@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,22 @@ def test_ci_says_first_which_processor_it_runs_on(tmp_path: Path, python: str) -
 
     assert first.startswith("processor: ")
     assert rest == ["make test"]
+
+
+def test_a_release_is_built_on_a_base_that_is_named_by_its_digest(tmp_path: Path) -> None:
+    scripts = [s["run"] for s in steps(ROOT / ".github/workflows/release.yml") if "run" in s]
+    (check,) = (script for script in scripts if "@sha256" in script)
+    (build,) = (script for script in scripts if "buildah build" in script)
+
+    def passes(image: str) -> bool:
+        environment = os.environ | {"PYTHON_IMAGE": image}
+        return subprocess.run(("bash", "-c", check), env=environment, check=False).returncode == 0
+
+    assert scripts.index(check) < scripts.index(build)
+    assert '--build-arg "PYTHON_IMAGE=$PYTHON_IMAGE"' in build
+    assert passes("docker.io/library/python@sha256:" + "4" * 64)
+    for moving in ("", "python:3.11-slim", "python@sha256:4"):
+        assert not passes(moving)
 
 
 def test_each_night_the_long_tests_run_too() -> None:
