@@ -64,7 +64,8 @@ class Tenants:
     def end(self) -> None:
         """Check the costs."""
         self.costs.rl_api_mib = peak_mib(self.api.process.pid)
-        self.costs.ended = int(self.api.process.returncode is not None)
+        if (code := self.api.process.returncode) is not None:
+            self.costs.ends.append(f"exit code {code}")
         self.costs.check()
 
     @contextlib.asynccontextmanager

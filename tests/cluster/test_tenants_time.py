@@ -45,11 +45,17 @@ async def test_a_rollout_does_not_wait_for_new_fleets_of_other_tenants(
     paths = [f"{GROUP}/namespaces/{other}/inferencefleets" for other in others]
     body = await body_of_small_fleets(workspace)
     async with flooded(workspace, paths, body, number=1500) as flood:
-        while flood.returncode is None:
-            await costs.measure(rollout, 1)
-        await costs.measure(rollout)
+        with costs.counting(workspace, operator=operator.pid):
+            while flood.returncode is None:
+                await costs.measure(rollout, 1)
+            await costs.measure(rollout)
 
     costs.note(operator, workspace)
+    await operator.stop()
+    again = f"{workspace.namespace}-again"
+    await workspace.make_namespace(again)
+    paths = [f"{GROUP}/namespaces/{again}/inferencefleets"]
+    await costs.measure_server(workspace, paths, body, number=1500)
     costs.check()
 
 

@@ -1,7 +1,8 @@
 """`make isolation`: one tenant attacks another one with all that it may write, send and read.
 
 The attacks are the cluster tests with the marker `attack`, which assert the limits. Here what they measure goes to
-bench/results/isolation.json and docs/reliability.md. Attacks that were not chosen keep their last figures.
+bench/results/isolation.json and docs/reliability.md. Attacks that were not chosen keep their last figures, with the
+day and the machine of these.
 """
 
 from __future__ import annotations
@@ -43,17 +44,22 @@ def main() -> int:
     if not measured:
         print("isolation: nothing was measured", file=sys.stderr)
         return done.returncode or 1
-    results = {**begun, **_merged(measured)}
+    last = json.loads(RESULTS.read_text())["attacks"] if RESULTS.exists() else []
+    results = merged(last, measured, begun)
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     write(PAGE, results)
     print(table(results))
     return done.returncode
 
 
-def _merged(measured: list[dict[str, Any]]) -> dict[str, Any]:
-    """The figures of all attacks: the new ones, and the last ones of those that were not chosen."""
-    last = json.loads(RESULTS.read_text())["attacks"] if RESULTS.exists() else []
-    found = {each["attack"]: each for each in (*last, *measured)}
+def merged(
+    last: list[dict[str, Any]], measured: list[dict[str, Any]], begun: dict[str, Any]
+) -> dict[str, Any]:
+    """The figures of all attacks: the new ones, and the last ones of those that were not chosen.
+
+    `begun`: date and machine of the new ones.
+    """
+    found = {each["attack"]: each for each in (*last, *(each | begun for each in measured))}
     return {
         "limits_mib": measured[0]["limits_mib"],
         "attacks": [

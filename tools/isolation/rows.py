@@ -29,8 +29,10 @@ _BUSY = (
     "rollout waits for them. The operator uses a third of a core."
 )
 _LARGE = (
-    "Not profiled. API server and etcd take each write of such an object whole, on the two cores that the rollout "
-    "needs, too."
+    "The API server decodes, compares and encodes such an object whole for each write, which takes a core for about "
+    "0.3 s. In a start with 30 fleets of 1.2 MB, its processor time was 13.6 s for 43 writes of statuses and 3 lists, "
+    "and that of the operator 0.7 s. These times are from before the operator shared the time of its requests "
+    "(decision 75)."
 )
 
 ROWS = (
@@ -60,8 +62,7 @@ ROWS = (
         "1,500 small fleets in 1 namespace",
         "27 s, with 300 fleets",
         _TURNS,
-        f"{_BUSY} The operator was started again 24 times in this run, and never in two later runs of this row. Why "
-        "is not known.",
+        _BUSY,
     ),
     Row("1,500 small fleets in 30 namespaces", "not measured", _TURNS, _BUSY),
     Row(
@@ -87,7 +88,8 @@ ROWS = (
         "20 readers at once of a fleet of 1.2 MB",
         "1.1 s; RL API 215 MB",
         _RL_API,
-        "The RL API parses a whole fleet in its event loop, for each read.",
+        "For each read, the RL API parsed the whole fleet for 28 ms in its event loop. The figures are from before it "
+        "skipped such a spec, which takes 3 ms.",
     ),
     Row(
         "20 readers at once of 200 WeightVersions of 250 KB",

@@ -32,6 +32,7 @@ async def some(http):
         async with http.request(method, cluster["server"] + path, data=data, headers=headers, ssl=tls) as reply:
             if reply.status >= 300:
                 sys.exit(await reply.text())
+        print(flush=True) if n == 0 else None
 async def main():
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {user['token']}"}) as http:
         await asyncio.gather(*(some(http) for _ in range(plan["at_once"])))
@@ -44,7 +45,7 @@ async def flooded(
     workspace: Workspace, paths: Sequence[str], body: Json | None, *, number: int
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """While this lasts, copies of an object are created, in turn at each of the paths; without one, the objects
-    of these paths are changed. Yields the process, which ends by itself after the last one.
+    of these paths are changed. Yields the process once it has begun. It ends by itself after the last one.
     """
     plan: dict[str, Any] = {
         "kubeconfig": str(workspace.cluster.kubeconfig),
@@ -54,12 +55,16 @@ async def flooded(
         "at_once": AT_ONCE,
     }
     flood = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "ignore", "-c", _PROGRAM), stdin=asyncio.subprocess.PIPE
+        *(sys.executable, "-W", "ignore", "-c", _PROGRAM),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
     assert flood.stdin is not None
+    assert flood.stdout is not None
     flood.stdin.write(json.dumps(plan).encode())
     flood.stdin.close()
     try:
+        await flood.stdout.readline()  # a start of Python takes seconds on a busy machine
         yield flood
         assert flood.returncode in {None, 0}, "the flood was refused"
     finally:

@@ -20,6 +20,7 @@ from free_ports import free_port
 
 ROOT = Path(__file__).parents[3]
 KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
+LAST_CHARACTERS = 1000
 
 
 class OperatorProcess:
@@ -31,6 +32,8 @@ class OperatorProcess:
         self.proxy = proxy
         self.metrics_port, self.probe_port = free_port(), free_port()
         self.starts = 0
+        self.ends: list[str] = []
+        """How it has ended without `stop`: the exit codes, with the last lines of the log."""
         self.log = kubeconfig.with_suffix(".log")
         self._kubeconfig = kubeconfig
         own = ("--metrics-port=", "--probe-port=")
@@ -109,6 +112,11 @@ class OperatorProcess:
 
         await eventually_async(is_it, within_seconds=within_seconds, describe=self.said)
 
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
     def peak_mib(self) -> float:
         """The most memory that the process has had."""
         return peak_mib(self._process.pid)
@@ -134,6 +142,7 @@ class OperatorProcess:
         while True:
             code = await self._process.wait()
             if self._again:
+                self.ends.append(f"exit code {code}: {self.said()[-LAST_CHARACTERS:]}")
                 await asyncio.sleep(1)
             if not self._again:  # `stop` may come in the pause, too
                 return code

@@ -14,7 +14,6 @@ import aiohttp
 import pytest
 import pytest_asyncio
 import yaml
-from tests.cluster.support.api_proxy import ApiProxy
 from tests.cluster.support.operator_process import KEPT
 from tests.cluster.support.workspace import FLEET, Workspace
 from tests.cluster.test_operator_chart import NAMESPACE, Rendered
@@ -108,8 +107,9 @@ async def api(workspace: Workspace, rl_api_chart: Rendered, tmp_path: Path) -> A
         await asyncio.to_thread(kubectl, "-n", NAMESPACE, "create", "token", ACCOUNT)
     ).stdout.strip()
     port = free_port()
-    async with ApiProxy(workspace.credentials) as proxy, aiohttp.ClientSession() as http:
-        kubeconfig = proxy.kubeconfig(tmp_path, token)
+    async with aiohttp.ClientSession() as http:
+        kubeconfig = tmp_path / "kubeconfig-of-the-rl-api"
+        workspace.write_kubeconfig(kubeconfig, token)
         environment = {k: os.environ[k] for k in KEPT if k in os.environ} | {
             "KUBECONFIG": str(kubeconfig),
             "PYTHONPATH": f"{ROOT}/client:{ROOT}/operator:{ROOT}/worker",

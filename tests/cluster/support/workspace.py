@@ -109,9 +109,7 @@ class Workspace:
         proxy.renamed = renamed or {}
         kubeconfig = proxy.kubeconfig(self._folder, token or self.release.token)
         if direct:
-            config = json.loads(self.cluster.kubeconfig.read_text())
-            config["users"][0]["user"] = {"token": token or self.release.token}
-            kubeconfig.write_text(json.dumps(config))
+            self.write_kubeconfig(kubeconfig, token or self.release.token)
         arguments = [*operator_arguments(self.release), *extra]
         operator = OperatorProcess(proxy, kubeconfig, arguments, again=again)
         self.operators.append(operator)
@@ -120,6 +118,12 @@ class Workspace:
         if leading:
             await operator.leading()
         return operator
+
+    def write_kubeconfig(self, file: Path, token: str) -> None:
+        """Write a kubeconfig for the API server itself, with the identity of the token."""
+        config = json.loads(self.cluster.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        file.write_text(json.dumps(config))
 
     def watch_log(self, operator: OperatorProcess) -> None:
         """From now on a defect in this operator's log fails the test."""
