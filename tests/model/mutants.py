@@ -101,9 +101,9 @@ MUTANTS = [
     Mutant(
         2,
         "workers open while another admission is under way",
-        "core/no_mixing.py",
-        "if not unsure:",
-        "if True:",
+        "core/apart.py",
+        "unsure = view.workers.where(_may_open_late)",
+        "unsure = view.workers.where(lambda _: False)",
         story="an_admission_that_arrives_late",
     ),
     Mutant(
@@ -117,7 +117,7 @@ MUTANTS = [
     Mutant(
         2,
         "a worker that generates with other weights is not fenced",
-        "core/no_mixing.py",
+        "core/apart.py",
         'if not m.is_doing("fence")',
         "if False",
         story="a_worker_with_other_weights_than_the_fleet",
@@ -368,7 +368,7 @@ MUTANTS = [
     Mutant(
         8,
         "one that is about to load the goal is set apart",
-        "core/no_mixing.py",
+        "core/apart.py",
         "if isinstance(a, Load) and same_weights(a, step.goal)",
         "if isinstance(a, Load) and not a",
         story="a_status_that_is_lost_after_a_change_of_strategy",
@@ -493,9 +493,9 @@ MUTANTS = [
     Mutant(
         9,
         "workers load a version before its digest is recorded",
-        "core/pin_gate.py",
-        "kept += [action] if stored else []",
-        "kept += [action]",
+        "core/permits.py",
+        'return Why("the pin of its version is not stored yet", until_stored=True)',
+        "return None",
         story="files_that_are_rewritten_before_anything_is_written_down",
     ),
     Mutant(
@@ -787,7 +787,7 @@ MUTANTS = [
     Mutant(
         8,
         "a worker that swaps to the applied version is fenced after a change of strategy",
-        "core/no_mixing.py",
+        "core/apart.py",
         "return not fits and not comes",
         "return not fits",
         story="a_swap_back_when_the_strategy_is_changed",
@@ -867,7 +867,7 @@ MUTANTS = [
         3,
         "a late load keeps a worker paused while canaries are judged",
         "core/strategies/choice.py",
-        "actions=called_only_by(held, returning, judged.actions)",
+        "actions=(*judging, *returning)",
         "actions=judged.actions",
         story="a_change_to_canary_before_a_late_load_ends",
     ),
@@ -891,8 +891,8 @@ MUTANTS = [
         6,
         "a refusal that ends brings an abandoned version back",
         "core/rollout_plan.py",
-        "step, halted=view.halted, now=now)",
-        "step, halted=False, now=now)",
+        "halted=view.halted, files_unread=unread)",
+        "halted=False, files_unread=unread)",
         story="a_refusal_after_a_version_was_abandoned",
     ),
     Mutant(
@@ -915,8 +915,8 @@ MUTANTS = [
         5,
         "workers take a version before the operation in progress is recorded",
         "core/transition.py",
-        "if stored.transition == record or not waits:",
-        "if True:",
+        "return record, stored.transition == record",
+        "return record, True",
         story="a_rollout_that_cannot_be_written_down",
     ),
     Mutant(
@@ -931,8 +931,8 @@ MUTANTS = [
         5,
         "pins stay in the order in which the fleet first saw the weights",
         "core/rollout_plan.py",
-        "pinned=pins.in_order_of_use(applied, observed.status.applied)",
-        "pinned=pins.entries",
+        "in_order = pins.in_order_of_use(applied, observed.status.applied)",
+        "in_order = pins.entries",
         story="a_step_back_that_a_former_leader_records_first",
     ),
     Mutant(

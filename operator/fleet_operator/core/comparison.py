@@ -23,7 +23,6 @@ from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.messages import problem_of_comparison
 from fleet_operator.core.observed import WeightsView
-from fleet_operator.core.staging import within_places
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import Standing, WorkerView
@@ -86,8 +85,7 @@ def compare_files(
     if any(action.pod_uid == reader.pod.uid for action in step.actions):
         return step, True
     call = worker_calls.compare(reader, goal, view.settings, adapter=adapter)
-    actions = within_places((*step.actions, call), view.workers, view.max_staging)
-    return replace(step, actions=actions), True
+    return replace(step, actions=(*step.actions, call)), True
 
 
 def _is_compared(serving: Workers, view: RolloutView, work: Work) -> bool:

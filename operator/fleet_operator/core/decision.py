@@ -16,14 +16,14 @@ from datetime import datetime
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import lora
-from fleet_operator.core.actions import Admit, Apply, WorkerCall
+from fleet_operator.core.actions import Admit, WorkerCall
 from fleet_operator.core.fallback_plan import fallback_plan, no_pod_changes
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.fleet_status import fleet_status
 from fleet_operator.core.idle_weights import idle_statuses, problems_of_number
 from fleet_operator.core.observed import FleetObserved, WeightsView
-from fleet_operator.core.pod_actions import BeginDrain, DeletePod, EndDrain, PodAction, Quarantine
-from fleet_operator.core.precedence import called_only_by, one_call_per_worker
+from fleet_operator.core.permits import first_calls
+from fleet_operator.core.pod_actions import BeginDrain, EndDrain, PodAction, Quarantine
 from fleet_operator.core.problems import (
     Defect,
     Parts,
@@ -31,7 +31,7 @@ from fleet_operator.core.problems import (
     kept_weights_status,
     with_problems,
 )
-from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout
+from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout, wished_rollout
 from fleet_operator.core.unheeded_calls import problems_of_calls
 from fleet_operator.core.unreadable import (
     problems_of,
@@ -83,6 +83,9 @@ class Decision:
         return any(isinstance(call, Admit) for call in self.worker_calls)
 
 
+_ROLLOUT = "the rollout's plan"
+
+
 def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Decision:
     """Decides the actions and statuses of one fleet. Never raises.
 
@@ -95,9 +98,8 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
     observed = parts.run(
         "suspending unreadable specs", lambda: suspend_unreadable(observed), lambda: observed
     )
-    planned = parts.run("the rollout's plan", lambda: plan_rollout(observed, now=now), lambda: None)
-    rollout = planned or fallback_plan(observed)
-    holds_requests = rollout.step.holds_requests
+    wished = parts.run(_ROLLOUT, lambda: wished_rollout(observed, now=now), lambda: None)
+    holds_requests = (wished or fallback_plan(observed)).step.holds_requests
     pods = parts.run(
         "the pods' plan",
         lambda: (
@@ -109,21 +111,26 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
         ),
         lambda: no_pod_changes(observed),
     )
+    drains = any(isinstance(a, BeginDrain) for a in pods.actions)
+    planned = parts.run(
+        _ROLLOUT,
+        lambda: (
+            plan_rollout(observed, now=now, wished=wished, drain_begins=drains) if wished else None
+        ),
+        lambda: None,
+    )
+    rollout = planned or fallback_plan(observed)
     seen = _LoraViews(observed)
     plans = _lora_plans(parts, observed, seen, now)
-    actions = rollout.step.actions
-    going = {a.pod_uid for a in pods.actions if isinstance(a, DeletePod)} | pods.claimed
-    expelled = tuple(a for a in actions if isinstance(a, Quarantine))
-    # A swap relied on the serving workers: when one of them begins to drain, swaps wait for the next
-    # reconcile.
-    drains = any(isinstance(a, BeginDrain) for a in pods.actions)
-    calls_to_workers = [a for a in actions if not isinstance(a, Quarantine)]
-    base = [a for a in calls_to_workers if not (drains and isinstance(a, Apply))]
+    steps = [rollout.step, *(plan.step for plan in plans.values())]
+    expelled = first_calls(*([a for a in s.actions if isinstance(a, Quarantine)] for s in steps))
+    base = [a for a in rollout.step.actions if not isinstance(a, Quarantine)]
     calls = parts.run(
         "the calls for LoRA adapters",
-        lambda: one_call_per_worker(base, *lora.calls(observed, plans)),
-        lambda: one_call_per_worker(base),
+        lambda: first_calls(base, *lora.calls(observed, plans), but=pods.leaving),
+        lambda: first_calls(base, but=pods.leaving),
     )
+    worker_calls = (*calls, *pods.calls)
     fleet = parts.run(
         "the fleet's status",
         lambda: (
@@ -144,7 +151,6 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
     weights = {
         w.uid: _weights_status(parts, observed, w, plans, planned, seen, now) for w in steering
     }
-    worker_calls = called_only_by(going, pods.calls, calls)
     ignored = parts.run(
         "the report on calls",
         lambda: problems_of_calls(observed, worker_calls),

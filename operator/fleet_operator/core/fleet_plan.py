@@ -59,7 +59,7 @@ class FleetPlan:
     Fields:
         revision: hash of the current template.
         calls: fences of workers that must go.
-        claimed: uids of workers that get only these calls.
+        claimed: uids of workers that drain, or end their drain, with this plan.
         outdated: number of pods with another template.
         update: how pods of this operator release would differ from the recorded template.
         problem: why no pod can be built from the spec; existing pods stay.
@@ -77,6 +77,11 @@ class FleetPlan:
     exhausted: str = ""
     recycled: tuple[RecycledWorker, ...] = ()
     requeue_after_seconds: float | None = None
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Returns the uids of workers that no other plan calls."""
+        return self.claimed | {a.pod_uid for a in self.actions if isinstance(a, DeletePod)}
 
 
 def plan_fleet(

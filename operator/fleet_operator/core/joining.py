@@ -96,6 +96,7 @@ def join(joining: tuple[WorkerView, ...], admission: Admission, settings: Rollou
         elif worker.has_staged(own):
             actions.append(worker_calls.load(worker, own, settings, reason="it joins the fleet"))
         elif not worker.is_doing("stage", own):
+            actions += _meanwhile(worker, admission)
             actions.append(worker_calls.stage(worker, own, settings, reason="it joins the fleet"))
     return JoinStep(
         actions=tuple(actions),
@@ -106,9 +107,9 @@ def join(joining: tuple[WorkerView, ...], admission: Admission, settings: Rollou
     )
 
 
-def comes_in_meanwhile(worker: WorkerView, admission: Admission) -> bool:
-    """Whether a worker serves the fallback while it waits for its turn to read the goal."""
-    return (
+def _meanwhile(worker: WorkerView, admission: Admission) -> list[WorkerCall]:
+    """The wish that a worker serves the fallback while it waits for a place to read the goal."""
+    serves = (
         admission.allows_mixing
         and admission.open_now
         and not admission.no_members
@@ -116,6 +117,8 @@ def comes_in_meanwhile(worker: WorkerView, admission: Admission) -> bool:
         and worker.has_loaded(admission.fallback)
         and _is_equipped(worker, admission)
     )
+    reason = "it serves its version until it may read the next one"
+    return [worker_calls.admit(worker, reason=reason)] if serves else []
 
 
 def _is_equipped(worker: WorkerView, admission: Admission) -> bool:

@@ -30,6 +30,7 @@ from fleet_operator.api.fleet_status import PinnedAdapter
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls, worker_failures
 from fleet_operator.core.actions import StageLora, WorkerCall
+from fleet_operator.core.apart import set_apart
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.comparison import compare_files, needs_comparison
 from fleet_operator.core.dropped_pins import Bounded, within_bounds
@@ -42,13 +43,13 @@ from fleet_operator.core.lora_problems import problem_of_lora, remembers_all
 from fleet_operator.core.messages import pod_names, some, unready
 from fleet_operator.core.missing_checkpoint import wait_for_source
 from fleet_operator.core.observed import FleetObserved, WeightsView
-from fleet_operator.core.pin_gate import expel_others, require_pins
+from fleet_operator.core.permits import Situation, permitted
 from fleet_operator.core.pins import Pins, pins_of
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.reused_versions import reuse_problem
 from fleet_operator.core.rollback_guard import rollback_problem
 from fleet_operator.core.rollout_plan import RolloutPlan, recorded_phase, rollout_seconds
-from fleet_operator.core.staging import max_staging, within_places
+from fleet_operator.core.staging import places_of
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.weight_roots import roots_problem
 from fleet_operator.core.worker_view import Standing, WorkerView
@@ -97,24 +98,25 @@ def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -
     begun = recorded is not None or not stays
     if goal.reused or not begun:
         asked = NO_WORKERS
-    actions = [a for w in asked if (a := _next_call(w, weights, goal, recorded, settings, pins))]
-    most = max_staging(settings, observed.spec.replicas)
+    wishes = [a for w in asked if (a := _next_call(w, weights, goal, recorded, settings, pins))]
     done = len(members) - len(behind)
     share = counted_of(done, len(members), "worker", "serves", "serve")
     note = f"{share} version {goal.version} of adapter {weights.spec.adapter}"
     made = Step(
         goal=goal,
         phase=_phase(members, behind, is_pinned=pins.is_stored(goal)),
-        actions=within_places(actions, observed.workers, most),
+        actions=tuple(wishes),
         note=f"{note}; next: {some(behind)}{unready(behind, goal)}" if behind else note,
         problem=problem,
         failed=pod_names(failed),
     )
     unread = needs_comparison(weights, desired)
     made, unread = compare_files(made, view, unread=unread, adapter=weights.spec.adapter)
-    made, waits = require_pins(expel_others(made, pins, members, settings), pins)
     watched = weights.watched.phase_seconds
-    step = wait_for_source(made, asked, settings, phase=weights.status.phase, phase_seconds=watched)
+    made = wait_for_source(made, asked, settings, phase=weights.status.phase, phase_seconds=watched)
+    made, _ = set_apart(made, view, pins)
+    places = places_of(made.actions, observed.workers, view.max_staging)
+    step, waits = permitted(made, Situation(goal=goal, pins=pins, places=places))
     all_serve = bool(members) and not behind
     return RolloutPlan(
         desired=desired,
@@ -207,7 +209,9 @@ def _seen_as(worker: WorkerView, name: str) -> WorkerView:
     return replace(
         worker,
         state=worker.state.model_copy(update=projected),
-        unheeded=tuple(u.of_base() for u in worker.unheeded if u.work.adapter == name),
+        unheeded=tuple(
+            u.of_base() for u in worker.unheeded if u.work.adapter == name or u.work.kind == "fence"
+        ),
     )
 
 

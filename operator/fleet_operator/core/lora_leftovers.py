@@ -9,8 +9,9 @@ from fleet_operator.core.actions import StageLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import WeightsId, same_weights
 from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.permits import Situation, why_not
 from fleet_operator.core.rollout_plan import RolloutPlan
-from fleet_operator.core.staging import Reading, max_staging, within_places
+from fleet_operator.core.staging import Reading, max_staging, places_of
 from fleet_operator.core.worker_view import WorkerView
 
 
@@ -39,13 +40,14 @@ def drops(observed: FleetObserved, weights: WeightsView, plan: RolloutPlan) -> l
         return []
     name, goal = weights.spec.adapter, plan.step.goal
     settings = weights.spec.rollout.over(observed.spec.rollout)
-    calls = [
+    wishes: list[WorkerCall] = [
         worker_calls.put_lora(worker, name, goal, settings, kind=StageLora)
         for worker in observed.workers.where(lambda f: f.has_lora)
         if goal.digest and worker.accepts_lora and _holds_more(worker, name, (goal, plan.desired))
     ]
-    most = max_staging(settings, observed.spec.replicas)
-    return [a for a in within_places(calls, observed.workers, most) if isinstance(a, StageLora)]
+    most = max_staging(settings, observed.expected_workers)
+    situation = Situation(places=places_of(wishes, observed.workers, most))
+    return [a for a in wishes if why_not(a, situation) is None]
 
 
 def _holds_more(worker: WorkerView, name: str, wanted: tuple[Checkpoint, Checkpoint]) -> bool:

@@ -180,9 +180,13 @@ def _causes(failed: Sequence[WorkerView], goal: Checkpoint) -> str:
 
 def some(workers: Sequence[WorkerView]) -> str:
     """The names of the first workers, and the number of the others."""
-    names = ", ".join(w.pod.name for w in workers[:_NAMED_AT_MOST])
-    more = len(workers) - _NAMED_AT_MOST
-    return f"{names} and {more} more" if more > 0 else names
+    return named([w.pod.name for w in workers[:_NAMED_AT_MOST]], len(workers))
+
+
+def named(names: Sequence[str], number: int) -> str:
+    """The first names, and the number of the others. `number`: how many there are."""
+    first, more = ", ".join(names[:_NAMED_AT_MOST]), number - _NAMED_AT_MOST
+    return f"{first} and {more} more" if more > 0 else first
 
 
 def pod_names(workers: Sequence[WorkerView]) -> tuple[str, ...]:

@@ -1,6 +1,9 @@
 """Plans the rollout of a fleet: the desired and applied weights, and the next step.
 
-`plan_rollout(observed, now)` stores no state. The desired weights come from the WeightVersion. The applied
+`wished_rollout` is what the strategy wishes. The plan of the pods depends on it. `plan_rollout` sets apart the
+workers that must be out of service (`apart`), and keeps the calls that are permitted (`permits`).
+
+No plan stores state. The desired weights come from the WeightVersion. The applied
 weights and the operation in progress come from the fleet's status.
 The status of the WeightVersion records the phase, and whether a generation was halted. The duration
 of the phase is the time that this leader has seen (`Watched`).
@@ -9,32 +12,30 @@ of the phase is the time that this leader has seen (`Watched`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from fleet_operator.api.fleet_status import PinnedWeights, Transition
 from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core.apart import set_apart
 from fleet_operator.core.applied import applied_after, applied_of, served_last
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.comparison import compare_files, needs_comparison
+from fleet_operator.core.dropped_pins import Bounded
 from fleet_operator.core.external_pins import external_pins_of, is_reused, reused_by_trainer
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.lora_goals import lora_goals_of
 from fleet_operator.core.missing_checkpoint import mark_awaited, wait_for_source
-from fleet_operator.core.no_mixing import (
-    fence_other_versions,
-    quarantine_before_opening,
-    wait_for_admissions,
-)
 from fleet_operator.core.observed import FleetObserved, WeightsView
-from fleet_operator.core.pin_gate import expel_others, require_pins
+from fleet_operator.core.permits import Situation, permitted
 from fleet_operator.core.pins import Pins, pins_of, served_by
 from fleet_operator.core.reused_versions import reuse_problem
 from fleet_operator.core.rollback_guard import rollback_problem
+from fleet_operator.core.staging import places_of
 from fleet_operator.core.strategies import external
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.strategies.choice import strategy_of
-from fleet_operator.core.transition import open_transition, require_record
+from fleet_operator.core.transition import open_transition, transition_after
 from fleet_operator.core.weight_roots import roots_problem
 from fleet_operator.core.worker_view import Standing
 
@@ -80,10 +81,27 @@ class RolloutPlan:
         return known if self.transition is None else (*known, Checkpoint.recorded(self.transition))
 
 
-def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
-    """Decide the next step of the fleet's rollout."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wished:
+    """What the strategy of a fleet wishes.
+
+    Fields:
+        step: with calls that are not permitted yet; the last one for a worker is the best.
+        external: the pins of an External fleet.
+    """
+
+    view: RolloutView
+    step: Step
+    pins: Pins = field(default_factory=Pins)
+    halted: bool = False
+    files_unread: bool = False
+    external: Bounded[PinnedWeights] | None = None
+
+
+def wished_rollout(observed: FleetObserved, *, now: datetime) -> Wished:
+    """Decides what the strategy wishes."""
     if observed.is_external:
-        return _plan_external(observed, now)
+        return _wished_by_trainer(observed, now)
     weights = observed.base_weights
     wanted = weights.desired if weights else None
     known = served_by(observed)
@@ -93,13 +111,12 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
         wanted = replace(wanted, reused=True) if reuse else pins.resolved(wanted)
     view = _view(observed, weights, wanted, pins, now)
     strategy = strategy_of(view)
+    unread = needs_comparison(weights, view.desired)
     refused = reuse or _refusal(observed, weights, view, pins)
     if refused is not None:
         step = replace(strategy(replace(view, desired=view.applied)), problem=refused)
         # A refusal that ends does not bring an abandoned version back.
-        plan = _plan(observed, view, pins, step, halted=view.halted, now=now)
-        return replace(plan, files_unread=needs_comparison(weights, view.desired))
-    unread = needs_comparison(weights, view.desired)
+        return Wished(view=view, step=step, pins=pins, halted=view.halted, files_unread=unread)
     step, unread = compare_files(_waiting(strategy(view), view), view, unread=unread)
     halted = view.halted
     if step.problem is not None and step.problem.halt:
@@ -107,12 +124,11 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
         back = strategy(replace(view, halted=True, phase=RolloutPhase.HALTED))
         step = replace(back, problem=step.problem, failed=step.failed, verdict=step.verdict)
         halted = True
-    plan = _plan(observed, view, pins, step, halted=halted, now=now)
-    return replace(plan, files_unread=unread)
+    return Wished(view=view, step=step, pins=pins, halted=halted, files_unread=unread)
 
 
-def _plan_external(observed: FleetObserved, now: datetime) -> RolloutPlan:
-    """The next step of a fleet whose trainer drives the workers."""
+def _wished_by_trainer(observed: FleetObserved, now: datetime) -> Wished:
+    """What is wished of a fleet whose trainer drives the workers."""
     bounded = external_pins_of(observed)
     pinned = bounded.kept
     view = _view(observed, None, None, Pins(), now)
@@ -135,8 +151,7 @@ def _plan_external(observed: FleetObserved, now: datetime) -> RolloutPlan:
     else:
         step = external.step(view)
         step = replace(step, problem=problem or step.problem)
-    plan = _plan(observed, view, Pins(), step, halted=False, now=now)
-    return replace(plan, pinned=pinned, dropped=bounded.dropped)
+    return Wished(view=view, step=step, external=bounded)
 
 
 def _waiting(step: Step, view: RolloutView) -> Step:
@@ -185,7 +200,7 @@ def _view(
         settings=settings,
         members=members,
         joining=observed.workers.where(lambda f: f.standing is Standing.CLOSED),
-        forbids_mixing=strategy == "Synchronized" or observed.is_external,
+        forbids_mixing=strategy == "Synchronized" and not observed.is_external,
         replicas=observed.expected_workers,
         phase=recorded_phase(weights, wanted),
         phase_seconds=weights.watched.phase_seconds if weights else 0,
@@ -198,37 +213,44 @@ def _view(
     )
 
 
-def _plan(
+def plan_rollout(
     observed: FleetObserved,
-    view: RolloutView,
-    pins: Pins,
-    step: Step,
     *,
-    halted: bool,
     now: datetime,
+    wished: Wished | None = None,
+    drain_begins: bool = False,
 ) -> RolloutPlan:
-    desired = view.desired
-    if view.forbids_mixing and not observed.is_external:
-        absent = observed.workers.where(lambda f: f.standing is Standing.ABSENT)
-        step = quarantine_before_opening(step, [w for w in absent if w.may_reopen])
-        step = wait_for_admissions(step, observed.workers, view.settings)
-        step = fence_other_versions(step, view)
-    step = expel_others(step, pins, view.members, view.settings)
-    step, transition, unrecorded = require_record(step, observed, view, halted=halted, now=now)
-    step, waits = require_pins(step, pins, view.held)
-    behind = view.members.any(lambda f: not f.has_loaded(desired))
+    """Decides the next step of the fleet's rollout. `drain_begins`: of another worker."""
+    wished = wished or wished_rollout(observed, now=now)
+    view, pins, halted, external = wished.view, wished.pins, wished.halted, wished.external
+    step, others = set_apart(wished.step, view, pins)
+    transition, is_recorded = transition_after(step, observed, view, halted=halted, now=now)
+    situation = Situation(
+        goal=step.goal,
+        applied=view.applied,
+        held={w.pod.uid for w in view.held},
+        drain_begins=drain_begins,
+        others=others,
+        is_recorded=is_recorded,
+        pins=pins,
+        places=places_of(step.actions, view.workers, view.max_staging),
+    )
+    step, waits = permitted(step, situation)
+    behind = view.members.any(lambda f: not f.has_loaded(view.desired))
     applied = applied_after(step, view, transition)
+    in_order = pins.in_order_of_use(applied, observed.status.applied)
     return RolloutPlan(
-        desired=desired,
+        desired=view.desired,
         applied=applied,
         serving=_serving(view.members, applied),
         halted=halted,
         suspended=view.suspended and behind and not step.holds_requests,
         step=step,
-        pinned=pins.in_order_of_use(applied, observed.status.applied),
-        dropped=pins.dropped,
-        waits_for_pin=waits or unrecorded,
-        allows_mixing=not view.forbids_mixing,
+        pinned=in_order if external is None else external.kept,
+        dropped=pins.dropped if external is None else external.dropped,
+        waits_for_pin=waits,
+        allows_mixing=not view.forbids_mixing and not observed.is_external,
+        files_unread=wished.files_unread,
         transition=transition,
     )
 

@@ -18,6 +18,8 @@ each by ordinal. So a worker that keeps failing or restarting does not keep anot
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core import worker_failures
@@ -42,26 +44,40 @@ def max_staging(settings: Rollout, replicas: int) -> int | None:
     return None if amount is None else at_most(amount, replicas)
 
 
-def within_places(
-    actions: Iterable[WorkerCall | Quarantine], workers: Sequence[WorkerView], most: int | None
-) -> tuple[WorkerCall | Quarantine, ...]:
-    """The actions, without the calls to read a checkpoint for which no place is free.
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The workers that may read: those that hold a place, and those that get one now.
+
+    Fields:
+        most: how many may read one checkpoint at once.
+        given: what each of them reads, and its uid.
+    """
+
+    most: int
+    given: AbstractSet[tuple[Work, str]]
+
+    def permit(self, call: WorkerCall) -> bool:
+        """Whether a call reads no checkpoint, or there is a place for it."""
+        return not isinstance(call, Reading) or (_place(call.work), call.pod_uid) in self.given
+
+
+def places_of(
+    wishes: Iterable[WorkerCall | Quarantine], workers: Sequence[WorkerView], most: int | None
+) -> Places | None:
+    """The places of those who read and wish to read; None if any number may.
 
     `workers`: all workers of the fleet. `most`: how many may read one checkpoint at once; None if
     any number may.
     """
-    actions = tuple(actions)
     if most is None:
-        return actions
+        return None
     asked: dict[Work, list[Reading]] = {}
-    for action in actions:
-        if isinstance(action, Reading):
-            asked.setdefault(_place(action.work), []).append(action)
+    for wish in wishes:
+        if isinstance(wish, Reading):
+            asked.setdefault(_place(wish.work), []).append(wish)
     views = {w.pod.uid: w for w in workers}
-    kept = {(place, uid) for place, found in asked.items() for uid in _placed(found, views, most)}
-    return tuple(
-        a for a in actions if not isinstance(a, Reading) or (_place(a.work), a.pod_uid) in kept
-    )
+    given = {(place, uid) for place, found in asked.items() for uid in _placed(found, views, most)}
+    return Places(most, given)
 
 
 def _place(work: Work) -> Work:

@@ -7,7 +7,6 @@ away. So every leader knows to what end workers are held, and another strategy o
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from datetime import datetime
 
 from fleet_operator.api.fleet_status import RecordedWeights, Transition
@@ -15,7 +14,7 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Admit, Apply, Pause, Resume
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts
-from fleet_operator.core.identity import same_weights
+from fleet_operator.core.identity import Named, same_weights
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.worker_view import Standing
@@ -34,42 +33,39 @@ def open_transition(observed: FleetObserved) -> Transition | None:
     return last if is_barrier and answering.any(_is_away) else None
 
 
-def require_record(
+def transition_after(
     step: Step, observed: FleetObserved, view: RolloutView, *, halted: bool, now: datetime
-) -> tuple[Step, Transition | None, bool]:
-    """The step without calls that take workers away before their transition is stored.
-
-    Returns: the step, the transition for the status, and whether calls wait for it to be stored.
+) -> tuple[Transition | None, bool]:
+    """The operation in progress with the calls of this step, and whether it is stored. A fleet that a trainer
+    updates has none.
     """
     if observed.is_external:
-        return step, None, False
+        return None, True
     last, held = observed.status.transition, {w.pod.uid for w in view.held}
-    kept = tuple(a for a in step.actions if not _takes_away(a, held, view.applied))
-    waits = len(kept) < len(step.actions)
-    # Recorded while workers stage, so that the write delays no swap.
-    begins = step.phase is RolloutPhase.STAGING and not same_weights(step.goal, view.applied)
-    if view.transition is not None:
-        begins = begins and same_weights(step.goal, Checkpoint.recorded(view.transition))
-    if not waits and not begins:
+    begins = any(takes_away(a, held, view.applied) for a in step.actions)
+    if not begins and not _is_near(step, view):
         if last is None or _is_over(last, view):
-            return step, None, False
+            return None, True
         back = last.back or halted
-        return step, last.model_copy(update={"back": back}) if back else last, False
+        return last.model_copy(update={"back": back}) if back else last, True
     record = _transition_of(step, last, view, now)
     stored = observed.status if observed.stored is None else observed.stored
-    if stored.transition == record or not waits:
-        return step, record, False
-    # Otherwise workers would be late while the API server accepts no write.
-    early = step.phase is RolloutPhase.PAUSING and not held
-    phase = RolloutPhase.STAGING if early else step.phase
-    return replace(step, actions=kept, phase=phase), record, True
+    return record, stored.transition == record
 
 
-def _takes_away(action: object, held: AbstractSet[str], applied: Checkpoint) -> bool:
+def takes_away(action: object, held: AbstractSet[str], applied: Named | None) -> bool:
     """Whether a call takes a worker from its clients, or gives it other weights than the applied ones."""
     if isinstance(action, Resume | Admit):
-        return not same_weights(action, applied)
+        return applied is not None and not same_weights(action, applied)
     return isinstance(action, Apply) or (isinstance(action, Pause) and action.pod_uid not in held)
+
+
+def _is_near(step: Step, view: RolloutView) -> bool:
+    """Whether workers stage what they go to next. It is recorded then, so that the write delays no swap."""
+    if step.phase is not RolloutPhase.STAGING or same_weights(step.goal, view.applied):
+        return False
+    current = view.transition
+    return current is None or same_weights(step.goal, Checkpoint.recorded(current))
 
 
 def _transition_of(

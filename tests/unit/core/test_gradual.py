@@ -53,7 +53,7 @@ def view(*workers: WorkerBuilder, **given):
         pytest.param([old(0).asked_to("apply 42"), staged(1)], 1, [], id="a call that has taken the bytes counts"),
         pytest.param([verifying(0), staged(1)], 1, ["stage 42 on policy-0"], id="a phase of a newer release counts as away"),
         pytest.param([new(0), staged(1)], 1, ["apply 42 on policy-1"], id="then it goes"),
-        pytest.param([staged(0), make_worker(1).joining("41")], 1, ["stage 42 on policy-1"], id="an unavailable worker counts"),
+        pytest.param([staged(0), make_worker(1).joining("41")], 1, ["admit 41 on policy-1", "stage 42 on policy-1"], id="an unavailable worker counts"),
         pytest.param([new(0), old(1).doing("stage", "42")], 1, [], id="a staging worker is left alone"),
         pytest.param([staged(0), old(1).silent()], 1, [], id="a silent worker counts as unavailable"),
         pytest.param([new(0), new(1)], 1, [], id="all is done"),

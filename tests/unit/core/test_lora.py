@@ -23,7 +23,7 @@ from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.actions import CompareLora
 from fleet_operator.core.lora import as_seen_by_lora, calls, plan_lora
 from fleet_operator.core.observed import FleetObserved, Watched
-from fleet_operator.core.precedence import one_call_per_worker
+from fleet_operator.core.permits import first_calls
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.steering import not_steering
 from fleet_operator.core.weights_status import weights_status
@@ -101,7 +101,7 @@ def _calls(fleet: FleetObserved) -> list[str]:
         w.uid: plan_lora(as_seen_by_lora(fleet, w.spec.adapter), w, now=NOW)
         for w in fleet.lora_weights
     }
-    return texts_of(one_call_per_worker(base, *calls(fleet, plans)))
+    return texts_of(first_calls(base, *calls(fleet, plans)))
 
 
 def _plan(fleet: FleetObserved):

@@ -235,6 +235,18 @@ class TestOtherBytes:
         assert texts_of(decision.worker_calls) == ["fence on policy-2"]
         assert ready(decision) == "False"
 
+    def test_one_that_ignores_fences_is_quarantined(self):
+        observed = fleet_of(
+            has(make_worker(0).serving("base"), D1),
+            has(make_worker(1).serving("base").ignoring("fence"), D2),
+            wants=asks(applied="7"),
+            pinned=(pin("7", D1),),
+        )
+        decision = decided(observed)
+
+        assert texts_of(decision.worker_calls) == []
+        assert "Quarantine policy-1" in texts_of(decision.pod_actions)
+
     def test_without_a_pin_the_digest_of_the_majority_counts(self):
         observed = fleet_of(
             *(has(make_worker(n).serving("base"), D1) for n in range(2)),

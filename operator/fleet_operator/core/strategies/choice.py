@@ -9,7 +9,6 @@ from fleet_operator.api.fleet_status import TransitionStrategy
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import same_weights
-from fleet_operator.core.precedence import called_only_by
 from fleet_operator.core.strategies import canary, in_flight, rolling, synchronized
 from fleet_operator.core.strategies.base import RolloutView, Step, Strategy
 from fleet_operator.core.strategies.shared import begun_by, serves
@@ -35,8 +34,9 @@ def strategy_of(view: RolloutView) -> Strategy:
             # Canaries do not wait for workers that go back.
             step, held = strategy(replace(view, halted=True)), {w.pod.uid for w in view.held}
             judged = canary.then(strategy)(view)
-            returning = (a for a in step.actions if a.pod_uid in held)
-            return replace(judged, actions=called_only_by(held, returning, judged.actions))
+            returning = [a for a in step.actions if a.pod_uid in held]
+            judging = [a for a in judged.actions if a.pod_uid not in held]
+            return replace(judged, actions=(*judging, *returning))
         if superseded and back and serves(view, view.applied):
             return strategy(view)
         gives_up = view.halted or back

@@ -55,7 +55,6 @@ from fleet_operator.core.strategies.shared import (
     late,
     late_to_stage,
     over_budget,
-    readers,
     refused_by,
     staged,
     with_joiners,
@@ -103,7 +102,7 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
         goal=goal,
         phase=phase,
         actions=actions,
-        note=_note(view, goal, behind, waiting),
+        note=_note(view, goal, behind),
         problem=problem,
         failed=pod_names(failed),
         holds_requests=behind.any(lambda f: _is_away(f) or bool(f.operation))
@@ -216,10 +215,10 @@ def _lasts_too_long(view: RolloutView, behind: Workers, at_once: int | None) -> 
     )
 
 
-def _note(view: RolloutView, goal: Checkpoint, behind: Workers, waiting: Workers) -> str:
+def _note(view: RolloutView, goal: Checkpoint, behind: Workers) -> str:
     if not view.members:
         return "no worker is admitted"
     done = len(view.members) - len(behind)
     share = counted_of(done, len(view.members), "worker", "serves", "serve")
-    note = f"{share} {goal.label}{readers(view, waiting)}"
-    return f"{note}; next: {some(behind)}{unready(behind, goal)}" if behind else note
+    rest = f"; next: {some(behind)}{unready(behind, goal)}" if behind else ""
+    return f"{share} {goal.label}{rest}"

@@ -12,13 +12,11 @@ from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import same_weights
-from fleet_operator.core.joining import Admission, comes_in_meanwhile, join
+from fleet_operator.core.joining import Admission, join
 from fleet_operator.core.messages import problem_of
 from fleet_operator.core.pod_actions import Quarantine
-from fleet_operator.core.staging import within_places
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.worker_view import Standing, WorkerView
-from fleet_operator.counts import agree
 
 Actions = tuple[WorkerCall | Quarantine, ...]
 
@@ -137,14 +135,6 @@ def _began_lately(worker: WorkerView, goal: Checkpoint, limit_seconds: float) ->
     return seconds is not None and seconds <= limit_seconds
 
 
-def readers(view: RolloutView, waiting: Sequence[WorkerView]) -> str:
-    """The part of a note that names `maxStaging`, if it keeps workers waiting; otherwise empty."""
-    most = view.max_staging
-    if most is None or len(waiting) <= most:
-        return ""
-    return f"; at most {most} {agree(most, 'reads', 'read')} it at once"
-
-
 def blocking(
     view: RolloutView, by: Sequence[WorkerView], *, is_timed: bool = False
 ) -> list[WorkerView]:
@@ -237,25 +227,16 @@ def over_budget(
 def with_joiners(
     view: RolloutView, taken: Step, admission: Admission, *, but: AbstractSet[str] = frozenset()
 ) -> Step:
-    """The step, with the calls to the joining workers, and without reads beyond `maxStaging`.
+    """The step, with the calls to the joining workers.
 
     `but`: uids of joining workers that get no call here.
     """
     joining = tuple(j for j in view.joining if j.pod.uid not in but)
     admission = replace(admission, lora_goals=view.lora_goals, may_fail=view.may_fail)
     joins = join(joining, admission, view.settings)
-    actions = within_places(taken.actions + joins.actions, view.workers, view.max_staging)
-    if len(actions) < len(taken.actions) + len(joins.actions):
-        called = {a.pod_uid for a in actions if not isinstance(a, Quarantine)}
-        postponed = {a.pod_uid for a in joins.actions} - called
-        actions += tuple(
-            worker_calls.admit(j, reason="it serves its version until it may read the next one")
-            for j in joining
-            if j.pod.uid in postponed and comes_in_meanwhile(j, admission)
-        )
     return replace(
         taken,
-        actions=actions,
+        actions=taken.actions + joins.actions,
         problem=taken.problem or joins.problem,
         requeue_after_seconds=joins.requeue_after_seconds,
     )

@@ -15,13 +15,13 @@ from tests.support.builders import (
 )
 from tests.support.figures import figures
 
-from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Fence, WorkerCall
-from fleet_operator.core.facts import Workers
-from fleet_operator.core.no_mixing import quarantine_before_opening, wait_for_admissions
+from fleet_operator.core.apart import set_apart
+from fleet_operator.core.permits import Situation, permitted
+from fleet_operator.core.pins import Pins
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.worker_view import PROBE_SECONDS
@@ -104,24 +104,30 @@ def test_no_worker_opens_while_a_late_admission_may_open_another_at_other_weight
         STAGE,
     )
 
-    done = wait_for_admissions(taken, Workers.of([worker.view()]), Rollout())
+    done = made_of(taken, worker)
 
-    assert set(texts_of(done.actions)) == {"stage 42 on policy-2"} | calls
+    assert set(texts_of(done.actions)) == {"stage 42 on policy-4"} | calls
 
 
 def step(*actions: WorkerCall) -> Step:
     return Step(goal=target("42"), phase=RolloutPhase.RESUMING, actions=actions, note="resuming")
 
 
+def made_of(taken: Step, *workers: WorkerBuilder) -> Step:
+    """What is left of a step after all permits."""
+    apart, others = set_apart(taken, make_view(*workers), Pins())
+    return permitted(apart, Situation(goal=taken.goal, others=others))[0]
+
+
 RESUME = worker_calls.resume(W(0).paused("42").view(), reason="")
 ADMIT = worker_calls.admit(W(1).joining("42").view(), reason="")
-STAGE = worker_calls.stage(W(2).view(), target("42"), make_view().settings, reason="")
+STAGE = worker_calls.stage(W(4).view(), target("42"), make_view().settings, reason="")
 
 
 def test_no_worker_is_opened_before_another_version_is_out_of_the_service():
-    made = quarantine_before_opening(step(RESUME, ADMIT, STAGE), [hung(3).view()])
+    made = made_of(step(RESUME, ADMIT, STAGE), hung(3))
 
-    assert texts_of(made.actions) == ["Quarantine policy-3", "stage 42 on policy-2"]
+    assert texts_of(made.actions) == ["Quarantine policy-3", "stage 42 on policy-4"]
     assert made.note.startswith("resuming; ")
     assert made.note.endswith(": policy-3")
     assert made.requeue_after_seconds == 1
@@ -131,31 +137,28 @@ def test_no_worker_is_opened_before_another_version_is_out_of_the_service():
     "lost",
     [
         pytest.param([], id="no worker is unreachable"),
-        pytest.param([hung(3, "42").view()], id="it would come back with the same weights"),
+        pytest.param([hung(3, "42")], id="it would come back with the same weights"),
     ],
 )
 def test_otherwise_all_are_opened(lost):
-    assert quarantine_before_opening(step(RESUME, ADMIT), lost) == step(RESUME, ADMIT)
+    assert made_of(step(RESUME, ADMIT), *lost) == step(RESUME, ADMIT)
 
 
 def test_steps_without_an_open_are_unchanged():
-    assert quarantine_before_opening(step(STAGE), [hung(3).view()]) == step(STAGE)
+    assert made_of(step(STAGE), hung(3)) == step(STAGE)
 
 
 def test_one_lost_answer_proves_nothing():
-    made = quarantine_before_opening(step(RESUME), [W(3).silent(1).unready().is_up().view()])
+    made = made_of(step(RESUME), W(3).silent(1).unready().is_up())
 
     assert made.actions == ()
 
 
 @pytest.mark.parametrize(("seconds", "expelled"), [(9.9, []), (10, ["Quarantine policy-3"])])
 def test_a_closed_worker_may_have_been_opened_by_an_unanswered_call(seconds, expelled):
-    quiet = W(3).joining("41").silent(seconds).is_up().view()
+    quiet = W(3).joining("41").silent(seconds).is_up()
 
-    lost = [w for w in [quiet] if w.may_reopen]
-    assert texts_of(quarantine_before_opening(step(RESUME), lost).actions) == (
-        expelled or ["resume 42 on policy-0"]
-    )
+    assert texts_of(made_of(step(RESUME), quiet).actions) == (expelled or ["resume 42 on policy-0"])
 
 
 class TestInARollout:
