@@ -133,9 +133,9 @@ MUTANTS = [
     Mutant(
         3,
         "a paused worker is never resumed, only renewed",
-        "core/strategies/synchronized.py",
-        "if m.state is not None and not m.operation",
-        "if m.state is not None and m.operation",
+        "core/advance.py",
+        'if kind is not None and (kind == "resume" or not renews):',
+        'if kind is not None and kind != "resume" and not renews:',
         SHORT,
     ),
     Mutant(
@@ -235,8 +235,8 @@ MUTANTS = [
         6,
         "a joining worker is admitted only while its adapters are missing",
         "core/joining.py",
-        "if admission.open_now and equipped and not worker.operation:",
-        "if admission.open_now and not equipped and not worker.operation:",
+        "opens = admission.open_now and _is_equipped(worker, admission)",
+        "opens = admission.open_now and not _is_equipped(worker, admission)",
     ),
     Mutant(
         6,
@@ -870,14 +870,6 @@ MUTANTS = [
         "actions=(*judging, *returning)",
         "actions=judged.actions",
         story="a_change_to_canary_before_a_late_load_ends",
-    ),
-    Mutant(
-        3,
-        "workers that go back while canaries are judged do not",
-        "core/strategies/choice.py",
-        "step, held = strategy(replace(view, halted=True))",
-        "step, held = strategy(view)",
-        story="a_load_of_an_abandoned_version_that_hangs_under_canaries",
     ),
     Mutant(
         1,

@@ -17,8 +17,10 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls, worker_failures
-from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.actions import Stage, WorkerCall
+from fleet_operator.core.advance import Mode, Target, advance
 from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.facts import Workers
 from fleet_operator.core.lora_goals import LoraGoal
 from fleet_operator.core.messages import problem_of, problem_of_joiners, some
 from fleet_operator.core.strategies.base import RolloutProblem
@@ -76,35 +78,37 @@ def join(joining: tuple[WorkerView, ...], admission: Admission, settings: Rollou
     ]
     retries: list[float] = []
     for worker in ready:
-        if worker.is_called_to("admit"):
-            continue  # its outcome would be unknown
-        own = _own_goal(worker, goal, admission)
-        admissible = (goal, own) if admission.allows_mixing else (goal,)
-        if any(worker.has_loaded(weights) for weights in admissible):
-            equipped = _is_equipped(worker, admission)
-            if admission.open_now and equipped and not worker.operation:
-                reason = f"it has loaded version {worker.version}, which the fleet serves"
-                actions.append(worker_calls.admit(worker, reason=reason))
-        elif worker.has_loaded(own) or own.is_transferred or _has(worker, admission.rollout_goal):
-            continue  # waits until the members have these weights, or for other ones
-        elif worker.is_doing("load") or worker.is_doing("fence"):
-            continue
-        elif (failure := worker_failures.failure_of(worker, own)) and worker_failures.failed_lately(
-            worker, own
-        ):
-            retries.append(worker_failures.retry_in_seconds(worker, failure))
-        elif worker.has_staged(own):
-            actions.append(worker_calls.load(worker, own, settings, reason="it joins the fleet"))
-        elif not worker.is_doing("stage", own):
+        target = _target_of(worker, goal, admission)
+        calls = advance(Workers([worker]), target, settings)
+        if any(isinstance(c, Stage) for c in calls):
             actions += _meanwhile(worker, admission)
-            actions.append(worker_calls.stage(worker, own, settings, reason="it joins the fleet"))
+        actions += calls
+        failure = worker_failures.failure_of(worker, target.weights)
+        if failure is not None and not worker.has_loaded(target.weights):
+            retries.append(worker_failures.retry_in_seconds(worker, failure))
     return JoinStep(
         actions=tuple(actions),
         problem=problem
         or _problem_without_source(ready, goal, admission)
         or _problem_of_stuck(joining, goal, admission),
-        requeue_after_seconds=min(retries, default=None),
+        requeue_after_seconds=min((s for s in retries if s > 0), default=None),
     )
+
+
+def _target_of(worker: WorkerView, goal: Checkpoint, admission: Admission) -> Target:
+    """Returns the target of a joining worker. It serves the weights in its engine if these admit it, waits if
+    the members will have the same ones, and else loads its own goal.
+    """
+    own = _own_goal(worker, goal, admission)
+    admissible = (goal, own) if admission.allows_mixing else (goal,)
+    loaded = next((w for w in admissible if worker.has_loaded(w)), None)
+    if loaded is not None:
+        opens = admission.open_now and _is_equipped(worker, admission)
+        reason = f"it has loaded version {worker.version}, which the fleet serves"
+        return Target(loaded, Mode.SERVE if opens else Mode.KEEP, reason)
+    coming = admission.rollout_goal
+    weights = coming if coming is not None and worker.has_loaded(coming) else own
+    return Target(weights, Mode.KEEP, "it joins the fleet")
 
 
 def _meanwhile(worker: WorkerView, admission: Admission) -> list[WorkerCall]:

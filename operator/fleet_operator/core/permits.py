@@ -53,7 +53,7 @@ class Why(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What the permits look at.
+    """The facts that the permits look at.
 
     Fields:
         goal: what the step works towards.

@@ -1,6 +1,6 @@
 """Plans the rollout of a fleet: the desired and applied weights, and the next step.
 
-`wished_rollout` is what the strategy wishes. The plan of the pods depends on it. `plan_rollout` sets apart the
+`wished_rollout` has the wishes of the strategy. The plan of the pods depends on it. `plan_rollout` sets apart the
 workers that must be out of service (`apart`), and keeps the calls that are permitted (`permits`).
 
 No plan stores state. The desired weights come from the WeightVersion. The applied
@@ -83,7 +83,7 @@ class RolloutPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wished:
-    """What the strategy of a fleet wishes.
+    """The wishes of a strategy.
 
     Fields:
         step: with calls that are not permitted yet; the last one for a worker is the best.
@@ -99,7 +99,7 @@ class Wished:
 
 
 def wished_rollout(observed: FleetObserved, *, now: datetime) -> Wished:
-    """Decides what the strategy wishes."""
+    """Lets the strategy of the fleet wish its calls."""
     if observed.is_external:
         return _wished_by_trainer(observed, now)
     weights = observed.base_weights
@@ -128,7 +128,7 @@ def wished_rollout(observed: FleetObserved, *, now: datetime) -> Wished:
 
 
 def _wished_by_trainer(observed: FleetObserved, now: datetime) -> Wished:
-    """What is wished of a fleet whose trainer drives the workers."""
+    """The wishes for a fleet whose trainer drives the workers."""
     bounded = external_pins_of(observed)
     pinned = bounded.kept
     view = _view(observed, None, None, Pins(), now)

@@ -46,7 +46,7 @@ def max_staging(settings: Rollout, replicas: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The workers that may read: those that hold a place, and those that get one now.
+    """Places of workers to read: those in use, and those given now.
 
     Fields:
         most: how many may read one checkpoint at once.
@@ -64,7 +64,7 @@ class Places:
 def places_of(
     wishes: Iterable[WorkerCall | Quarantine], workers: Sequence[WorkerView], most: int | None
 ) -> Places | None:
-    """The places of those who read and wish to read; None if any number may.
+    """The places of the workers that read, and of those wishes that get one; None if any number may.
 
     `workers`: all workers of the fleet. `most`: how many may read one checkpoint at once; None if
     any number may.

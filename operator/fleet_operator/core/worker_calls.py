@@ -251,6 +251,6 @@ def needs_renewal(worker: WorkerView) -> bool:
         worker.standing is Standing.HELD
         and state is not None
         and state.pause is not None
-        and not worker.is_doing("apply")
         and lease_remaining_seconds(worker) < RENEW_BELOW_SECONDS
+        and not worker.is_doing("apply")
     )

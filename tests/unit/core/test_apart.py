@@ -114,7 +114,7 @@ def step(*actions: WorkerCall) -> Step:
 
 
 def made_of(taken: Step, *workers: WorkerBuilder) -> Step:
-    """What is left of a step after all permits."""
+    """The rest of a step after all permits."""
     apart, others = set_apart(taken, make_view(*workers), Pins())
     return permitted(apart, Situation(goal=taken.goal, others=others))[0]
 

@@ -533,6 +533,12 @@ class TestPausedAtTheDesiredVersion:
         assert after(self.LOADED, old(1)) == {judges, "stage 41 on policy-0"}
         assert after(self.LOADED.staged("41"), old(1)) == {judges, "load 41 on policy-0"}
 
+    def test_they_go_back_also_if_all_have_the_next_version(self):
+        workers = (self.LOADED.staged("43"), old(1).staged("43"))
+        taken = ending(*workers, wants="43", transition=make_transition(back=True))
+
+        assert "stage 41 on policy-0" in texts_of(taken.actions)
+
     def test_a_swap_without_a_barrier_ends_by_itself_and_the_others_are_judged(self):
         swaps = make_worker(0).loading("41", "42").doing("apply", "42")
         taken = canary.then(rolling.step)(make_view(swaps, old(1), forbids_mixing=False))

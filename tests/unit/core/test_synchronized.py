@@ -101,8 +101,6 @@ class TestOvertaken:
         assert texts_of(taken.actions) == [
             "resume 41 on policy-0",
             "resume 41 on policy-1",
-            "stage 43 on policy-0",
-            "stage 43 on policy-1",
         ]
 
     def test_after_a_load_the_overtaken_version_is_completed(self):
@@ -192,7 +190,7 @@ class TestPausedLongBeforeTheVersion:
             workers = (self.waiting(0), self.waiting(1))
             return step(make_view(*workers, wants="43", phase=LOADING, phase_seconds=seconds))
 
-        assert texts_of(after(600).actions)[:2] == ["load 43 on policy-0", "load 43 on policy-1"]
+        assert not [a for a in texts_of(after(600).actions) if a.startswith("fence")]
         assert after(600).problem is None
         assert after(601).problem is not None
 
@@ -495,7 +493,7 @@ class TestLeases:
     def test_a_pause_is_renewed_during_the_load_of_an_overtaken_version(self):
         busy = make_worker(0).loading("41", "42").heard(16)
 
-        assert texts_of(step(make_view(busy, held(1), wants="43")).actions[2:]) == [
+        assert texts_of(step(make_view(busy, held(1), wants="43")).actions) == [
             "pause on policy-0",
             "resume 41 on policy-1",
         ]

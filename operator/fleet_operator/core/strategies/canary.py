@@ -32,6 +32,7 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import MAX_CANARY_PODS, CanaryVerdict, RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Fence, WorkerCall
+from fleet_operator.core.advance import Mode
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.joining import Admission
@@ -46,8 +47,8 @@ from fleet_operator.core.strategies.baselines import (
     has_answers,
 )
 from fleet_operator.core.strategies.shared import (
+    advanced,
     failed_to_load,
-    has_bytes,
     late,
     over_budget,
     with_joiners,
@@ -168,30 +169,20 @@ def _late_verdict(
 
 
 def _next_calls(view: RolloutView, chosen: Sequence[WorkerView]) -> list[WorkerCall]:
-    made = []
+    made: list[WorkerCall] = []
+    settings, reason = view.settings, "it is the canary"
     for worker in chosen:
         weights = _runs_next(worker, view)
         if worker.operation or view.failed_lately(worker, weights):
             continue
-        call = _next_call(view, weights, worker)
-        if call is not None:
-            made.append(call)
+        if not worker.has_loaded(weights):
+            made += advanced(view, [worker], weights, Mode.OUT, reason)
+        elif not has_answers(worker, weights) and worker.standing is not Standing.HELD:
+            baseline = view.applied
+            made.append(
+                worker_calls.canary_prompts(worker, settings, baseline=baseline, reason=reason)
+            )
     return made
-
-
-def _next_call(view: RolloutView, weights: Checkpoint, worker: WorkerView) -> WorkerCall | None:
-    settings, reason = view.settings, "it is the canary"
-    if worker.has_loaded(weights):
-        if has_answers(worker, weights) or worker.standing not in {Standing.OPEN, Standing.CLOSED}:
-            return None
-        return worker_calls.canary_prompts(worker, settings, baseline=view.applied, reason=reason)
-    if not has_bytes(worker, weights):
-        return worker_calls.stage(worker, weights, settings, reason=reason)
-    if worker.standing is Standing.OPEN:
-        return worker_calls.fence_after_drain(worker, settings, reason=reason)
-    if worker.standing is Standing.CLOSED:
-        return worker_calls.load(worker, weights, settings, reason=reason)
-    return None
 
 
 def _report(worker: WorkerView, view: RolloutView) -> PromptsReport | None:

@@ -36,6 +36,7 @@ from operator import attrgetter
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Apply
+from fleet_operator.core.advance import Mode
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
 from fleet_operator.core.joining import Admission
@@ -50,13 +51,13 @@ from fleet_operator.core.messages import (
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
+    advanced,
     closed_by_load,
     failed_to_load,
     late,
     late_to_stage,
     over_budget,
     refused_by,
-    staged,
     with_joiners,
     without,
 )
@@ -83,8 +84,11 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     halt = bool(closed or stuck or overdue or failed_to_load(view, goal, refused))
     under_way = behind or view.phase in _UNDER_WAY
     problem = over_budget(view, goal, failed, phase, halt=halt) if under_way else None
-    idle = waiting.where(lambda f: f.standing is Standing.OPEN and not _was_asked_to_swap(f))
-    actions = _finished(view) + staged(view, goal, idle)
+    idle = waiting.where(lambda f: f.standing is Standing.OPEN)
+    # A pause without a swap: of a swap that has failed, or of a barrier before.
+    ends = "the rollout does not need the pause"
+    actions: Actions = advanced(view, view.held, goal, Mode.SERVE, ends)
+    actions += advanced(view, idle, goal, Mode.KEEP, f"the goal is version {goal.label}")
     if problem is None:
         able = without(behind, failed) or _again(view, goal, refused)
         actions += _swapped(view, goal, able, at_once)
@@ -140,17 +144,7 @@ def _swapped(view: RolloutView, goal: Checkpoint, behind: Workers, at_once: int 
         serving = admitted - len(swapping)
         away = view.replicas - serving
         idle = sorted(idle, key=attrgetter("sessions"))[: max(0, at_once - away)]
-    reason = f"it has staged version {goal.label}"
-    return tuple(worker_calls.apply(m, goal, view.settings, reason=reason) for m in idle)
-
-
-def _finished(view: RolloutView) -> Actions:
-    """The calls that end pauses without a swap, for example of a swap that has failed."""
-    return tuple(
-        worker_calls.resume(m, reason="the rollout does not need the pause")
-        for m in view.held.where(lambda f: not f.operation and not f.is_called_to("apply"))
-        if m.state is not None
-    )
+    return advanced(view, idle, goal, Mode.SERVE, f"it has staged version {goal.label}")
 
 
 def _admission(view: RolloutView, goal: Checkpoint, *, stopped: bool) -> Admission:
@@ -184,13 +178,8 @@ def _is_away(worker: Facts) -> bool:
 
 def _may_swap(worker: Facts) -> bool:
     """Whether an open worker may be swapping: it was called to, or its phase is of a newer release."""
-    if worker.standing is not Standing.OPEN:
-        return False
-    return _was_asked_to_swap(worker) or not isinstance(worker.phase, Phase)
-
-
-def _was_asked_to_swap(worker: Facts) -> bool:
-    return worker.is_called_to("apply") or worker.is_doing("apply")
+    asked = worker.is_called_to("apply") or worker.is_doing("apply")
+    return worker.standing is Standing.OPEN and (asked or not isinstance(worker.phase, Phase))
 
 
 def _is_stuck(worker: WorkerView, view: RolloutView) -> bool:

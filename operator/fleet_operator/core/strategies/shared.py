@@ -7,10 +7,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.advance import Mode, Target, advance
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.facts import Workers
+from fleet_operator.core.facts import NO_WORKERS, Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.joining import Admission, join
 from fleet_operator.core.messages import problem_of
@@ -19,11 +19,6 @@ from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Ste
 from fleet_operator.core.worker_view import Standing, WorkerView
 
 Actions = tuple[WorkerCall | Quarantine, ...]
-
-
-def has_bytes(worker: WorkerView, goal: Checkpoint) -> bool:
-    """Whether a worker has staged the goal, or is loading it."""
-    return worker.facts.has_bytes(goal)
 
 
 def refused_by(view: RolloutView, goal: Checkpoint, workers: Workers) -> list[WorkerView]:
@@ -105,21 +100,12 @@ def late_to_stage(
     )
 
 
-def staged(view: RolloutView, goal: Checkpoint, waiting: Workers) -> Actions:
-    """The calls to stage the goal: to each of these workers that answers, does not stage it already and
-    does not wait for a retry. None if the goal came over a collective: it has no files.
-    """
-    if goal.is_transferred:
-        return ()
-    reason = f"the goal is version {goal.label}"
-    able = waiting.where(
-        lambda f: f.standing is not Standing.UNKNOWN and not f.is_doing("stage", goal)
-    )
-    return tuple(
-        worker_calls.stage(m, goal, view.settings, reason=reason)
-        for m in able
-        if not view.failed_lately(m, goal)
-    )
+def advanced(
+    view: RolloutView, workers: Iterable[WorkerView], weights: Checkpoint, mode: Mode, reason: str
+) -> tuple[WorkerCall, ...]:
+    """The next calls to workers with this target. Refusals of earlier attempts do not count."""
+    target, seconds = Target(weights, mode, reason), view.rollout_seconds
+    return advance(Workers.of(workers), target, view.settings, within_seconds=seconds)
 
 
 def _stages_longer(worker: WorkerView, goal: Checkpoint, limit_seconds: float) -> bool:
@@ -173,28 +159,14 @@ def has_timeout(view: RolloutView, goal: Checkpoint) -> bool:
     return same_weights(goal, view.desired) and not others
 
 
-def renew(view: RolloutView) -> Actions:
-    """The calls that renew pauses whose lease ends soon."""
-    return tuple(
-        worker_calls.pause(m, view.settings, reason="the rollout needs longer than the pause lease")
-        for m in view.held
-        if worker_calls.needs_renewal(m)
-    )
-
-
-def resumed_on_applied(view: RolloutView) -> Actions:
-    """The calls that resume held members on the applied version.
-
-    Empty while versions must not mix and a member may generate another version.
+def may_resume(view: RolloutView) -> Workers:
+    """The held members that may serve the applied version meanwhile. None while versions must not mix and a
+    member may generate another version.
     """
     elsewhere = view.members.where(lambda f: not f.has_loaded(view.applied))
     if view.forbids_mixing and elsewhere.any(lambda f: f.standing is not Standing.HELD):
-        return ()
-    reason = f"the rollout does not need the pause; version {view.applied.label} keeps serving"
-    return tuple(
-        worker_calls.resume(m, reason=reason)
-        for m in view.held.where(lambda f: f.has_loaded(view.applied) and not f.operation)
-    )
+        return NO_WORKERS
+    return view.held.where(lambda f: f.has_loaded(view.applied) and not f.operation)
 
 
 def over_budget(

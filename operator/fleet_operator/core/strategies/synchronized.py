@@ -45,13 +45,15 @@ from collections.abc import Sequence
 
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
+from fleet_operator.core.advance import Mode
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.facts import Workers
+from fleet_operator.core.facts import NO_WORKERS, Workers
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.messages import pod_names, some, unready, why
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
+    advanced,
     begun_by,
     blocking,
     closed_by_load,
@@ -59,12 +61,10 @@ from fleet_operator.core.strategies.shared import (
     held_by_work,
     late,
     late_to_stage,
+    may_resume,
     over_budget,
     refused_by,
-    renew,
-    resumed_on_applied,
     serves,
-    staged,
     with_joiners,
     without,
 )
@@ -117,7 +117,11 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     waiting = behind.where(lambda f: not f.has_bytes(goal))
     refused = refused_by(view, goal, waiting)
     overdue = late_to_stage(view, goal, waiting)
-    actions = staged(view, goal, waiting)
+    resumed = may_resume(view)
+    reason = f"the rollout does not need the pause; version {view.applied.label} keeps serving"
+    others = without((*waiting, *without(view.held, waiting)), resumed)
+    actions: Actions = advanced(view, others, goal, Mode.KEEP, f"the goal is version {goal.label}")
+    actions += advanced(view, resumed, view.applied, Mode.SERVE, reason)
     failed = [*refused, *without(overdue, refused)]
     # Workers that were fenced for it still count: otherwise they and the others would be fenced in turn.
     closed = without(refused_by(view, goal, view.joining), closed_by_load(view, goal))
@@ -137,7 +141,7 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     return Step(
         goal=goal,
         phase=RolloutPhase.STAGING,
-        actions=actions + renew(view) + resumed_on_applied(view) + _fenced(fenced, goal),
+        actions=actions + _fenced(fenced, goal),
         note=f"{share} staged {goal.label}{unready(waiting, goal)}",
         problem=problem,
         failed=pod_names(counted),
@@ -173,17 +177,14 @@ def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     overdue += late(view, RolloutPhase.PAUSING, 2 * limit, unaware)
     problem = over_budget(view, goal, overdue, RolloutPhase.PAUSING, halt=True)
     reason = f"all workers have staged version {goal.label}"
-    actions: Actions = tuple(
-        worker_calls.pause(m, view.settings, reason=reason)
-        for m in unpaused.where(lambda f: f.standing is Standing.OPEN)
-    )
+    actions = advanced(view, (*unpaused, *view.held), goal, Mode.HOLD, reason)
     silent = unpaused.where(lambda f: f.silent)
     fenced = overdue or blocking(view, unpaused, is_timed=has_timeout(view, goal))
     fenced = (fenced or blocking(view, silent)) if problem is None else []
     return Step(
         goal=goal,
         phase=RolloutPhase.PAUSING,
-        actions=actions + renew(view) + _fenced(fenced, goal),
+        actions=actions + _fenced(fenced, goal),
         note=f"waiting for {some(unpaused)} to pause",
         problem=problem,
         failed=pod_names(overdue),
@@ -202,15 +203,12 @@ def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     overdue = overdue or blocking(view, behind, is_timed=has_timeout(view, goal))
     failed = [*refused, *broke, *without(overdue, refused)]
     problem = over_budget(view, goal, failed, RolloutPhase.LOADING, halt=True)
-    actions: Actions = renew(view)
+    loading = without(behind, failed) if problem is None else NO_WORKERS
+    reason = "all workers are paused"
+    actions: Actions = advanced(view, loading, goal, Mode.LOAD, reason)
+    actions += advanced(view, without(view.held, loading), goal, Mode.HOLD, reason)
     if problem is None:
-        loading = without(behind.where(lambda f: not f.is_doing("load")), failed)
-        loads = tuple(
-            worker_calls.load(m, goal, view.settings, reason="all workers are paused")
-            for m in loading
-        )
-        # A renewal replaces the load of the same worker: a load may last longer than the lease.
-        actions = loads + actions + _fenced(without(failed, broke), goal)
+        actions += _fenced(without(failed, broke), goal)
     return Step(
         goal=goal,
         phase=RolloutPhase.LOADING,
@@ -248,11 +246,7 @@ def _open(view: RolloutView, goal: Checkpoint) -> Step:
     problem = over_budget(view, goal, broke, RolloutPhase.LOADING, halt=True)
     # A worker may still be loading an abandoned version. Its pause is renewed until it can roll back.
     reason = f"all workers have loaded {goal.label}"
-    actions: Actions = renew(view) + tuple(
-        worker_calls.resume(m, reason=reason)
-        for m in held
-        if m.state is not None and not m.operation
-    )
+    actions: Actions = advanced(view, held, goal, Mode.SERVE, reason)
     actions += _fenced(held_by_work(view, is_timed=has_timeout(view, goal)), goal)
     if not view.members:
         phase, note = RolloutPhase.PENDING, "no worker is admitted"

@@ -1,0 +1,126 @@
+"""Decides the next call to a worker on its way to its target: one table for all strategies.
+
+A pause that ends soon is renewed before anything else. A worker that is at other work, or waits for a retry
+after a refusal, gets no call. It opens at the weights that it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.core import worker_calls, worker_failures
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.facts import Facts, Workers
+from fleet_operator.core.work import WorkKind
+from fleet_operator.core.worker_view import Standing, WorkerView
+
+
+class Mode(Enum):
+    """The way in which a worker should have the weights of its target."""
+
+    KEEP = auto()
+    """Have their bytes. It serves what it has, or holds its requests."""
+    HOLD = auto()
+    """Have their bytes, and hold its requests."""
+    LOAD = auto()
+    """Load them, and hold its requests."""
+    SERVE = auto()
+    """Serve them."""
+    OUT = auto()
+    """Load them, without clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The weights of a worker, and their mode. `reason`: of its next call."""
+
+    weights: Checkpoint
+    mode: Mode
+    reason: str
+
+
+_NEXT: Mapping[tuple[Standing, Mode], tuple[WorkKind | None, WorkKind | None, WorkKind | None]] = {
+    # standing, mode               lacks the bytes, has them, has loaded the weights
+    (Standing.OPEN, Mode.KEEP): ("stage", None, None),
+    (Standing.OPEN, Mode.HOLD): ("stage", "pause", "pause"),
+    (Standing.OPEN, Mode.LOAD): ("stage", "pause", "pause"),
+    (Standing.OPEN, Mode.SERVE): ("stage", "apply", None),
+    (Standing.OPEN, Mode.OUT): ("stage", "fence", None),
+    (Standing.HELD, Mode.KEEP): ("stage", None, None),
+    (Standing.HELD, Mode.HOLD): ("stage", None, None),
+    (Standing.HELD, Mode.LOAD): ("stage", "load", None),
+    (Standing.HELD, Mode.SERVE): ("resume", "resume", "resume"),
+    (Standing.CLOSED, Mode.KEEP): ("stage", "load", None),
+    (Standing.CLOSED, Mode.OUT): ("stage", "load", None),
+    (Standing.CLOSED, Mode.SERVE): ("stage", "load", "admit"),
+}
+_CALLS: Mapping[WorkKind, Callable[[WorkerView, Target, Rollout], WorkerCall]] = {
+    "stage": lambda w, t, how: worker_calls.stage(w, t.weights, how, reason=t.reason),
+    "pause": lambda w, t, how: worker_calls.pause(w, how, reason=t.reason),
+    "load": lambda w, t, how: worker_calls.load(w, t.weights, how, reason=t.reason),
+    "apply": lambda w, t, how: worker_calls.apply(w, t.weights, how, reason=t.reason),
+    "resume": lambda w, t, _: worker_calls.resume(w, reason=t.reason),
+    "admit": lambda w, t, _: worker_calls.admit(w, reason=t.reason),
+    "fence": lambda w, t, how: worker_calls.fence_after_drain(w, how, reason=t.reason),
+}
+_OPENS = frozenset({"apply", "resume", "admit"})
+"""Calls that wait for any other work of a worker."""
+_NEEDS_FILES = frozenset({"stage", "load", "apply", "fence"})
+"""Calls that wait for a retry after a refusal."""
+
+
+def advance(
+    workers: Workers, target: Target, settings: Rollout, *, within_seconds: float = math.inf
+) -> tuple[WorkerCall, ...]:
+    """The next calls to workers with the same target; of two to one worker the last is the better one.
+
+    `within_seconds`: older refusals do not count.
+    """
+    work = {facts: _next_work(facts, target) for facts in workers.kinds}
+    called = workers.where(lambda f: work[f] is not None or f.standing is Standing.HELD)
+    return tuple(
+        call
+        for worker in called
+        for call in _calls_to(worker, work[worker.facts], target, settings, within_seconds)
+    )
+
+
+def _next_work(now: Facts, target: Target) -> WorkKind | None:
+    weights = target.weights
+    lacks, has_bytes, loaded = _NEXT.get((now.standing, target.mode), (None, None, None))
+    kind = lacks
+    if now.has_loaded(weights):
+        kind = loaded
+    elif now.has_bytes(weights):
+        kind = has_bytes
+    is_at_work = now.is_doing("load") or now.is_doing("apply") or now.is_doing("fence")
+    is_called = now.is_called_to("apply") or now.is_called_to("admit")
+    stages = weights.is_transferred or now.is_doing("stage", weights)
+    waits = is_at_work or is_called or (kind in _OPENS and now.operation is not None)
+    waits = waits or (kind == "stage" and stages)
+    return None if waits and kind != "pause" else kind
+
+
+def _calls_to(
+    worker: WorkerView,
+    kind: WorkKind | None,
+    target: Target,
+    settings: Rollout,
+    within_seconds: float,
+) -> Iterator[WorkerCall]:
+    """The renewal of a pause comes first. A resume is wished after it, since it may not be permitted."""
+    if kind in _NEEDS_FILES and worker_failures.failed_lately(
+        worker, target.weights, within_seconds=within_seconds
+    ):
+        kind = None
+    renews = worker_calls.needs_renewal(worker)
+    if renews:
+        reason = "the rollout needs longer than the pause lease"
+        yield worker_calls.pause(worker, settings, reason=reason)
+    if kind is not None and (kind == "resume" or not renews):
+        yield _CALLS[kind](worker, target, settings)
