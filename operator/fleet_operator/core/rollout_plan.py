@@ -3,9 +3,8 @@
 `wished_rollout` has the wishes of the strategy. The plan of the pods depends on it. `plan_rollout` sets apart the
 workers that must be out of service (`apart`), and keeps the calls that are permitted (`permits`).
 
-No plan stores state. The desired weights come from the WeightVersion. The applied
-weights and the operation in progress come from the fleet's status.
-The status of the WeightVersion records the phase, and whether a generation was halted. The duration
+No plan stores state. The desired weights come from the WeightVersion. The applied weights and the operation
+in progress come from the fleet's status. The status of the WeightVersion records the phase, and whether a generation was halted. The duration
 of the phase is the time that this leader has seen (`Watched`).
 """
 

@@ -56,7 +56,7 @@ def transition_after(
 def takes_away(action: object, held: AbstractSet[str], applied: Named | None) -> bool:
     """Whether a call takes a worker from its clients, or gives it other weights than the applied ones."""
     if isinstance(action, Resume | Admit):
-        return applied is not None and not same_weights(action, applied)
+        return applied is None or not same_weights(action, applied)
     return isinstance(action, Apply) or (isinstance(action, Pause) and action.pod_uid not in held)
 
 
