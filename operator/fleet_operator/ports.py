@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +16,24 @@ UNREAD_BYTES = f"{names.GROUP}/unread-bytes"
 
 WATCH_SILENCE_SECONDS = 28
 """A watch is broken that is silent for this time: the server ends each one sooner."""
+
+
+NOT_LEADING = "this process is not the leader any more"
+
+
+@dataclass(slots=True)
+class KubeHooks:
+    """Functions that a client of the Kubernetes API calls around its requests.
+
+    Fields:
+        before_write: called with the path when a write is about to be sent, after it has waited for its turn. It
+            raises to stop the write.
+        after: called with the verb and the seconds of each request that ended, also with an error. Watches are left
+            out: they last until the server ends them.
+    """
+
+    before_write: Callable[[str], None] = lambda _path: None
+    after: Callable[[str, float], None] = lambda _verb, _seconds: None
 
 
 class Kube(Protocol):
@@ -47,6 +65,12 @@ class Kube(Protocol):
 
         Errors: `Silent` after `WATCH_SILENCE_SECONDS` without an event.
         """
+
+
+class HookedKube(Kube, Protocol):
+    """A client with hooks."""
+
+    hooks: KubeHooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

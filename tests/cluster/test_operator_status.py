@@ -16,16 +16,13 @@ from tests.cluster.support.admin import Json
 from tests.cluster.support.workspace import FLEET, Workspace
 from tests.model.fake_state import digest_of
 from tests.support.identities import pin
+from tests.support.sessions import make_sessions
 
 from fleet_operator.api import names
 from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
 from fleet_operator.api.source import WeightSource
 from fleet_operator.clients.kube import KubeClient
 from fleet_operator.errors import Conflict
-from fleet_operator.runtime.event_recorder import EventRecorder
-from fleet_operator.runtime.kube_statuses import KubeStatuses
-from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import FleetRecord
 
@@ -91,18 +88,12 @@ async def test_the_api_server_refuses_a_status_that_was_decided_on_an_older_flee
     await workspace.make_fleet(replicas=1, version="1")
     metadata = (await workspace.fleet())["metadata"]
     async with _client_of(workspace) as client:
-        statuses = KubeStatuses(client, Metrics())
+        statuses = _statuses(client, workspace)
 
         async def write(observed: int, version: str) -> str:
-            written = await statuses.write(
-                names.FLEET_PLURAL,
-                namespace=workspace.namespace,
-                name=FLEET,
-                uid=metadata["uid"],
-                status={"observedGeneration": observed},
-                version=version,
-            )
-            return written.version
+            status = FleetStatus(observed_generation=observed)
+            uid = metadata["uid"]
+            return (await statuses.put(names.FLEET_KIND, FLEET, uid, status, version)).version
 
         later = await write(1, metadata["resourceVersion"])
         with pytest.raises(Conflict):
@@ -119,7 +110,6 @@ async def test_a_leader_keeps_what_a_former_one_has_stored_since_it_read_the_fle
     """The former leader was frozen before its write, and writes first. No watch brings it in time."""
     await workspace.make_fleet(replicas=1, version="1")
     metadata = (await workspace.fleet())["metadata"]
-    key = (workspace.namespace, FLEET)
     read = FleetRecord(
         uid=metadata["uid"],
         version=metadata["resourceVersion"],
@@ -134,14 +124,14 @@ async def test_a_leader_keeps_what_a_former_one_has_stored_since_it_read_the_fle
         pinned=(pin("2", "/weights/step_2", f"sha256:{'2' * 64}"),),
     )
     async with _client_of(workspace) as client:
-        recorder = EventRecorder(client, Metrics(), Problems(), instance="test")
-        former, leader = (StatusWriter(KubeStatuses(client, Metrics()), recorder) for _ in range(2))
+        former, leader = (_statuses(client, workspace) for _ in range(2))
         before = leader.fleet(read)
-        await former.write(former.take_fleet(key, read.uid, former.fleet(read), recorded))
-        uid = leader.take_fleet(key, read.uid, before, FleetStatus(replicas=1))
+        former.take_fleet(read.uid, former.fleet(read), recorded)
+        await former.write(read.uid)
+        leader.take_fleet(read.uid, before, FleetStatus(replicas=1))
         with pytest.raises(Conflict):
-            await leader.write(uid)
-        await leader.write(uid)
+            await leader.write(read.uid)
+        await leader.write(read.uid)
 
     status = await _status(workspace)
     assert (status["appliedVersion"], status["applied"]["version"]) == ("2", "2")
@@ -170,17 +160,19 @@ async def test_a_running_operator_keeps_the_pins_of_another_process_and_not_thos
     assert [each["version"] for each in fleet["status"]["pinned"]] == ["2", "1", "base"]
 
     async with _client_of(workspace) as client:
-        await KubeStatuses(client, Metrics()).write(
-            names.FLEET_PLURAL,
-            namespace=workspace.namespace,
-            name=FLEET,
-            uid=fleet["metadata"]["uid"],
-            status={**fleet["status"], "pinned": [of_operator, *fleet["status"]["pinned"]]},
-        )
+        pins = [of_operator, *fleet["status"]["pinned"]]
+        status = FleetStatus.read({**fleet["status"], "pinned": pins})
+        uid = fleet["metadata"]["uid"]
+        await _statuses(client, workspace).put(names.FLEET_KIND, FLEET, uid, status)
     await workspace.publish("3")
     await workspace.applied("3", replicas=1)
     pinned = (await _status(workspace))["pinned"]
     assert [each["version"] for each in pinned] == ["3", "9", "2", "1", "base"]
+
+
+def _statuses(client: KubeClient, workspace: Workspace) -> StatusWriter:
+    """The statuses of the fleet in an operator process."""
+    return make_sessions(client).of((workspace.namespace, FLEET)).statuses
 
 
 @asynccontextmanager

@@ -36,7 +36,7 @@ from fleet_operator.errors import FleetError
 from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.call_record import CallRecord
 from fleet_operator.runtime.epochs import Epochs
-from fleet_operator.runtime.resource_versions import ResourceVersions, is_later
+from fleet_operator.runtime.resource_versions import KnownVersion, is_later
 from fleet_operator.runtime.rollout_timers import RolloutTimers
 from fleet_operator.runtime.templates import Templates
 from fleet_operator.runtime.unobserved_writes import UnobservedWrites
@@ -147,7 +147,7 @@ class Leader:
     desired, pods: what its watches have brought, as it was at `seen_until`.
     looked_at: when it decided the last two times.
     own_writes: what it has written to pods, also while its watch has not brought it; the real ones.
-    versions: of the fleet's object, over which it writes; the real ones.
+    version: of the fleet's object, over which it writes; the real ones.
     todo: what it has decided and not done yet.
     clock_ahead_seconds: how wrong its wall clock is.
     slept_seconds: how long its monotonic clock stood still.
@@ -182,7 +182,7 @@ class Leader:
     pods: tuple[PodView, ...] = ()
     restarts: dict[str, int] = field(default_factory=dict)
     own_writes: UnobservedWrites = field(default_factory=UnobservedWrites)
-    versions: ResourceVersions = field(default_factory=ResourceVersions)
+    version: KnownVersion = field(default_factory=KnownVersion)
     decision: Decision | None = None
     observed: FleetObserved | None = None
     todo: deque[Doing] = field(default_factory=deque)
@@ -190,31 +190,31 @@ class Leader:
 
     def __post_init__(self, fleet_version: int) -> None:
         term = self.term
-        self.epochs = Epochs(lambda: term)
-        self.versions.note(KEY[1], str(fleet_version))
+        self.epochs = Epochs(KEY, lambda: term)
+        self.version.note(str(fleet_version))
 
     def may_write_over(self, fleet_version: int) -> bool:
         """Whether the API server takes a write of the fleet's status over this version."""
-        return self.versions.of(KEY[1]) in {"", str(fleet_version)}
+        return self.version.guard in {"", str(fleet_version)}
 
     def note_written(self, fleet_version: int) -> int:
         """The status was written over this version. Returns: the version that it has now."""
         version = fleet_version + 1
-        self.versions.note(KEY[1], str(version))
+        self.version.note(str(version))
         return version
 
     def note_stored(self, fleet_version: int, stored: FleetStatus) -> None:
         """Its watch has brought the fleet, or it has read it, with this version and status."""
-        if not is_later(str(fleet_version), self.versions.of(KEY[1])):
+        if not is_later(str(fleet_version), self.version.guard):
             return
-        self.versions.note(KEY[1], str(fleet_version))
+        self.version.note(str(fleet_version))
         with _room_for(self.pins):
             self.fleet = with_record_of(stored, ours=self.fleet, base=self.stored)
         self.written["fleet"] = stored
 
     @property
     def epoch(self) -> Epoch:
-        return self.epochs.last(KEY)
+        return self.epochs.last
 
     def decide(self, now: float) -> Decision:
         """Decide what to do, on what it knows, by its own clocks."""
@@ -223,9 +223,9 @@ class Leader:
         wall = at(now + self.clock_ahead_seconds)
         with _room_for(self.pins):
             decision = decide(self.observed, default_image=IMAGE, now=wall)
-        self.epochs.for_step(KEY, decision.rollout.step.goal, admits=decision.admits)
+        self.epochs.for_step(decision.rollout.step.goal, admits=decision.admits)
         for uid, status in decision.weights.items():
-            self.watch.decided(KEY, uid, status, self.own(now))
+            self.watch.decided(uid, status, self.own(now))
         # As in the runtime, what is decided is known before anything is done.
         self.fleet = decision.fleet
         self.weights = dict(decision.weights)  # of what is deleted nothing is kept
@@ -238,14 +238,14 @@ class Leader:
 
     def read_lease(self, *, ours: bool) -> None:
         """It has read the Lease, as it does after a worker has refused a call as old."""
-        if ours:
-            self.epochs.raise_above(self.epochs.refused())
+        if ours and self.epochs.refused is not None:
+            self.epochs.raise_above(self.epochs.refused)
 
     def wants_to_send(self, call: WorkerCall, now: float) -> bool:
         """Not what is in flight already, nor too early what had no effect; and nothing until the Lease
         was read, after a call was refused as old.
         """
-        if self.epochs.is_term_pending(KEY):
+        if self.epochs.is_term_pending:
             return False
         flight = self.flights.get(call.pod_uid)
         if flight is not None and flight.action.work == call.work:
@@ -313,11 +313,11 @@ class Leader:
                 ended[work.adapter] = work, self.own(flight.sent_at)
         pod = next((p for p in self.pods if p.uid == uid), None)
         if reason is Reason.STALE_EPOCH and pod is not None and flight.state.epoch is not None:
-            self.epochs.note_refusal(KEY, pod, flight.state.epoch)
+            self.epochs.note_refusal(pod, flight.state.epoch)
 
     def look_at_pods(self, pods: tuple[PodView, ...]) -> None:
         """The informer has brought these. A new container starts a new entry."""
-        self.pods = tuple(map(judged, self.own_writes.laid_over(KEY, pods)))
+        self.pods = tuple(map(judged, self.own_writes.laid_over(pods)))
         there = {p.uid: p.restarts for p in pods}
         for uid in (
             self.restarts.keys() | self.heard.keys() | self.flights.keys() | self.calls.keys()
@@ -355,14 +355,14 @@ class Leader:
         templates = self.templates
         assert templates is not None
         error: Exception | None = None
-        if templates.known(KEY, observed) is None:
+        if templates.known(observed) is None:
             in_use = {w.pod.revision for w in observed.workers if not w.pod.deleting}
             try:
-                at_once(templates.ensure(KEY, observed, in_use))
+                at_once(templates.ensure(observed, in_use))
             except (FleetError, TypeError, ValueError, KeyError) as caught:  # any, for `Writes`
                 error = caught
         self.note_template(error)
-        known = templates.known(KEY, observed)
+        known = templates.known(observed)
         return replace(observed, template=known, release=templates.release)
 
     def note_template(self, error: Exception | None) -> None:
@@ -370,8 +370,8 @@ class Leader:
 
     def _weights_view(self, uid: str, asked: Asked, now: float) -> WeightsView:
         status = self.weights.get(uid, NO_STATUS)
-        calling = not self.epochs.is_term_pending(KEY)
-        return asked.view(uid, status, self.watch.update(KEY, uid, status, now, calling=calling))
+        calling = not self.epochs.is_term_pending
+        return asked.view(uid, status, self.watch.update(uid, status, now, calling=calling))
 
     @property
     def stored(self) -> FleetStatus:

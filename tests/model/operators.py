@@ -117,7 +117,7 @@ class Operators:
 
     def read_lease(self, leader: Leader) -> None:
         """A leader whose call was refused as old reads the Lease; if it is not its own, it ends."""
-        if not leader.epochs.refused():
+        if not leader.epochs.is_term_pending:
             return
         ours = leader is self.leader
         leader.read_lease(ours=ours)

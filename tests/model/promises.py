@@ -436,7 +436,7 @@ class Promises:
         not repeat at once a pause whose effect it has not seen.
         """
         leader = self.sim.leader
-        if leader.todo or leader.epochs.refused():
+        if leader.todo or leader.epochs.is_term_pending:
             return False
         if leader.must_wait(pod.uid, Work("pause"), self.sim.now - SLACK_SECONDS):
             return False

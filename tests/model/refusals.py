@@ -36,7 +36,7 @@ from fleet_operator.ports import Json
 from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.problems import PODS, Problems, status_part
+from fleet_operator.runtime.problems import PODS, FleetProblems, Problems, status_part
 from fleet_operator.runtime.reads import Read
 from fleet_operator.runtime.templates import TEMPLATE
 
@@ -107,7 +107,8 @@ class FakeApi:
 class RefusedLeader(Leader):
     """A leader that knows its problems, and which objects cannot be read."""
 
-    problems: Problems = field(default_factory=Problems)
+    problems: FleetProblems = field(default_factory=lambda: FleetProblems(KEY, Problems()))
+    shared: Problems = field(default_factory=Problems)
     odd: set[str] = field(default_factory=set)
 
     def _observe(self, now: float) -> FleetObserved:
@@ -116,12 +117,12 @@ class RefusedLeader(Leader):
         why = "spec.source: too long" if "weights" in self.odd else ""
         weights = tuple(replace(w, unreadable=why) for w in observed.weights)
         return replace(
-            observed, problems=self.problems.of(KEY), unreadable=unreadable, weights=weights
+            observed, problems=self.problems.all(), unreadable=unreadable, weights=weights
         )
 
     def note_template(self, error: Exception | None) -> None:
         """The reason why the template is not recorded; None if it is."""
-        self.problems.note(KEY, TEMPLATE, error)
+        self.problems.note(TEMPLATE, error)
 
 
 class RefusingSimulation(Simulation):
@@ -153,9 +154,10 @@ class RefusingSimulation(Simulation):
             self.api, Metrics(), clock=lambda: self.now
         )  # what it uses
         self.pod_objects = KubePods(self.api, Metrics())  # what it uses
-        problems = Problems(lambda: self.now)
+        shared = Problems(lambda: self.now)
+        problems = FleetProblems(KEY, shared)
         given = {f.name: getattr(self.leader, f.name) for f in fields(self.leader) if f.init}
-        self.leader = RefusedLeader(**given, problems=problems, odd=self.odd)
+        self.leader = RefusedLeader(**given, problems=problems, shared=shared, odd=self.odd)
 
     def decide(self) -> Decision:
         """Decide with the parts that raise, write the children, and check that all is reported."""
@@ -165,13 +167,13 @@ class RefusingSimulation(Simulation):
         assert isinstance(self.leader, RefusedLeader)
         for read in READS:
             error = Terminal("403 forbidden") if read in self.refused_reads else None
-            self.leader.problems.note_read(read, error)
+            self.leader.shared.note_read(read, error)
         with ExitStack() as stack:
             for part in self.raising:
                 stack.enter_context(mock.patch.object(decisions, part, _raise))
             decision = super().decide()
         self.met |= {f"{d.part} raised" for d in decision.defects}
-        if self.leader.problems.has(KEY, TEMPLATE):
+        if self.leader.problems.has(TEMPLATE):
             self.met.add(f"{TEMPLATE} cannot be recorded")
         assert self.leader.observed is not None
         for part, write in self.child_objects.due(self.leader.observed, None).items():
@@ -231,7 +233,7 @@ class RefusingSimulation(Simulation):
 
     def _note(self, part: str, error: Exception | None) -> None:
         assert isinstance(self.leader, RefusedLeader)
-        self.leader.problems.note(KEY, part, error)
+        self.leader.problems.note(part, error)
 
     def _check_said(self) -> None:
         """Promise 10."""

@@ -23,7 +23,6 @@ from tests.model.fake_worker import FakeWorker
 from tests.model.fault_injection import FaultInjection
 from tests.model.faults import Faults
 from tests.model.leader import (
-    KEY,
     Doing,
     Flight,
     Leader,
@@ -352,7 +351,7 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
                 pod.quarantine = pod.quarantine or action.reason
             case AdoptPod():
                 pod.owner = action.owner["uid"]
-        leader.own_writes.note(KEY, action)
+        leader.own_writes.note(action)
 
     def _delete(self, pod: FakePod) -> None:
         pod.delete(self.now)

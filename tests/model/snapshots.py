@@ -15,7 +15,7 @@ from tests.model.fake_revisions import FakeRevisions
 from tests.model.fake_state import Files, Note, Ticket
 from tests.model.fake_worker import FakeWorker
 from tests.model.faults import Faults
-from tests.model.leader import KEY, Doing, Flight, Leader
+from tests.model.leader import Doing, Flight, Leader
 from tests.model.promises import Promises
 from tests.model.readers import Readers
 from tests.model.repeated_calls import Ignored, RepeatedCalls
@@ -28,7 +28,7 @@ from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.runtime.attempts import Attempt, Attempts
 from fleet_operator.runtime.call_record import CallRecord
 from fleet_operator.runtime.epochs import Epochs
-from fleet_operator.runtime.resource_versions import ResourceVersions
+from fleet_operator.runtime.resource_versions import KnownVersion
 from fleet_operator.runtime.rollout_timers import RolloutTimer, RolloutTimers
 from fleet_operator.runtime.templates import Templates
 from fleet_operator.runtime.unobserved_writes import UnobservedWrites
@@ -52,7 +52,7 @@ _MUTABLE = frozenset(
             RolloutTimers,
             RolloutTimer,
         ),
-        *(UnobservedWrites, ResourceVersions, CallRecord, Attempts, Attempt),
+        *(UnobservedWrites, KnownVersion, CallRecord, Attempts, Attempt),
         *(FakeRevisions, Templates, History, RefusedAdapters),
     }
 )
@@ -153,7 +153,7 @@ def _leader(leader: Leader, now: float) -> tuple[Any, ...]:
         for uid, h in leader.heard.items()
     )
     return (
-        *(leader.epochs.goal(KEY), leader.epoch.sequence, _fleet(leader.fleet, now)),
+        *(leader.epochs.goal, leader.epoch.sequence, _fleet(leader.fleet, now)),
         leader.epoch.term - leader.term,
         tuple(_watched(leader, uid, status) for uid, status in leader.weights.items()),
         *(_weights(s, now) for s in leader.weights.values()),
@@ -173,7 +173,7 @@ def _calls(record: CallRecord, now: float) -> tuple[Any, ...]:
 
 
 def _watched(leader: Leader, uid: str, status: WeightsStatus) -> float | None:
-    seen = leader.watch.seen(KEY, uid)
+    seen = leader.watch.seen(uid)
     return round(seen.phase_seconds, 1) if seen and status.phase in _TIMED else None
 
 

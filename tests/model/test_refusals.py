@@ -19,8 +19,8 @@ MUTANTS = [
         10,
         "a problem that is noted is forgotten",
         "runtime/problems.py",
-        "parts[part] = _Failing(error, before.since if before else now)",
-        "parts.pop(part, now)",
+        "self._failing[part] = _Failing(error, since)",
+        "self._failing.pop(part, None)",
     ),
     Mutant(
         10,

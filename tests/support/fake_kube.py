@@ -20,7 +20,7 @@ from tests.support.crd_checks import PLURALS, checker
 
 from fleet_operator.api.names import FIELD_MANAGER
 from fleet_operator.errors import Conflict, FleetError, NotFound, Silent, Terminal, Unknown
-from fleet_operator.ports import WATCH_SILENCE_SECONDS, Json
+from fleet_operator.ports import WATCH_SILENCE_SECONDS, Json, KubeHooks
 
 
 @dataclass
@@ -80,9 +80,11 @@ class FakeCluster:
 
 @dataclass
 class FakeKube:
-    """One client. Implements `ports.Kube`.
+    """One client. Implements `ports.HookedKube`.
 
     Fields:
+        hooks: as of the real client, without times.
+        unguarded: paths of writes without a hook. A real process writes its Lease with a client of its own.
         delay_seconds: how long a request is on its way before it takes effect.
         error: raised instead of doing anything.
         refuses: says, by verb and path, which error is raised instead of doing anything.
@@ -96,6 +98,8 @@ class FakeKube:
     """
 
     cluster: FakeCluster
+    hooks: KubeHooks = field(default_factory=KubeHooks)
+    unguarded: tuple[str, ...] = ()
     delay_seconds: float = 0
     error: FleetError | None = None
     refuses: Callable[[str, str], FleetError | None] = field(default=lambda _verb, _path: None)
@@ -234,6 +238,8 @@ class FakeKube:
         return self.cluster.put(path, self.webhook(path, body))
 
     async def _begin(self, verb: str, path: str) -> None:
+        if verb not in {"GET", "WATCH"} and path not in self.unguarded:
+            self.hooks.before_write(path)
         self.requests.append((verb, path))
         if self.hangs:
             await asyncio.get_running_loop().create_future()

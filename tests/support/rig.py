@@ -33,10 +33,13 @@ from fleet_operator.ports import Addressee, Json, WorkerAnswer
 from fleet_operator.runtime import reconcile
 from fleet_operator.runtime.lease import Lease
 from fleet_operator.runtime.operator_process import Operator
+from fleet_operator.runtime.session import FleetSession
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.traces import RolloutTraces
 from fleet_worker.protocol import Epoch, Phase, Reason
 
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/rl/leases"
+LEASE_PATHS = (_LEASES, f"{_LEASES}/operator")
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
 WEIGHTS_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/weightversions/policy"
 PODS_PATH = "/api/v1/namespaces/rl/pods"
@@ -217,6 +220,7 @@ class Rig:
     async def start_operator(self) -> None:
         """A new process: nothing in memory."""
         self.kube = self.cluster.client()
+        self.kube.unguarded = LEASE_PATHS
         settings = Settings.model_construct(
             namespaces=self.namespaces,
             lease_namespace="rl",
@@ -258,7 +262,7 @@ class Rig:
         for task in self._tasks:
             task.cancel()
         await self.operator.calls.stop()
-        await self.operator.reconcile.stop()
+        await self.operator._stop_writes()
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._tasks = []
@@ -267,6 +271,13 @@ class Rig:
         """Killed, and another one leads."""
         await self.kill_operator()
         await self.start_operator()
+
+    @property
+    def session(self) -> FleetSession:
+        """The operator's memory of the fleet."""
+        found = self.operator.sessions.find(("rl", "policy"))
+        assert found is not None
+        return found
 
     def tell_operator(self) -> None:
         """The objects as its watches would bring them, with the stored statuses."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from time import monotonic
 from typing import Any
 from urllib.parse import urlencode
 
@@ -25,6 +26,7 @@ from fleet_operator.clients.request_places import RequestPlaces
 from fleet_operator.errors import (
     Broken,
     Conflict,
+    FleetError,
     NotFound,
     Retryable,
     Silent,
@@ -32,13 +34,22 @@ from fleet_operator.errors import (
     TooLarge,
     Unknown,
 )
-from fleet_operator.ports import WATCH_SILENCE_SECONDS, Json
+from fleet_operator.ports import WATCH_SILENCE_SECONDS, Json, KubeHooks
 
 REQUEST_TIMEOUT_SECONDS = 15.0
 REQUESTS_AT_ONCE = 16
 """More would only wait inside of a busy API server, where nothing is in turns. Watches do not count: there is one
 per namespace and kind, and it would occupy a place forever."""
 
+_METHODS = {
+    "get": ("GET", "application/json"),
+    "create": ("POST", "application/json"),
+    "replace": ("PUT", "application/json"),
+    "apply": ("PATCH", "application/apply-patch+yaml"),
+    "merge": ("PATCH", "application/merge-patch+json"),
+    "delete": ("DELETE", "application/json"),
+}
+"""Method and content type of each verb."""
 _RESOURCES = f"/apis/{GROUP}/"
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -81,13 +92,14 @@ class _Rest(RESTClientObject):
 
 
 class KubeClient:
-    """One connection pool to the API server. Implements `ports.Kube`."""
+    """One connection pool to the API server. Implements `ports.HookedKube`."""
 
     def __init__(self, configuration: Configuration) -> None:
         configuration.connection_pool_maxsize = 0  # no limit; `_places` limits
         self._configuration = configuration
         self._rest = _Rest(configuration)
         self._places = RequestPlaces(REQUESTS_AT_ONCE)
+        self.hooks = KubeHooks()
         self._reader = BoundedReader()
         self._resources = BoundedReader(read_resource)
 
@@ -115,30 +127,29 @@ class KubeClient:
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
         """Read one object or one page of a list."""
-        return await self._request("GET", path, params)
+        return await self._request("get", path, params)
 
     async def create(self, path: str, body: Json) -> Json:
         """Create an object; `Conflict` if it exists."""
-        return await self._request("POST", path, {"fieldManager": FIELD_MANAGER}, body)
+        return await self._request("create", path, {"fieldManager": FIELD_MANAGER}, body)
 
     async def replace(self, path: str, body: Json) -> Json:
         """Replace an object at its resourceVersion; `Conflict` if it changed."""
-        return await self._request("PUT", path, {"fieldManager": FIELD_MANAGER}, body)
+        return await self._request("replace", path, {"fieldManager": FIELD_MANAGER}, body)
 
     async def apply(self, path: str, body: Json) -> Json:
         """Server-side apply: afterwards our fields are exactly those of the body."""
         params = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        return await self._request("PATCH", path, params, body, "application/apply-patch+yaml")
+        return await self._request("apply", path, params, body)
 
     async def merge(self, path: str, body: Json) -> Json:
         """JSON merge patch."""
-        params = {"fieldManager": FIELD_MANAGER}
-        return await self._request("PATCH", path, params, body, "application/merge-patch+json")
+        return await self._request("merge", path, {"fieldManager": FIELD_MANAGER}, body)
 
     async def delete(self, path: str, *, uid: str) -> None:
         """Delete an object if it has this uid. No error if it is gone."""
         try:
-            await self._request("DELETE", path, None, {"preconditions": {"uid": uid}})
+            await self._request("delete", path, None, {"preconditions": {"uid": uid}})
         except (NotFound, Conflict):
             return
 
@@ -165,24 +176,34 @@ class KubeClient:
             response.close()
 
     async def _request(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None,
-        body: Json | None = None,
-        content_type: str = "application/json",
+        self, verb: str, path: str, params: Mapping[str, str] | None, body: Json | None = None
     ) -> Json:
-        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
+        began = monotonic()
         async with self._places.take(path):
-            response = await self._send(method, path, params, body, content_type, timeout)
+            if verb != "get":
+                self.hooks.before_write(path)
             try:
-                await self._raise_for_status(response, method, path)
-                reader = self._resources if path.startswith(_RESOURCES) else self._reader
-                return await reader.object(response.content)
-            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-                raise _lost(method, path, error) from error
-            finally:
-                response.release()
+                answer = await self._answer(verb, path, params, body)
+            except FleetError:
+                self.hooks.after(verb, monotonic() - began)
+                raise
+        self.hooks.after(verb, monotonic() - began)
+        return answer
+
+    async def _answer(
+        self, verb: str, path: str, params: Mapping[str, str] | None, body: Json | None
+    ) -> Json:
+        method, content_type = _METHODS[verb]
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
+        response = await self._send(method, path, params, body, content_type, timeout)
+        try:
+            await self._raise_for_status(response, method, path)
+            reader = self._resources if path.startswith(_RESOURCES) else self._reader
+            return await reader.object(response.content)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise _lost(method, path, error) from error
+        finally:
+            response.release()
 
     async def _send(
         self,

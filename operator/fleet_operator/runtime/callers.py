@@ -7,11 +7,9 @@ from collections.abc import Collection
 from functools import partial
 
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.runtime.admin_tokens import AdminTokens
-from fleet_operator.runtime.background_writes import BackgroundWrites
 from fleet_operator.runtime.dispatch import Caller, Dispatcher
-from fleet_operator.runtime.epochs import Epochs
-from fleet_operator.runtime.pod_informer import FleetKey, PodInformer
+from fleet_operator.runtime.pod_informer import PodInformer
+from fleet_operator.runtime.session import FleetSession
 from fleet_operator.runtime.store import FleetRecord
 from fleet_operator.runtime.worker_cache import WorkerCache
 
@@ -30,50 +28,43 @@ class Callers:
     """Callers of all fleets.
 
     Args:
-        tokens: Tokens of the admin ports.
-        epochs: The epoch of each fleet.
         calls: Sends the reads.
         pods: The pods of each fleet.
         worker_cache: Ages of the answers.
-        writes: Reads a token with the API server's help.
         resync_seconds: The maximum age of an answer while nothing is in progress.
     """
 
     def __init__(
         self,
         *,
-        tokens: AdminTokens,
-        epochs: Epochs,
         calls: Dispatcher,
         pods: PodInformer,
         worker_cache: WorkerCache,
-        writes: BackgroundWrites,
         resync_seconds: float,
     ) -> None:
-        self._tokens = tokens
-        self._epochs = epochs
         self._calls = calls
         self._pods = pods
         self._worker_cache = worker_cache
-        self._writes = writes
         self._resync_seconds = resync_seconds
 
-    async def read(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> Caller | None:
+    @staticmethod
+    async def read(session: FleetSession, record: FleetRecord, spec: FleetSpec) -> Caller | None:
         """The caller of a fleet, with its token read if that is due; None without a token."""
-        if self._tokens.is_due(key, record.uid):
-            await self._writes.run(key, {TOKEN: partial(self._tokens.read, key, record, spec)})
-        return self.known(key, record, spec)
+        if session.token.is_due:
+            reading = partial(session.token.read, session.key, record, spec)
+            await session.writes.run({TOKEN: reading})
+        return Callers.known(session, spec)
 
-    def known(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> Caller | None:
+    @staticmethod
+    def known(session: FleetSession, spec: FleetSpec) -> Caller | None:
         """The caller of a fleet with the last token; None without one."""
-        token = self._tokens.of(key, record.uid)
-        if token is None:
+        if session.token.last is None:
             return None
         return Caller(
-            key=key,
-            token=token,
+            session=session,
+            token=session.token.last,
             admin_port=spec.serving.admin_port,
-            epoch=self._epochs.last(key),
+            epoch=session.epochs.last,
             adapters=spec.adapters.max,
         )
 
@@ -86,7 +77,7 @@ class Callers:
         `external`: a trainer updates the workers, usually all of them. If the weights of one have
         changed, all are read: by older answers it would seem the only one with these weights.
         """
-        pods = self._pods.pods_of(caller.key)
+        pods = self._pods.pods_of(caller.session.key)
         unknown = [p for p in pods if self._worker_cache.is_unknown(p)]
         if external:
             unknown += self._worker_cache.outdated(pods)
@@ -104,7 +95,7 @@ class Callers:
         """
         now = asyncio.get_running_loop().time()
         busy_seconds = max(BUSY_SECONDS, len(often) / READS_PER_SECOND)
-        pods = self._pods.pods_of(caller.key)
+        pods = self._pods.pods_of(caller.session.key)
         rest_seconds = max(self._resync_seconds, len(pods) / READS_PER_SECOND_AT_REST)
         ages = {True: busy_seconds * _EARLY, False: rest_seconds * _EARLY}
         due = [

@@ -29,7 +29,7 @@ class ChildWatch:
     Args:
         kube: The API.
         namespaces: Where.
-        differs: Returns whether the object at a path (None: no object) differs from what was written there.
+        differs: Returns whether the object of a fleet at a path (None: no object) differs from what was written there.
         on_change: Called with the fleet if so.
         on_read: Called with the outcome of each list and watch.
         on_object: Called with each object.
@@ -40,7 +40,7 @@ class ChildWatch:
         self,
         kube: Kube,
         namespaces: Iterable[str | None],
-        differs: Callable[[str, Json | None], bool],
+        differs: Callable[[FleetKey, str, Json | None], bool],
         on_change: Callable[[FleetKey], None],
         on_read: OnRead,
         on_object: OnObject,
@@ -74,7 +74,7 @@ class _Children:
         self,
         root: str,
         plural: str,
-        differs: Callable[[str, Json | None], bool],
+        differs: Callable[[FleetKey, str, Json | None], bool],
         on_change: Callable[[FleetKey], None],
         routers: RouterObjects,
     ) -> None:
@@ -95,7 +95,7 @@ class _Children:
         path = f"{self._root}/namespaces/{namespace}/{self._plural}/{name}"
         self._known[metadata["uid"]] = path, (namespace, fleet)
         changed = self._routers.put((namespace, fleet), path, body)
-        if self._differs(path, body) or changed:
+        if self._differs((namespace, fleet), path, body) or changed:
             self._on_change((namespace, fleet))
 
     def remove(self, uid: str) -> None:
@@ -103,7 +103,7 @@ class _Children:
         if not path:
             return
         changed = self._routers.remove(key, path)
-        if self._differs(path, None) or changed:
+        if self._differs(key, path, None) or changed:
             self._on_change(key)
 
     def uids_in(self, namespace: str | None) -> set[str]:

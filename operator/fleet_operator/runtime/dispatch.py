@@ -7,27 +7,33 @@ longer continue in the background, and their end requests another reconcile.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 
 from fleet_operator.api import names
-from fleet_operator.core.actions import Apply, Pause, WorkerCall
+from fleet_operator.core.actions import Apply, LoraCall, Pause, WorkerCall
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import PodView
-from fleet_operator.ports import Addressee, WorkerAnswer, Workers
-from fleet_operator.runtime.call_defects import CallDefects
-from fleet_operator.runtime.call_outcomes import CallEnd, note_outcome
-from fleet_operator.runtime.in_flight import ConcurrencyLimit, RequestBatch, RequestInFlight
-from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.pauses import Pauses
+from fleet_operator.ports import NOT_LEADING, Addressee, WorkerAnswer, Workers
+from fleet_operator.runtime.in_flight import (
+    ConcurrencyLimit,
+    InBackground,
+    RequestBatch,
+    RequestInFlight,
+)
+from fleet_operator.runtime.logs import fleet_fields
+from fleet_operator.runtime.metrics import SILENT, Metrics
 from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.session import FleetSession
 from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.traces import CallTrace
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.protocol import Epoch, Reason
+
+logger = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 1024
 """Limit of reads, and of calls that end at once. Long calls do not count: staging takes minutes, and would
@@ -42,6 +48,9 @@ FOLD_SECONDS = 0.02
 FOLD_SECONDS_EACH = 0.0002
 """Additional time for each call of the fleet in flight. A reconcile costs time in proportion to the fleet's
 workers, and most reconciles in a barrier find nothing to do. The last answer does not wait."""
+DONE = "done"
+NO_EFFECT = "NoEffect"
+"""The outcomes of calls that were answered with success."""
 _STATE = "state"
 """The kind of a read, among those of calls."""
 _READ_CANCELLED = WorkerAnswer(silent=True, message="the state read was cancelled")
@@ -58,9 +67,9 @@ class Sent(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """A fleet's key, and the token, admin port, epoch and trace of its calls. `adapters`: of its spec."""
+    """A fleet, and the token, admin port, epoch and trace of its calls. `adapters`: of its spec."""
 
-    key: FleetKey
+    session: FleetSession
     token: str
     admin_port: int
     epoch: Epoch
@@ -74,7 +83,7 @@ class Caller:
             token=self.token,
             pod_uid=pod.uid,
             instance=instance,
-            namespace=self.key[0],
+            namespace=self.session.key[0],
             adapters=self.adapters,
         )
 
@@ -89,47 +98,38 @@ class Dispatcher:
         metrics: Metrics,
         *,
         requeue: Callable[[FleetKey, float], None],
-        pauses: Pauses,
         shares: TimeShares,
-        stale: Callable[[FleetKey, PodView, Epoch], None],
-        is_term_pending: Callable[[FleetKey], bool],
-        denied: Callable[[FleetKey], None],
-        defective: Callable[[FleetKey, str, Exception | None], None],
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         """Args:
-        pauses: Notes when the workers' pauses end.
+        workers: Sends the requests.
+        worker_cache: Takes the answers.
+        metrics: Counts calls.
+        requeue: Requests a reconcile of a fleet.
         shares: Notes the time that answers cost.
-        defective: Notes that sending a kind of request raised, or has worked again (None).
+        leads: Whether this process is the leader. If it is not, no call is sent.
         """
         self._workers = workers
         self._worker_cache = worker_cache
         self._metrics = metrics
         self._requeue = requeue
-        self._pauses = pauses
         self._shares = shares
-        self._stale = stale
-        self._is_term_pending = is_term_pending
-        self._denied = denied
-        self._defects = CallDefects(defective)
+        self._leads = leads
         self._read_limit = ConcurrencyLimit(MAX_IN_FLIGHT)
         self._call_limit = ConcurrencyLimit(MAX_IN_FLIGHT)
         self._flights: set[RequestInFlight] = set()
-        self._reads_left: Counter[FleetKey] = Counter()
-        """Reads in the background."""
-        self._calls_left: Counter[FleetKey] = Counter()
-        """Calls in the background."""
 
     async def ask(
         self, caller: Caller, pods: Iterable[PodView], *, wait_seconds: float = ANSWER_WAIT_SECONDS
     ) -> None:
         """Read the workers' states. Waits up to `wait_seconds` for the answers."""
-        left = self._reads_left
-        asked = RequestBatch(partial(self._ended, caller.key, left))
+        left = caller.session.reads
+        asked = RequestBatch(partial(self._ended, caller.session.key, left))
         for number, pod in enumerate(pods, start=1):
             self._read(caller, pod, asked)
             if number % SENT_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        await self._wait_for_ends(caller.key, asked, left, wait_seconds)
+        await self._wait_for_ends(asked, left, wait_seconds)
 
     async def act(
         self, caller: Caller, actions: Collection[WorkerCall], pods: dict[str, PodView]
@@ -141,11 +141,12 @@ class Dispatcher:
 
         `actions`: all calls of the decision. `pods`: all workers of the fleet by uid.
         """
-        self._defects.update(caller.key, lambda: _kinds(actions, pods), _now())
-        if self._is_term_pending(caller.key):
+        session = caller.session
+        session.call_defects.update(lambda: _kinds(actions, pods), _now())
+        if session.epochs.is_term_pending:
             return Sent.NOTHING
-        left, sent = self._calls_left, Sent.NOTHING
-        called = RequestBatch(partial(self._ended, caller.key, left))
+        left, sent = session.calls, Sent.NOTHING
+        called = RequestBatch(partial(self._ended, session.key, left))
         now = _now()
         for number, action in enumerate(actions):
             if number and number % SENT_AT_ONCE == 0:
@@ -157,13 +158,8 @@ class Dispatcher:
                 continue
             sent = Sent.ENDED
             self._call(caller, work, action, pods[uid], called)
-        lasting = await self._wait_for_ends(caller.key, called, left, ANSWER_WAIT_SECONDS)
+        lasting = await self._wait_for_ends(called, left, ANSWER_WAIT_SECONDS)
         return Sent.LASTING if lasting else sent
-
-    def forget(self, key: FleetKey) -> None:
-        """Forget a fleet that is gone."""
-        self._defects.forget(key)
-        self._pauses.forget(key)
 
     async def stop(self) -> None:
         """Cancel everything in flight. The next leader reads what took effect."""
@@ -174,29 +170,19 @@ class Dispatcher:
         await asyncio.gather(*answers, return_exceptions=True)
 
     @staticmethod
-    async def _wait_for_ends(
-        key: FleetKey, sent: RequestBatch, left: Counter[FleetKey], seconds: float
-    ) -> int:
+    async def _wait_for_ends(sent: RequestBatch, left: InBackground, seconds: float) -> int:
         """Wait for the requests of a batch, at most for this time.
 
         Returns: how many requests continue in the background, which `left` counts.
         """
         number = await sent.wait_for_ends(seconds)
-        if number:
-            left[key] += number
+        left.number += number
         return number
 
-    def _ended(self, key: FleetKey, left: Counter[FleetKey], may_change_decision: bool) -> None:  # noqa: FBT001 - the only flag of a callback
-        left[key] -= 1
-        is_last = not left[key]
-        if is_last:
-            del left[key]
+    def _ended(self, key: FleetKey, left: InBackground, may_change_decision: bool) -> None:  # noqa: FBT001 - the only flag of a callback
+        left.number -= 1
         if may_change_decision:
-            self._requeue(key, 0 if is_last else _fold_seconds(left[key]))
-
-    def fold_seconds(self, key: FleetKey) -> float:
-        """How long to collect more outcomes of calls before the next reconcile of the fleet."""
-        return _fold_seconds(self._calls_left[key])
+            self._requeue(key, fold_seconds(left) if left.number else 0)
 
     def _read(self, caller: Caller, pod: PodView, asked: RequestBatch) -> None:
         self._worker_cache.begin_read(pod, _now())
@@ -204,9 +190,9 @@ class Dispatcher:
         send = partial(self._workers.state, caller.addressee(pod))
         ended = partial(self._read_ended, caller, pod, asked)
         asked.add()
-        failed = partial(self._has_failed, caller.key, _STATE)
+        failed = partial(_has_failed, caller.session, _STATE)
         flight = RequestInFlight(
-            caller.key, send, ended, self._flights, self._read_limit, failed=failed
+            caller.session.key, send, ended, self._flights, self._read_limit, failed=failed
         )
         flight.begin()
 
@@ -219,10 +205,7 @@ class Dispatcher:
                 pod, answer or _READ_CANCELLED, _now(), term=caller.epoch.term
             )
             if answer is not None:
-                self._note(caller.key, pod.uid, answer)
-                self._defects.end(caller.key, _STATE)
-                if answer.reason is Reason.UNAUTHORIZED:
-                    self._denied(caller.key)
+                self._note(caller.session, _STATE, pod.uid, answer)
         finally:
             asked.end(may_change_decision=may_change_decision)
 
@@ -231,17 +214,28 @@ class Dispatcher:
     ) -> None:
         # For the process that the decision was made on, not for its successor.
         worker = caller.addressee(pod, instance=self._worker_cache.instance(pod.uid))
-        send = partial(self._workers.call, worker, action, caller.epoch)
+        send = partial(self._send, worker, action, caller.epoch)
         now = _now()
         ended = partial(self._call_ended, caller, action, pod, called, now)
-        failed = partial(self._has_failed, caller.key, action.kind)
+        failed = partial(_has_failed, caller.session, action.kind)
         limit = None if action.lasts else self._call_limit
-        flight = RequestInFlight(caller.key, send, ended, self._flights, limit, failed=failed)
+        key = caller.session.key
+        flight = RequestInFlight(key, send, ended, self._flights, limit, failed=failed)
         self._worker_cache.begin_call(action.pod_uid, work, flight, now, epoch=caller.epoch)
         if isinstance(action, Pause | Apply):
-            self._pauses.begin(caller.key, pod.uid, action.lease_seconds, now)
+            caller.session.pauses.begin(pod.uid, action.lease_seconds, now)
         called.add()
         flight.begin()
+
+    def _send(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> Awaitable[WorkerAnswer]:
+        """Send a call, if this process is the leader. A process that was frozen continues where it stopped, and
+        would send outdated calls before it notices that leadership is lost. Epochs stop those that were sent.
+        """
+        if self._leads():
+            return self._workers.call(worker, action, epoch)
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(WorkerAnswer(silent=True, message=NOT_LEADING))
+        return answer
 
     def _call_ended(
         self,
@@ -256,29 +250,75 @@ class Dispatcher:
             now = _now()
             missing = self._worker_cache.end_call(action, answer or _CALL_CANCELLED, now)
             if answer is not None:
-                self._note(caller.key, pod.uid, answer)
-                self._defects.end(caller.key, action.kind)
-                end = CallEnd(action, answer, missing, now - began_at)
-                note_outcome(self._metrics, caller.key, caller.trace, end)
-                self._pass_on(caller, pod, answer)
+                session = caller.session
+                self._note(session, action.kind, pod.uid, answer)
+                self._note_outcome(caller, action, answer, missing, now - began_at)
+                if answer.reason is Reason.STALE_EPOCH and answer.state and answer.state.epoch:
+                    session.epochs.note_refusal(pod, answer.state.epoch)
         finally:
             called.end()
 
-    def _has_failed(self, key: FleetKey, kind: str, error: Exception) -> None:
-        self._defects.begin(key, kind, error, _now())
-
-    def _note(self, key: FleetKey, uid: str, answer: WorkerAnswer) -> None:
+    def _note(self, session: FleetSession, kind: str, uid: str, answer: WorkerAnswer) -> None:
+        """Note what any answer says about the fleet."""
         now = _now()
-        self._shares.note(key[0], answer.cost_seconds, now)
+        self._shares.note(session.key[0], answer.cost_seconds, now)
         if answer.state is not None:
-            self._pauses.note(key, uid, answer.state, now)
-
-    def _pass_on(self, caller: Caller, pod: PodView, answer: WorkerAnswer) -> None:
-        """Report outcomes that concern the whole fleet."""
+            session.pauses.note(uid, answer.state, now)
+        session.call_defects.end(kind)
         if answer.reason is Reason.UNAUTHORIZED:
-            self._denied(caller.key)
-        if answer.reason is Reason.STALE_EPOCH and answer.state and answer.state.epoch:
-            self._stale(caller.key, pod, answer.state.epoch)
+            session.token.note_stale()
+
+    def _note_outcome(
+        self, caller: Caller, action: WorkerCall, answer: WorkerAnswer, missing: str, seconds: float
+    ) -> None:
+        """Count, trace and log the end of a call.
+
+        Args:
+            caller: The fleet.
+            action: The call.
+            answer: Its answer.
+            missing: The effect that an answer with success does not show; empty if it does.
+            seconds: How long the call took.
+        """
+        outcome = NO_EFFECT if missing else _outcome(answer)
+        self._metrics.count_call(action.kind, outcome, seconds)
+        if caller.trace is not None:
+            caller.trace.ended(action, outcome, seconds)
+        level = logging.DEBUG if outcome == DONE else logging.WARNING
+        if logger.isEnabledFor(level):
+            logger.log(
+                level,
+                "%s on %s: %s",
+                action.work,
+                action.pod_name,
+                outcome,
+                extra=fleet_fields(
+                    "call",
+                    caller.session.key,
+                    pod=action.pod_name,
+                    operation=action.kind,
+                    version=action.version or None,
+                    run_id=action.run_id,
+                    adapter=action.adapter if isinstance(action, LoraCall) else None,
+                    outcome=outcome,
+                    reason=action.reason,
+                    message_of_worker=missing or answer.message,
+                    seconds=round(seconds, 3),
+                ),
+            )
+
+
+def _has_failed(session: FleetSession, kind: str, error: Exception) -> None:
+    session.call_defects.begin(kind, error, _now())
+
+
+def _outcome(answer: WorkerAnswer) -> str:
+    """The outcome as a metric label, from a fixed list."""
+    if answer.silent:
+        return SILENT
+    if answer.reason is None:
+        return DONE
+    return answer.reason.value if isinstance(answer.reason, Reason) else "other"
 
 
 def _kinds(actions: Iterable[WorkerCall], pods: Collection[str]) -> set[str]:
@@ -286,8 +326,9 @@ def _kinds(actions: Iterable[WorkerCall], pods: Collection[str]) -> set[str]:
     return {action.kind for action in actions} | ({_STATE} if pods else set())
 
 
-def _fold_seconds(left: int) -> float:
-    return FOLD_SECONDS + FOLD_SECONDS_EACH * left
+def fold_seconds(left: InBackground) -> float:
+    """How long to collect more outcomes before the next reconcile of a fleet."""
+    return FOLD_SECONDS + FOLD_SECONDS_EACH * left.number
 
 
 def _now() -> float:

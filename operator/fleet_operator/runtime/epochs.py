@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.worker_view import PodView
@@ -32,127 +32,132 @@ leaders follow each other in four months if none leads for longer than the Lease
 Honest workers stay within it, also where one worker makes its fleet's term as high as it can: the next
 leader's Lease counts one more, as their term does.
 """
-_NONE = (WeightsId(""), 0)
 
 
 class Epochs:
-    """Sequences and terms of all fleets, in memory only. A new process has a new term, and learns from one
-    refusal and one read of the Lease which fleets need a higher one.
+    """Sequence and term of one fleet, in memory only. A new process has a new term, and learns from one
+    refusal and one read of the Lease whether the fleet needs a higher one.
+
+    Args:
+        key: The fleet.
+        term: The leader's term.
+        asked: Set when a worker has refused a call, so that the Lease is read.
+
+    Fields:
+        goal: the weights of the current goal.
+        refused: the highest term that a worker obeys which has refused a call since the last read of the
+            Lease; None without one.
     """
 
-    def __init__(self, term: Callable[[], int]) -> None:
+    def __init__(
+        self, key: FleetKey, term: Callable[[], int], asked: asyncio.Event | None = None
+    ) -> None:
+        self.key = key
         self._term = term
-        self._goals: dict[FleetKey, tuple[WeightsId, int]] = {}
-        self._admitting: set[FleetKey] = set()
-        """Fleets whose last step admits workers."""
-        self._floors: dict[FleetKey, int] = {}
-        self._refused: dict[FleetKey, int] = {}
-        self._beyond: dict[FleetKey, dict[str, PodView]] = {}
-        self._asked = asyncio.Event()
+        self._asked = asked or asyncio.Event()
+        self.goal = WeightsId("")
+        self._sequence = 0
+        self._admits = False
+        """Whether the last step admits workers."""
+        self._floor = -1
+        self.refused: int | None = None
+        self._beyond: dict[str, PodView] = {}
 
-    def last(self, key: FleetKey) -> Epoch:
-        """The epoch of the fleet's current goal."""
-        _, sequence = self._goals.get(key, _NONE)
-        return Epoch(term=max(self._term(), self._floors.get(key, -1) + 1), sequence=sequence)
+    @property
+    def last(self) -> Epoch:
+        """The epoch of the current goal."""
+        return Epoch(term=max(self._term(), self._floor + 1), sequence=self._sequence)
 
-    def goal(self, key: FleetKey) -> WeightsId:
-        """The weights of the fleet's current goal."""
-        return self._goals.get(key, _NONE)[0]
-
-    def for_step(self, key: FleetKey, goal: Named, *, admits: bool) -> Epoch:
+    def for_step(self, goal: Named, *, admits: bool) -> Epoch:
         """The epoch of a step towards these weights. A digest that becomes known does not change the goal.
 
         `admits`: the step admits workers, so that the next one has a newer epoch.
         """
-        before, sequence = self._goals.get(key, _NONE)
-        new = not same_weights(before, goal) or key in self._admitting
-        (self._admitting.add if admits else self._admitting.discard)(key)
-        self._goals[key] = (WeightsId.of(goal), sequence + 1 if new else sequence)
-        return self.last(key)
+        if not same_weights(self.goal, goal) or self._admits:
+            self._sequence += 1
+        self.goal, self._admits = WeightsId.of(goal), admits
+        return self.last
 
-    def note_refusal(self, key: FleetKey, pod: PodView, obeyed: Epoch) -> None:
+    def note_refusal(self, pod: PodView, obeyed: Epoch) -> None:
         """Note that a worker refused a call because it has obeyed this newer epoch.
 
         This raises no term. The fleet gets no calls until `raise_terms` has read the Lease.
         """
-        if not self.last(key) < obeyed:
+        if not self.last < obeyed:
             return  # a late call of this process
         if obeyed.term > min(self._term() + MAX_AHEAD, MAX_TERM - 1):
-            known = self._beyond.setdefault(key, {})
-            if pod.uid not in known:
+            if pod.uid not in self._beyond:
                 logger.error(
                     "%s obeys term %d, and the Lease counts %d. The pod refuses all calls: delete it",
                     pod.name,
                     obeyed.term,
                     self._term(),
-                    extra=fleet_fields("term_out_of_reach", key, pod=pod.name, term=obeyed.term),
+                    extra=fleet_fields(
+                        "term_out_of_reach", self.key, pod=pod.name, term=obeyed.term
+                    ),
                 )
-            known[pod.uid] = pod
+            self._beyond[pod.uid] = pod
             return
-        self._refused[key] = max(obeyed.term, self._refused.get(key, 0))
+        self.refused = max(obeyed.term, self.refused or 0)
         self._asked.set()
 
-    def is_term_pending(self, key: FleetKey) -> bool:
-        """Whether a worker of the fleet has refused a call since the last read of the Lease."""
-        return key in self._refused
+    @property
+    def is_term_pending(self) -> bool:
+        """Whether a worker has refused a call since the last read of the Lease."""
+        return self.refused is not None
 
-    async def raise_terms(
-        self, confirm: Callable[[], Awaitable[bool]], requeue: Callable[[FleetKey, float], None]
-    ) -> None:
-        """Raise the terms of fleets whose workers have refused calls, while the Lease names this process.
-
-        `confirm` reads the Lease and returns whether it names this process. If it does not, leadership
-        is lost and the process ends. This method never returns.
+    def raise_above(self, term: int) -> None:
+        """Raise the term above the one that a worker has obeyed. Call it only when the Lease, read after the
+        refusal, names this process.
         """
-        while True:
-            await self._asked.wait()
-            self._asked.clear()
-            refused = self.refused()  # only these came before the read
-            if not await confirm():
-                continue
-            for key in self.raise_above(refused):
-                requeue(key, 0)
-            if self._refused:
-                self._asked.set()
+        if self.refused is not None and self.refused <= term:
+            self.refused = None
+        self._floor = max(term, self._floor)
+        logger.warning(
+            "fleet %s/%s: a worker has obeyed term %d, and the Lease names this process: calls "
+            "carry term %d from now on",
+            *self.key,
+            term,
+            self.last.term,
+            extra=fleet_fields("term_raised", self.key, term=self.last.term),
+        )
 
-    def refused(self) -> dict[FleetKey, int]:
-        """Fleets whose workers refused a call since the last read of the Lease, with the terms they obey."""
-        return dict(self._refused)
-
-    def raise_above(self, refused: Mapping[FleetKey, int]) -> Iterable[FleetKey]:
-        """Raise the terms of these fleets above those that their workers have obeyed. Call it only when the
-        Lease, read after the refusals, names this process. Returns: the fleets.
-        """
-        for key, term in refused.items():
-            if self._refused.get(key, 0) <= term:
-                self._refused.pop(key, None)
-            self._floors[key] = max(term, self._floors.get(key, 0))
-            logger.warning(
-                "fleet %s/%s: a worker has obeyed term %d, and the Lease names this process: calls "
-                "carry term %d from now on",
-                *key,
-                term,
-                self.last(key).term,
-                extra=fleet_fields("term_raised", key, term=self.last(key).term),
-            )
-        return tuple(refused)
-
-    def beyond(self, key: FleetKey, pods: Iterable[PodView]) -> list[str]:
+    def beyond(self, pods: Iterable[PodView]) -> list[str]:
         """Names of the pods that obey a term far beyond the Lease's, and therefore refuse every call. A
         restarted container has obeyed no term yet.
         """
-        known = self._beyond.get(key)
-        if known is None:
+        if not self._beyond:
             return []
         there = {(p.uid, p.restarts) for p in pods}
-        for gone in [u for u, p in known.items() if (u, p.restarts) not in there]:
-            del known[gone]
-        if not known:
-            self._beyond.pop(key, None)
-        return sorted(p.name for p in known.values())
+        self._beyond = {u: p for u, p in self._beyond.items() if (u, p.restarts) in there}
+        return sorted(p.name for p in self._beyond.values())
 
-    def forget(self, key: FleetKey) -> None:
-        """Forget a fleet that is gone."""
-        for known in (self._goals, self._floors, self._refused, self._beyond):
-            known.pop(key, None)
-        self._admitting.discard(key)
+
+async def raise_terms(
+    asked: asyncio.Event,
+    fleets: Callable[[], Iterable[Epochs]],
+    confirm: Callable[[], Awaitable[bool]],
+    requeue: Callable[[FleetKey, float], None],
+) -> None:
+    """Raise the terms of fleets whose workers have refused calls, while the Lease names this process. Never
+    returns.
+
+    Args:
+        asked: Set when a worker has refused a call.
+        fleets: The epochs of all fleets.
+        confirm: Reads the Lease and returns whether it names this process. If it does not, leadership is lost
+            and the process ends.
+        requeue: Requests a reconcile of a fleet.
+    """
+    while True:
+        await asked.wait()
+        asked.clear()
+        # Only these came before the read.
+        refused = [(each, term) for each in fleets() if (term := each.refused) is not None]
+        if not await confirm():
+            continue
+        for each, term in refused:
+            each.raise_above(term)
+            requeue(each.key, 0)
+        if any(each.is_term_pending for each in fleets()):
+            asked.set()

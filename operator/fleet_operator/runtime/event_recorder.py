@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fleet_operator.api import names
 from fleet_operator.api.conditions import shortened
@@ -24,7 +24,7 @@ from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pod_informer import FleetKey
-from fleet_operator.runtime.problems import EVENTS, Problems
+from fleet_operator.runtime.problems import EVENTS, FleetProblems
 
 logger = logging.getLogger(__name__)
 
@@ -71,35 +71,51 @@ class _Waiting:
     since: float
 
 
-@dataclass(slots=True)
-class _Queue:
-    """The Events of one fleet that the API server does not have yet, in the order in which they are sent.
+class EventPoster:
+    """Posts the Events of all fleets. `instance`: the name of this process."""
 
-    Fields:
-        failed_at: when the last attempt failed, in seconds of the event loop's clock.
-        task: sends them now.
-    """
+    def __init__(self, kube: Kube, metrics: Metrics, *, instance: str) -> None:
+        self._kube = kube
+        self._metrics = metrics
+        self.instance = instance
+        self._sending: set[asyncio.Task[None]] = set()
 
-    waiting: dict[_Said, _Waiting] = field(default_factory=dict)
-    failed_at: float = float("-inf")
-    task: asyncio.Task[None] | None = None
+    async def post(self, body: Json) -> None:
+        """Post an Event. Errors: those of the API."""
+        self._metrics.writes.labels("event").inc()
+        path = f"/api/v1/namespaces/{body['metadata']['namespace']}/events"
+        with suppress(Conflict):  # an attempt without an answer has posted it
+            await self._kube.create(path, body)
+
+    def begin(self, sending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Send a fleet's Events in the background."""
+        task = asyncio.create_task(sending)
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+        return task
+
+    async def flush(self) -> None:
+        """Wait for Events in flight."""
+        await asyncio.gather(*self._sending, return_exceptions=True)
 
 
 class EventRecorder:
-    """Posts Events in the background. A failure is never an error of the caller.
+    """Posts the Events of one fleet in the background. A failure is never an error of the caller.
 
-    Each fleet has a queue. An Event leaves it when the API server has it. After a failure the next reconcile of
-    the fleet or the next sweep continues, and the Event that failed comes last, so that it does not hold up the
-    others. A name that is made once keeps an Event from being posted twice after a lost answer. Failures that
-    last are a problem of the fleet.
+    The Events wait in a queue, in the order in which they are sent, and one leaves it when the API server has it.
+    After a failure the next reconcile of the fleet or the next sweep continues, and the Event that failed comes
+    last, so that it does not hold up the others. A name that is made once keeps an Event from being posted twice
+    after a lost answer. Failures that last are a problem of the fleet.
     """
 
-    def __init__(self, kube: Kube, metrics: Metrics, problems: Problems, *, instance: str) -> None:
-        self._kube = kube
-        self._metrics = metrics
+    def __init__(self, key: FleetKey, poster: EventPoster, problems: FleetProblems) -> None:
+        self._key = key
+        self._poster = poster
         self._problems = problems
-        self._instance = instance
-        self._queues: dict[FleetKey, _Queue] = {}
+        self._waiting: dict[_Said, _Waiting] = {}
+        self._failed_at = float("-inf")
+        """When the last attempt failed, in seconds of the event loop's clock."""
+        self._sending: asyncio.Task[None] | None = None
         self._posted_at: dict[_Said, float] = {}
         """In order of time, as the budgets. So an Event costs the same after any number of others."""
         # By object, as in client-go: many Events of one object must not suppress those of others.
@@ -110,70 +126,47 @@ class EventRecorder:
         now = asyncio.get_running_loop().time()
         level = logging.WARNING if event.type == "Warning" else logging.INFO
         subject_and_reason = (subject.kind, subject.namespace, subject.name, event.reason)
-        key = (subject.namespace, subject.fleet)
         about = fleet_fields(
             "posted",
-            key,
+            self._key,
             weightversion=subject.name if subject.kind == names.WEIGHTS_KIND else None,
             reason=event.reason,
         )
         logger.log(level, "%s %s/%s: %s: %s", *subject_and_reason, event.message, extra=about)
         _drop_first(self._posted_at, lambda at: now - at >= REPEAT_AFTER_SECONDS)
-        queue = self._queues.setdefault(key, _Queue())
         said = (subject.uid, event.reason, event.message)
-        known = said in self._posted_at or said in queue.waiting
+        known = said in self._posted_at or said in self._waiting
         if not known and self._may_post(subject.uid, now):
-            queue.waiting[said] = _Waiting(self._body(subject, event), now)
-        self._begin(key, queue)
+            self._waiting[said] = _Waiting(_body(subject, event, self._poster.instance), now)
+        self._begin()
 
-    def post_waiting(self, key: FleetKey) -> None:
+    def post_waiting(self) -> None:
         """Post again what could not be posted, if that is long enough ago."""
-        queue = self._queues.get(key)
         now = asyncio.get_running_loop().time()
-        if queue is not None and now - queue.failed_at >= AGAIN_AFTER_SECONDS:
-            self._begin(key, queue)
+        if now - self._failed_at >= AGAIN_AFTER_SECONDS:
+            self._begin()
 
-    def sweep(self) -> None:
-        """Do so for all fleets, also for those that only WeightVersions name."""
-        self._queues = {k: q for k, q in self._queues.items() if q.waiting or q.task}
-        for key in self._queues:
-            self.post_waiting(key)
+    def _begin(self) -> None:
+        if self._waiting and (self._sending is None or self._sending.done()):
+            self._sending = self._poster.begin(self._send())
 
-    async def flush(self) -> None:
-        """Wait for Events in flight."""
-        running = [queue.task for queue in self._queues.values() if queue.task is not None]
-        await asyncio.gather(*running, return_exceptions=True)
-
-    def _begin(self, key: FleetKey, queue: _Queue) -> None:
-        if queue.task is None and queue.waiting:
-            queue.task = asyncio.create_task(self._send(key, queue))
-
-    async def _send(self, key: FleetKey, queue: _Queue) -> None:
-        try:
-            while queue.waiting:
-                said, event = next(iter(queue.waiting.items()))
-                try:
-                    await self._post(event.body)
-                except FleetError as error:
-                    logger.warning("an Event could not be posted: %s", error)
-                    now = queue.failed_at = asyncio.get_running_loop().time()
-                    queue.waiting[said] = queue.waiting.pop(said)
-                    newest = list(queue.waiting.items())[-MAX_WAITING:]
-                    queue.waiting = {s: e for s, e in newest if now - e.since < KEPT_SECONDS}
-                    self._problems.note(key, EVENTS, error if queue.waiting else None)
-                    return
-                del queue.waiting[said]
-                self._posted_at.pop(said, None)
-                self._posted_at[said] = asyncio.get_running_loop().time()
-                self._problems.note(key, EVENTS, None)
-        finally:
-            queue.task = None
-
-    async def _post(self, body: Json) -> None:
-        self._metrics.writes.labels("event").inc()
-        path = f"/api/v1/namespaces/{body['metadata']['namespace']}/events"
-        with suppress(Conflict):  # an attempt without an answer has posted it
-            await self._kube.create(path, body)
+    async def _send(self) -> None:
+        while self._waiting:
+            said, event = next(iter(self._waiting.items()))
+            try:
+                await self._poster.post(event.body)
+            except FleetError as error:
+                logger.warning("an Event could not be posted: %s", error)
+                now = self._failed_at = asyncio.get_running_loop().time()
+                self._waiting[said] = self._waiting.pop(said)
+                newest = list(self._waiting.items())[-MAX_WAITING:]
+                self._waiting = {s: e for s, e in newest if now - e.since < KEPT_SECONDS}
+                self._problems.note(EVENTS, error if self._waiting else None)
+                return
+            del self._waiting[said]
+            self._posted_at.pop(said, None)
+            self._posted_at[said] = asyncio.get_running_loop().time()
+            self._problems.note(EVENTS, None)
 
     def _may_post(self, uid: str, now: float) -> bool:
         _drop_first(self._budgets, lambda budget: budget.left(now) >= BURST)
@@ -185,32 +178,33 @@ class EventRecorder:
         self._budgets[uid] = _Budget(left - 1, now)
         return True
 
-    def _body(self, subject: Subject, event: NewEvent) -> Json:
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {
-                "name": f"{subject.name}.{secrets.token_hex(8)}",
-                "namespace": subject.namespace,
-            },
-            "involvedObject": {
-                "apiVersion": names.API_VERSION,
-                "kind": subject.kind,
-                "namespace": subject.namespace,
-                "name": subject.name,
-                "uid": subject.uid,
-            },
-            "type": event.type,
-            "reason": event.reason,
-            "message": shortened(event.message),
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-            "source": {"component": names.FIELD_MANAGER, "host": self._instance},
-            "reportingComponent": names.FIELD_MANAGER,
-            "reportingInstance": self._instance,
-        }
+
+def _body(subject: Subject, event: NewEvent, instance: str) -> Json:
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{subject.name}.{secrets.token_hex(8)}",
+            "namespace": subject.namespace,
+        },
+        "involvedObject": {
+            "apiVersion": names.API_VERSION,
+            "kind": subject.kind,
+            "namespace": subject.namespace,
+            "name": subject.name,
+            "uid": subject.uid,
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": shortened(event.message),
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+        "source": {"component": names.FIELD_MANAGER, "host": instance},
+        "reportingComponent": names.FIELD_MANAGER,
+        "reportingInstance": instance,
+    }
 
 
 def _drop_first(known: dict[K, V], is_over: Callable[[V], bool]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fleet_operator.runtime.pauses import Pauses
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.workqueue import WorkQueue
@@ -19,18 +18,24 @@ class FleetQueue(WorkQueue[FleetKey]):
     """Fleets to reconcile. Fleets with paused workers come before all others, and namespaces take turns.
 
     Fields:
-        pauses: ends of the workers' pauses, which are the deadlines.
         shares: the time that each namespace has used.
     """
 
-    def __init__(self, begun: Callable[[FleetKey, float], None]) -> None:
-        self.pauses = Pauses()
+    def __init__(
+        self,
+        begun: Callable[[FleetKey, float], None],
+        deadline: Callable[[FleetKey, float], float | None],
+    ) -> None:
+        """Args:
+        begun: as of `WorkQueue`.
+        deadline: When the first pause of a fleet's workers ends; None if none lasts.
+        """
         self.shares = TimeShares()
         super().__init__(
             workers=FLEETS_AT_ONCE,
             urgent_workers=PAUSED_AT_ONCE,
             tenant=lambda key: key[0],
-            deadline=self.pauses.deadline,
+            deadline=deadline,
             shares=self.shares,
             begun=begun,
         )

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.errors import NameTaken
-from fleet_operator.runtime.pod_informer import FleetKey
-from fleet_operator.runtime.problems import Problems
+from fleet_operator.runtime.problems import FleetProblems
 
 _POD = "Pod "
 
@@ -25,7 +24,7 @@ def as_deleting(pod: PodView, fleet_uid: str) -> PodView:
     return replace(pod, deleting=True) if is_foreign(pod, fleet_uid) else pod
 
 
-def note_foreign(problems: Problems, key: FleetKey, pods: Sequence[PodView]) -> None:
+def note_foreign(problems: FleetProblems, pods: Sequence[PodView]) -> None:
     """Note foreign pods as problems of a fleet until they are gone. Those of an earlier fleet of this name
     disappear soon.
     """
@@ -35,5 +34,5 @@ def note_foreign(problems: Problems, key: FleetKey, pods: Sequence[PodView]) -> 
             f"{part} carries this fleet's labels and belongs to another object, so the operator "
             "leaves it as it is. Delete it, or create the fleet under another name"
         )
-        problems.note(key, part, NameTaken(message, may_pass=True))
-    problems.forget_all_but(key, _POD, parts)
+        problems.note(part, NameTaken(message, may_pass=True))
+    problems.forget_all_but(_POD, parts)

@@ -7,13 +7,13 @@ namespaces only, and a release that is removed takes the right to read its Lease
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from fleet_operator.errors import FleetError
 from fleet_operator.ports import Json, Kube
-from fleet_operator.runtime.pod_informer import FleetKey
-from fleet_operator.runtime.problems import HEARTBEAT, Problems
+from fleet_operator.runtime.problems import HEARTBEAT
+from fleet_operator.runtime.session import FleetSession
 
 HEARTBEAT_SECONDS = 30.0
 LOOK_SECONDS = 5.0
@@ -38,21 +38,18 @@ class Heartbeats:
     Args:
         kube: The API.
         operator: Namespace and name of this operator's Lease.
-        driven: The fleets that this operator drives.
-        problems: Where failed renewals are noted.
+        sessions: The fleets that this operator knows.
     """
 
     def __init__(
         self,
         kube: Kube,
         operator: str,
-        driven: Callable[[], Iterable[FleetKey]],
-        problems: Problems,
+        sessions: Iterable[FleetSession],
     ) -> None:
         self._kube = kube
         self._operator = operator
-        self._driven = driven
-        self._problems = problems
+        self._sessions = sessions
         self._renewed_at: dict[str, float] = {}
 
     async def run(self) -> None:
@@ -63,9 +60,10 @@ class Heartbeats:
 
     async def renew(self) -> None:
         """Renew the Leases that are due. A refusal is a problem of the fleets in that namespace."""
-        fleets: dict[str, list[FleetKey]] = {}
-        for key in self._driven():
-            fleets.setdefault(key[0], []).append(key)
+        fleets: dict[str, list[FleetSession]] = {}
+        for session in self._sessions:
+            if session.uid and session.driver is None:
+                fleets.setdefault(session.key[0], []).append(session)
         self._renewed_at = {n: at for n, at in self._renewed_at.items() if n in fleets}
         clock = asyncio.get_running_loop().time
         places = asyncio.Semaphore(_AT_ONCE)
@@ -76,8 +74,8 @@ class Heartbeats:
                 error = await self._renew_one(namespace)
             if error is None:
                 self._renewed_at[namespace] = now
-            for key in fleets[namespace]:
-                self._problems.note(key, HEARTBEAT, error)
+            for session in fleets[namespace]:
+                session.problems.note(HEARTBEAT, error)
 
         due_before = clock() - HEARTBEAT_SECONDS
         never = float("-inf")

@@ -6,12 +6,20 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.turns import Turns
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class InBackground:
+    """How many requests to a fleet's workers continue in the background."""
+
+    number: int = 0
 
 
 class ConcurrencyLimit:

@@ -1,4 +1,4 @@
-"""Creates and deletes the InferencePools of fleets.
+"""Creates and deletes the InferencePool of a fleet.
 
 Their CRD may be missing, so they are not watched. Each sweep reads the pools that exist, as it reads
 ConfigMaps. Each leader checks a fleet without the field once, since an earlier leader may have ended
@@ -17,7 +17,7 @@ from fleet_operator.ports import Json, Kube
 
 
 class InferencePools:
-    """The pools of all fleets.
+    """The pool of one fleet.
 
     Args:
         kube: The API.
@@ -34,17 +34,17 @@ class InferencePools:
         self._kube = kube
         self._apply = apply
         self._delete = delete
-        self._absent: set[str] = set()
-        """Uids of fleets that have no pool."""
+        self._is_absent = False
+        """Whether this process has seen that the fleet has no pool."""
 
     def write(self, observed: FleetObserved) -> Callable[[], Awaitable[None]] | None:
         """The write that brings the pool to what the spec asks for; None if there is nothing to do."""
         path = f"/apis/{GROUP}/{VERSION}/namespaces/{observed.namespace}/{PLURAL}/{observed.name}"
         wanted = inference_pool(observed)
         if wanted is not None:
-            self._absent.discard(observed.uid)
+            self._is_absent = False
             return partial(self._put, path, wanted)
-        if observed.uid in self._absent:
+        if self._is_absent:
             return None
         return partial(self._remove, path, observed.uid)
 
@@ -68,4 +68,4 @@ class InferencePools:
         owners = (o for o in metadata.get("ownerReferences", ()) if o.get("controller"))
         if any(owner["uid"] == fleet_uid for owner in owners):
             await self._delete(path, metadata["uid"])
-        self._absent.add(fleet_uid)
+        self._is_absent = True

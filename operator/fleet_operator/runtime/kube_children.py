@@ -45,7 +45,7 @@ class _Written:
 
 
 class KubeChildren:
-    """The children of all fleets, as this process writes them. `clock`: as of `RepeatedWrites`."""
+    """The children of one fleet, as this process writes them. `clock`: as of `RepeatedWrites`."""
 
     def __init__(
         self, kube: Kube, metrics: Metrics, *, clock: Callable[[], float] | None = None

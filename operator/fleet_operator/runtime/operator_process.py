@@ -10,42 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack
 
-from fleet_operator.ports import Kube, Leadership, Workers
+from fleet_operator.errors import Terminal
+from fleet_operator.ports import NOT_LEADING, HookedKube, Json, KubeHooks, Leadership, Workers
 from fleet_operator.runtime import health, permissions
-from fleet_operator.runtime.admin_tokens import AdminTokens
 from fleet_operator.runtime.child_watch import ChildWatch
 from fleet_operator.runtime.custom_resources import CustomResources
 from fleet_operator.runtime.dispatch import Dispatcher
-from fleet_operator.runtime.epochs import Epochs
-from fleet_operator.runtime.event_recorder import EventRecorder
+from fleet_operator.runtime.epochs import raise_terms
 from fleet_operator.runtime.fleet_queue import FleetQueue
 from fleet_operator.runtime.foreign_fleets import ForeignFleets
 from fleet_operator.runtime.heartbeats import Heartbeats
-from fleet_operator.runtime.kube_children import KubeChildren
-from fleet_operator.runtime.kube_pods import KubePods
-from fleet_operator.runtime.kube_secrets import KubeSecrets
-from fleet_operator.runtime.kube_statuses import KubeStatuses
-from fleet_operator.runtime.leader_guard import LeaderKube, LeaderWorkers
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.other_operators import OtherOperators
 from fleet_operator.runtime.pod_informer import FleetKey, PodInformer
-from fleet_operator.runtime.pod_writer import PodWriter
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.reads import Read
 from fleet_operator.runtime.reconcile import Reconciler
 from fleet_operator.runtime.restarts import Part, keep_running
 from fleet_operator.runtime.router_objects import RouterObjects
 from fleet_operator.runtime.served_schemas import ServedSchemas
+from fleet_operator.runtime.session import Sessions
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.signals import take_signals
 from fleet_operator.runtime.start_check import could_lead
-from fleet_operator.runtime.status_writer import StatusWriter
+from fleet_operator.runtime.status_metrics import Shown
 from fleet_operator.runtime.store import Store
-from fleet_operator.runtime.templates import Templates
-from fleet_operator.runtime.timed_kube import TimedKube
 from fleet_operator.runtime.traces import RolloutTraces
 from fleet_operator.runtime.unread_objects import UnreadObjects
 from fleet_operator.runtime.worker_cache import WorkerCache
@@ -67,7 +59,7 @@ class Operator:
     def __init__(
         self,
         settings: Settings,
-        kube: Kube,
+        kube: HookedKube,
         worker_client: Workers,
         lease: Leadership,
         traces: RolloutTraces | None = None,
@@ -75,71 +67,54 @@ class Operator:
         self._settings = settings
         operator = f"{settings.lease_namespace}/{settings.lease_name}"
         self.metrics = metrics = Metrics(operator, names_fleets=settings.fleet_metrics)
-        self._kube = kube = TimedKube(kube, metrics.count_request)
-        self.queue = FleetQueue(metrics.count_wait)
+        self._kube = kube
         self.lease = lease
-        self.epochs = Epochs(lambda: self.lease.term)
-        kube = LeaderKube(kube, lambda: self.lease.is_leader)
+        kube.hooks = KubeHooks(before_write=self._check_leading, after=metrics.count_request)
+        self.queue = FleetQueue(metrics.count_wait, self._deadline)
         unread = UnreadObjects(self.queue.add)
         self.problems = Problems(unread=unread)
-        self.recorder = EventRecorder(kube, metrics, self.problems, instance=settings.identity)
+        self.schemas = ServedSchemas(kube, self._note_schemas)
+        self.sessions = Sessions(
+            kube,
+            metrics,
+            self.problems,
+            instance=settings.identity,
+            term=lambda: self.lease.term,
+            requeue=self._requeue,
+            default_image=settings.default_image,
+            schemas=self.schemas,
+        )
         self.store = Store(self.queue.add)
         scopes: tuple[str | None, ...] = settings.namespaces or (None,)
         self.pods = PodInformer(kube, scopes, self.queue.add, self._note_read, unread)
         self.worker_cache = WorkerCache()
-        self.children, routers = KubeChildren(kube, metrics), RouterObjects()
+        routers = RouterObjects()
         self.child_watch = ChildWatch(
-            kube,
-            scopes,
-            self.children.differs,
-            self.queue.add,
-            self._note_read,
-            unread,
-            routers,
+            kube, scopes, self._differs, self.queue.add, self._note_read, unread, routers
         )
         self.resources = CustomResources(
-            self._kube, self.store, settings.namespaces, self._note_read, self.queue.shares
+            kube, self.store, settings.namespaces, self._note_read, self.queue.shares
         )
-        self.tokens = AdminTokens(KubeSecrets(kube, metrics))
-        self.schemas = ServedSchemas(self._kube, self._note_schemas)
-        objects = KubeStatuses(kube, metrics, self.schemas)
-        self.statuses = statuses = StatusWriter(objects, self.recorder)
-        foreign = ForeignFleets(
-            OtherOperators(kube, operator),
-            store=self.store,
-            statuses=statuses,
-            objects=objects,
-            metrics=metrics,
-        )
-        self.heartbeats = Heartbeats(kube, operator, foreign.driven, self.problems)
-        metrics.show_statuses(statuses.shown, self.store.replicas_of)
+        self.heartbeats = Heartbeats(kube, operator, self.sessions)
+        metrics.show_statuses(self._shown, self.store.replicas_of)
+        metrics.left_to_others.set_function(self._left_to_others)
         self.calls = Dispatcher(
-            LeaderWorkers(worker_client, lambda: self.lease.is_leader),
+            worker_client,
             self.worker_cache,
             metrics,
             requeue=self._requeue,
-            pauses=self.queue.pauses,
             shares=self.queue.shares,
-            stale=self.epochs.note_refusal,
-            is_term_pending=self.epochs.is_term_pending,
-            denied=self._denied,
-            defective=self.problems.note,
+            leads=lambda: self.lease.is_leader,
         )
         self.reconcile = Reconciler(
             store=self.store,
+            sessions=self.sessions,
             pods=self.pods,
             worker_cache=self.worker_cache,
             calls=self.calls,
-            tokens=self.tokens,
-            children=self.children,
             routers=routers,
-            pod_writer=PodWriter(KubePods(kube, metrics)),
-            statuses=statuses,
-            epochs=self.epochs,
-            foreign=foreign,
+            foreign=ForeignFleets(OtherOperators(kube, operator), self.store, self.sessions),
             metrics=metrics,
-            problems=self.problems,
-            templates=Templates(kube, settings.default_image, metrics.writes.labels("child").inc),
             default_image=settings.default_image,
             resync_seconds=settings.resync_seconds,
             requeue=self._requeue,
@@ -203,9 +178,9 @@ class Operator:
             for task in tasks:
                 task.cancel()
             await self.calls.stop()
-            await self.reconcile.stop()
+            await self._stop_writes()
             await asyncio.wait(tasks, timeout=STOP_SECONDS)
-            await self.recorder.flush()
+            await self.sessions.events.flush()
 
     async def _fill(self) -> None:
         """Fill the caches before the first decision.
@@ -222,15 +197,21 @@ class Operator:
         await self.queue.run(self.reconcile)
 
     async def _raise_terms(self) -> None:
-        await self.epochs.raise_terms(self.lease.confirm, self._requeue)
+        await raise_terms(
+            self.sessions.refused,
+            lambda: (session.epochs for session in self.sessions),
+            self.lease.confirm,
+            self._requeue,
+        )
 
     async def _sweep(self) -> None:
         """Reconcile every fleet from time to time, and forget objects that are gone."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            self.children.forget_written()
-            self.tokens.note_stale(self.store.fleet_keys())
-            self.recorder.sweep()
+            for session in self.sessions:
+                session.children.forget_written()
+                session.token.note_stale()
+                session.events.post_waiting()
             self.worker_cache.forget_all_but(set(self.pods.uids()))
             self._requeue_all(None)
 
@@ -256,11 +237,36 @@ class Operator:
     def _note_schemas(self) -> None:
         self.metrics.show_missing(self.schemas.missing)
         self.problems.of_all = self.schemas.problem
-        self.statuses.write_again()
+        for session in self.sessions:
+            session.statuses.write_again()
         self._requeue_all(None)
 
-    def _denied(self, key: FleetKey) -> None:
-        self.tokens.note_stale([key])
+    def _check_leading(self, path: str) -> None:
+        """A process that was frozen continues where it stopped, and would write outdated decisions before it
+        notices that leadership is lost. resourceVersions stop the writes that were sent already.
+
+        Errors: Terminal for every write while not leading. A review of permissions writes nothing.
+        """
+        if not self.lease.is_leader and path != permissions.REVIEWS:
+            raise Terminal(NOT_LEADING)
+
+    def _deadline(self, key: FleetKey, now: float) -> float | None:
+        session = self.sessions.find(key)
+        return None if session is None else session.pauses.deadline(now)
+
+    def _differs(self, key: FleetKey, path: str, found: Json | None) -> bool:
+        session = self.sessions.find(key)
+        return session is not None and session.children.differs(path, found)
+
+    def _shown(self) -> Iterator[Shown]:
+        for session in self.sessions:
+            yield from session.statuses.shown()
+
+    def _left_to_others(self) -> int:
+        return sum(session.driver is not None for session in self.sessions)
+
+    async def _stop_writes(self) -> None:
+        await asyncio.gather(*(session.writes.stop() for session in self.sessions))
 
     def _not_live(self) -> str:
         # An answer proves that the loop runs. The Lease has a thread of its own.

@@ -16,6 +16,7 @@ from fleet_operator.core.events import NewEvent
 from fleet_operator.errors import FleetError, NotFound
 from fleet_operator.ports import Kube
 from fleet_operator.runtime.heartbeats import HEARTBEAT_SECONDS, lease_name, lease_path
+from fleet_operator.runtime.session import Driver
 
 TAKEOVER_SECONDS = 4 * HEARTBEAT_SECONDS
 """An upgrade of the other release takes less."""
@@ -24,16 +25,6 @@ UNKNOWN_SECONDS = 180.0
 """After this time without an answer about the other operator's heartbeat, the fleet reports it."""
 _NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 _LEASE = re.compile(rf"{_NAME}/{_NAME}")
-
-
-@dataclass(frozen=True, slots=True)
-class Driver:
-    """The other operator that drives a fleet. `unknown`: why it has not been known for minutes whether this
-    operator lives; empty if it does.
-    """
-
-    operator: str
-    unknown: str = ""
 
 
 @dataclass

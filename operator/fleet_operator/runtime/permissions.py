@@ -43,6 +43,7 @@ LEASE_VERBS = ("get", "create", "update")
 """On the Lease, in the operator's own namespace."""
 HEARTBEAT_VERBS = ("create", "patch")
 """On the operator's heartbeat Lease, by its name, in the watched namespaces."""
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,5 +151,5 @@ async def _allowed(
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes},
     }
-    answer = await kube.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+    answer = await kube.create(REVIEWS, review)
     return bool(answer["status"]["allowed"])

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from fleet_operator.core.pod_waits import Awaited
 from fleet_operator.core.worker_view import PodView
-from fleet_operator.runtime.pod_informer import FleetKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,30 +20,24 @@ class _Seen:
 
 
 class PodTimers:
-    """Waits by fleet and uid of the pod. Times are seconds of a monotonic clock."""
+    """Waits of one fleet's pods by uid. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._seen: dict[FleetKey, dict[str, _Seen]] = {}
-        self._not_waiting: dict[FleetKey, Sequence[PodView]] = {}
+        self._seen: dict[str, _Seen] | None = None
+        self._not_waiting: Sequence[PodView] | None = None
         """The pods of the last update, if none of them waited."""
 
-    def update(self, key: FleetKey, pods: Sequence[PodView], now: float) -> Sequence[PodView]:
-        """The pods of a fleet, with the measured times of their waits."""
-        if self._not_waiting.get(key) is pods:
+    def update(self, pods: Sequence[PodView], now: float) -> Sequence[PodView]:
+        """The pods of the fleet, with the measured times of their waits."""
+        if self._not_waiting is pods:
             return pods
-        before = self._seen.get(key)
-        after = {p.uid: _seen(before, p, now) for p in pods}
-        self._seen[key] = after
+        before = self._seen
+        self._seen = after = {p.uid: _seen(before, p, now) for p in pods}
         if all(p.wait is None for p in pods):
-            self._not_waiting[key] = pods
+            self._not_waiting = pods
             return pods
-        self._not_waiting.pop(key, None)
+        self._not_waiting = None
         return [_with_watched(p, after[p.uid], now) for p in pods]
-
-    def forget(self, key: FleetKey) -> None:
-        """Forget a fleet that is gone or that another release drives."""
-        self._seen.pop(key, None)
-        self._not_waiting.pop(key, None)
 
 
 def _seen(before: dict[str, _Seen] | None, pod: PodView, now: float) -> _Seen:

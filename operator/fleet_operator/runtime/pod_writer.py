@@ -22,7 +22,6 @@ from fleet_operator.core.worker_view import PodView
 from fleet_operator.errors import FleetError, NameTaken, Retryable, Terminal
 from fleet_operator.runtime.backoff import Backoff
 from fleet_operator.runtime.kube_pods import KubePods
-from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.repeated_writes import RepeatedWrites
 from fleet_operator.runtime.unobserved_writes import UnobservedWrites
 
@@ -64,54 +63,48 @@ def _urgency(failure: Exception) -> int:
 
 
 class PodWriter:
-    """Writes to pods."""
+    """Writes to the pods of one fleet, in this namespace."""
 
-    def __init__(self, pods: KubePods) -> None:
+    def __init__(self, pods: KubePods, namespace: str) -> None:
         self._pods = pods
+        self._namespace = namespace
         self._own = UnobservedWrites()
-        self._creations: dict[FleetKey, _Creation] = {}
-        self._done: dict[FleetKey, RepeatedWrites[tuple[str, str]]] = {}
+        self._creation: _Creation | None = None
+        self._done: RepeatedWrites[tuple[str, str]] = RepeatedWrites()
         """Kinds of changes, and names of their pods."""
 
-    def laid_over(self, key: FleetKey, pods: Sequence[PodView]) -> Sequence[PodView]:
+    def laid_over(self, pods: Sequence[PodView]) -> Sequence[PodView]:
         """The pods with the unobserved writes applied."""
-        creation = self._creations.get(key)
-        if creation is not None and creation.unseen:
+        if self._creation is not None and self._creation.unseen:
             for pod in pods:
-                creation.unseen.pop(pod.name, None)
-        return self._own.laid_over(key, pods)
+                self._creation.unseen.pop(pod.name, None)
+        return self._own.laid_over(pods)
 
-    def forget(self, key: FleetKey) -> None:
-        """Forget a fleet that is gone."""
-        self._own.forget(key)
-        self._creations.pop(key, None)
-        self._done.pop(key, None)
-
-    async def run(self, key: FleetKey, actions: Sequence[PodAction]) -> None:
+    async def run(self, actions: Sequence[PodAction]) -> None:
         """Change pods, and create missing ones. A name that is taken blocks one pod only.
 
         Errors: those of the API server, repeated while the next attempt to create is not due.
         """
         created = [a for a in actions if isinstance(a, CreatePod)]
-        done = self._done.setdefault(key, RepeatedWrites())
+        done = self._done
         done.keep_missing([_name_of(a) for a in actions])
         early = [a for a in actions if done.wait_seconds(_name_of(a))]
         failures: list[Exception] = [e for a in early if (e := done.error_of(_name_of(a)))]
         due = [a for a in actions if a not in early]
-        failures += await self._at_once(key, [a for a in due if not isinstance(a, CreatePod)])
+        failures += await self._at_once([a for a in due if not isinstance(a, CreatePod)])
         if not created:
-            self._creations.pop(key, None)
+            self._creation = None
         elif creations := [a for a in due if isinstance(a, CreatePod)]:
             # A refused deletion of one pod says nothing about the creation of others.
-            failures += await self._create_again(key, creations)
+            failures += await self._create_again(creations)
         failures += done.undone()
         if failures:
             raise min(failures, key=_urgency)
 
-    async def _create_again(self, key: FleetKey, pods: Sequence[CreatePod]) -> list[Exception]:
+    async def _create_again(self, pods: Sequence[CreatePod]) -> list[Exception]:
         """Create pods, unless the API server has refused pods of this revision recently."""
         now = asyncio.get_running_loop().time()
-        creation = self._creations.setdefault(key, _Creation())
+        creation = self._creation = self._creation or _Creation()
         revision = pods[0].manifest["metadata"].get("labels", {}).get(names.LABEL_REVISION, "")
         if creation.revision != revision:
             creation.revision, creation.error = revision, None
@@ -121,7 +114,7 @@ class PodWriter:
         late = [n for n, at in creation.unseen.items() if now - at >= UNSEEN_SECONDS]
         for name in late:
             del creation.unseen[name]
-        failures = await self._create(key, [p for p in pods if p.pod_name not in creation.unseen])
+        failures = await self._create([p for p in pods if p.pod_name not in creation.unseen])
         stopping = [f for f in failures if not isinstance(f, NameTaken)]
         creation.error = next((f for f in stopping if isinstance(f, Terminal)), None)
         if stopping:
@@ -133,7 +126,7 @@ class PodWriter:
             creation.backoff.reset()
         return failures
 
-    async def _create(self, key: FleetKey, pods: Sequence[CreatePod]) -> list[Exception]:
+    async def _create(self, pods: Sequence[CreatePod]) -> list[Exception]:
         try:
             if not pods or not await self._pods.may_create(pods[0]):
                 return []  # the watch has not delivered yet that the fleet is gone
@@ -145,7 +138,7 @@ class PodWriter:
         try:
             while waiting or running:
                 while waiting and len(running) < at_once:
-                    running.add(asyncio.create_task(self._change(key, waiting.popleft())))
+                    running.add(asyncio.create_task(self._change(waiting.popleft())))
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for error in (task.result() for task in done):
                     if error is None:
@@ -159,30 +152,28 @@ class PodWriter:
                 task.cancel()
         return failures
 
-    async def _at_once(self, key: FleetKey, actions: Sequence[PodAction]) -> list[Exception]:
-        outcomes = await asyncio.gather(*(self._change(key, a) for a in actions))
+    async def _at_once(self, actions: Sequence[PodAction]) -> list[Exception]:
+        outcomes = await asyncio.gather(*(self._change(a) for a in actions))
         return [o for o in outcomes if o is not None]
 
-    async def _change(self, key: FleetKey, action: PodAction) -> Exception | None:
-        namespace, _ = key
+    async def _change(self, action: PodAction) -> Exception | None:
         try:
-            changed = await self._pods.change(namespace, action)
+            changed = await self._pods.change(self._namespace, action)
         except Exception as error:  # noqa: BLE001 - becomes a condition of the fleet
             return error
-        self._note_done(key, action, changed.lost)
+        self._note_done(action, changed.lost)
         if changed.lost:
             return None
-        self._own.note(key, action, changed.version)
-        if isinstance(action, CreatePod) and (creation := self._creations.get(key)) is not None:
-            creation.unseen[action.pod_name] = asyncio.get_running_loop().time()
+        self._own.note(action, changed.version)
+        if isinstance(action, CreatePod) and self._creation is not None:
+            self._creation.unseen[action.pod_name] = asyncio.get_running_loop().time()
         return None
 
-    def _note_done(self, key: FleetKey, action: PodAction, lost: str) -> None:
-        done = self._done.setdefault(key, RepeatedWrites())
+    def _note_done(self, action: PodAction, lost: str) -> None:
         for kind in _KINDS:
             if kind != type(action).__name__:  # what it undoes may be needed again at once
-                done.forget((kind, action.pod_name))
-        done.note(_name_of(action), " of Pod ".join(_name_of(action)), lost=lost)
+                self._done.forget((kind, action.pod_name))
+        self._done.note(_name_of(action), " of Pod ".join(_name_of(action)), lost=lost)
 
 
 def _name_of(action: PodAction) -> tuple[str, str]:

@@ -1,5 +1,5 @@
-"""Keeps the failures of the runtime by fleet and part, and turns them into a `Problem`, which `decide`
-reports as a condition.
+"""Keeps the failures of the runtime by part, and turns them into a `Problem`, which `decide` reports as a
+condition.
 
 A refusal (`Terminal`) is a problem at once. A temporary error (`Retryable`, `Conflict`, `NotFound`)
 is one after it has lasted for `PASSING_SECONDS`. Success of the same part ends it.
@@ -59,9 +59,13 @@ class _Failing:
     error: Exception
     since: float
 
+    def counts(self, now: float) -> bool:
+        """Whether it is a problem: it lasts."""
+        return now - self.since >= PASSING_SECONDS or _is_lasting(self.error)
+
 
 class Problems:
-    """Failing parts of all fleets.
+    """Failures that concern more than one fleet: of reads, of parts of the process, and of objects that cannot be read.
 
     Args:
         clock: Seconds; by default the event loop's.
@@ -73,26 +77,10 @@ class Problems:
     ) -> None:
         self._unread = unread or UnreadObjects(lambda _key: None)
         self._failing_parts: dict[str, Exception] = {}
-        self._clock = clock or (lambda: asyncio.get_running_loop().time())
-        self._failing: dict[FleetKey, dict[str, _Failing]] = {}
+        self.clock = clock or (lambda: asyncio.get_running_loop().time())
         self._failing_reads: dict[Read, _Failing] = {}
         self.of_all: Problem | None = None
         """A problem of every fleet."""
-
-    def note_gone(self, key: FleetKey, parts: Collection[str]) -> None:
-        """Forget the failures of parts that the fleet does not have any more."""
-        for part in parts:
-            self.note(key, part, None)
-
-    def note(self, key: FleetKey, part: str, error: Exception | None) -> None:
-        """Note that a part of a fleet's work has failed, or has succeeded (None)."""
-        parts = self._failing.setdefault(key, {})
-        before = parts.pop(part, None)
-        if error is not None:
-            now = self._clock()
-            parts[part] = _Failing(error, before.since if before else now)
-        elif not parts:
-            del self._failing[key]
 
     def note_part(self, part: str, error: Exception | None) -> bool:
         """Note that a part of the process has failed, or works (None). Returns: whether that is new."""
@@ -105,43 +93,58 @@ class Problems:
         """Note that a list or watch has failed, or has succeeded (None). Returns: whether that is new."""
         before = self._failing_reads.pop(read, None)
         if error is not None:
-            since = before.since if before else self._clock()
+            since = before.since if before else self.clock()
             self._failing_reads[read] = _Failing(error, since)
         return (before is None) is not (error is None)
 
-    def forget_all_but(self, key: FleetKey, prefix: str, parts: set[str]) -> None:
-        """End the problems of parts with this prefix that there are no more."""
-        known = self._failing.get(key, {})
-        for part in [p for p in known if p.startswith(prefix) and p not in parts]:
-            self.note(key, part, None)
-
-    def has(self, key: FleetKey, part: str) -> bool:
-        """Whether a part has failed, and has not succeeded since."""
-        return part in self._failing.get(key, {})
-
-    def forget_fleet(self, key: FleetKey) -> None:
-        """Forget a fleet that is gone."""
-        self._failing.pop(key, None)
-
     def of(self, key: FleetKey) -> tuple[Problem, ...]:
-        """The problems of a fleet, in order of their parts."""
-        parts = sorted(self._failing.get(key, {}).items())
+        """Those that concern a fleet, in order of their parts."""
         reads = [
             (read, failing)
             for read, failing in sorted(self._failing_reads.items(), key=lambda each: str(each[0]))
             if read.namespace in {None, key[0]}
         ]
         return (
-            *(problem_of(part, f.error) for part, f in parts if self._counts(f)),
-            *(read_problem(read, f.error) for read, f in reads if self._counts(f)),
+            *(read_problem(read, f.error) for read, f in reads if f.counts(self.clock())),
             *(problem_of(part, e) for part, e in sorted(self._unread.of(key).items())),
             *(_part_problem(part, e) for part, e in sorted(self._failing_parts.items())),
             *((self.of_all,) if self.of_all is not None else ()),
         )
 
-    def _counts(self, failing: _Failing) -> bool:
-        lasts = self._clock() - failing.since >= PASSING_SECONDS
-        return lasts or _is_lasting(failing.error)
+
+class FleetProblems:
+    """Failing parts of one fleet's work. `shared`: those that concern more than one fleet."""
+
+    def __init__(self, key: FleetKey, shared: Problems) -> None:
+        self._key = key
+        self._shared = shared
+        self._failing: dict[str, _Failing] = {}
+
+    def note(self, part: str, error: Exception | None) -> None:
+        """Note that a part of the fleet's work has failed, or has succeeded (None)."""
+        before = self._failing.pop(part, None)
+        if error is not None:
+            since = before.since if before else self._shared.clock()
+            self._failing[part] = _Failing(error, since)
+
+    def note_gone(self, parts: Collection[str]) -> None:
+        """Forget the failures of parts that the fleet does not have any more."""
+        for part in parts:
+            self._failing.pop(part, None)
+
+    def forget_all_but(self, prefix: str, parts: Collection[str]) -> None:
+        """End the problems of parts with this prefix that there are no more."""
+        self.note_gone([p for p in self._failing if p.startswith(prefix) and p not in parts])
+
+    def has(self, part: str) -> bool:
+        """Whether a part has failed, and has not succeeded since."""
+        return part in self._failing
+
+    def all(self) -> tuple[Problem, ...]:
+        """All problems of the fleet, its own ones first, in order of their parts."""
+        now = self._shared.clock()
+        own = [(part, f.error) for part, f in sorted(self._failing.items()) if f.counts(now)]
+        return (*(problem_of(part, error) for part, error in own), *self._shared.of(self._key))
 
 
 def _is_lasting(error: Exception) -> bool:

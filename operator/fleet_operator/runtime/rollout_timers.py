@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.observed import Watched
-from fleet_operator.runtime.pod_informer import FleetKey
 
 GAP_SECONDS = 30.0
 """A longer gap between two reconciles does not count: all pauses have expired in it."""
@@ -29,19 +28,19 @@ class RolloutTimer:
 
 
 class RolloutTimers:
-    """Rollouts by fleet and uid of their WeightVersion. Times are seconds of a monotonic clock."""
+    """Rollouts of one fleet by uid of their WeightVersion. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._seen: dict[FleetKey, dict[str, RolloutTimer]] = {}
+        self._seen: dict[str, RolloutTimer] = {}
 
     def update(
-        self, key: FleetKey, uid: str, status: WeightsStatus, now: float, *, calling: bool = True
+        self, uid: str, status: WeightsStatus, now: float, *, calling: bool = True
     ) -> Watched:
         """Update a rollout's times and return them. `status`: the last one, which the next decision uses.
 
         `calling`: whether calls could be sent since the last update.
         """
-        seen = self._note(key, uid, status, now, begins=False)
+        seen = self._note(uid, status, now, begins=False)
         passed_seconds = now - seen.updated_at
         if calling and passed_seconds <= GAP_SECONDS:
             seen.phase_seconds += passed_seconds
@@ -52,29 +51,24 @@ class RolloutTimers:
             saw_it_begin=seen.saw_it_begin,
         )
 
-    def decided(self, key: FleetKey, uid: str, status: WeightsStatus, now: float) -> None:
+    def decided(self, uid: str, status: WeightsStatus, now: float) -> None:
         """Note a new status that this leader has decided."""
-        self._note(key, uid, status, now, begins=True)
+        self._note(uid, status, now, begins=True)
 
-    def seen(self, key: FleetKey, uid: str) -> RolloutTimer | None:
+    def seen(self, uid: str) -> RolloutTimer | None:
         """The times of a rollout at the last update; None before the first one."""
-        return self._seen.get(key, {}).get(uid)
+        return self._seen.get(uid)
 
-    def forget_all_but(self, key: FleetKey, uids: Collection[str]) -> None:
-        """Forget WeightVersions of this fleet that are gone."""
-        kept = {u: s for u, s in self._seen.pop(key, {}).items() if u in uids}
-        if kept:
-            self._seen[key] = kept
+    def forget_all_but(self, uids: Collection[str]) -> None:
+        """Forget WeightVersions that are gone."""
+        self._seen = {u: s for u, s in self._seen.items() if u in uids}
 
-    def _note(
-        self, key: FleetKey, uid: str, status: WeightsStatus, now: float, *, begins: bool
-    ) -> RolloutTimer:
+    def _note(self, uid: str, status: WeightsStatus, now: float, *, begins: bool) -> RolloutTimer:
         attempt = (status.desired_version, status.retried, status.started_at)
         phase = (attempt, status.phase, status.phase_started_at)
-        rollouts = self._seen.setdefault(key, {})
-        seen = rollouts.get(uid)
+        seen = self._seen.get(uid)
         if seen is None or seen.attempt != attempt:
-            seen = rollouts[uid] = RolloutTimer(phase, attempt, now, now, saw_it_begin=begins)
+            seen = self._seen[uid] = RolloutTimer(phase, attempt, now, now, saw_it_begin=begins)
         elif seen.phase != phase:
             seen.phase, seen.phase_seconds, seen.updated_at = phase, 0.0, now
         return seen

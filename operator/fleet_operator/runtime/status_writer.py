@@ -1,4 +1,4 @@
-"""Writes statuses, and posts an Event for each change.
+"""Writes the statuses of one fleet's objects, and posts an Event for each change.
 
 Changes of conditions are written at once, and progress at most once a second. So a rollout costs few
 writes for any number of workers, and an idle fleet none. Planners see the last computed status, written
@@ -12,92 +12,204 @@ what a former leader has recorded late: see `foreign_status`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, TypeVar
+import logging
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from fleet_operator.api import names
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.events import (
-    NewEvent,
-    fleet_events,
-    is_urgent,
-    weights_events,
-)
+from fleet_operator.core.events import NewEvent, fleet_events, is_urgent, weights_events
 from fleet_operator.core.foreign_status import with_record_of
 from fleet_operator.core.observed import UnreadWeights, WeightsView
-from fleet_operator.errors import Conflict, FleetError, Unknown, WriteUndone
+from fleet_operator.errors import (
+    Conflict,
+    FleetError,
+    NotFound,
+    Retryable,
+    Terminal,
+    Unknown,
+    WriteUndone,
+)
+from fleet_operator.ports import Json, Kube
+from fleet_operator.runtime.background_writes import BackgroundWrites
 from fleet_operator.runtime.event_recorder import EventRecorder, Subject
-from fleet_operator.runtime.known_status import NEVER, KnownStatus, S, note_record
-from fleet_operator.runtime.kube_statuses import KubeStatuses
+from fleet_operator.runtime.managed_fields import is_edited
+from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pod_informer import FleetKey
-from fleet_operator.runtime.problems import status_part
+from fleet_operator.runtime.problems import STATUS, FleetProblems, status_part
 from fleet_operator.runtime.repeated_writes import RepeatedWrites
-from fleet_operator.runtime.resource_versions import ResourceVersions, is_later
+from fleet_operator.runtime.resource_versions import KnownVersion, is_later
+from fleet_operator.runtime.served_schemas import ServedSchemas
 from fleet_operator.runtime.status_metrics import Shown, ShownFleet, ShownWeights
 from fleet_operator.runtime.store import FleetRecord
+from fleet_operator.runtime.stored_views import status_in
+
+logger = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 1.0
+NEVER = float("inf")
+_PLURALS = {names.FLEET_KIND: names.FLEET_PLURAL, names.WEIGHTS_KIND: names.WEIGHTS_PLURAL}
+
+S = TypeVar("S", FleetStatus, WeightsStatus)
 W = TypeVar("W", bound=WeightsView | UnreadWeights)
 
 
-class StatusWriter:
-    """Statuses of all objects, by uid."""
+@dataclass(frozen=True, slots=True)
+class StoredStatus:
+    """The status of a fleet at a resourceVersion. `edited`: see `is_edited`."""
 
-    def __init__(self, objects: KubeStatuses, recorder: EventRecorder) -> None:
-        self._objects = objects
-        self._recorder = recorder
-        self._fleets: dict[str, KnownStatus[FleetStatus]] = {}
+    status: FleetStatus
+    version: str
+    edited: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenStatus:
+    """A status as it was written. `version`: the new resourceVersion; empty if the object is gone."""
+
+    status: Json
+    version: str
+
+
+@dataclass(slots=True)
+class KnownStatus(Generic[S]):
+    """One object's status as this process knows it.
+
+    Fields:
+        computed: the last status, written or not.
+        written: the stored one, as far as this process knows.
+        intended: the whole status of the last write. An older CRD does not permit all of it.
+        written_at: the time of the last write.
+        sending: the status of a write without an answer yet.
+        due_at: when a delayed status is due.
+        version: the resourceVersion of `written`. "0" is earlier than all.
+        lost: the status of the last write if it got no answer. It can take effect late.
+        stored: the status of the last write that was answered with success.
+    """
+
+    subject: Subject
+    computed: S
+    written: S
+    intended: S
+    written_at: float = -NEVER
+    adapter: str = ""
+    sending: S | None = None
+    due_at: float = NEVER
+    version: str = "0"
+    lost: S | None = None
+    stored: S | None = None
+
+    @property
+    def part(self) -> str:
+        """The part of the fleet's work that writes it."""
+        return status_part(self.subject.kind, self.subject.name)
+
+    def note_answer(self, sent: S, made: WrittenStatus) -> None:
+        """Note a write that was answered with success."""
+        whole = made.status == sent.to_json()
+        self.written = sent if whole else type(sent).read(made.status)
+        self.intended, self.lost, self.stored = sent, None, sent
+        if is_later(made.version, self.version):
+            self.version = made.version
+
+    def note_stored(self, status: S, version: str) -> bool:
+        """Note a status that was stored after the last write of this process: another writer has written, or
+        a write without an answer took effect late. If it differs, the next reconcile writes again.
+
+        Returns: whether it was stored after the last write.
+        """
+        if self.sending is not None or not is_later(version, self.version):
+            return False
+        if status != self.written:  # a change of metadata leaves what an older CRD has cut as it is
+            self.written = self.intended = status
+        self.version = version
+        if self.computed.unread != status.unread:
+            self.computed = self.computed.model_copy(update={"unread": status.unread})
+        return True
+
+    def write_again(self) -> None:
+        """Let the next reconcile write the status whole: other CRDs are installed."""
+        self.intended, self.stored = self.written, None
+
+
+class StatusWriter:
+    """The statuses of a fleet and of the WeightVersions that name it.
+
+    Args:
+        key: Namespace and name of the fleet.
+        kube: The API.
+        metrics: Counts writes.
+        events: Posts an Event for each change.
+        writes: Writes in the background.
+        problems: Parts that have failed are written again.
+        schemas: What the API server permits; None without checks.
+    """
+
+    def __init__(
+        self,
+        key: FleetKey,
+        kube: Kube,
+        metrics: Metrics,
+        events: EventRecorder,
+        writes: BackgroundWrites,
+        problems: FleetProblems,
+        schemas: ServedSchemas | None = None,
+    ) -> None:
+        self._key = key
+        self._kube = kube
+        self._count = metrics.writes
+        self._events = events
+        self._writes = writes
+        self._problems = problems
+        self._schemas = schemas
+        self._fleet: KnownStatus[FleetStatus] | None = None
+        self._over = KnownVersion()
+        """The version of the fleet that its status is written over."""
         self._weights: dict[str, KnownStatus[WeightsStatus]] = {}
-        self._keys: dict[FleetKey, set[str]] = {}
-        self._versions = ResourceVersions()
         self._repeated: RepeatedWrites[str] = RepeatedWrites()
 
     def fleet(self, record: FleetRecord) -> FleetStatus:
         """The fleet's last status: the last computed one, or else the stored one."""
-        known = self._fleets.get(record.uid)
+        known = self._fleet
         if known is None or known.sending is None:
-            self._versions.note(record.uid, record.version)  # only with what it has recorded
-        if known is not None:
-            note_record(known, record)
-        return known.computed if known else record.status
+            self._over.note(record.version)  # only with what it has recorded
+        if known is None:
+            return record.status
+        _note_record(known, record)
+        return known.computed
 
     def stored(self, record: FleetRecord) -> FleetStatus:
         """The fleet's status that is certainly stored, in contrast to the one computed."""
-        known = self._fleets.get(record.uid)
-        return known.written if known else record.status
+        return record.status if self._fleet is None else self._fleet.written
 
     def weights(self, view: W, version: str) -> W:
         """The WeightVersion with its last status. `version`: the resourceVersion of the view."""
         known = self._weights.get(view.uid)
-        if known is not None:
-            known.note_stored(view.status, version)
-        return replace(view, status=known.computed) if known else view
+        if known is None:
+            return view
+        known.note_stored(view.status, version)
+        return replace(view, status=known.computed)
 
-    def take_fleet(self, key: FleetKey, uid: str, before: FleetStatus, status: FleetStatus) -> str:
-        """Take over a fleet's new status: Events for what changed. Returns: the uid, for `write`.
+    def take_fleet(self, uid: str, before: FleetStatus, status: FleetStatus) -> None:
+        """Take over the fleet's new status: Events for what changed.
 
         `before`: the one from which it was computed, as `fleet` returned it.
         """
-        namespace, name = key
-        subject = Subject(
-            kind=names.FLEET_KIND, namespace=namespace, name=name, uid=uid, fleet=name
-        )
-        known = self._fleets.setdefault(uid, KnownStatus(subject, before, before, before))
+        if self._fleet is None:
+            self._fleet = KnownStatus(self._subject(uid), before, before, before)
+        known = self._fleet
         if known.computed != before:  # another process has recorded something in the meantime
             status = with_record_of(known.computed, ours=status, base=before)
-        self._recorder.post_waiting(key)
+        self._events.post_waiting()
         for event in fleet_events(known.computed, status):
-            self._recorder.record(subject, event)
+            self._events.record(known.subject, event)
         known.computed = status
-        self._keys.setdefault(key, set()).add(uid)
-        return uid
 
-    def take_weights(
-        self, key: FleetKey, weights: WeightsView | UnreadWeights, status: WeightsStatus
-    ) -> str:
-        """Take over the new status of a WeightVersion, as `take_fleet`. `key`: the fleet that it names."""
+    def take_weights(self, weights: WeightsView | UnreadWeights, status: WeightsStatus) -> None:
+        """Take over the new status of a WeightVersion, as `take_fleet`."""
         known = self._weights.get(weights.uid)
         if known is None:
             subject = Subject(
@@ -105,104 +217,132 @@ class StatusWriter:
                 namespace=weights.namespace,
                 name=weights.name,
                 uid=weights.uid,
-                fleet=key[1],
+                fleet=self._key[1],
             )
             before = weights.status
-            known = KnownStatus(subject, before, before, before)
-            self._weights[weights.uid] = known
-            self._keys.setdefault(key, set()).add(weights.uid)
+            known = self._weights[weights.uid] = KnownStatus(subject, before, before, before)
         known.adapter = _adapter_of(weights)
         if status is not known.computed:  # most statuses are not computed again
             for event in weights_events(known.computed, status):
-                self._recorder.record(known.subject, event)
+                self._events.record(known.subject, event)
             known.computed = status
-        return weights.uid
 
-    def is_due(self, uid: str) -> bool:
-        """Whether the status that was taken over last for this uid should be written now.
+    def begin_due(self, *, awaited: bool = False) -> None:
+        """Begin to write the statuses that are due, and those whose last write has failed.
 
-        A delayed status is due later: see `held_back_seconds`.
+        `awaited`: calls wait for the fleet's status. The others wait for it, too, unless its last write failed: on
+        a busy API server they would delay it.
         """
-        known = self._fleets.get(uid) or self._weights.get(uid)
-        return known is not None and self._is_due(known)
+        known: Collection[KnownStatus[Any]] = self._all()
+        first = {self._fleet.part} if awaited and self._fleet is not None else set[str]()
+        if self._fleet is not None and first and not self._problems.has(self._fleet.part):
+            known = [self._fleet]
+        due = {
+            each.part: partial(self.write, each.subject.uid)
+            for each in known
+            if self._is_due(each) or self._problems.has(each.part)
+        }
+        self._writes.begin(due, awaited=first)
+
+    def take_over(self, before: StatusWriter) -> None:
+        """Take the statuses of the WeightVersions from the writer of the fleet before this one: a watch may not have
+        delivered them yet.
+        """
+        self._weights = before._weights
 
     def write_again(self) -> None:
         """Write all statuses again that are not stored as they were intended: other CRDs are installed."""
-        for fleet in self._fleets.values():
-            fleet.write_again()
-        for weights in self._weights.values():
-            weights.write_again()
+        for known in self._all():
+            known.write_again()
 
     async def write(self, uid: str) -> None:
         """Write the status that was taken over last for this uid, unless it is stored already.
 
         Errors: those of the API; WriteUndone while another writer changes it back.
         """
-        if (fleet := self._fleets.get(uid)) is not None:
-            await self._write(fleet, names.FLEET_PLURAL)
-        elif (weights := self._weights.get(uid)) is not None:
-            await self._write(weights, names.WEIGHTS_PLURAL)
+        known = next((k for k in self._all() if k.subject.uid == uid), None)
+        if known is None:
+            return
+        if known.computed != known.intended and not self._repeated_in_seconds(known):
+            await self._send(known)
+        if isinstance(error := self._repeated.error_of(uid), WriteUndone):
+            raise error
 
-    def report(self, key: FleetKey, uid: str, event: NewEvent) -> None:
+    def is_due(self, uid: str) -> bool:
+        """Whether the status that was taken over last for this uid should be written now.
+
+        A delayed status is due later: see `held_back_seconds`.
+        """
+        return any(self._is_due(k) for k in self._all() if k.subject.uid == uid)
+
+    def report(self, uid: str, event: NewEvent) -> None:
         """Post an Event on a fleet whose status another operator writes."""
-        namespace, name = key
-        subject = Subject(
-            kind=names.FLEET_KIND, namespace=namespace, name=name, uid=uid, fleet=name
-        )
-        self._recorder.record(subject, event)
+        self._events.record(self._subject(uid), event)
 
-    def held_back_seconds(self, key: FleetKey) -> float:
-        """Seconds until a delayed status of this fleet is due; infinite without one."""
+    def held_back_seconds(self) -> float:
+        """Seconds until a delayed status is due; infinite without one."""
         now = asyncio.get_running_loop().time()
-        uids = self._keys.get(key, set())
-        known = [k for uid in uids for k in (self._fleets.get(uid), self._weights.get(uid))]
-        return max(min((k.due_at - now for k in known if k is not None), default=NEVER), 0)
+        return max(min((k.due_at - now for k in self._all()), default=NEVER), 0)
 
     def shown(self) -> Iterator[Shown]:
         """The last status of each object, for the metrics."""
-        for fleet in self._fleets.values():
-            subject = fleet.subject
-            yield ShownFleet((subject.namespace, subject.fleet), fleet.computed)
-        for weights in self._weights.values():
-            subject = weights.subject
-            key = (subject.namespace, subject.fleet)
-            yield ShownWeights(key, subject.name, weights.adapter, weights.computed)
+        if self._fleet is not None:
+            yield ShownFleet(self._key, self._fleet.computed)
+        for each in self._weights.values():
+            yield ShownWeights(self._key, each.subject.name, each.adapter, each.computed)
 
-    def forget_all_but(self, key: FleetKey, uids: set[str]) -> None:
-        """Forget objects of this fleet that are gone."""
-        known = self._keys.get(key, set())
-        for uid in known - uids:
-            self._fleets.pop(uid, None)
-            self._weights.pop(uid, None)
-            self._versions.forget(uid)
+    def forget_all_but(self, uids: Iterable[str]) -> None:
+        """Forget WeightVersions that are gone. `uids`: those that are there."""
+        there = set(uids)
+        for uid in self._weights.keys() - there:
+            del self._weights[uid]
             self._repeated.forget(uid)
-        self._keys[key] = known & uids
-        if not self._keys[key]:
-            del self._keys[key]
+        self._problems.forget_all_but(STATUS, {k.part for k in self._all()})
 
-    async def _write(self, known: KnownStatus[S], plural: str) -> None:
-        subject = known.subject
-        if known.computed != known.intended and not self._repeated_in_seconds(known):
-            await self._send(known, plural)
-        if isinstance(error := self._repeated.error_of(subject.uid), WriteUndone):
-            raise error
+    async def put(
+        self, kind: str, name: str, uid: str, status: FleetStatus | WeightsStatus, version: str = ""
+    ) -> WrittenStatus:
+        """Replace the operator's fields of a status in the API server. Does nothing if the object is gone.
 
-    async def _send(self, known: KnownStatus[S], plural: str) -> None:
-        now = asyncio.get_running_loop().time()
-        status, subject = known.computed, known.subject
-        known.sending, known.written_at = status, now
+        `version`: the resourceVersion that the object must have; empty for any.
+
+        Errors: Conflict if the object was recreated or has another resourceVersion.
+        """
+        plural, written = _PLURALS[kind], status.to_json()
+        if self._schemas is not None:
+            written = self._schemas.fitting(plural, written)
+        self._count.labels(plural).inc()
+        metadata = {"name": name, "namespace": self._key[0], "uid": uid}
+        if version:
+            metadata["resourceVersion"] = version
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": kind,
+            "metadata": metadata,
+            "status": written,
+        }
         try:
-            made = await self._objects.write(
-                plural,
-                namespace=subject.namespace,
-                name=subject.name,
-                uid=subject.uid,
-                status=status.to_json(),
-                version=self._versions.of(subject.uid),
-            )
+            stored = await self._kube.apply(f"{self._root(plural)}/{name}/status", body)
+        except NotFound as error:
+            logger.debug("status not written: %s", error)
+            return WrittenStatus(written, "")
+        except (Terminal, Retryable):
+            if self._schemas is not None:
+                self._schemas.look_soon()
+            raise
+        return WrittenStatus(written, str(stored["metadata"]["resourceVersion"]))
+
+    async def _send(self, known: KnownStatus[S]) -> None:
+        status, subject = known.computed, known.subject
+        is_fleet = subject.kind == names.FLEET_KIND
+        known.sending, known.written_at = status, asyncio.get_running_loop().time()
+        try:
+            over = self._over.guard if is_fleet else ""
+            made = await self.put(subject.kind, subject.name, subject.uid, status, over)
         except Conflict:
             known.written_at = -NEVER
-            await self._read_again(subject)
+            if is_fleet:
+                await self._read_again()
             raise
         except BaseException as error:
             known.written_at = -NEVER
@@ -212,10 +352,10 @@ class StatusWriter:
         finally:
             known.sending = None
         if status == known.stored:
-            self._repeated.note(subject.uid, status_part(subject.kind, subject.name))
+            self._repeated.note(subject.uid, known.part)
         known.note_answer(status, made)
-        if subject.kind == names.FLEET_KIND:
-            self._versions.note(subject.uid, made.version)
+        if is_fleet:
+            self._over.note(made.version)
 
     def _is_due(self, known: KnownStatus[Any]) -> bool:
         now = asyncio.get_running_loop().time()
@@ -236,26 +376,58 @@ class StatusWriter:
             return 0.0
         return self._repeated.wait_seconds(known.subject.uid)
 
-    async def _read_again(self, subject: Subject) -> None:
-        """Read the status of a fleet that another process has written. A watch can be late or broken, and
+    async def _read_again(self) -> None:
+        """Read the status of the fleet, which another process has written. A watch can be late or broken, and
         must delay no write.
         """
-        known = self._fleets.get(subject.uid)
+        known = self._fleet
         if known is None:
             return
         known.sending = None
-        refused = self._versions.of(subject.uid)
-        found = await self._objects.read(
-            namespace=subject.namespace, name=subject.name, uid=subject.uid
-        )
+        refused = self._over.guard
+        found = await self._read(known.subject)
         if found is None:
             return
         if is_later(refused, found.version):
-            self._versions.note_lower(subject.uid)
+            self._over.note_lower()
             known.written = known.intended = found.status
             return
-        self._versions.note(subject.uid, found.version)
-        note_record(known, found)
+        self._over.note(found.version)
+        _note_record(known, found)
+
+    async def _read(self, fleet: Subject) -> StoredStatus | None:
+        """The stored status of the fleet; None if it is gone."""
+        try:
+            found = await self._kube.get(f"{self._root(names.FLEET_PLURAL)}/{fleet.name}")
+        except NotFound:
+            return None
+        metadata = found["metadata"]
+        if metadata["uid"] != fleet.uid:
+            return None
+        return StoredStatus(
+            status=status_in(found, FleetStatus),
+            version=str(metadata["resourceVersion"]),
+            edited=is_edited(found),
+        )
+
+    def _all(self) -> list[KnownStatus[Any]]:
+        fleet: list[KnownStatus[Any]] = [] if self._fleet is None else [self._fleet]
+        return [*fleet, *self._weights.values()]
+
+    def _subject(self, uid: str) -> Subject:
+        namespace, name = self._key
+        return Subject(kind=names.FLEET_KIND, namespace=namespace, name=name, uid=uid, fleet=name)
+
+    def _root(self, plural: str) -> str:
+        return f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{self._key[0]}/{plural}"
+
+
+def _note_record(known: KnownStatus[FleetStatus], found: FleetRecord | StoredStatus) -> None:
+    """Note a stored status of a fleet, and what another process has recorded in it."""
+    before, status = known.written, found.status
+    is_new = known.note_stored(status, found.version)
+    if is_new and not found.edited and status not in (before, known.lost):
+        known.computed = with_record_of(status, ours=known.computed, base=before)
 
 
 def _adapter_of(weights: WeightsView | UnreadWeights) -> str:

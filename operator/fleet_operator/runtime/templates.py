@@ -16,7 +16,6 @@ from fleet_operator.core.manifests.templates import RecordedTemplate
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.errors import Conflict, NameTaken, NotFound, Retryable, Terminal
 from fleet_operator.ports import Json, Kube
-from fleet_operator.runtime.pod_informer import FleetKey
 
 TEMPLATE = "the pods' template"
 """The part of a fleet that failures are noted under."""
@@ -34,7 +33,7 @@ def release() -> str:
 
 
 class Templates:
-    """The recorded templates of all fleets, read once by each process. `on_write` counts writes."""
+    """The recorded templates of one fleet, read once by each process. `on_write` counts writes."""
 
     def __init__(
         self, kube: Kube, default_image: str, on_write: Callable[[], None] = lambda: None
@@ -42,17 +41,17 @@ class Templates:
         self._kube = kube
         self._on_write = on_write
         self._default_image = default_image
-        self._known: dict[FleetKey, tuple[str, RecordedTemplate]] = {}
+        self._known: RecordedTemplate | None = None
         self.release = release()
 
-    def known(self, key: FleetKey, observed: FleetObserved) -> RecordedTemplate | None:
+    def known(self, observed: FleetObserved) -> RecordedTemplate | None:
         """The template for the fleet's spec; None before it was read or written."""
-        uid, recorded = self._known.get(key, ("", None))
-        if recorded is None or uid != observed.uid:
+        recorded = self._known
+        if recorded is None or recorded.revision != revisions.revision_of(observed):
             return None
-        return recorded if recorded.revision == revisions.revision_of(observed) else None
+        return recorded
 
-    async def ensure(self, key: FleetKey, observed: FleetObserved, in_use: Collection[str]) -> None:
+    async def ensure(self, observed: FleetObserved, in_use: Collection[str]) -> None:
         """Read the template for the fleet's spec, or record today's.
 
         `in_use`: revisions of pods that stay. Other records are deleted when a new one is written. A spec
@@ -75,7 +74,7 @@ class Templates:
                 recorded = await self._record(observed, revision, in_use)
         except NotFound:
             recorded = await self._record(observed, revision, in_use)
-        self._known[key] = (observed.uid, recorded)
+        self._known = recorded
 
     async def _record(
         self, observed: FleetObserved, revision: str, in_use: Collection[str]
@@ -98,10 +97,6 @@ class Templates:
         """
         others = await self._records(observed)
         return any(o["revision"] > found["revision"] for o in others)
-
-    def forget(self, key: FleetKey) -> None:
-        """Forget a fleet that is gone."""
-        self._known.pop(key, None)
 
     def _manifest(self, observed: FleetObserved, revision: str) -> Json:
         return {

@@ -25,6 +25,7 @@ class RolloutTraces(Protocol):
     def update(
         self,
         key: FleetKey,
+        before: CallTrace | None,
         weights: Iterable[WeightsView | UnreadWeights],
         statuses: Mapping[str, WeightsStatus],
         *,
@@ -34,12 +35,10 @@ class RolloutTraces(Protocol):
 
         Args:
             key: The fleet.
+            before: What the last update of this fleet has returned; None before the first one.
             weights: Its WeightVersions with their statuses before.
             statuses: Their new statuses, by uid.
             now: The time of the new statuses.
 
         Returns: the trace of the calls that follow.
         """
-
-    def forget(self, key: FleetKey) -> None:
-        """Forget a fleet that is gone."""

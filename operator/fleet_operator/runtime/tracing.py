@@ -37,6 +37,7 @@ from fleet_operator.core.actions import Pause, Resume, WorkerCall
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.templates import release
+from fleet_operator.runtime.traces import CallTrace
 
 EXPORT_SECONDS = 5.0
 """Timeout of one export. A process that ends waits for the last one."""
@@ -87,7 +88,6 @@ class Tracing:
         )
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("fleet_operator")
-        self._rollouts: dict[FleetKey, dict[str, _Rollout]] = {}
 
     @classmethod
     def to_endpoint(cls, endpoint: str) -> Tracing:
@@ -103,19 +103,21 @@ class Tracing:
     def update(
         self,
         key: FleetKey,
+        before: CallTrace | None,
         weights: Iterable[WeightsView | UnreadWeights],
         statuses: Mapping[str, WeightsStatus],
         *,
         now: datetime,
     ) -> _Calls:
         """Export the spans of rollouts that have ended. Returns: the trace of the calls that follow."""
-        before, after = self._rollouts.get(key, {}), dict[str, _Rollout]()
+        under_way = before.under_way if isinstance(before, _Calls) else {}
+        after = dict[str, _Rollout]()
         calls: dict[str, _Rollout] = {}
         for each in weights:
             if isinstance(each, UnreadWeights):
                 continue
             status = statuses[each.uid]
-            known = before.get(each.uid)
+            known = under_way.get(each.uid)
             for entry in _new_entries(each.status, status):
                 begun: _Begun = (entry.version, entry.run_id, entry.started_at)
                 # The annotation is about the version that replaced this one.
@@ -128,12 +130,7 @@ class Tracing:
             after[each.uid] = rollout
             if status.phase is not RolloutPhase.PENDING:  # another version has the workers
                 calls[each.spec.adapter] = rollout
-        self._rollouts[key] = after
-        return _Calls(self, calls)
-
-    def forget(self, key: FleetKey) -> None:
-        """Forget a fleet that is gone."""
-        self._rollouts.pop(key, None)
+        return _Calls(self, calls, after)
 
     def call_ended(
         self, rollout: _Rollout, action: WorkerCall, outcome: str, seconds: float
@@ -184,10 +181,16 @@ class Tracing:
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """The trace of the calls of one reconcile. `rollouts`: by adapter, empty for base weights."""
+    """The trace of the calls of one reconcile.
+
+    Fields:
+        rollouts: those that the calls belong to, by adapter, empty for base weights.
+        under_way: all that have not ended, by uid of the WeightVersion.
+    """
 
     tracing: Tracing
     rollouts: Mapping[str, _Rollout]
+    under_way: Mapping[str, _Rollout]
 
     def ended(self, action: WorkerCall, outcome: str, seconds: float) -> None:
         """Note a call that has ended now. A call outside of a rollout has no span."""

@@ -12,7 +12,6 @@ from typing import Any
 
 from fleet_operator.core.pod_actions import BeginDrain, DeletePod, EndDrain, PodAction, Quarantine
 from fleet_operator.core.worker_view import PodView
-from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.resource_versions import is_later
 
 
@@ -25,12 +24,12 @@ class _Written:
 
 
 class UnobservedWrites:
-    """Changes of pods by fleet and uid, as fields of their views."""
+    """Changes of one fleet's pods by uid, as fields of their views."""
 
     def __init__(self) -> None:
-        self._changes: dict[FleetKey, dict[str, _Written]] = {}
+        self._changes: dict[str, _Written] = {}
 
-    def note(self, key: FleetKey, action: PodAction, version: str = "") -> None:
+    def note(self, action: PodAction, version: str = "") -> None:
         """Note a successful write. `version`: the resourceVersion that it has made."""
         match action:
             case DeletePod():
@@ -43,13 +42,13 @@ class UnobservedWrites:
                 change = {"quarantine": action.reason}
             case _:
                 return
-        written = self._changes.setdefault(key, {}).setdefault(action.pod_uid, _Written())
+        written = self._changes.setdefault(action.pod_uid, _Written())
         written.fields.update(change)
         written.version = version
 
-    def laid_over(self, key: FleetKey, pods: Sequence[PodView]) -> Sequence[PodView]:
+    def laid_over(self, pods: Sequence[PodView]) -> Sequence[PodView]:
         """The pods with the unobserved writes applied."""
-        changes = self._changes.get(key)
+        changes = self._changes
         if not changes:
             return pods
         there = {p.uid: p for p in pods}
@@ -62,10 +61,6 @@ class UnobservedWrites:
             else:
                 del changes[uid]
         return [replace(p, **changes[p.uid].fields) if p.uid in changes else p for p in pods]
-
-    def forget(self, key: FleetKey) -> None:
-        """Forget a fleet that is gone."""
-        self._changes.pop(key, None)
 
 
 def _has_seen(pod: PodView, version: str) -> bool:

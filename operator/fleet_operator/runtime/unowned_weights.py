@@ -1,4 +1,4 @@
-"""WeightVersions without a fleet that exists, and how long this leader has known them.
+"""WeightVersions that name a fleet that does not exist, and how long this leader has known them.
 
 Objects that are applied together arrive in any order, so a fleet may come shortly after its
 WeightVersion. Memory only. A Stalled one stays Stalled under a new leader.
@@ -19,10 +19,10 @@ from fleet_operator.runtime.pod_informer import FleetKey
 
 
 class UnownedWeights:
-    """First seen times, by fleet and uid of the WeightVersion. Times are seconds of a monotonic clock."""
+    """When those that name one fleet were first seen, by uid. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._since: dict[FleetKey, dict[str, float]] = {}
+        self._since: dict[str, float] = {}
 
     def update(
         self,
@@ -44,9 +44,7 @@ class UnownedWeights:
 
         Returns: uid → status, and the seconds after which to update again, if that is needed.
         """
-        before = self._since.get(key, {})
-        since = {o.uid: before.get(o.uid, seconds) for o in weights}
-        self._since[key] = since
+        self._since = since = {o.uid: self._since.get(o.uid, seconds) for o in weights}
         refusal = missing_fleet(key)
         made = {w.uid: idle_status(w, too_many(key[1]), now) for w in beyond}
         waits: list[float] = []
@@ -60,10 +58,4 @@ class UnownedWeights:
             else:
                 made[each.uid] = awaiting_status(each, *refusal, now=now)
                 waits.append(left_seconds)
-        if not weights:
-            del self._since[key]
         return made, min(waits, default=None)
-
-    def forget(self, key: FleetKey) -> None:
-        """Forget a fleet that exists now."""
-        self._since.pop(key, None)

@@ -92,7 +92,7 @@ class TestLeading:
                 assert await rig.applied("2", seconds=20) < 3
                 refused = [r for r in rig.kube.requests if r == ("GET", LEASE_PATH)]
                 assert len(refused) <= 4
-                assert rig.operator.epochs.last(("rl", "policy")).term == 1001
+                assert rig.session.epochs.last.term == 1001
 
         run(story)
 
@@ -109,7 +109,7 @@ class TestLeading:
                 await asyncio.sleep(30)
                 assert rig.operator.lease.is_leader
                 assert lease_of(rig)["leaseTransitions"] == rig.operator.lease.term == 1
-                assert rig.operator.epochs.last(("rl", "other")).term == 1
+                assert rig.operator.sessions.of(("rl", "other")).epochs.last.term == 1
 
         run(story)
 
@@ -131,6 +131,6 @@ class TestLeading:
                 await rig.applied("2")
                 await rig.until(lambda: rig.serving == ["2", "2", "2"])
                 await rig.until(lambda: rig.condition("Stalled") is None)
-                assert rig.operator.epochs.last(("rl", "policy")).term == 1
+                assert rig.session.epochs.last.term == 1
 
         run(story)

@@ -97,13 +97,7 @@ class TestStatuses:
                 rig.operator.store.remove_weights(rig.cluster.objects[WEIGHTS_PATH])
                 rig.operator.store.remove_fleet(rig.cluster.objects[FLEET_PATH])
                 await asyncio.sleep(5)
-                reconcile = rig.operator.reconcile
-                assert len(reconcile._tokens) == 0
-                assert rig.operator.epochs._goals == {}
-                assert rig.operator.calls._reads_left == rig.operator.calls._calls_left == {}
-                assert reconcile._statuses._fleets == {}
-                assert reconcile._statuses._weights == {}
-                assert reconcile._statuses._keys == {}
+                assert len(rig.operator.sessions) == 0
                 assert b'fleet="policy"' not in rig.operator.metrics.render()
 
         run(story)

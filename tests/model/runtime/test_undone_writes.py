@@ -145,7 +145,7 @@ def test_a_late_event_does_not_end_the_report_of_a_service_that_is_changed_back(
             undone = wanted | {"spec": wanted["spec"] | {"selector": {}}}
 
             def see(found: Json) -> None:
-                if rig.operator.children.differs(SERVICE_PATH, found):
+                if rig.session.children.differs(SERVICE_PATH, found):
                     rig.operator.queue.add(("rl", "policy"))
 
             def change() -> None:
@@ -183,7 +183,7 @@ def test_a_service_that_another_controller_changes_back_is_written_ever_later_an
                         SERVICE_PATH, found | {"spec": found["spec"] | {"selector": {}}}
                     )
                     seen = rig.cluster.objects[SERVICE_PATH]
-                    if rig.operator.children.differs(SERVICE_PATH, seen):  # as its watch does
+                    if rig.session.children.differs(SERVICE_PATH, seen):  # as its watch does
                         rig.operator.queue.add(("rl", "policy"))
 
             rig.kube.requests.clear()

@@ -85,9 +85,9 @@ class Watched:
         seen = self.rig.workers.asked
         seen.clear()
 
-        async def counted(its: Reconciler, key: tuple[str, str]) -> float | None:
+        async def counted(its: Reconciler, *what: Any) -> float | None:
             self.reconciles += 1
-            return await reconcile(its, key)
+            return await reconcile(its, *what)
 
         with mock.patch.object(Reconciler, "_reconcile", counted):
             until = now() + seconds

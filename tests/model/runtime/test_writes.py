@@ -113,7 +113,7 @@ class TestWrites:
         async def story() -> None:
             async with Rig(replicas=2) as rig:
                 await rig.applied("1")
-                await rig.operator.recorder.flush()
+                await rig.operator.sessions.events.flush()
                 shown = rig.operator.metrics.render().decode()
                 found = {
                     line.split('"')[1]: float(line.split()[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -13,9 +14,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client import Configuration
+from tests.support.waiting import soon
 
 from fleet_operator.clients import kube as kube_module
-from fleet_operator.clients.kube import KubeClient, canonical
+from fleet_operator.clients.kube import REQUESTS_AT_ONCE, KubeClient, canonical
 from fleet_operator.errors import (
     Broken,
     Conflict,
@@ -26,7 +28,7 @@ from fleet_operator.errors import (
     Terminal,
     Unknown,
 )
-from fleet_operator.ports import UNREAD_BYTES
+from fleet_operator.ports import UNREAD_BYTES, Kube
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PATH = "/api/v1/namespaces/rl/pods"
@@ -439,6 +441,73 @@ class TestWatches:
             await kube.get(PATH)
         for opened in watches:
             await opened.aclose()
+
+
+CHANGES = (*WRITES, "delete")
+
+
+class TestHooks:
+    def test_every_request_there_is_is_a_write_or_a_read_here(self):
+        verbs = {name for name, _ in inspect.getmembers(Kube, callable) if name[0] != "_"}
+        assert verbs == {*CHANGES, "get", "watch"}
+
+    @pytest.mark.parametrize("how", CHANGES)
+    async def test_a_write_that_is_refused_is_not_sent(self, api, kube, how):
+        def refuse(path: str) -> None:
+            raise Terminal(path)
+
+        kube.hooks.before_write = refuse
+        with pytest.raises(Terminal, match=PATH):
+            await ask(kube, how)
+        assert api.requests == []
+        await kube.get(PATH)
+
+    async def test_a_write_is_checked_when_its_turn_comes(self, api, kube):
+        """The process may have been frozen since it was begun."""
+        leads, held = True, asyncio.Event()
+
+        def check(path: str) -> None:
+            if not leads:
+                raise Terminal(path)
+
+        async def holds(_: web.Request) -> web.StreamResponse:
+            await held.wait()
+            return web.json_response({})
+
+        api.handler, kube.hooks.before_write = holds, check
+        paths = [f"/api/v1/namespaces/{n}/pods" for n in range(REQUESTS_AT_ONCE)]
+        first = [asyncio.create_task(kube.get(path)) for path in paths]
+        await soon(lambda: len(api.requests) == REQUESTS_AT_ONCE)
+        write = asyncio.create_task(kube.apply(PATH, {}))
+        await asyncio.sleep(0)
+        leads = False
+        held.set()
+        with pytest.raises(Terminal):
+            await write
+        await asyncio.gather(*first)
+        assert len(api.requests) == REQUESTS_AT_ONCE
+
+    @pytest.mark.parametrize("how", ["get", *CHANGES])
+    async def test_a_request_is_measured_by_its_verb_also_if_it_is_refused(self, api, kube, how):
+        ended: list[str] = []
+        kube.hooks.after = lambda verb, seconds: ended.append(verb) if seconds > 0 else None
+        await ask(kube, how)
+        api.answer(500)
+        with pytest.raises(Retryable):
+            await ask(kube, how)
+        assert ended == [how, how]
+
+    async def test_watches_and_requests_that_are_cancelled_are_not_measured(self, api, kube):
+        ended: list[str] = []
+        kube.hooks.after = lambda verb, _: ended.append(verb)
+        api.handler = stream(event("ADDED", n=1))
+        assert len(await watched(kube)) == 1
+        api.handler = stream(then="silence")
+        request = asyncio.create_task(kube.get(PATH))
+        await soon(lambda: len(api.requests) == 2)
+        request.cancel()
+        await asyncio.wait([request])
+        assert ended == []
 
 
 class TestConnecting:

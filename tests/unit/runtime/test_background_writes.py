@@ -9,25 +9,27 @@ from tests.support.waiting import soon
 from fleet_operator.errors import Terminal
 from fleet_operator.runtime.background_writes import RETRY_SECONDS, BackgroundWrites
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.problems import Problems
+from fleet_operator.runtime.problems import FleetProblems, Problems
 
 KEY = ("rl", "policy")
 
 
 async def test_a_cancelled_write_requests_a_reconcile_until_the_operator_stops() -> None:
     asked: list[float] = []
-    writes = BackgroundWrites(Problems(), Metrics(), lambda _, seconds: asked.append(seconds))
+    writes = BackgroundWrites(
+        KEY, FleetProblems(KEY, Problems()), Metrics(), lambda _, seconds: asked.append(seconds)
+    )
 
     async def hang() -> None:
         await asyncio.sleep(60)
 
-    (task,) = writes.begin(KEY, {"status": hang})
+    (task,) = writes.begin({"status": hang})
     await asyncio.sleep(0)
     task.cancel()
     await soon(lambda: bool(asked))
     assert asked == [RETRY_SECONDS]
 
-    writes.begin(KEY, {"status": hang})
+    writes.begin({"status": hang})
     await asyncio.sleep(0)
     await writes.stop()
     assert asked == [RETRY_SECONDS]
@@ -36,8 +38,8 @@ async def test_a_cancelled_write_requests_a_reconcile_until_the_operator_stops()
 async def test_a_write_that_succeeds_after_a_failure_requests_a_reconcile() -> None:
     """The conditions still report the failure."""
     asked: list[float] = []
-    problems = Problems()
-    writes = BackgroundWrites(problems, Metrics(), lambda _, seconds: asked.append(seconds))
+    problems = FleetProblems(KEY, Problems())
+    writes = BackgroundWrites(KEY, problems, Metrics(), lambda _, seconds: asked.append(seconds))
 
     async def fail() -> None:
         raise Terminal("403")
@@ -45,12 +47,12 @@ async def test_a_write_that_succeeds_after_a_failure_requests_a_reconcile() -> N
     async def succeed() -> None:
         pass
 
-    await asyncio.wait(writes.begin(KEY, {"status": fail}))
+    await asyncio.wait(writes.begin({"status": fail}))
     await soon(lambda: asked == [RETRY_SECONDS])
-    await asyncio.wait(writes.begin(KEY, {"status": succeed}))
+    await asyncio.wait(writes.begin({"status": succeed}))
     await soon(lambda: asked == [RETRY_SECONDS, 0])
-    assert not problems.of(KEY)
-    (task,) = writes.begin(KEY, {"status": succeed})
+    assert not problems.all()
+    (task,) = writes.begin({"status": succeed})
     await task
     await asyncio.sleep(0)
     assert asked == [RETRY_SECONDS, 0]

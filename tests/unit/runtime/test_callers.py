@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 from tests.support import virtual_time
 from tests.support.builders import call_for, make_worker, work
+from tests.support.sessions import make_session
 from tests.support.virtual_time import now
 
 from fleet_operator.core.worker_view import PodView
@@ -18,13 +19,11 @@ from fleet_operator.runtime import callers
 from fleet_operator.runtime.callers import BUSY_SECONDS, Callers
 from fleet_operator.runtime.dispatch import ANSWER_WAIT_SECONDS, Caller, Dispatcher
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.pauses import Pauses
 from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.protocol import Epoch, Operation, WorkerState
 
-KEY = ("rl", "policy")
-CALLER = Caller(key=KEY, token="t", admin_port=8081, epoch=Epoch(term=3, sequence=1))
+EPOCH = Epoch(term=3, sequence=1)
 HANG_SECONDS = 3.0
 SILENCE = WorkerAnswer(silent=True, message="there is no answer after 3 s")
 
@@ -51,28 +50,21 @@ class Harness:
         self.asked: list[int] = []
         self.again: list[float] = []
         self.cache = WorkerCache()
+        self.caller = Caller(session=make_session(), token="t", admin_port=8081, epoch=EPOCH)
         self.pods = [pod(n) for n in range(10)]
         calls = Dispatcher(
             self,
             self.cache,
             Metrics(),
             requeue=lambda _, seconds: self.again.append(seconds),
-            pauses=Pauses(),
             shares=TimeShares(),
-            stale=Mock(),
-            is_term_pending=lambda _: False,
-            denied=Mock(),
-            defective=Mock(),
         )
         informer = Mock()
         informer.pods_of.side_effect = lambda _: self.pods
         self.callers = Callers(
-            tokens=Mock(),
-            epochs=Mock(),
             calls=calls,
             pods=informer,
             worker_cache=self.cache,
-            writes=Mock(),
             resync_seconds=30,
         )
 
@@ -91,7 +83,7 @@ class Harness:
     async def took(self, reading: Callable[[Caller], Awaitable[None]]) -> float:
         """Seconds that it keeps a reconcile waiting."""
         began = now()
-        await reading(CALLER)
+        await reading(self.caller)
         seconds = now() - began
         await asyncio.sleep(0)  # Lets the reads leave.
         return seconds
@@ -135,7 +127,7 @@ def test_a_worker_that_left_a_read_unanswered_is_read_again_without_waiting():
         harness.dead.clear()
         harness.again.clear()
         await asyncio.sleep(HANG_SECONDS + BUSY_SECONDS)
-        await harness.poll(CALLER)
+        await harness.poll(harness.caller)
         await asyncio.sleep(1)
         assert harness.known() == list(range(10))
         assert harness.again, "the end of the silence asks for another look"
@@ -145,7 +137,7 @@ def test_a_worker_that_left_a_read_unanswered_is_read_again_without_waiting():
 
 def test_an_old_answer_is_renewed_without_a_wait():
     async def story(harness: Harness) -> None:
-        await harness.ask(CALLER)
+        await harness.ask(harness.caller)
         await asyncio.sleep(BUSY_SECONDS)
         harness.seconds = dict.fromkeys(range(10), 0.2)
         harness.asked.clear()
@@ -165,20 +157,20 @@ def test_when_one_worker_has_other_weights_the_others_are_read(external, asked):
     async def story(harness: Harness) -> None:
         harness.external = external
         for _ in range(2):  # the first answers are changes, too
-            await harness.ask(CALLER)
+            await harness.ask(harness.caller)
             await asyncio.sleep(0.1)
         harness.asked.clear()
-        await harness.ask(CALLER)
+        await harness.ask(harness.caller)
         assert harness.asked == [], "nothing has changed"
         harness.changed = {"version": "2"}
-        await harness.callers.poll(CALLER, often={harness.pods[3].uid})
+        await harness.callers.poll(harness.caller, often={harness.pods[3].uid})
         await asyncio.sleep(BUSY_SECONDS)
-        await harness.callers.poll(CALLER, often={harness.pods[3].uid})
+        await harness.callers.poll(harness.caller, often={harness.pods[3].uid})
         await asyncio.sleep(0.1)
         assert set(harness.asked) == {3}
         harness.asked.clear()
 
-        await harness.ask(CALLER)
+        await harness.ask(harness.caller)
 
         assert sorted(harness.asked) == asked
         versions = {harness.cache.view(p, now()).version for p in harness.pods}
@@ -189,7 +181,7 @@ def test_when_one_worker_has_other_weights_the_others_are_read(external, asked):
 
 def test_only_news_asks_for_another_look():
     async def story(harness: Harness) -> None:
-        await harness.ask(CALLER)
+        await harness.ask(harness.caller)
         for changed in (
             {"uptime_seconds": 99.0, "sessions": 7},
             {"requests_running": 3},
@@ -202,7 +194,7 @@ def test_only_news_asks_for_another_look():
             harness.changed |= changed
             harness.again.clear()
             await asyncio.sleep(BUSY_SECONDS)
-            await harness.poll(CALLER)
+            await harness.poll(harness.caller)
             await asyncio.sleep(0.5)
             harness.looks.append(bool(harness.again))
             (seen,) = {harness.cache.view(p, now()).state for p in harness.pods[:1]}
@@ -214,8 +206,8 @@ def test_only_news_asks_for_another_look():
 
 def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for():
     async def story(harness: Harness) -> None:
-        await harness.ask(CALLER)
-        harness.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=CALLER.epoch)
+        await harness.ask(harness.caller)
+        harness.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=EPOCH)
         harness.cache.end_call(call_for("load 2", "uid-2"), SILENCE, now() + 1)
         harness.seconds = {2: 0.1}
         assert await harness.took(harness.ask) == pytest.approx(0.1)
@@ -225,15 +217,15 @@ def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for():
 
 def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long():
     async def story(harness: Harness) -> None:
-        await harness.ask(CALLER)
+        await harness.ask(harness.caller)
         await asyncio.sleep(20)
-        harness.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=CALLER.epoch)
+        harness.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=EPOCH)
         harness.asked.clear()
-        await harness.poll(CALLER)
+        await harness.poll(harness.caller)
         await asyncio.sleep(0)
         assert 2 not in harness.asked
         await asyncio.sleep(BUSY_SECONDS)
-        await harness.poll(CALLER)
+        await harness.poll(harness.caller)
         await asyncio.sleep(0)
         assert 2 in harness.asked
 
@@ -244,7 +236,7 @@ def test_more_workers_than_can_be_read_in_a_second_are_read_less_often(monkeypat
     monkeypatch.setattr(callers, "READS_PER_SECOND", 2)
 
     async def story(harness: Harness) -> None:
-        await harness.ask(CALLER)
+        await harness.ask(harness.caller)
         harness.asked.clear()
         await asyncio.sleep(4 * BUSY_SECONDS)
         assert await harness.took(harness.poll) == 0

@@ -39,7 +39,7 @@ class Fleet:
         self.watch = ChildWatch(
             kube,
             (None,),
-            self.children.differs,
+            lambda _, path, found: self.children.differs(path, found),
             self.changes.append,
             lambda _read, _error: None,
             UnreadObjects(self.changes.append),

@@ -9,15 +9,16 @@ from unittest.mock import Mock
 import pytest
 from tests.support import virtual_time
 from tests.support.builders import make_worker, target, work
+from tests.support.sessions import make_session
 from tests.support.virtual_time import now
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core import worker_calls as make_call
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.worker_view import PodView
-from fleet_operator.ports import Addressee, WorkerAnswer
+from fleet_operator.ports import NOT_LEADING, Addressee, WorkerAnswer
 from fleet_operator.runtime.attempts import FIRST_SECONDS
-from fleet_operator.runtime.call_defects import UNPLANNED_SECONDS
+from fleet_operator.runtime.defects import UNPLANNED_SECONDS
 from fleet_operator.runtime.dispatch import (
     ANSWER_WAIT_SECONDS,
     FOLD_SECONDS,
@@ -25,15 +26,14 @@ from fleet_operator.runtime.dispatch import (
     SENT_AT_ONCE,
     Caller,
     Dispatcher,
+    fold_seconds,
 )
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.pauses import Pauses
 from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.protocol import Epoch, Reason, WorkerState
 
-KEY = ("rl", "policy")
-CALLER = Caller(key=KEY, token="t", admin_port=8081, epoch=Epoch(term=3, sequence=1))
+EPOCH = Epoch(term=3, sequence=1)
 Behaviour = Callable[[str], Awaitable[WorkerAnswer]]
 
 
@@ -66,22 +66,17 @@ class Harness:
         self.asked, self.called = asked, called
         self.sent: list[tuple[Addressee, str, Epoch]] = []
         self.again: list[tuple[float, float]] = []
-        self.stale: list[tuple[tuple[str, str], str, Epoch]] = []
-        self.pending_terms: set[tuple[str, str]] = set()
-        self.denied: list[tuple[str, str]] = []
-        self.defects: list[tuple[tuple[str, str], str, Exception | None]] = []
         self.metrics, self.cache = Metrics(), WorkerCache()
+        self.leads = True
+        self.session = make_session()
+        self.caller = Caller(session=self.session, token="t", admin_port=8081, epoch=EPOCH)
         self.calls = Dispatcher(
             self,
             self.cache,
             self.metrics,
             requeue=lambda _, seconds: self.again.append((now(), seconds)),
-            pauses=Pauses(),
             shares=TimeShares(),
-            stale=lambda key, pod, obeyed: self.stale.append((key, pod.name, obeyed)),
-            is_term_pending=lambda key: key in self.pending_terms,
-            denied=self.denied.append,
-            defective=lambda key, kind, error: self.defects.append((key, kind, error)),
+            leads=lambda: self.leads,
         )
 
     async def state(self, worker: Addressee) -> WorkerAnswer:
@@ -91,10 +86,14 @@ class Harness:
         self.sent.append((worker, str(action.work), epoch))
         return await self.called(worker.base_url)
 
+    def problems(self) -> list[str]:
+        """The parts of the fleet's work that fail."""
+        return [problem.part for problem in self.session.problems.all()]
+
     async def act(self, *actions: WorkerCall) -> bool:
         for action in actions:
             self.cache.view(pod(int(action.pod_name[-1])), now())
-        return await self.calls.act(CALLER, actions, {f"uid-{n}": pod(n) for n in range(10)})
+        return await self.calls.act(self.caller, actions, {f"uid-{n}": pod(n) for n in range(10)})
 
 
 def pod(ordinal: int = 0) -> PodView:
@@ -112,7 +111,7 @@ def test_a_call_goes_to_the_pods_admin_port_with_token_and_epoch():
         assert await harness.act(load(3))
         url = "http://10.0.0.3:8081"
         worker = Addressee(base_url=url, token="t", pod_uid="uid-3", namespace="rl")
-        assert harness.sent == [(worker, "load 2", CALLER.epoch)]
+        assert harness.sent == [(worker, "load 2", EPOCH)]
 
     virtual_time.run(story())
 
@@ -120,7 +119,7 @@ def test_a_call_goes_to_the_pods_admin_port_with_token_and_epoch():
 def test_a_call_is_for_the_process_that_answered_last():
     async def story() -> None:
         harness = Harness()
-        await harness.calls.ask(CALLER, [pod(3)])
+        await harness.calls.ask(harness.caller, [pod(3)])
         await harness.act(load(3))
         ((worker, _, _),) = harness.sent
         assert (worker.pod_uid, worker.instance) == ("uid-3", state().instance)
@@ -136,7 +135,8 @@ def test_a_call_is_for_the_process_that_answered_last():
     ],
 )
 def test_addresses(ip, url):
-    assert CALLER.addressee(make_worker()._pod(ip=ip).pod_view()).base_url == url
+    caller = Caller(session=make_session(), token="t", admin_port=8081, epoch=EPOCH)
+    assert caller.addressee(make_worker()._pod(ip=ip).pod_view()).base_url == url
 
 
 class TestWaiting:
@@ -171,8 +171,7 @@ class TestWaiting:
 
             harness = Harness(called=behave)
             await harness.act(*(load(n) for n in range(10)))
-            assert harness.calls.fold_seconds(KEY) == FOLD_SECONDS + 10 * FOLD_SECONDS_EACH
-            assert harness.calls.fold_seconds(("rl", "other")) == FOLD_SECONDS
+            assert fold_seconds(harness.session.calls) == FOLD_SECONDS + 10 * FOLD_SECONDS_EACH
             await asyncio.sleep(11)
 
             left = range(9, 0, -1)
@@ -180,7 +179,7 @@ class TestWaiting:
                 pytest.approx(FOLD_SECONDS + n * FOLD_SECONDS_EACH) for n in left
             ]
             assert harness.again[-1][1] == 0, "nothing else is waited for"
-            assert harness.calls.fold_seconds(KEY) == FOLD_SECONDS
+            assert fold_seconds(harness.session.calls) == FOLD_SECONDS
 
         virtual_time.run(story())
 
@@ -188,10 +187,10 @@ class TestWaiting:
         async def story() -> None:
             harness = Harness(called=after(600))
             await harness.act(*(load(n) for n in range(5)))
-            assert harness.calls.fold_seconds(KEY) > FOLD_SECONDS
+            assert fold_seconds(harness.session.calls) > FOLD_SECONDS
             await harness.calls.stop()
             await asyncio.sleep(0)
-            assert harness.calls.fold_seconds(KEY) == FOLD_SECONDS
+            assert fold_seconds(harness.session.calls) == FOLD_SECONDS
 
         virtual_time.run(story())
 
@@ -201,7 +200,7 @@ class TestWaiting:
                 return await (after(3) if "10.0.0.4" in url else at_once)(url)
 
             harness = Harness(asked=behave)
-            await harness.calls.ask(CALLER, [pod(n) for n in range(10)])
+            await harness.calls.ask(harness.caller, [pod(n) for n in range(10)])
             assert now() - virtual_time.START_SECONDS == pytest.approx(ANSWER_WAIT_SECONDS)
             known = [n for n in range(10) if harness.cache.view(pod(n), now()).state]
             assert known == [0, 1, 2, 3, 5, 6, 7, 8, 9]
@@ -218,11 +217,11 @@ class TestWaiting:
             harness.calls._workers = workers
             pods = [pod(n) for n in range(SENT_AT_ONCE * 7 // 5)]
             if what == "reads":
-                sending = asyncio.create_task(harness.calls.ask(CALLER, pods))
+                sending = asyncio.create_task(harness.calls.ask(harness.caller, pods))
             else:
                 loads = [load(n) for n in range(len(pods))]
                 by_uid = {p.uid: p for p in pods}
-                sending = asyncio.create_task(harness.calls.act(CALLER, loads, by_uid))
+                sending = asyncio.create_task(harness.calls.act(harness.caller, loads, by_uid))
             while len(pods) not in seen:
                 await asyncio.sleep(0)
                 seen.add(workers.state.call_count + workers.call.call_count)
@@ -235,7 +234,7 @@ class TestWaiting:
     def test_a_round_without_workers_takes_no_time(self):
         async def story() -> None:
             harness = Harness()
-            await harness.calls.ask(CALLER, [])
+            await harness.calls.ask(harness.caller, [])
             assert not await harness.act()
 
         virtual_time.run(story())
@@ -249,9 +248,9 @@ class TestWaiting:
                 view = make_worker(n).view()
                 action = make_call.stage(view, target("2"), Rollout(), reason="")
                 harness.cache.view(view.pod, now())
-                await harness.calls.act(CALLER, [action], {view.pod.uid: view.pod})
+                await harness.calls.act(harness.caller, [action], {view.pod.uid: view.pod})
             started = now()
-            await harness.calls.ask(CALLER, [pod(1)])
+            await harness.calls.ask(harness.caller, [pod(1)])
             assert now() - started < 0.1
             harness.called = at_once
             assert await harness.act(load(2))
@@ -383,23 +382,23 @@ class TestOutcomes:
 
         virtual_time.run(story())
 
-    def test_a_refusal_as_old_is_passed_on_with_the_worker_and_its_epoch(self):
+    def test_a_refusal_as_old_is_noted_with_the_epoch_that_the_worker_obeys(self):
         async def story() -> None:
             obeyed = Epoch(term=9, sequence=0)
             stale = WorkerAnswer(state=state(epoch=obeyed), reason=Reason.STALE_EPOCH)
             harness = Harness(called=after(0.01, stale))
             await harness.act(load())
-            assert harness.stale == [(KEY, "policy-0", obeyed)]
+            assert harness.session.epochs.refused == obeyed.term
 
         virtual_time.run(story())
 
     def test_a_fleet_is_not_called_until_the_leader_is_known(self):
         async def story() -> None:
             harness = Harness()
-            harness.pending_terms.add(KEY)
+            harness.session.epochs.note_refusal(pod(), Epoch(term=9, sequence=0))
             assert not await harness.act(load())
             assert harness.sent == []
-            harness.pending_terms.clear()
+            harness.session.epochs.raise_above(9)
             assert await harness.act(load())
             assert len(harness.sent) == 1
 
@@ -410,18 +409,20 @@ class TestOutcomes:
         async def story() -> None:
             denied = after(0.01, WorkerAnswer(reason=Reason.UNAUTHORIZED, message="wrong token"))
             harness = Harness(**{how: denied})
+            harness.session.token.last = "t"
+            assert not harness.session.token.is_due
             if how == "asked":
-                await harness.calls.ask(CALLER, [pod()])
+                await harness.calls.ask(harness.caller, [pod()])
             else:
                 await harness.act(load())
-            assert harness.denied == [KEY]
+            assert harness.session.token.is_due
 
         virtual_time.run(story())
 
     def test_a_cancelled_read_leaves_the_worker_silent(self):
         async def story() -> None:
             harness = Harness(asked=after(100))
-            await harness.calls.ask(CALLER, [pod()])
+            await harness.calls.ask(harness.caller, [pod()])
             await harness.calls.stop()
             assert harness.cache.view(pod(), now()).silence == "the state read was cancelled"
             assert harness.cache.is_due(pod(), now() + 60, max_age_seconds=30)
@@ -432,7 +433,7 @@ class TestOutcomes:
 def test_stopping_cancels_everything_in_flight():
     async def story() -> None:
         harness = Harness(asked=after(100), called=after(100))
-        await harness.calls.ask(CALLER, [pod(1)])
+        await harness.calls.ask(harness.caller, [pod(1)])
         await harness.act(load())
         before = now()
         await harness.calls.stop()
@@ -450,14 +451,12 @@ def test_a_request_that_raises_in_the_operator_is_reported_until_its_kind_works_
 
         harness = Harness(called=broken)
         await harness.act(load(3))
-        ((key, part, error),) = harness.defects
-        assert (key, part) == (CALLER.key, "requests to workers (load)")
-        assert isinstance(error, KeyError)
+        assert harness.problems() == ["requests to workers (load)"]
 
         harness.called = at_once
         await asyncio.sleep(2)
         await harness.act(load(3, "3"))
-        assert harness.defects[-1] == (CALLER.key, part, None)
+        assert harness.problems() == []
 
     virtual_time.run(story())
 
@@ -466,12 +465,12 @@ async def a_defect(_: str) -> WorkerAnswer:
     raise KeyError("load")
 
 
-async def last_defect(harness: Harness, *actions: WorkerCall, seconds: float) -> Exception | None:
-    """The last report after decisions that plan these calls for these seconds."""
+async def problems_after(harness: Harness, *actions: WorkerCall, seconds: float) -> list[str]:
+    """The parts that fail after decisions that plan these calls for these seconds."""
     for _ in range(round(seconds)):
         await asyncio.sleep(1)
         await harness.act(*actions)
-    return harness.defects[-1][2]
+    return harness.problems()
 
 
 def test_the_problem_of_a_request_that_raises_ends_when_its_kind_is_not_planned():
@@ -480,10 +479,9 @@ def test_the_problem_of_a_request_that_raises_ends_when_its_kind_is_not_planned(
     async def story() -> None:
         harness = Harness(called=a_defect)
         await harness.act(load(3))
-        assert await last_defect(harness, load(3), seconds=60) is not None
-        assert await last_defect(harness, seconds=UNPLANNED_SECONDS - 1) is not None
-        assert await last_defect(harness, seconds=2) is None
-        assert len({part for _, part, _ in harness.defects}) == 1
+        assert await problems_after(harness, load(3), seconds=60)
+        assert await problems_after(harness, seconds=UNPLANNED_SECONDS - 1)
+        assert await problems_after(harness, seconds=2) == []
 
     virtual_time.run(story())
 
@@ -491,24 +489,27 @@ def test_the_problem_of_a_request_that_raises_ends_when_its_kind_is_not_planned(
 def test_a_read_that_raises_is_a_problem_while_the_fleet_has_workers():
     async def story() -> None:
         harness = Harness(asked=a_defect)
-        await harness.calls.ask(CALLER, [pod(3)])
-        assert await last_defect(harness, seconds=2 * UNPLANNED_SECONDS) is not None
-        await harness.calls.act(CALLER, [], {})
+        await harness.calls.ask(harness.caller, [pod(3)])
+        assert await problems_after(harness, seconds=2 * UNPLANNED_SECONDS)
+        await harness.calls.act(harness.caller, [], {})
         await asyncio.sleep(UNPLANNED_SECONDS)
-        await harness.calls.act(CALLER, [], {})
-        assert harness.defects[-1] == (KEY, "requests to workers (state)", None)
+        await harness.calls.act(harness.caller, [], {})
+        assert harness.problems() == []
 
     virtual_time.run(story())
 
 
-def test_a_request_that_raised_is_forgotten_with_its_fleet():
+def test_a_process_that_does_not_lead_calls_no_worker_and_may_read():
+    """Silence, not a refusal: the next leader is to look before it concludes anything."""
+
     async def story() -> None:
-        harness = Harness(called=a_defect)
-        await harness.act(load(3))
-        harness.calls.forget(KEY)
-        harness.called = at_once
-        await asyncio.sleep(2)
-        await harness.act(load(3, "3"))
-        assert [error is None for _, _, error in harness.defects] == [False]
+        harness = Harness()
+        harness.leads = False
+        await harness.act(load())
+        assert harness.sent == []
+        assert harness.cache.view(pod(), now()).silence == NOT_LEADING
+        await asyncio.sleep(1)
+        await harness.calls.ask(harness.caller, [pod()])
+        assert harness.cache.view(pod(), now()).state is not None
 
     virtual_time.run(story())

@@ -10,16 +10,16 @@ from tests.support import virtual_time
 from tests.support.builders import make_worker
 
 from fleet_operator.core.identity import WeightsId
-from fleet_operator.runtime.epochs import MAX_AHEAD, Epochs
+from fleet_operator.runtime.epochs import MAX_AHEAD, Epochs, raise_terms
 from fleet_worker.protocol import MAX_TERM, Epoch
 
 KEY, OTHER = ("rl", "policy"), ("rl", "other")
 
 
 def test_the_sequence_grows_with_every_new_goal_and_only_then():
-    epochs = Epochs(lambda: 5)
+    epochs = Epochs(KEY, lambda: 5)
     sequences = [
-        epochs.for_step(KEY, WeightsId(goal), admits=False).sequence
+        epochs.for_step(WeightsId(goal), admits=False).sequence
         for goal in ("1", "1", "2", "2", "1")
     ]
 
@@ -27,10 +27,10 @@ def test_the_sequence_grows_with_every_new_goal_and_only_then():
 
 
 def test_the_step_after_one_that_admits_workers_has_a_newer_epoch():
-    epochs = Epochs(lambda: 5)
+    epochs = Epochs(KEY, lambda: 5)
     steps = (False, True, True, False, False)
 
-    assert [epochs.for_step(KEY, WeightsId("1"), admits=admits).sequence for admits in steps] == [
+    assert [epochs.for_step(WeightsId("1"), admits=admits).sequence for admits in steps] == [
         1,
         1,
         2,
@@ -40,7 +40,7 @@ def test_the_step_after_one_that_admits_workers_has_a_newer_epoch():
 
 
 def test_another_run_is_a_new_goal_and_a_digest_that_becomes_known_is_not():
-    epochs = Epochs(lambda: 5)
+    epochs = Epochs(KEY, lambda: 5)
     goals = [
         WeightsId("3", "run-7"),
         WeightsId("3", "run-7", "sha256:7"),
@@ -49,29 +49,22 @@ def test_another_run_is_a_new_goal_and_a_digest_that_becomes_known_is_not():
         WeightsId("3", "run-8", "sha256:9"),
     ]
 
-    assert [epochs.for_step(KEY, goal, admits=False).sequence for goal in goals] == [1, 1, 2, 2, 3]
+    assert [epochs.for_step(goal, admits=False).sequence for goal in goals] == [1, 1, 2, 2, 3]
 
 
 def test_the_last_epoch_is_that_of_the_present_goal():
-    epochs = Epochs(lambda: 5)
-    assert epochs.last(KEY) == Epoch(term=5, sequence=0)
-    epochs.for_step(KEY, WeightsId("1"), admits=False)
-    assert epochs.last(KEY) == Epoch(term=5, sequence=1)
-
-
-def test_fleets_count_by_themselves():
-    epochs = Epochs(lambda: 5)
-    epochs.for_step(KEY, WeightsId("1"), admits=False)
-
-    assert epochs.last(OTHER).sequence == 0
+    epochs = Epochs(KEY, lambda: 5)
+    assert epochs.last == Epoch(term=5, sequence=0)
+    epochs.for_step(WeightsId("1"), admits=False)
+    assert epochs.last == Epoch(term=5, sequence=1)
 
 
 def test_the_term_is_always_todays():
     terms = iter((5, 9))
-    epochs = Epochs(lambda: next(terms))
+    epochs = Epochs(KEY, lambda: next(terms))
 
-    assert epochs.for_step(KEY, WeightsId("1"), admits=False) < epochs.for_step(
-        KEY, WeightsId("1"), admits=False
+    assert epochs.for_step(WeightsId("1"), admits=False) < epochs.for_step(
+        WeightsId("1"), admits=False
     )
 
 
@@ -98,23 +91,27 @@ class FakeLease:
         await asyncio.sleep(0.01)
 
 
-async def raising(epochs: Epochs, lease: FakeLease) -> tuple[asyncio.Task[None], list[object]]:
-    again: list[object] = []
-    task = asyncio.create_task(epochs.raise_terms(lease.confirm, lambda key, _: again.append(key)))
+async def raising(lease: FakeLease) -> tuple[list[Epochs], asyncio.Task[None], list[object]]:
+    """The epochs of two fleets, whose terms are raised. Returns: also the fleets that were reconciled again."""
+    asked, again = asyncio.Event(), list[object]()
+    fleets = [Epochs(key, lambda: 5, asked) for key in (KEY, OTHER)]
+    task = asyncio.create_task(
+        raise_terms(asked, lambda: fleets, lease.confirm, lambda key, _: again.append(key))
+    )
     await asyncio.sleep(0)
-    return task, again
+    return fleets, task, again
 
 
 def test_a_refusal_raises_nothing_until_the_lease_was_read():
     async def story() -> None:
-        epochs, lease = Epochs(lambda: 5), FakeLease()
-        task, again = await raising(epochs, lease)
-        epochs.note_refusal(KEY, POD, Epoch(term=40, sequence=3))
-        assert epochs.last(KEY).term == 5
-        assert epochs.is_term_pending(KEY)
+        lease = FakeLease()
+        (epochs, _), task, again = await raising(lease)
+        epochs.note_refusal(POD, Epoch(term=40, sequence=3))
+        assert epochs.last.term == 5
+        assert epochs.is_term_pending
         await lease.says(ours=True)
-        assert epochs.last(KEY).term == 41
-        assert not epochs.is_term_pending(KEY)
+        assert epochs.last.term == 41
+        assert not epochs.is_term_pending
         assert again == [KEY]
         task.cancel()
 
@@ -123,12 +120,12 @@ def test_a_refusal_raises_nothing_until_the_lease_was_read():
 
 def test_a_refusal_raises_the_term_of_its_own_fleet_only():
     async def story() -> None:
-        epochs, lease = Epochs(lambda: 5), FakeLease()
-        task, _ = await raising(epochs, lease)
-        epochs.note_refusal(KEY, POD, Epoch(term=5 + MAX_AHEAD, sequence=0))
+        lease = FakeLease()
+        (epochs, other), task, _ = await raising(lease)
+        epochs.note_refusal(POD, Epoch(term=5 + MAX_AHEAD, sequence=0))
         await lease.says(ours=True)
-        assert epochs.last(KEY).term == 6 + MAX_AHEAD
-        assert epochs.last(OTHER).term == 5
+        assert epochs.last.term == 6 + MAX_AHEAD
+        assert other.last.term == 5
         task.cancel()
 
     virtual_time.run(story())
@@ -136,12 +133,12 @@ def test_a_refusal_raises_the_term_of_its_own_fleet_only():
 
 def test_where_another_leads_nothing_is_raised_and_nothing_is_called():
     async def story() -> None:
-        epochs, lease = Epochs(lambda: 5), FakeLease()
-        task, again = await raising(epochs, lease)
-        epochs.note_refusal(KEY, POD, Epoch(term=6, sequence=1))
+        lease = FakeLease()
+        (epochs, _), task, again = await raising(lease)
+        epochs.note_refusal(POD, Epoch(term=6, sequence=1))
         await lease.says(ours=False)
-        assert epochs.last(KEY).term == 5
-        assert epochs.is_term_pending(KEY)
+        assert epochs.last.term == 5
+        assert epochs.is_term_pending
         assert again == []
         task.cancel()
 
@@ -150,13 +147,13 @@ def test_where_another_leads_nothing_is_raised_and_nothing_is_called():
 
 def test_refusals_of_many_workers_cost_one_reading():
     async def story() -> None:
-        epochs, lease = Epochs(lambda: 5), FakeLease()
-        task, _ = await raising(epochs, lease)
+        lease = FakeLease()
+        (epochs, other), task, _ = await raising(lease)
         for term in (40, 44, 42):
-            epochs.note_refusal(KEY, POD, Epoch(term=term, sequence=0))
-            epochs.note_refusal(OTHER, POD, Epoch(term=7, sequence=0))
+            epochs.note_refusal(POD, Epoch(term=term, sequence=0))
+            other.note_refusal(POD, Epoch(term=7, sequence=0))
         await lease.says(ours=True)
-        assert (epochs.last(KEY).term, epochs.last(OTHER).term) == (45, 8)
+        assert (epochs.last.term, other.last.term) == (45, 8)
         assert lease.readings == 1
         task.cancel()
 
@@ -165,15 +162,15 @@ def test_refusals_of_many_workers_cost_one_reading():
 
 def test_a_newer_refusal_while_the_lease_is_read_is_read_for_again():
     async def story() -> None:
-        epochs, lease = Epochs(lambda: 5), FakeLease()
-        task, _ = await raising(epochs, lease)
-        epochs.note_refusal(KEY, POD, Epoch(term=40, sequence=0))
+        lease = FakeLease()
+        (epochs, _other), task, _ = await raising(lease)
+        epochs.note_refusal(POD, Epoch(term=40, sequence=0))
         await asyncio.sleep(0.01)
-        epochs.note_refusal(KEY, POD, Epoch(term=50, sequence=0))
+        epochs.note_refusal(POD, Epoch(term=50, sequence=0))
         await lease.says(ours=True)
-        assert epochs.is_term_pending(KEY)
+        assert epochs.is_term_pending
         await lease.says(ours=True)
-        assert epochs.last(KEY).term == 51
+        assert epochs.last.term == 51
         assert lease.readings == 2
         task.cancel()
 
@@ -182,11 +179,11 @@ def test_a_newer_refusal_while_the_lease_is_read_is_read_for_again():
 
 def test_a_late_call_of_our_own_does_not_cause_a_read_of_the_lease():
     async def story() -> None:
-        epochs = Epochs(lambda: 5)
-        epochs.for_step(KEY, WeightsId("1"), admits=False)
-        late = epochs.for_step(KEY, WeightsId("2"), admits=False)
-        epochs.note_refusal(KEY, POD, late)
-        assert not epochs.is_term_pending(KEY)
+        epochs = Epochs(KEY, lambda: 5)
+        epochs.for_step(WeightsId("1"), admits=False)
+        late = epochs.for_step(WeightsId("2"), admits=False)
+        epochs.note_refusal(POD, late)
+        assert not epochs.is_term_pending
 
     virtual_time.run(story())
 
@@ -194,16 +191,21 @@ def test_a_late_call_of_our_own_does_not_cause_a_read_of_the_lease():
 @pytest.mark.parametrize("term", [6 + MAX_AHEAD, MAX_TERM - 1, MAX_TERM])
 def test_a_worker_far_beyond_the_lease_is_named_until_it_is_recreated(term: int):
     async def story() -> None:
-        epochs = Epochs(lambda: 5)
-        epochs.note_refusal(KEY, POD, Epoch(term=term, sequence=7))
-        assert epochs.last(KEY).term == 5, "its peers and its successor are called as before"
-        assert not epochs.is_term_pending(KEY)
-        assert epochs.beyond(KEY, [POD]) == ["policy-0"]
-        assert epochs.beyond(OTHER, [POD]) == []
-        assert epochs.beyond(KEY, [make_worker(0).restarted(1).pod_view()]) == []
-        assert epochs.beyond(KEY, [POD]) == []
+        epochs = Epochs(KEY, lambda: 5)
+        epochs.note_refusal(POD, Epoch(term=term, sequence=7))
+        assert epochs.last.term == 5, "its peers and its successor are called as before"
+        assert not epochs.is_term_pending
+        assert epochs.beyond([POD]) == ["policy-0"]
+        assert epochs.beyond([make_worker(0).restarted(1).pod_view()]) == []
+        assert epochs.beyond([POD]) == []
 
     virtual_time.run(story())
+
+
+def read_lease(epochs: Epochs) -> None:
+    """The Lease, read after the refusals, names this process."""
+    if epochs.refused is not None:
+        epochs.raise_above(epochs.refused)
 
 
 def test_one_worker_never_puts_its_peers_beyond_the_next_leader():
@@ -212,44 +214,25 @@ def test_one_worker_never_puts_its_peers_beyond_the_next_leader():
     """
     obeyed = Epoch(term=0, sequence=0)
     for term in range(1, 20):
-        epochs = Epochs(lambda term=term: term)
+        epochs = Epochs(KEY, lambda term=term: term)
         for reported in (
             obeyed.term,
             MAX_TERM - 1,
             *range(term + MAX_AHEAD - 3, term + MAX_AHEAD + 3),
         ):
-            epochs.note_refusal(KEY, POD, Epoch(term=reported, sequence=0))
-            epochs.raise_above(epochs.refused())
+            epochs.note_refusal(POD, Epoch(term=reported, sequence=0))
+            read_lease(epochs)
         for peer in PEERS:
-            epochs.note_refusal(KEY, peer, obeyed)
-        epochs.raise_above(epochs.refused())
-        assert epochs.beyond(KEY, [POD, *PEERS]) == ["policy-0"]
-        obeyed = epochs.last(KEY)
+            epochs.note_refusal(peer, obeyed)
+        read_lease(epochs)
+        assert epochs.beyond([POD, *PEERS]) == ["policy-0"]
+        obeyed = epochs.last
 
 
 @pytest.mark.parametrize("term", [MAX_TERM - 1, MAX_TERM])
 def test_a_term_stays_within_the_protocol_near_its_highest_one(term: int):
-    epochs = Epochs(lambda: MAX_TERM - 10)
-    epochs.note_refusal(KEY, POD, Epoch(term=term, sequence=0))
-    epochs.raise_above(epochs.refused())
+    epochs = Epochs(KEY, lambda: MAX_TERM - 10)
+    epochs.note_refusal(POD, Epoch(term=term, sequence=0))
+    read_lease(epochs)
 
-    assert epochs.last(KEY).term == (MAX_TERM if term < MAX_TERM else MAX_TERM - 10)
-
-
-def test_a_fleet_that_is_gone_is_forgotten():
-    async def story() -> None:
-        epochs, lease = Epochs(lambda: 5), FakeLease()
-        task, _ = await raising(epochs, lease)
-        epochs.for_step(KEY, WeightsId("1"), admits=False)
-        epochs.note_refusal(KEY, POD, Epoch(term=MAX_TERM, sequence=0))
-        epochs.note_refusal(KEY, POD, Epoch(term=40, sequence=0))
-        await lease.says(ours=True)
-        epochs.note_refusal(KEY, POD, Epoch(term=50, sequence=0))
-        epochs.forget(KEY)
-        assert epochs.last(KEY) == Epoch(term=5, sequence=0)
-        assert not epochs.is_term_pending(KEY)
-        assert epochs.beyond(KEY, [POD]) == []
-        assert all(not v for k, v in vars(epochs).items() if isinstance(v, dict))
-        task.cancel()
-
-    virtual_time.run(story())
+    assert epochs.last.term == (MAX_TERM if term < MAX_TERM else MAX_TERM - 10)

@@ -22,12 +22,14 @@ from fleet_operator.runtime.event_recorder import (
     BURST,
     MAX_WAITING,
     REPEAT_AFTER_SECONDS,
+    EventPoster,
     EventRecorder,
     Subject,
 )
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.problems import EVENTS, Problems
+from fleet_operator.runtime.problems import EVENTS, FleetProblems, Problems
 
+KEY = ("rl", "policy")
 POLICY = Subject(kind="WeightVersion", namespace="rl", name="policy", uid="u1", fleet="policy")
 APPLIED = NewEvent(type="Normal", reason="WeightsApplied", message="version 2 on 4/4 workers")
 
@@ -39,11 +41,12 @@ class Setup:
         self.cluster = FakeCluster()
         self.kube = self.cluster.client()
         self.metrics = Metrics()
-        self.problems = Problems()
-        self.recorder = EventRecorder(self.kube, self.metrics, self.problems, instance="pod-1")
+        self.problems = FleetProblems(KEY, Problems())
+        self.poster = EventPoster(self.kube, self.metrics, instance="pod-1")
+        self.recorder = EventRecorder(KEY, self.poster, self.problems)
 
     async def events(self) -> list[dict]:
-        await self.recorder.flush()
+        await self.poster.flush()
         return list(self.cluster.objects.values())
 
 
@@ -209,17 +212,17 @@ def test_an_event_that_is_lost_does_not_count_as_an_error(error, caplog):
 @pytest.mark.parametrize("error", [Retryable("503"), Unknown("no answer")], ids=str)
 def test_a_refused_event_is_posted_again_after_a_try_that_failed_for_a_moment(error):
     async def story() -> None:
-        setup, fleet = Setup(), ("rl", "policy")
+        setup = Setup()
         setup.kube.error = Terminal("403")
         setup.recorder.record(POLICY, APPLIED)
         for outcome in (error, None):
             assert await setup.events() == []
-            assert setup.problems.has(fleet, EVENTS)
+            assert setup.problems.has(EVENTS)
             await asyncio.sleep(AGAIN_AFTER_SECONDS)
             setup.kube.error = outcome
-            setup.recorder.post_waiting(fleet)
+            setup.recorder.post_waiting()
         assert [e["reason"] for e in await setup.events()] == ["WeightsApplied"]
-        assert not setup.problems.has(fleet, EVENTS)
+        assert not setup.problems.has(EVENTS)
 
     virtual_time.run(story())
 
@@ -228,12 +231,12 @@ async def posted_after_a_failure(setup: Setup, *events: NewEvent) -> list[str]:
     """The reasons that the API server has once it works again."""
     for event in events:
         setup.recorder.record(POLICY, event)
-        await setup.recorder.flush()
+        await setup.poster.flush()
     setup.kube.error, setup.kube.answers_lost = None, False
     for _ in events:
         await asyncio.sleep(AGAIN_AFTER_SECONDS)
-        setup.recorder.post_waiting(("rl", "policy"))
-        await setup.recorder.flush()
+        setup.recorder.post_waiting()
+        await setup.poster.flush()
     return [e["reason"] for e in await setup.events()]
 
 
@@ -244,7 +247,7 @@ def test_every_event_that_could_not_be_posted_is_posted_once_it_can(error):
         setup.kube.error = error
         warnings = [NewEvent(type="Warning", reason=r, message="words") for r in ("A", "B", "C")]
         assert sorted(await posted_after_a_failure(setup, *warnings)) == ["A", "B", "C"]
-        assert not setup.problems.has(("rl", "policy"), EVENTS)
+        assert not setup.problems.has(EVENTS)
 
     virtual_time.run(story())
 
@@ -263,7 +266,7 @@ def test_an_event_counts_as_posted_only_from_when_it_was():
         setup = Setup()
         setup.kube.error = Retryable("503")
         setup.recorder.record(POLICY, APPLIED)
-        await setup.recorder.flush()
+        await setup.poster.flush()
         setup.kube.error = None
         for _ in range(2):
             setup.recorder.record(POLICY, APPLIED)
@@ -291,19 +294,19 @@ def test_one_event_that_is_always_refused_does_not_hold_up_the_others():
 
 def test_while_the_api_server_refuses_events_one_request_is_sent_at_a_time_and_few_wait():
     async def story() -> None:
-        setup, fleet = Setup(), ("rl", "policy")
+        setup = Setup()
         setup.kube.error = Terminal("403")
         for n in range(2 * MAX_WAITING):
             setup.recorder.record(dataclasses.replace(POLICY, uid=str(n)), APPLIED)
-        await setup.recorder.flush()
+        await setup.poster.flush()
         before = len(setup.kube.requests)
         await asyncio.sleep(AGAIN_AFTER_SECONDS)
-        setup.recorder.post_waiting(fleet)
-        await setup.recorder.flush()
+        setup.recorder.post_waiting()
+        await setup.poster.flush()
         assert len(setup.kube.requests) - before == 1
         setup.kube.error = None
         await asyncio.sleep(AGAIN_AFTER_SECONDS)
-        setup.recorder.post_waiting(fleet)
+        setup.recorder.post_waiting()
         assert len(await setup.events()) == MAX_WAITING
 
     virtual_time.run(story())
@@ -315,17 +318,15 @@ def test_a_sweep_posts_what_waits_of_a_fleet_without_reconciles_for_an_hour(hour
         setup = Setup()
         setup.kube.error = Retryable("503")
         setup.recorder.record(POLICY, APPLIED)
-        await setup.recorder.flush()
+        await setup.poster.flush()
         await asyncio.sleep(3600 * hours)
         for error in (Retryable("503"), None):
             setup.kube.error = error
-            setup.recorder.sweep()
-            await setup.recorder.flush()
+            setup.recorder.post_waiting()
+            await setup.poster.flush()
             await asyncio.sleep(AGAIN_AFTER_SECONDS)
         assert len(await setup.events()) == posted
-        assert not setup.problems.has(("rl", "policy"), EVENTS)
-        setup.recorder.sweep()
-        assert setup.recorder._queues == {}
+        assert not setup.problems.has(EVENTS)
 
     virtual_time.run(story())
 

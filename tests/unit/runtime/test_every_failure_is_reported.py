@@ -363,8 +363,8 @@ def break_observing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_objects(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rig.operator.children, "_apply", raising)
-    rig.operator.children.forget_written()
+    monkeypatch.setattr(rig.session.children, "_apply", raising)
+    rig.session.children.forget_written()
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_an_api_server_that_hangs_does_not_keep_pauses_from_being_renewed(hangs)
             lease._kube = rig.cluster.client()  # it has a connection of its own
             rig.kube.hangs = True
             if hangs == "all":
-                rig.operator.tokens.note_stale([("rl", "policy")])
+                rig.session.token.note_stale()
             await rig.until(lambda: rig.serving == ["2", "2"], seconds=600)
 
     virtual_time.run(story())

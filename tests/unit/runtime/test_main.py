@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster, FakeKube
-from tests.support.rig import FakeWorkers
+from tests.support.rig import LEASE_PATHS, FakeWorkers
 from tests.support.virtual_time import now
 
 from fleet_operator.errors import NotFound, Retryable, Terminal
+from fleet_operator.ports import NOT_LEADING
 from fleet_operator.runtime import health, kopf_watch, main, operator_process
 from fleet_operator.runtime.custom_resources import LONGEST_RETRY_SECONDS
 from fleet_operator.runtime.lease import Lease
 from fleet_operator.runtime.operator_process import EXIT_LOST_LEASE, STUCK_SECONDS, Operator
+from fleet_operator.runtime.permissions import REVIEWS
 from fleet_operator.runtime.settings import Settings
 
 KEY = ("rl", "policy")
@@ -32,6 +34,7 @@ FLEET = {
         "weights": {"roots": ["/weights"]},
     },
 }
+CONFIG = "/api/v1/namespaces/rl/configmaps/policy-applied"
 LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/rl/leases/operator"
 
 
@@ -61,7 +64,7 @@ class Process:
     def __init__(
         self, cluster: FakeCluster, *, identity: str = "me", server: type[Server] | None = None
     ) -> None:
-        self.server = (server or Server)(cluster)
+        self.server = (server or Server)(cluster, unguarded=LEASE_PATHS)
         settings = Settings.model_construct(
             namespaces=("rl",),
             lease_namespace="rl",
@@ -342,6 +345,30 @@ def test_a_part_that_fails_is_begun_again_and_ends_neither_the_process_nor_the_o
         assert await process.code(within_seconds=10) == 0
 
     run(story)
+
+
+def test_a_process_that_does_not_lead_writes_nothing_and_may_ask_for_its_permissions():
+    """It may have been frozen in the middle of its work."""
+
+    async def story() -> None:
+        process = Process(FakeCluster())
+        writes = ("create", "replace", "apply", "merge")
+        for write in (*(getattr(process.server, w)(CONFIG, {}) for w in writes), deletion(process)):
+            with pytest.raises(Terminal, match=NOT_LEADING):
+                await write
+        assert process.server.requests == [], "nothing is even sent"
+        await process.server.create(REVIEWS, {"metadata": {"name": "review"}, "spec": {}})
+        process.start()
+        await process.until(lambda: process.operator.synced)
+        await process.server.apply(CONFIG, {"kind": "ConfigMap", "metadata": {"name": "c"}})
+        process.stop.set()
+        await process.code(within_seconds=10)
+
+    run(story)
+
+
+def deletion(process: Process) -> Awaitable[None]:
+    return process.server.delete(CONFIG, uid="u")
 
 
 def test_only_a_leader_can_be_not_live():

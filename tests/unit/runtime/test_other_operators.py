@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster
 from tests.support.rig import FLEET_PATH, WEIGHTS_PATH, Rig
+from tests.support.sessions import make_sessions
 
 from fleet_operator.errors import Retryable, Terminal
+from fleet_operator.runtime import foreign_fleets
 from fleet_operator.runtime.heartbeats import HEARTBEAT_SECONDS, Heartbeats
 from fleet_operator.runtime.other_operators import (
     POLL_SECONDS,
     TAKEOVER_SECONDS,
     UNKNOWN_SECONDS,
-    Driver,
     OtherOperators,
 )
-from fleet_operator.runtime.problems import HEARTBEAT, Problems
+from fleet_operator.runtime.problems import HEARTBEAT
+from fleet_operator.runtime.session import Driver, FleetSession
 
 OWN, OTHER = "rl/operator", "ops/rlfleet"
 LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/rl/leases/rlfleet.ops"
@@ -105,15 +108,20 @@ def test_a_heartbeat_that_cannot_be_read_leaves_the_fleet_and_is_unknown_after_m
     virtual_time.run(story())
 
 
+def driven(namespace: str, name: str) -> FleetSession:
+    """The session of a fleet that this operator drives."""
+    return make_sessions().of((namespace, name), f"uid-{name}")
+
+
 class TestHeartbeats:
     def test_one_lease_in_each_namespace_of_fleets_is_renewed_in_less_than_a_quarter_of_the_takeover(
         self,
     ):
         async def story() -> None:
             cluster = FakeCluster()
-            fleets = [("rl", "a"), ("rl", "b"), ("other", "c")]
+            fleets = [driven(*key) for key in (("rl", "a"), ("rl", "b"), ("other", "c"))]
             client = cluster.client()
-            beating = Heartbeats(client, OWN, lambda: fleets, Problems())
+            beating = Heartbeats(client, OWN, fleets)
             task = asyncio.create_task(beating.run())
             rivals = OtherOperators(cluster.client(), OTHER)
             await asyncio.sleep(0.1)
@@ -134,16 +142,16 @@ class TestHeartbeats:
         async def story() -> None:
             client = FakeCluster().client()
             client.refuses = lambda _, path: Terminal("403") if "/rl/" in path else None
-            problems = Problems()
-            beating = Heartbeats(client, OWN, lambda: [("rl", "a"), ("other", "c")], problems)
+            ours, other = driven("rl", "a"), driven("other", "c")
+            beating = Heartbeats(client, OWN, [ours, other])
             await beating.renew()
-            assert problems.has(("rl", "a"), HEARTBEAT)
-            (problem,) = problems.of(("rl", "a"))
+            assert ours.problems.has(HEARTBEAT)
+            (problem,) = ours.problems.all()
             assert (problem.reason, problem.leaves_ready) == ("WriteRefused", True)
-            assert not problems.of(("other", "c"))
+            assert not other.problems.all()
             client.refuses = lambda *_: None
             await beating.renew()
-            assert not problems.of(("rl", "a"))
+            assert not ours.problems.all()
 
         virtual_time.run(story())
 
@@ -172,7 +180,7 @@ class TestAFleetOfAnotherRelease:
             async with Rig() as rig:
                 await rig.applied("1")
                 renewing = await self.taken_over(rig)
-                await rig.operator.recorder.flush()
+                await rig.operator.sessions.events.flush()
                 before = len(rig.writes)
                 rig.workers.asked.clear()
                 rig.publish("2")
@@ -187,6 +195,22 @@ class TestAFleetOfAnotherRelease:
                 shown = rig.operator.metrics.render().decode()
                 assert "rlfleet_fleets_of_other_operators 1.0" in shown
                 assert 'rlfleet_fleet_replicas{fleet="policy"' not in shown
+                renewing.cancel()
+
+        virtual_time.run(story())
+
+    def test_after_a_defect_in_its_report_it_is_left_alone_too(self, monkeypatch):
+        monkeypatch.setattr(foreign_fleets, "left_to", Mock(side_effect=KeyError("a defect")))
+
+        async def story() -> None:
+            async with Rig() as rig:
+                await rig.applied("1")
+                before = len(rig.writes)
+                rig.workers.asked.clear()
+                renewing = await self.taken_over(rig)
+                await asyncio.sleep(60)
+                assert rig.workers.asked == []
+                assert rig.writes[before:] == []
                 renewing.cancel()
 
         virtual_time.run(story())

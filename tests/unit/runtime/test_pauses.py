@@ -7,8 +7,6 @@ from tests.support.builders import make_worker
 from fleet_operator.runtime.pauses import Pauses
 from fleet_worker.protocol import WorkerState
 
-KEY = ("rl", "policy")
-
 
 def paused(lease_seconds: float) -> WorkerState:
     state = make_worker().paused("1", lease_seconds=lease_seconds).state()
@@ -22,37 +20,36 @@ def serving() -> WorkerState:
     return state
 
 
-def test_the_first_end_of_a_fleet_counts_and_no_other_fleet_has_it():
+def test_the_first_end_of_a_fleet_counts():
     pauses = Pauses()
-    pauses.note(KEY, "a", paused(25), now=100)
-    pauses.note(KEY, "b", paused(12), now=100)
+    pauses.note("a", paused(25), now=100)
+    pauses.note("b", paused(12), now=100)
 
-    assert pauses.deadline(KEY, now=101) == 112
-    assert pauses.deadline(("rl", "other"), now=101) is None
+    assert pauses.deadline(now=101) == 112
 
 
 def test_a_call_that_pauses_counts_before_its_answer():
     pauses = Pauses()
-    pauses.begin(KEY, "a", 30, now=100)
+    pauses.begin("a", 30, now=100)
 
-    assert pauses.deadline(KEY, now=101) == 130
+    assert pauses.deadline(now=101) == 130
 
 
 def test_a_renewal_moves_the_end_and_a_resume_removes_it():
     pauses = Pauses()
-    pauses.note(KEY, "a", paused(5), now=100)
-    pauses.note(KEY, "a", paused(30), now=102)
-    assert pauses.deadline(KEY, now=103) == 132
+    pauses.note("a", paused(5), now=100)
+    pauses.note("a", paused(30), now=102)
+    assert pauses.deadline(now=103) == 132
 
-    pauses.note(KEY, "a", serving(), now=104)
-    assert pauses.deadline(KEY, now=104) is None
+    pauses.note("a", serving(), now=104)
+    assert pauses.deadline(now=104) is None
 
 
 def test_a_pause_of_a_worker_that_is_gone_ends_by_itself():
     pauses = Pauses()
-    pauses.note(KEY, "gone", paused(5), now=100)
-    pauses.note(KEY, "b", paused(30), now=100)
+    pauses.note("gone", paused(5), now=100)
+    pauses.note("b", paused(30), now=100)
 
-    assert pauses.deadline(KEY, now=106) == 130
-    assert pauses.deadline(KEY, now=131) is None
+    assert pauses.deadline(now=106) == 130
+    assert pauses.deadline(now=131) is None
     assert not pauses._ends

@@ -19,7 +19,6 @@ from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pod_writer import CREATIONS_AT_ONCE, LONGEST_SECONDS, PodWriter
 
-KEY = ("rl", "policy")
 QUOTA = "403 exceeded quota: gpus"
 REQUEST_SECONDS = 0.05
 
@@ -59,7 +58,7 @@ class Server:
         self.refused_at: float | None = None
         self.on_their_way = 0
         self.most_on_their_way = 0
-        self.changes = PodWriter(KubePods(self, Metrics()))
+        self.changes = PodWriter(KubePods(self, Metrics()), "rl")
 
     async def get(self, path: str) -> dict[str, Any]:
         assert path == FLEET_PATH
@@ -85,7 +84,7 @@ class Server:
 
     async def try_to(self, actions: list[Any]) -> FleetError | None:
         try:
-            await self.changes.run(KEY, actions)
+            await self.changes.run(actions)
         except FleetError as error:
             return error
         return None
@@ -299,7 +298,7 @@ class TestUnseen:
         async def story() -> None:
             server = Server()
             await server.try_to(creations(1))
-            server.changes.laid_over(KEY, [make_worker(0).pod_view()])
+            server.changes.laid_over([make_worker(0).pod_view()])
             await server.try_to(creations(1))
             assert len(server.sent) == 2
 

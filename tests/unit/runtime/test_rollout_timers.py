@@ -10,8 +10,6 @@ from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.observed import Watched
 from fleet_operator.runtime.rollout_timers import GAP_SECONDS, RolloutTimers
 
-KEY, OTHER = ("rl", "policy"), ("rl", "other")
-
 
 def status(
     phase: RolloutPhase = RolloutPhase.STAGING, *, version: str = "42", since: float = 0
@@ -20,12 +18,12 @@ def status(
 
 
 def test_a_leader_that_has_just_come_has_seen_nothing():
-    assert RolloutTimers().update(KEY, "uid", status(since=-1000), 5.0) == Watched()
+    assert RolloutTimers().update("uid", status(since=-1000), 5.0) == Watched()
 
 
 def test_looks_add_up():
     watch = RolloutTimers()
-    seen = [watch.update(KEY, "uid", status(), at) for at in (10.0, 11.0, 13.5)]
+    seen = [watch.update("uid", status(), at) for at in (10.0, 11.0, 13.5)]
 
     assert [s.phase_seconds for s in seen] == [0, 1, 3.5]
     assert [s.attempt_seconds for s in seen] == [0, 1, 3.5]
@@ -34,36 +32,36 @@ def test_looks_add_up():
 
 def test_a_new_phase_begins_at_its_decision_and_the_attempt_continues():
     watch = RolloutTimers()
-    watch.update(KEY, "uid", status(), 10.0)
-    watch.decided(KEY, "uid", status(RolloutPhase.PAUSING), 11.0)
-    seen = watch.update(KEY, "uid", status(RolloutPhase.PAUSING), 14.0)
+    watch.update("uid", status(), 10.0)
+    watch.decided("uid", status(RolloutPhase.PAUSING), 11.0)
+    seen = watch.update("uid", status(RolloutPhase.PAUSING), 14.0)
 
     assert (seen.phase_seconds, seen.attempt_seconds) == (3, 4)
 
 
 def test_an_attempt_that_this_leader_has_begun_is_known_from_its_beginning():
     watch = RolloutTimers()
-    watch.update(KEY, "uid", status(version="41"), 10.0)
-    watch.decided(KEY, "uid", status(version="42"), 10.0)
-    seen = watch.update(KEY, "uid", status(version="42"), 12.0)
+    watch.update("uid", status(version="41"), 10.0)
+    watch.decided("uid", status(version="42"), 10.0)
+    seen = watch.update("uid", status(version="42"), 12.0)
 
     assert seen == Watched(phase_seconds=2, attempt_seconds=2, saw_it_begin=True)
 
 
 def test_the_same_phase_after_another_one_begins_again():
     watch = RolloutTimers()
-    watch.update(KEY, "uid", status(), 10.0)
-    watch.decided(KEY, "uid", status(since=7), 17.0)
+    watch.update("uid", status(), 10.0)
+    watch.decided("uid", status(since=7), 17.0)
 
-    assert watch.update(KEY, "uid", status(since=7), 18.0).phase_seconds == 1
+    assert watch.update("uid", status(since=7), 18.0).phase_seconds == 1
 
 
 def test_time_without_reconciles_does_not_count():
     watch = RolloutTimers()
-    watch.update(KEY, "uid", status(), 10.0)
-    watch.update(KEY, "uid", status(), 15.0)
-    away = watch.update(KEY, "uid", status(), 15.0 + GAP_SECONDS + 1)
-    back = watch.update(KEY, "uid", status(), 15.0 + GAP_SECONDS + 3)
+    watch.update("uid", status(), 10.0)
+    watch.update("uid", status(), 15.0)
+    away = watch.update("uid", status(), 15.0 + GAP_SECONDS + 1)
+    back = watch.update("uid", status(), 15.0 + GAP_SECONDS + 3)
 
     assert (away.phase_seconds, back.phase_seconds) == (5, 7)
     assert back.attempt_seconds == GAP_SECONDS + 8, "failures grow older meanwhile"
@@ -71,29 +69,24 @@ def test_time_without_reconciles_does_not_count():
 
 def test_slow_reconciles_count():
     watch = RolloutTimers()
-    seen = [watch.update(KEY, "uid", status(), n * GAP_SECONDS) for n in range(4)]
+    seen = [watch.update("uid", status(), n * GAP_SECONDS) for n in range(4)]
 
     assert seen[-1].phase_seconds == 3 * GAP_SECONDS
 
 
 def test_time_in_which_nothing_could_be_called_does_not_count():
     watch = RolloutTimers()
-    watch.update(KEY, "uid", status(), 10.0)
-    watch.update(KEY, "uid", status(), 14.0, calling=False)
+    watch.update("uid", status(), 10.0)
+    watch.update("uid", status(), 14.0, calling=False)
 
-    assert watch.update(KEY, "uid", status(), 15.0).phase_seconds == 1
+    assert watch.update("uid", status(), 15.0).phase_seconds == 1
 
 
-def test_fleets_and_weightversions_count_by_themselves_and_are_forgotten():
+def test_weightversions_count_by_themselves_and_are_forgotten():
     watch = RolloutTimers()
-    for key, uid in ((KEY, "a"), (KEY, "b"), (OTHER, "c")):
-        watch.update(key, uid, status(), 10.0)
-    watch.forget_all_but(KEY, {"b"})
-    seen = [
-        watch.update(*k, status(), 12.0).phase_seconds
-        for k in ((KEY, "a"), (KEY, "b"), (OTHER, "c"))
-    ]
-    assert seen == [0, 2, 2]
-    watch.forget_all_but(KEY, ())
-    watch.forget_all_but(OTHER, ())
-    assert vars(watch) == {"_seen": {}}
+    for uid in ("a", "b"):
+        watch.update(uid, status(), 10.0)
+    watch.forget_all_but({"b"})
+    seen = [watch.update(uid, status(), 12.0).phase_seconds for uid in ("a", "b")]
+
+    assert seen == [0, 2]

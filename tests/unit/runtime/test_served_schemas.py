@@ -12,16 +12,14 @@ from tests.support.builders import make_condition
 from tests.support.fake_kube import FakeCluster
 from tests.support.identities import D1, pin
 from tests.support.served import INDEX, closed, schemas, serve
+from tests.support.sessions import make_session
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.errors import Retryable, Terminal
-from fleet_operator.runtime.event_recorder import EventRecorder
-from fleet_operator.runtime.kube_statuses import KubeStatuses
-from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.served_schemas import LOOK_SECONDS, ServedSchemas
-from fleet_operator.runtime.status_writer import PROGRESS_SECONDS, StatusWriter
+from fleet_operator.runtime.status_writer import PROGRESS_SECONDS
 from fleet_operator.runtime.store import FleetRecord
 
 KEY = ("rl", "policy")
@@ -171,10 +169,7 @@ class Writer:
         version = self.cluster.put(PATH, {"metadata": {"uid": "fleet-1"}})["metadata"][
             "resourceVersion"
         ]
-        metrics = Metrics()
-        recorder = EventRecorder(self.its.kube, metrics, Problems(), instance="test")
-        objects = KubeStatuses(self.its.kube, metrics, self.its.schemas)
-        self.statuses = StatusWriter(objects, recorder)
+        self.statuses = make_session(self.its.kube, schemas=self.its.schemas).statuses
         self.record = FleetRecord(
             uid="fleet-1",
             version=version,
@@ -187,10 +182,10 @@ class Writer:
     async def write(self, status: FleetStatus) -> bool:
         """Write a status if it is due. Returns: whether it was."""
         before = self.statuses.fleet(self.record)
-        uid = self.statuses.take_fleet(KEY, "fleet-1", before, status)
-        due = self.statuses.is_due(uid)
+        self.statuses.take_fleet("fleet-1", before, status)
+        due = self.statuses.is_due("fleet-1")
         if due:
-            await self.statuses.write(uid)
+            await self.statuses.write("fleet-1")
         return due
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster, FakeKube
-from tests.support.rig import FakeWorkers
+from tests.support.rig import LEASE_PATHS, FakeWorkers
 from tests.support.virtual_time import now
 
 from fleet_operator.clients.kube import KubeClient
@@ -84,7 +84,7 @@ class Start:
             cluster.put(*weights_in(namespace, f"of-{namespace}"))
             cluster.put(*pod_in(namespace, 0))
         self.cluster = cluster
-        self.kube = FakeKube(cluster)
+        self.kube = FakeKube(cluster, unguarded=LEASE_PATHS)
         settings = SETTINGS.model_copy(update={"namespaces": namespaces})
         lease = Lease(self.kube, namespace="rl", name="operator", identity="me", clock=now)
         self.operator = Operator(settings, self.kube, FakeWorkers(), lease)

@@ -19,19 +19,15 @@ from tests.support.builders import (
 )
 from tests.support.fake_kube import FakeCluster
 from tests.support.identities import pin
+from tests.support.sessions import make_session, make_sessions
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType
 from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, WorkerCounts
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.errors import Conflict, Retryable, Unknown, WriteUndone
-from fleet_operator.runtime.event_recorder import EventRecorder
-from fleet_operator.runtime.known_status import NEVER
-from fleet_operator.runtime.kube_statuses import KubeStatuses
 from fleet_operator.runtime.managed_fields import is_edited
-from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.problems import Problems
-from fleet_operator.runtime.status_writer import PROGRESS_SECONDS, StatusWriter
+from fleet_operator.runtime.status_writer import NEVER, PROGRESS_SECONDS
 from fleet_operator.runtime.store import FleetRecord
 
 KEY = ("rl", "policy")
@@ -51,17 +47,18 @@ class Harness:
         for path, uid in ((FLEET_PATH, "fleet-1"), (WEIGHTS_PATH, "wv-1")):
             self.cluster.put(path, {"metadata": {"uid": uid}})
         self.kube = self.cluster.client()
-        metrics = Metrics()
-        self.recorder = EventRecorder(self.kube, metrics, Problems(), instance="test")
-        self.statuses = StatusWriter(KubeStatuses(self.kube, metrics), self.recorder)
+        self.sessions = make_sessions(self.kube)
+        self.statuses = self.sessions.of(KEY).statuses
         self.computed = stored
 
     async def write(self, status: FleetStatus) -> None:
         before, self.computed = self.computed, status
-        await self._write(self.statuses.take_fleet(KEY, "fleet-1", before, status))
+        self.statuses.take_fleet("fleet-1", before, status)
+        await self._write("fleet-1")
 
     async def write_weights(self, view: WeightsView, status: WeightsStatus) -> None:
-        await self._write(self.statuses.take_weights(KEY, view, status))
+        self.statuses.take_weights(view, status)
+        await self._write(view.uid)
 
     async def _write(self, uid: str) -> None:
         if self.statuses.is_due(uid):
@@ -111,11 +108,11 @@ def test_mere_progress_is_held_back_and_then_folded_into_one_write():
         for count in range(2, 50):
             await harness.write(serving(count))
         assert harness.written == 1
-        assert harness.statuses.held_back_seconds(KEY) == PROGRESS_SECONDS
+        assert harness.statuses.held_back_seconds() == PROGRESS_SECONDS
         await asyncio.sleep(PROGRESS_SECONDS)
         await harness.write(serving(49))
         assert harness.written == 2
-        assert harness.statuses.held_back_seconds(KEY) == NEVER
+        assert harness.statuses.held_back_seconds() == NEVER
         stored = harness.cluster.objects[f"{FLEET_PATH}/status"]["status"]
         assert stored["workers"]["serving"] == 49
 
@@ -128,7 +125,7 @@ def test_a_held_back_status_that_was_reverted_is_not_due():
         await harness.write(serving(1))
         await harness.write(serving(2))
         await harness.write(serving(1))
-        assert harness.statuses.held_back_seconds(KEY) == NEVER
+        assert harness.statuses.held_back_seconds() == NEVER
 
     virtual_time.run(story())
 
@@ -203,7 +200,7 @@ def test_absent_fields_are_left_out_so_that_the_server_removes_them():
 
 class TestEvents:
     async def written(self, harness: Harness) -> list[str]:
-        await harness.recorder.flush()
+        await harness.sessions.events.flush()
         events = (o for p, o in harness.cluster.objects.items() if "/events/" in p)
         return [f"{e['involvedObject']['kind']} {e['reason']}" for e in events]
 
@@ -234,17 +231,14 @@ class TestEvents:
         virtual_time.run(story())
 
 
-def test_the_statuses_of_deleted_objects_are_dropped():
+def test_the_statuses_of_deleted_weightversions_are_dropped():
     async def story() -> None:
         harness = Harness()
-        await harness.write(serving(1))
-        await harness.write(serving(2))
         view = make_weights("2")
         await harness.write_weights(view, WeightsStatus(phase=RolloutPhase.STAGING))
-        harness.statuses.forget_all_but(KEY, {view.uid})
-        assert harness.statuses.held_back_seconds(KEY) == NEVER
+        harness.statuses.forget_all_but({view.uid})
         assert harness.statuses.weights(view, "1").status.phase is RolloutPhase.STAGING
-        harness.statuses.forget_all_but(KEY, set())
+        harness.statuses.forget_all_but(set())
         assert harness.statuses.weights(view, "1").status.phase is RolloutPhase.PENDING
 
     virtual_time.run(story())
@@ -288,7 +282,7 @@ def test_verdicts_are_written_at_once_and_progress_at_most_once_a_second(steps):
                 stored, failed = status, False
             else:
                 assert not urgent, "a verdict is not held back"
-            held = harness.statuses.held_back_seconds(KEY)
+            held = harness.statuses.held_back_seconds()
             assert (held == NEVER) is (stored == status)
             assert held == NEVER or 0 <= held <= PROGRESS_SECONDS
         await asyncio.sleep(PROGRESS_SECONDS)
@@ -308,8 +302,7 @@ def test_the_object_that_is_due_first_sets_the_next_reconcile():
         await harness.write_weights(view, WeightsStatus(superseded_versions=1))
         await harness.write(serving(2))
         await harness.write_weights(view, WeightsStatus(superseded_versions=2))
-        assert harness.statuses.held_back_seconds(KEY) == pytest.approx(PROGRESS_SECONDS - 0.4)
-        assert harness.statuses.held_back_seconds(("rl", "another")) == NEVER
+        assert harness.statuses.held_back_seconds() == pytest.approx(PROGRESS_SECONDS - 0.4)
 
     virtual_time.run(story())
 
@@ -320,7 +313,7 @@ def test_a_status_that_is_overdue_is_due_now_and_not_before_now():
         await harness.write(serving(1))
         await harness.write(serving(2))
         await asyncio.sleep(100)
-        assert harness.statuses.held_back_seconds(KEY) == 0
+        assert harness.statuses.held_back_seconds() == 0
 
     virtual_time.run(story())
 
@@ -342,11 +335,10 @@ def test_a_former_leader_cannot_overwrite_the_status_of_its_successor():
     async def story() -> None:
         deposed = Harness()
         deposed.statuses.fleet(record(deposed))
-        successor = StatusWriter(
-            KubeStatuses(deposed.cluster.client(), Metrics()), deposed.recorder
-        )
+        successor = make_session(deposed.cluster.client()).statuses
         successor.fleet(record(deposed))
-        await successor.write(successor.take_fleet(KEY, "fleet-1", BASE, serving(2)))
+        successor.take_fleet("fleet-1", BASE, serving(2))
+        await successor.write("fleet-1")
 
         with pytest.raises(Conflict):
             await deposed.write(serving(1))
@@ -392,17 +384,17 @@ class Successor:
 
     async def former_writes(self) -> None:
         """The last write of the former leader, over the version that both have read."""
-        former = StatusWriter(
-            KubeStatuses(self.harness.cluster.client(), Metrics()), self.harness.recorder
-        )
+        former = make_session(self.harness.cluster.client()).statuses
         former.fleet(self.read)
-        await former.write(former.take_fleet(KEY, "fleet-1", self.READ, self.RECORDED))
+        former.take_fleet("fleet-1", self.READ, self.RECORDED)
+        await former.write("fleet-1")
 
     async def decides(self, before: FleetStatus, **changes: object) -> None:
         """The leader computes a status from this one, and writes it."""
         statuses = self.harness.statuses
         computed = before.model_copy(update={"workers": WorkerCounts(serving=1)} | changes)
-        await statuses.write(statuses.take_fleet(KEY, "fleet-1", before, computed))
+        statuses.take_fleet("fleet-1", before, computed)
+        await statuses.write("fleet-1")
 
     @property
     def stored(self) -> Any:
@@ -417,7 +409,7 @@ def test_a_leader_keeps_what_a_former_one_has_recorded_since_it_read_the_status(
     async def story() -> None:
         its = Successor()
         statuses = its.harness.statuses
-        statuses.take_fleet(KEY, "fleet-1", statuses.fleet(its.read), its.READ)
+        statuses.take_fleet("fleet-1", statuses.fleet(its.read), its.READ)
         await its.former_writes()
         before = statuses.fleet(record(its.harness, its.RECORDED))  # its watch brings it
         await its.decides(before)
@@ -451,7 +443,7 @@ def test_a_decision_from_before_a_former_leader_wrote_does_not_undo_its_record()
     async def story() -> None:
         its = Successor()
         statuses = its.harness.statuses
-        statuses.take_fleet(KEY, "fleet-1", statuses.fleet(its.read), its.READ)
+        statuses.take_fleet("fleet-1", statuses.fleet(its.read), its.READ)
         before = statuses.fleet(its.read)
         await its.former_writes()
         statuses.fleet(record(its.harness, its.RECORDED))
@@ -476,7 +468,7 @@ def test_an_own_write_without_an_answer_is_not_the_record_of_another_process():
 
         lost = FleetStatus.model_validate(cluster.objects[its.path]["status"])
         back = {**dict(its.READ), "pinned": its.RECORDED.pinned}
-        statuses.take_fleet(KEY, "fleet-1", statuses.fleet(its.read), BASE.model_copy(update=back))
+        statuses.take_fleet("fleet-1", statuses.fleet(its.read), BASE.model_copy(update=back))
         await its.decides(statuses.fleet(record(its.harness, lost)))
 
         assert its.stored["appliedVersion"] == "1"
@@ -515,7 +507,7 @@ def test_a_status_that_a_backup_tool_has_restored_is_written_over(watched):
     async def story() -> None:
         its = Successor()
         statuses, cluster = its.harness.statuses, its.harness.cluster
-        statuses.take_fleet(KEY, "fleet-1", statuses.fleet(its.read), its.READ)
+        statuses.take_fleet("fleet-1", statuses.fleet(its.read), its.READ)
         before = statuses.fleet(its.read)
         fields = {"f:status": {"f:applied": {"f:version": {}}}}
         entry = {"manager": "velero-server", "operation": "Update", "fieldsV1": fields}
@@ -551,9 +543,8 @@ def test_statuses_are_written_after_the_api_server_was_restored_from_a_backup():
         before = replace(record(harness), version="1000")
         for count in range(1, 4):
             status = harness.statuses.fleet(before)
-            uid = harness.statuses.take_fleet(
-                KEY, "fleet-1", status, serving(count, observed_generation=count)
-            )
+            uid = "fleet-1"
+            harness.statuses.take_fleet(uid, status, serving(count, observed_generation=count))
             if count == 1:
                 with pytest.raises(Conflict):
                     await harness.statuses.write(uid)
@@ -629,12 +620,11 @@ def test_a_status_that_another_writer_has_overwritten_is_written_again_once(kind
     virtual_time.run(story())
 
 
-@pytest.mark.parametrize("kind", ["fleet", "weights"])
-def test_an_object_that_was_forgotten_leaves_no_report_of_another_writer(kind):
+def test_a_weightversion_that_was_forgotten_leaves_no_report_of_another_writer():
     """The operator may drive it again later, for example in its next term."""
 
     async def story() -> None:
-        overwritten = Overwritten(kind)
+        overwritten = Overwritten("weights")
         await overwritten.decide()
         cluster = overwritten.harness.cluster
 
@@ -649,8 +639,7 @@ def test_an_object_that_was_forgotten_leaves_no_report_of_another_writer(kind):
 
         with pytest.raises(WriteUndone):
             await overwrite_again()
-        overwritten.harness.statuses.forget_all_but(KEY, set())
-        overwritten.harness.computed = BASE
+        overwritten.harness.statuses.forget_all_but(set())
         before = overwritten.harness.written
         assert await overwritten.decide() == before + 1
 

@@ -12,7 +12,6 @@ from fleet_operator.core.pod_waits import Awaited, PodWait
 from fleet_operator.errors import NameTaken, Retryable, Terminal
 from fleet_operator.runtime.templates import Templates
 
-KEY = ("rl", "policy")
 REVISIONS = "/apis/apps/v1/namespaces/rl/controllerrevisions"
 
 
@@ -26,7 +25,7 @@ def path_of(observed: FleetObserved) -> str:
 
 
 def image_in(templates: Templates, observed: FleetObserved) -> str:
-    recorded = templates.known(KEY, observed)
+    recorded = templates.known(observed)
     assert recorded is not None
     return str(recorded.pod["spec"]["containers"][0]["image"])
 
@@ -34,8 +33,8 @@ def image_in(templates: Templates, observed: FleetObserved) -> str:
 async def test_the_first_operator_records_and_the_next_one_reads(kube: FakeKube) -> None:
     fleet = make_fleet(replicas=1)
     first, second = Templates(kube, "worker:1"), Templates(kube, "worker:2")
-    await first.ensure(KEY, fleet, ())
-    await second.ensure(KEY, fleet, ())
+    await first.ensure(fleet, ())
+    await second.ensure(fleet, ())
 
     assert image_in(first, fleet) == image_in(second, fleet) == "worker:1"
     (stored,) = kube.cluster.below(REVISIONS)
@@ -52,11 +51,11 @@ async def test_pods_that_a_queue_holds_back_are_recorded_with_the_template(
     before = [make_worker(n).not_running().awaiting(gate) for n in (0, 1)]
     fleet = make_fleet(*before, ours, make_worker(3), **spec)
     first, second = Templates(kube, "worker:1"), Templates(kube, "worker:1")
-    await first.ensure(KEY, fleet, {revision})
-    await second.ensure(KEY, make_fleet(**spec), {revision})
+    await first.ensure(fleet, {revision})
+    await second.ensure(make_fleet(**spec), {revision})
 
     for templates in (first, second):
-        recorded = templates.known(KEY, fleet)
+        recorded = templates.known(fleet)
         assert recorded is not None
         assert recorded.held_back == 2, "without the change's own successor"
 
@@ -66,7 +65,7 @@ async def test_a_record_without_a_sound_number_holds_nothing_back(
     kube: FakeKube, held_back: object
 ) -> None:
     fleet = make_fleet(replicas=1)
-    await Templates(kube, "worker:1").ensure(KEY, fleet, ())
+    await Templates(kube, "worker:1").ensure(fleet, ())
     (stored,) = kube.cluster.below(REVISIONS)
     data = {k: v for k, v in stored["data"].items() if k != "heldBack"}
     if held_back is not None:
@@ -75,31 +74,31 @@ async def test_a_record_without_a_sound_number_holds_nothing_back(
     fresh = {k: v for k, v in stored["metadata"].items() if k not in ("uid", "resourceVersion")}
     await kube.create(REVISIONS, stored | {"metadata": fresh, "data": data})
     second = Templates(kube, "worker:1")
-    await second.ensure(KEY, fleet, {revisions.revision_of(fleet)})
+    await second.ensure(fleet, {revisions.revision_of(fleet)})
 
-    recorded = second.known(KEY, fleet)
+    recorded = second.known(fleet)
     assert recorded is not None
     assert recorded.held_back == 0
 
 
 async def test_another_spec_is_recorded_by_the_first_operator_that_sees_it(kube: FakeKube) -> None:
     before, after = make_fleet(replicas=1), make_fleet(update={"restartedAt": "now"}, replicas=1)
-    await Templates(kube, "worker:1").ensure(KEY, before, ())
+    await Templates(kube, "worker:1").ensure(before, ())
     second = Templates(kube, "worker:2")
-    assert second.known(KEY, after) is None
-    await second.ensure(KEY, after, {revisions.revision_of(before)})
+    assert second.known(after) is None
+    await second.ensure(after, {revisions.revision_of(before)})
 
     assert image_in(second, after) == "worker:2"
-    assert second.known(KEY, before) is None
+    assert second.known(before) is None
     assert len(kube.cluster.below(REVISIONS)) == 2
 
 
 async def test_records_that_no_pod_has_go_when_another_is_made(kube: FakeKube) -> None:
     specs = [make_fleet(update={"restartedAt": str(n)}, replicas=1) for n in range(3)]
     templates = Templates(kube, "worker:1")
-    await templates.ensure(KEY, specs[0], ())
-    await templates.ensure(KEY, specs[1], {revisions.revision_of(specs[0])})
-    await templates.ensure(KEY, specs[2], {revisions.revision_of(specs[1])})
+    await templates.ensure(specs[0], ())
+    await templates.ensure(specs[1], {revisions.revision_of(specs[0])})
+    await templates.ensure(specs[2], {revisions.revision_of(specs[1])})
 
     left = {f"{REVISIONS}/{o['metadata']['name']}" for o in kube.cluster.below(REVISIONS)}
     assert left == {path_of(specs[1]), path_of(specs[2])}
@@ -113,17 +112,17 @@ async def test_a_spec_that_comes_again_is_recorded_as_its_pods_are_made_today(
     kube: FakeKube,
 ) -> None:
     first, between, again = asked("x", 1), asked("y", 2), asked("x", 3)
-    await Templates(kube, "worker:1").ensure(KEY, first, ())
+    await Templates(kube, "worker:1").ensure(first, ())
     templates = Templates(kube, "worker:2")
-    await templates.ensure(KEY, between, {revisions.revision_of(first)})
-    await templates.ensure(KEY, again, {revisions.revision_of(between)})
+    await templates.ensure(between, {revisions.revision_of(first)})
+    await templates.ensure(again, {revisions.revision_of(between)})
 
     assert image_in(templates, again) == "worker:2"
     assert len(kube.cluster.below(REVISIONS)) == 2
 
-    await Templates(kube, "worker:3").ensure(KEY, asked("x", 4), ())
+    await Templates(kube, "worker:3").ensure(asked("x", 4), ())
     other = Templates(kube, "worker:3")
-    await other.ensure(KEY, asked("x", 4), ())
+    await other.ensure(asked("x", 4), ())
     assert image_in(other, again) == "worker:2"  # no other spec has come since
 
 
@@ -131,12 +130,10 @@ async def test_a_spec_that_goes_back_to_what_pods_still_have_goes_back_to_their_
     kube: FakeKube,
 ) -> None:
     first, between, again = asked("x", 1), asked("y", 2), asked("x", 3)
-    await Templates(kube, "worker:1").ensure(KEY, first, ())
+    await Templates(kube, "worker:1").ensure(first, ())
     templates = Templates(kube, "worker:2")
-    await templates.ensure(KEY, between, {revisions.revision_of(first)})
-    await templates.ensure(
-        KEY, again, {revisions.revision_of(first), revisions.revision_of(between)}
-    )
+    await templates.ensure(between, {revisions.revision_of(first)})
+    await templates.ensure(again, {revisions.revision_of(first), revisions.revision_of(between)})
 
     assert image_in(templates, again) == "worker:1"
 
@@ -145,10 +142,10 @@ async def test_the_record_of_a_fleet_without_pods_is_read_by_the_next_release(
     kube: FakeKube,
 ) -> None:
     before, now = asked("x", 1), asked("y", 2)
-    await Templates(kube, "worker:1").ensure(KEY, before, ())
-    await Templates(kube, "worker:1").ensure(KEY, now, {revisions.revision_of(before)})
+    await Templates(kube, "worker:1").ensure(before, ())
+    await Templates(kube, "worker:1").ensure(now, {revisions.revision_of(before)})
     templates = Templates(kube, "worker:2")
-    await templates.ensure(KEY, now, ())
+    await templates.ensure(now, ())
 
     assert image_in(templates, now) == "worker:1"
 
@@ -159,7 +156,7 @@ async def test_the_record_of_an_earlier_fleet_of_this_name_is_waited_out(kube: F
     kube.cluster.put(path_of(fleet), {"metadata": {"name": "x", "ownerReferences": [owner]}})
 
     with pytest.raises(Retryable):
-        await Templates(kube, "worker:1").ensure(KEY, fleet, ())
+        await Templates(kube, "worker:1").ensure(fleet, ())
 
 
 async def test_the_record_of_something_else_is_left_alone(kube: FakeKube) -> None:
@@ -167,7 +164,7 @@ async def test_the_record_of_something_else_is_left_alone(kube: FakeKube) -> Non
     kube.cluster.put(path_of(fleet), {"metadata": {"name": "x"}})
 
     with pytest.raises(NameTaken):
-        await Templates(kube, "worker:1").ensure(KEY, fleet, ())
+        await Templates(kube, "worker:1").ensure(fleet, ())
 
 
 @pytest.mark.parametrize("data", [None, {}, {"release": "1", "template": {"spec": {}}}])
@@ -179,5 +176,5 @@ async def test_a_record_without_a_template_is_refused(kube: FakeKube, data: obje
     templates = Templates(kube, "worker:1")
 
     with pytest.raises(Terminal):
-        await templates.ensure(KEY, fleet, ())
-    assert templates.known(KEY, fleet) is None
+        await templates.ensure(fleet, ())
+    assert templates.known(fleet) is None

@@ -72,11 +72,11 @@ def play(
     """One rollout with these calls."""
     during = staging()
     view = make_weights("2", traceparent=traceparent, status=WeightsStatus())
-    trace = tracing.update(KEY, [view], {view.uid: during}, now=NOW)
+    trace = tracing.update(KEY, None, [view], {view.uid: during}, now=NOW)
     for call in calls:
         trace.ended(call, outcome, 2)
     view = make_weights("2", traceparent=traceparent, status=during)
-    tracing.update(KEY, [view], {view.uid: ended(during, result, reason=reason)}, now=NOW)
+    tracing.update(KEY, trace, [view], {view.uid: ended(during, result, reason=reason)}, now=NOW)
 
 
 def pause(pod: str = "policy-0") -> Pause:
@@ -152,10 +152,11 @@ def test_a_rollout_is_a_child_of_the_trainers_span_and_has_a_child_for_each_call
 def test_the_calls_of_a_former_leader_and_of_its_successor_are_in_one_trace() -> None:
     seen, during = Seen(), staging()
     view = make_weights("2", status=during)
-    seen.tracing.update(KEY, [view], {view.uid: during}, now=NOW).ended(load(), "done", 1)
+    seen.tracing.update(KEY, None, [view], {view.uid: during}, now=NOW).ended(load(), "done", 1)
     successor = seen.process()
-    successor.update(KEY, [view], {view.uid: during}, now=NOW).ended(resume(), "done", 1)
-    successor.update(KEY, [view], {view.uid: ended(during, "Applied")}, now=NOW)
+    trace = successor.update(KEY, None, [view], {view.uid: during}, now=NOW)
+    trace.ended(resume(), "done", 1)
+    successor.update(KEY, trace, [view], {view.uid: ended(during, "Applied")}, now=NOW)
     (rollout,) = seen.named("rollout")
 
     assert len({trace_of(s) for s in seen.spans}) == 1
@@ -255,7 +256,7 @@ def test_a_call_has_no_span_while_only_other_weights_roll_out(of: str) -> None:
     base, adapter = make_weights("2", status=status), make_adapter("tuned", "2", status=status)
     rolling, other = (adapter, load("2")) if of else (base, put_adapter("tuned", "2"))
     statuses = {base.uid: status, adapter.uid: status} | {rolling.uid: during}
-    calls = seen.tracing.update(KEY, [base, adapter], statuses, now=NOW)
+    calls = seen.tracing.update(KEY, None, [base, adapter], statuses, now=NOW)
     calls.ended(other, "done", 1)
     calls.ended(put_adapter("another", "2"), "done", 1)
 
@@ -266,11 +267,11 @@ def test_each_adapter_has_a_rollout_of_its_own() -> None:
     seen, during = Seen(), staging("2")
     views = [make_adapter(name, "2", status=during) for name in ("math", "code")]
     statuses = {view.uid: during for view in views}
-    calls = seen.tracing.update(KEY, views, statuses, now=NOW)
+    calls = seen.tracing.update(KEY, None, views, statuses, now=NOW)
     for name in ("math", "code"):
         calls.ended(put_adapter(name, "2"), "done", 1)
     over = {view.uid: ended(during, "Applied") for view in views}
-    seen.tracing.update(KEY, views, over, now=NOW)
+    seen.tracing.update(KEY, calls, views, over, now=NOW)
 
     rollouts = {s.attributes["rlfleet.adapter"]: id_of(s) for s in seen.named("rollout")}
     assert len(set(rollouts.values())) == len(rollouts) == 2
@@ -282,7 +283,7 @@ def test_each_adapter_has_a_rollout_of_its_own() -> None:
 def test_a_call_outside_of_a_rollout_has_no_span() -> None:
     seen, status = Seen(), applied_status("1", history=history_of("1"))
     view = make_weights("1", status=status)
-    seen.tracing.update(KEY, [view], {view.uid: status}, now=NOW).ended(load("1"), "done", 1)
+    seen.tracing.update(KEY, None, [view], {view.uid: status}, now=NOW).ended(load("1"), "done", 1)
 
     assert seen.spans == ()
 
@@ -303,27 +304,18 @@ def test_a_replaced_rollout_is_never_in_the_trace_of_the_version_after_it(
     result: str,
     began_before: bool,  # noqa: FBT001 - of the table
 ) -> None:
-    seen, first = Seen(), staging("2")
+    seen, first, before = Seen(), staging("2"), None
     view = make_weights("2", traceparent=f"00-{TRACE}-{PARENT}-01", status=WeightsStatus())
     if began_before:
-        seen.tracing.update(KEY, [view], {view.uid: first}, now=NOW)
+        before = seen.tracing.update(KEY, None, [view], {view.uid: first}, now=NOW)
     later = ended(first, result).model_copy(
         update={"desired_version": "3", "phase": RolloutPhase.STAGING}
     )
     other = f"00-{'a' * 32}-{PARENT}-01"
     view = make_weights("3", traceparent=other, status=first)
-    seen.tracing.update(KEY, [view], {view.uid: later}, now=NOW)
+    seen.tracing.update(KEY, before, [view], {view.uid: later}, now=NOW)
     (rollout,) = seen.named("rollout")
 
     assert trace_of(rollout) != "a" * 32
     assert (trace_of(rollout) == TRACE) is began_before
     assert rollout.attributes["rlfleet.version"] == "2"
-
-
-def test_a_fleet_that_is_gone_leaves_nothing_behind() -> None:
-    seen, during = Seen(), staging()
-    view = make_weights("2", status=during)
-    seen.tracing.update(KEY, [view], {view.uid: during}, now=NOW)
-    seen.tracing.forget(KEY)
-
-    assert seen.tracing._rollouts == {}

@@ -11,6 +11,7 @@ import asyncio
 from tests.support import virtual_time
 from tests.support.builders import make_worker
 from tests.support.fake_kube import FakeCluster
+from tests.support.sessions import make_sessions
 from tests.support.virtual_time import now
 
 from fleet_operator.core import worker_calls as make_call
@@ -19,11 +20,9 @@ from fleet_operator.core.identity import WeightsId
 from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_operator.runtime.attempts import FIRST_SECONDS
 from fleet_operator.runtime.dispatch import Caller, Dispatcher
-from fleet_operator.runtime.epochs import Epochs
-from fleet_operator.runtime.leader_guard import LeaderWorkers
+from fleet_operator.runtime.epochs import raise_terms
 from fleet_operator.runtime.lease import DURATION_SECONDS, RETRY_SECONDS, Lease
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.pauses import Pauses
 from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.errors import Refusal
@@ -71,18 +70,15 @@ class Process:
             identity=name,
             clock=lambda: now() - self.behind_seconds,
         )
-        self.epochs = Epochs(lambda: self.lease.term)
+        self.sessions = make_sessions(cluster.client(), term=lambda: self.lease.term)
+        self.session = self.sessions.of(KEY)
         self.calls = Dispatcher(
-            LeaderWorkers(worker, lambda: self.lease.is_leader),
+            worker,
             WorkerCache(),
             Metrics(),
             requeue=lambda _key, _seconds: None,
-            pauses=Pauses(),
             shares=TimeShares(),
-            stale=self.epochs.note_refusal,
-            is_term_pending=self.epochs.is_term_pending,
-            denied=lambda _key: None,
-            defective=lambda _key, _kind, _error: None,
+            leads=lambda: self.lease.is_leader,
         )
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -91,7 +87,12 @@ class Process:
         self.wake_up()
 
     def wake_up(self) -> None:
-        raising = self.epochs.raise_terms(self.lease.confirm, lambda _key, _seconds: None)
+        raising = raise_terms(
+            self.sessions.refused,
+            lambda: [self.session.epochs],
+            self.lease.confirm,
+            lambda _key, _seconds: None,
+        )
         self.tasks = [asyncio.create_task(self.lease.keep_renewing()), asyncio.create_task(raising)]
 
     async def freeze(self) -> None:
@@ -101,10 +102,10 @@ class Process:
 
     async def resume(self, version: str) -> None:
         caller = Caller(
-            key=KEY,
+            session=self.session,
             token=self.name,
             admin_port=1,
-            epoch=self.epochs.for_step(KEY, WeightsId(version), admits=False),
+            epoch=self.session.epochs.for_step(WeightsId(version), admits=False),
         )
         call = make_call.resume(make_worker().paused(version).view(), reason="")
         await self.calls.act(caller, [call], {VIEW.pod.uid: VIEW.pod})
@@ -129,10 +130,7 @@ def test_an_old_leader_whose_clock_stood_still_ends_at_its_first_refusal():
         await new.resume("42")
         old.behind_seconds = now() - frozen_at
         assert old.lease.is_leader, "to its own clock it has renewed a moment ago"
-        old.tasks = [
-            asyncio.create_task(old.lease.keep_renewing()),
-            asyncio.create_task(old.epochs.raise_terms(old.lease.confirm, lambda _k, _s: None)),
-        ]
+        old.wake_up()
         worker.log.clear()
         await old.resume("41")
         await asyncio.sleep(0.01)

@@ -11,7 +11,6 @@ from fleet_operator.core.pod_actions import AdoptPod, BeginDrain, DeletePod, End
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.runtime.unobserved_writes import UnobservedWrites
 
-KEY = ("rl", "policy")
 POD = make_worker(0).pod_view()
 DRAINING = make_worker(0).draining_since(NOW).pod_view()
 BEGUN = BeginDrain(pod_name="policy-0", pod_uid="uid-0", since=NOW, reason="x")
@@ -19,12 +18,12 @@ ENDED = EndDrain(pod_name="policy-0", pod_uid="uid-0", reason="x")
 
 
 def seen(own: UnobservedWrites, *pods: PodView) -> list[PodView]:
-    return list(own.laid_over(KEY, pods))
+    return list(own.laid_over(pods))
 
 
 def test_a_drain_counts_before_the_watch_has_it_and_is_forgotten_then():
     own = UnobservedWrites()
-    own.note(KEY, BEGUN)
+    own.note(BEGUN)
 
     assert seen(own, POD) == [DRAINING]
     assert seen(own, DRAINING) == [DRAINING]
@@ -33,8 +32,8 @@ def test_a_drain_counts_before_the_watch_has_it_and_is_forgotten_then():
 
 def test_the_later_one_of_two_writes_counts():
     own = UnobservedWrites()
-    own.note(KEY, BEGUN)
-    own.note(KEY, ENDED)
+    own.note(BEGUN)
+    own.note(ENDED)
 
     assert seen(own, DRAINING) == [POD]
 
@@ -42,7 +41,7 @@ def test_the_later_one_of_two_writes_counts():
 def test_what_another_writer_has_made_of_a_write_counts_from_then_on():
     """Else a mark that another controller takes away at once would count forever."""
     own = UnobservedWrites()
-    own.note(KEY, BEGUN, "12")
+    own.note(BEGUN, "12")
     before, undone = replace(POD, version="11"), replace(POD, version="13")
 
     assert [p.drains_since for p in seen(own, before)] == [NOW]
@@ -52,7 +51,7 @@ def test_what_another_writer_has_made_of_a_write_counts_from_then_on():
 
 def test_without_a_known_version_a_write_counts_until_a_watch_shows_it():
     own = UnobservedWrites()
-    own.note(KEY, BEGUN)
+    own.note(BEGUN)
 
     assert [p.drains_since for p in seen(own, replace(POD, version="13"))] == [NOW]
 
@@ -66,38 +65,34 @@ def test_without_a_known_version_a_write_counts_until_a_watch_shows_it():
 )
 def test_so_do_deletions_and_quarantines(action, field, value):
     own = UnobservedWrites()
-    own.note(KEY, action)
+    own.note(action)
     (pod,) = seen(own, POD)
 
     assert getattr(pod, field) == value
 
 
-def test_other_pods_fleets_and_actions_are_left_as_they_are():
+def test_other_pods_and_actions_are_left_as_they_are():
     own = UnobservedWrites()
-    own.note(KEY, BEGUN)
-    own.note(KEY, AdoptPod(pod_name="policy-1", pod_uid="uid-1", owner={}, reason="x"))
+    own.note(BEGUN)
+    own.note(AdoptPod(pod_name="policy-1", pod_uid="uid-1", owner={}, reason="x"))
     other = make_worker(1).pod_view()
 
     assert seen(own, POD, other) == [DRAINING, other]
-    assert own.laid_over(("rl", "another"), [POD]) == [POD]
 
 
-def test_a_pod_that_is_gone_and_a_fleet_that_is_gone_are_forgotten():
+def test_a_pod_that_is_gone_is_forgotten():
     own = UnobservedWrites()
-    own.note(KEY, BEGUN)
+    own.note(BEGUN)
     assert seen(own) == []
-    assert seen(own, POD) == [POD]
-    own.note(KEY, BEGUN)
-    own.forget(KEY)
     assert seen(own, POD) == [POD]
 
 
 def test_a_pod_without_a_write_of_ours_stays_the_same_object():
     own = UnobservedWrites()
-    own.note(KEY, BEGUN)
+    own.note(BEGUN)
     other = make_worker(1).pod_view()
 
-    found = own.laid_over(KEY, (POD, other))
+    found = own.laid_over((POD, other))
 
     assert found[0] == DRAINING
     assert found[1] is other

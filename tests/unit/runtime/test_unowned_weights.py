@@ -41,16 +41,6 @@ def test_when_its_grace_is_over_attention_is_needed():
     assert conditions(made[LONELY.uid])["Progressing"] == ("False", "FleetNotFound")
 
 
-def test_a_fleet_that_came_meanwhile_begins_another_grace():
-    orphans = UnownedWeights()
-    orphans.update(KEY, [LONELY], 0.0, now=NOW)
-    orphans.forget(KEY)
-
-    _, left_seconds = orphans.update(KEY, [LONELY], 100.0, now=NOW)
-
-    assert left_seconds == FLEET_GRACE_SECONDS
-
-
 def test_a_weightversion_whose_fleet_cannot_be_read_is_invalid_at_once():
     unread = UnreadWeights(
         name="policy",

@@ -1,0 +1,116 @@
+"""A session has all that a process remembers about a fleet, and goes with it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.builders import make_weights
+from tests.support.sessions import make_sessions
+
+from fleet_operator import runtime
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.runtime.problems import Problems
+from fleet_operator.runtime.session import FleetSession, Sessions
+
+KEY = ("rl", "policy")
+RUNTIME = Path(str(runtime.__file__)).parent
+INDEXES = {
+    "session.py": "the sessions",
+    "store.py": "fleets, WeightVersions and which of them name a fleet, as the watches bring them",
+    "pod_informer.py": "pods, as their watch brings them",
+    "router_objects.py": "objects of routers, as their watches bring them",
+    "unread_objects.py": "objects that a watch could not take in",
+}
+"""Modules that keep a map by fleet which is not the memory of a fleet."""
+
+
+@pytest.fixture
+def sessions() -> Sessions:
+    return make_sessions(problems=Problems(lambda: 0.0))
+
+
+def test_a_fleet_keeps_its_session(sessions: Sessions) -> None:
+    assert sessions.of(KEY, "fleet-1") is sessions.of(KEY, "fleet-1")
+    assert sessions.find(KEY) is sessions.of(KEY, "fleet-1")
+
+
+def test_a_fleet_takes_over_the_session_of_the_weightversions_that_came_before_it(
+    sessions: Sessions,
+) -> None:
+    before = sessions.of(KEY)
+
+    assert sessions.of(KEY, "fleet-1") is before
+
+
+@pytest.mark.parametrize("uid", ["fleet-2", ""], ids=["another fleet", "no fleet"])
+def test_after_a_fleet_its_name_has_a_new_session(sessions: Sessions, uid: str) -> None:
+    before = sessions.of(KEY, "fleet-1")
+    before.epochs.refused = 7
+    before.token.last = "secret"
+
+    after = sessions.of(KEY, uid)
+
+    assert after is not before
+    assert (after.epochs.refused, after.token.last) == (None, None)
+
+
+def test_weightversions_keep_their_statuses_when_their_fleet_goes(sessions: Sessions) -> None:
+    """A watch may be late: it must not bring an older status back."""
+    view, status = make_weights("2"), WeightsStatus(phase=RolloutPhase.STAGING)
+    sessions.of(KEY, "fleet-1").statuses.take_weights(view, status)
+
+    assert sessions.of(KEY).statuses.weights(view, "1").status == status
+
+
+def test_a_fleet_that_is_forgotten_leaves_nothing_and_what_is_in_flight_changes_nothing(
+    sessions: Sessions,
+) -> None:
+    before = sessions.of(KEY, "fleet-1")
+    sessions.forget(KEY)
+    before.problems.note("pods", RuntimeError())
+
+    assert sessions.find(KEY) is None
+    assert list(sessions) == []
+    assert sessions.of(KEY, "fleet-1").problems.all() == ()
+
+
+def test_fleets_have_sessions_of_their_own(sessions: Sessions) -> None:
+    sessions.of(KEY, "fleet-1").problems.note("pods", RuntimeError())
+
+    assert sessions.of(("rl", "other"), "fleet-2").problems.all() == ()
+
+
+def keyed_by_fleet(tree: ast.AST) -> Iterator[str]:
+    """Annotations of maps and sets that have fleets as their keys."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript):
+            text = ast.unparse(node)
+            if text.startswith(
+                ("dict[FleetKey", "set[FleetKey", "Counter[FleetKey", "defaultdict[FleetKey")
+            ):
+                yield text
+            if text.startswith(("dict[tuple[FleetKey", "set[tuple[FleetKey")):
+                yield text
+
+
+@pytest.mark.parametrize("file", sorted(RUNTIME.glob("*.py")), ids=lambda file: file.name)
+def test_no_other_module_keeps_something_by_fleet(file: Path) -> None:
+    found = list(keyed_by_fleet(ast.parse(file.read_text())))
+
+    assert bool(found) is (file.name in INDEXES), found
+
+
+def test_a_map_by_fleet_is_found() -> None:
+    assert list(keyed_by_fleet(ast.parse("known: dict[FleetKey, int] = {}")))
+    assert not list(keyed_by_fleet(ast.parse("known: dict[str, int] = {}")))
+
+
+def test_a_session_has_only_what_is_documented() -> None:
+    said = str(FleetSession.__doc__)
+
+    assert [
+        name for name in FleetSession.__slots__ if f"{name}:" not in said and f"{name}," not in said
+    ] == []
