@@ -97,11 +97,19 @@ class Weights(Resource):
     transfer: Transfer | None = None
 
 
+PauseMode = Literal["Keep", "Wait", "Abort"]
+DrainSeconds = Annotated[int, Field(ge=0, le=86_400)]
+
+
 class Pause(Resource):
     """How generation stops before a load."""
 
-    mode: Literal["Keep", "Wait", "Abort"] = "Keep"
-    drain_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
+    mode: PauseMode = "Keep"
+    drain_timeout_seconds: DrainSeconds = 60
+
+    def limit(self) -> int:
+        """The longest time in seconds for which running requests continue before generation stops."""
+        return self.drain_timeout_seconds if self.mode == "Wait" else 0
 
 
 class Timeouts(Resource):

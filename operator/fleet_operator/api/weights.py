@@ -12,7 +12,14 @@ from pydantic import Field
 
 from fleet_operator.api.base import Resource, Timestamp, at_most
 from fleet_operator.api.conditions import MAX_CONDITIONS, Condition
-from fleet_operator.api.fleet import MAX_CHECKPOINT_SECONDS, IntOrPercent, NoneOrPercent, Rollout
+from fleet_operator.api.fleet import (
+    MAX_CHECKPOINT_SECONDS,
+    DrainSeconds,
+    IntOrPercent,
+    NoneOrPercent,
+    PauseMode,
+    Rollout,
+)
 from fleet_operator.api.fleet_status import MAX_LAGGARDS, AppliedWeights, Laggard
 from fleet_operator.api.source import ManifestDigest, VersionLabel, WeightSource
 from fleet_operator.api.status import Status
@@ -30,8 +37,8 @@ class FleetReference(Resource):
 class PauseOverrides(Resource):
     """How generation stops before a load of this version."""
 
-    mode: Literal["Keep", "Wait", "Abort"] | None = None
-    drain_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] | None = None
+    mode: PauseMode | None = None
+    drain_timeout_seconds: DrainSeconds | None = None
 
 
 class TimeoutOverrides(Resource):

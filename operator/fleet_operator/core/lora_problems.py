@@ -113,8 +113,7 @@ def _problem_of_members(
         return problem_of_slots(without_slots, goal, by_deletion=update.type == "OnDelete")
     # A rollout of base weights may hold the workers meanwhile, once.
     pause, timeouts = view.settings.pause, view.settings.timeouts
-    limit = _limit_seconds(view) + timeouts.pause_seconds + timeouts.load_seconds
-    limit += pause.drain_timeout_seconds if pause.mode == "Wait" else 0
+    limit = _limit_seconds(view) + timeouts.pause_seconds + pause.limit() + timeouts.load_seconds
     # Pods without slots that are not kept are being replaced, which may take longer. So do workers that
     # have joined since then.
     able = [w for w in behind if w.takes_lora and w.state and w.state.uptime_seconds > limit]

@@ -190,8 +190,7 @@ def _is_stuck(worker: WorkerView, view: RolloutView) -> bool:
     """
     operation = worker.state.operation if worker.state is not None else None
     seconds = (operation.running_seconds if operation else 0) + worker.silent_seconds
-    drain = view.settings.pause.drain_timeout_seconds if view.settings.pause.mode == "Wait" else 0
-    return seconds > view.settings.timeouts.load_seconds + drain
+    return seconds > view.settings.timeouts.load_seconds + view.settings.pause.limit()
 
 
 def _lasts_too_long(view: RolloutView, behind: Workers, at_once: int | None) -> bool:

@@ -167,9 +167,7 @@ def _silent_members(view: RolloutView) -> list[WorkerView]:
 
 def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     unpaused = behind.where(lambda f: f.standing is not Standing.HELD)
-    limit = float(view.settings.timeouts.pause_seconds)
-    if view.settings.pause.mode == "Wait":
-        limit += view.settings.pause.drain_timeout_seconds
+    limit = float(view.settings.timeouts.pause_seconds + view.settings.pause.limit())
     # A worker that serves and answers missed the call, perhaps while no operator was the leader.
     unaware = unpaused.where(lambda f: f.phase is Phase.SERVING and not f.silent)
     aware = unpaused.where(lambda f: f.phase is not Phase.SERVING or f.silent)
@@ -197,8 +195,8 @@ def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     broke = closed_by_load(view, goal)
     limit = float(view.settings.timeouts.load_seconds)
     # Swaps of a strategy without a barrier share one phase, and each may have begun late in it.
-    drain = view.settings.pause.drain_timeout_seconds if view.settings.pause.mode == "Wait" else 0
-    slow = [m for m in behind if not _swaps_in_time(m, goal, limit + drain)]
+    swap = limit + view.settings.pause.limit()
+    slow = [m for m in behind if not _swaps_in_time(m, goal, swap)]
     overdue = late(view, RolloutPhase.LOADING, limit, slow)
     overdue = overdue or blocking(view, behind, is_timed=has_timeout(view, goal))
     failed = [*refused, *broke, *without(overdue, refused)]
