@@ -26,7 +26,7 @@ FROM builder AS operator-packages
 COPY requirements/operator.txt requirements/
 RUN python3 -m venv /opt/rlfleet && /opt/rlfleet/bin/pip install --require-hashes -r requirements/operator.txt
 COPY --from=wheel /wheel /wheel
-# The RL API, `python3 -m fleet_api`, is in this image too. It uses the client's library.
+# The operator and the RL API, `python3 -m fleet_api`, use the client's wheel.
 COPY --from=wheel /client /client
 RUN /opt/rlfleet/bin/pip install --no-deps /wheel/*.whl /client/*.whl \
  && /opt/rlfleet/bin/pip uninstall -y pip setuptools

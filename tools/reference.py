@@ -1,4 +1,4 @@
-"""Write the reference pages that follow from the sources: CRDs, conditions, values of the chart.
+"""Write the reference pages that follow from the sources: CRDs, reasons, values of the chart.
 
     python3 tools/reference.py            write docs/reference/*.md and the table of the chart's README
     python3 tools/reference.py --check    exit 1 if a page is out of date
@@ -8,7 +8,6 @@ Needs the development environment (PyYAML).
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import sys
@@ -19,14 +18,14 @@ from typing import Any
 import yaml
 
 from chart_page import readme_with_values, values_page
+from rlfleet_resources.reasons import ConditionReason, ConditionType, LaggardReason
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = REPOSITORY / "docs" / "reference"
-REASONS = REPOSITORY / "client" / "rlfleet" / "cli" / "reasons.py"
-CONDITIONS = REPOSITORY / "operator" / "fleet_operator" / "api" / "conditions.py"
 VALUES = REPOSITORY / "charts" / "rlfleet" / "values.yaml"
 CHART_README = VALUES.with_name("README.md")
 TROUBLESHOOTING = PAGES / "troubleshooting.md"
+_OF_WORKERS = "\n## Reasons of lagging workers\n"
 NOTICE = "<!-- Written by tools/reference.py; `make generate` updates it. -->\n\n"
 
 
@@ -110,12 +109,8 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def conditions_page(source: str, troubleshooting: str) -> str:
-    """The page of condition types and reasons, from their constants and sentences.
-
-    A reason with a section on the page `troubleshooting` links to it.
-    """
-    sections = set(re.findall(r"^### (\w+)$", troubleshooting, re.MULTILINE))
+def conditions_page() -> str:
+    """The page of condition types and reasons. A reason that asks for something links to its section."""
     lines = [
         "# Conditions and reasons\n\n",
         NOTICE,
@@ -125,107 +120,58 @@ def conditions_page(source: str, troubleshooting: str) -> str:
             "[glossary](glossary.md) defines words such as latch, stage and epoch. A reason that asks for "
             "something links to its cause and remedy.\n"
         ),
-    ]
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef) and node.name in {"ConditionType", "ConditionReason"}:
-            title = "Types" if node.name == "ConditionType" else "Reasons"
-            lines.append(f"\n## {title}\n\n| Name | Meaning |\n| --- | --- |\n")
-            for word, text in _constants(node):
-                link = f"[`{word}`](troubleshooting.md#{word.lower()})"
-                lines.append(f"| {link if word in sections else f'`{word}`'} | {_cell(text)} |\n")
-    return "".join(lines)
-
-
-def reasons_module(source: str, troubleshooting: str) -> str:
-    """The tables of reasons that the command line explains: meanings, and remedies of the page."""
-    reasons = next(
-        node
-        for node in ast.parse(source).body
-        if isinstance(node, ast.ClassDef) and node.name == "ConditionReason"
-    )
-    lines = [
-        '"""The meaning of each reason of a condition, and the remedies of those that ask for something.\n\n',
-        "`make generate` writes this file from `ConditionReason` and docs/reference/troubleshooting.md.\n",
-        '"""\n\n',
-        "# fmt: off\n",
-        "MEANINGS = {\n",
-    ]
-    lines += [
-        f"    {json.dumps(word)}: {json.dumps(' '.join(text.split()))},\n"
-        for word, text in _constants(reasons)
-    ]
-    lines += [
-        "}\n\n",
-        "REMEDIES = {\n",
+        "\n## Types\n\n| Name | Meaning |\n| --- | --- |\n",
+        *(f"| `{kind}` | {_cell(kind.meaning)} |\n" for kind in ConditionType),
+        "\n## Reasons\n\n| Name | Meaning | Object |\n| --- | --- | --- |\n",
         *(
-            f"    {json.dumps(word)}: {_tuple(_sentences(text))},\n"
-            for word, text in remedies(troubleshooting).items()
+            f"| {_linked(reason)} | {_cell(reason.meaning)} | {reason.severity.value} |\n"
+            for reason in ConditionReason
         ),
-        "}\n\n",
-        "OF_WORKERS = {\n",
-        *(
-            f"    {json.dumps(word)}: ({json.dumps(meaning)}, {_tuple(_sentences(remedy))}),\n"
-            for word, meaning, remedy in reasons_of_workers(troubleshooting)
-        ),
-        "}\n",
-        '"""Reasons of lagging workers that no condition has: the meaning and the remedies."""\n',
     ]
     return "".join(lines)
 
 
-def _tuple(words: list[str]) -> str:
-    return f"({', '.join(map(json.dumps, words))}{',' if len(words) == 1 else ''})"
+def _linked(reason: ConditionReason) -> str:
+    named = f"`{reason}`"
+    return f"[{named}](troubleshooting.md#{reason.anchor})" if reason.anchor else named
 
 
-def remedies(troubleshooting: str) -> dict[str, str]:
-    """Reason → the part **Do** of its section."""
-    return dict(
-        re.findall(
-            r"^### (\w+)$(?:(?!^##).)*?^\*\*Do\*\*: (.+?)$",
-            troubleshooting,
-            re.MULTILINE | re.DOTALL,
-        )
-    )
+def with_advice(page: str) -> str:
+    """The page of troubleshooting with what the tables of reasons say.
+
+    The part **Do** of each section is the advice of its reason. The last section gets a skeleton of those that
+    are missing: the rest of a section is written by hand.
+    """
+    for reason in (one for one in ConditionReason if one.advice):
+        told = " ".join(reason.advice)
+        advice = f"**Do**: {told[0].lower()}{told[1:]}\n"
+        heading = f"\n### {reason}\n"
+        if heading not in page:
+            parts = (
+                f"{heading}\n**Symptom**: STATUS is `{reason}`.\n",
+                "\n**Look**: `kubectl -n NAMESPACE describe ifl,wv`\n",
+                f"\n**Cause**: {reason.meaning}\n\n{advice}",
+            )
+            page = page.replace(_OF_WORKERS, "".join(parts) + _OF_WORKERS)
+        page = _with(page, heading, r"^\*\*Do\*\*: .*\n", advice)
+    rows = (f"| `{r}` | {r.meaning} | {' '.join(r.advice)} |\n" for r in LaggardReason)
+    return _with(page, _OF_WORKERS, r"(?:^\| `.*\n)+", "".join(rows))
 
 
-def reasons_of_workers(troubleshooting: str) -> list[tuple[str, str, str]]:
-    """Reason, meaning and remedy of each row of the table of lagging workers."""
-    _, _, section = troubleshooting.partition("\n## Reasons of lagging workers\n")
-    return re.findall(
-        r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", section.partition("\n## ")[0], re.MULTILINE
-    )
-
-
-def _sentences(text: str) -> list[str]:
-    """Sentences of Markdown without its links. A dot within code ends none."""
-    plain = re.sub(r" \(\[[^]]+\]\([^)]+\)\)", "", text)
-    plain = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", plain)
-    found = re.findall(r"(?:`[^`]*`|[^`])+?(?:\.(?= [A-Z`])|$)", plain[0].upper() + plain[1:])
-    return [sentence.strip() for sentence in found]
-
-
-def _constants(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """Values of a StrEnum with the string that follows each."""
-    for assigned, told in zip(node.body, node.body[1:], strict=False):
-        match assigned, told:
-            case (
-                ast.Assign(value=ast.Constant(value=str(word))),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
-                yield word, text
-            case _:
-                pass
+def _with(page: str, heading: str, pattern: str, text: str) -> str:
+    """The page with a text instead of the first place after a heading that has a pattern."""
+    before, _, section = page.partition(heading)
+    section = re.sub(pattern, lambda _: text, section, count=1, flags=re.MULTILINE)
+    return before + heading + section
 
 
 def main() -> None:
     """Write or check."""
     pages = {
-        PAGES / "conditions.md": conditions_page(
-            CONDITIONS.read_text(), TROUBLESHOOTING.read_text()
-        ),
+        PAGES / "conditions.md": conditions_page(),
+        TROUBLESHOOTING: with_advice(TROUBLESHOOTING.read_text()),
         PAGES / "values.md": values_page(VALUES.read_text(), NOTICE),
         CHART_README: readme_with_values(CHART_README.read_text(), VALUES.read_text()),
-        REASONS: reasons_module(CONDITIONS.read_text(), TROUBLESHOOTING.read_text()),
     }
     for source in sorted((REPOSITORY / "crds").glob("*.yaml")):
         crd = yaml.safe_load(source.read_text())

@@ -29,7 +29,7 @@ from rlfleet.errors import (
 )
 from rlfleet.follow import Event
 from rlfleet.release import release
-from rlfleet.resources import FleetStatus, HistoryEntry, RolloutTimings, WeightVersion
+from rlfleet.resources import WeightVersion
 from rlfleet.rollout import Rollout
 from rlfleet.sampling import (
     Label,
@@ -40,6 +40,8 @@ from rlfleet.sampling import (
     weight_versions,
 )
 from rlfleet.weights import Weights
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.weights_status import HistoryEntry, RolloutTimings
 
 __version__ = release()
 

@@ -20,13 +20,15 @@ from rlfleet.follow import Event, follow, patiently
 from rlfleet.kube import AsyncKube
 from rlfleet.metrics import metrics
 from rlfleet.ports import Json, Kind, Place, closed
-from rlfleet.resources import FleetStatus, HistoryEntry, InferenceFleet, WeightVersion
+from rlfleet.resources import InferenceFleet, WeightVersion
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_api import AsyncRlApi
 from rlfleet.rollout import Asked, Rollout, left_base, patience, rollout_of, trouble_of
 from rlfleet.similar_names import hint
 from rlfleet.sources import Publication, place_of
 from rlfleet.waiting import ended, read, wait_for
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.weights_status import HistoryEntry
 
 if TYPE_CHECKING:
     from rlfleet.deltas.publisher import Publisher

@@ -24,7 +24,6 @@ from rlfleet.kube_answers import Lines, change_of, failure, json_of, object_of
 from rlfleet.kubeconfig import Access
 from rlfleet.patches import Patches
 from rlfleet.ports import Change, Changes, Json, Kind, T
-from rlfleet.resources import API_VERSION
 from rlfleet.sending import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
@@ -32,6 +31,7 @@ from rlfleet.sending import (
     blocking_http,
     broken,
 )
+from rlfleet_resources.names import API_VERSION
 
 _SPARE_SECONDS = 5.0
 """How much earlier than the client the server ends a watch: one that is silent for longer is broken."""

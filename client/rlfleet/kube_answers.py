@@ -20,7 +20,7 @@ from rlfleet.errors import (
     Unavailable,
 )
 from rlfleet.ports import Change, ConflictError, ExistsError, GoneError, Json
-from rlfleet.resources import API_VERSION
+from rlfleet_resources.names import API_VERSION
 
 _GRANT = "give the account this right"
 _OF_TRAINERS = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from rlfleet.charts import COLOURS, WIDTH, Bar, Row, chart
-from rlfleet.resources import RolloutTimings
 from rlfleet.words import seconds
+from rlfleet_resources.weights_status import RolloutTimings
 
 _STYLE = COLOURS.replace(":root", ".rlfleet").replace("svg ", ".rlfleet svg ")
 """Only for this output: a notebook has colours of its own."""

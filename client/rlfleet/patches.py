@@ -10,15 +10,10 @@ from rlfleet.errors import NotFound
 from rlfleet.follow import patiently
 from rlfleet.pins import pins_of
 from rlfleet.ports import ExistsError, Json, Kind, Objects
-from rlfleet.resources import (
-    API_VERSION,
-    RETRY,
-    TRACEPARENT,
-    InferenceFleet,
-    PinnedWeights,
-    WeightVersion,
-)
+from rlfleet.resources import InferenceFleet, WeightVersion
 from rlfleet.sources import Publication
+from rlfleet_resources.fleet_status import PinnedWeights
+from rlfleet_resources.names import ANNOTATION_RETRY, ANNOTATION_TRACEPARENT, API_VERSION
 
 
 class Patches:
@@ -103,7 +98,7 @@ class Patches:
 
 def manifest(name: str, fleet: str, asked: Publication) -> Json:
     """A WeightVersion to create."""
-    span = {TRACEPARENT: asked.traceparent} if asked.traceparent else {}
+    span = {ANNOTATION_TRACEPARENT: asked.traceparent} if asked.traceparent else {}
     return {
         "apiVersion": API_VERSION,
         "kind": "WeightVersion",
@@ -114,4 +109,4 @@ def manifest(name: str, fleet: str, asked: Publication) -> Json:
 
 def _retry() -> dict[str, str]:
     """The retry annotation with a new value."""
-    return {RETRY: datetime.now(UTC).isoformat(timespec="microseconds")}
+    return {ANNOTATION_RETRY: datetime.now(UTC).isoformat(timespec="microseconds")}

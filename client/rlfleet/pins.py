@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlfleet.resources import FleetStatus, PinnedWeights
+from rlfleet_resources.fleet_status import FleetStatus, PinnedWeights
 
 
 def pins_of(status: FleetStatus, adapter: str) -> tuple[PinnedWeights, ...]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from rlfleet.errors import RlfleetError, Unavailable
 from rlfleet.sources import Publication
+from rlfleet_resources.names import FLEET_PLURAL, WEIGHTS_PLURAL
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -22,8 +23,8 @@ T = TypeVar("T")
 class Kind(StrEnum):
     """Kinds of objects, by their plural."""
 
-    WEIGHTS = "weightversions"
-    FLEETS = "inferencefleets"
+    WEIGHTS = WEIGHTS_PLURAL
+    FLEETS = FLEET_PLURAL
 
 
 @dataclass(frozen=True, slots=True)

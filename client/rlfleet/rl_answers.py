@@ -12,9 +12,9 @@ import httpx
 from pydantic import ConfigDict, ValidationError
 
 from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Superseded, Unavailable
-from rlfleet.parts import Resource
 from rlfleet.ports import Json
-from rlfleet.resources import RETRY
+from rlfleet_resources.base import Resource
+from rlfleet_resources.names import ANNOTATION_RETRY
 
 _MAX_WORDS = 2000
 """Characters of an answer in a message."""
@@ -88,7 +88,7 @@ def weights_of(document: Json, namespace: str, fleet: str) -> Json:
             "uid": weights.uid,
             "generation": weights.generation,
             "resourceVersion": weights.resource_version,
-            "annotations": {RETRY: weights.retry} if weights.retry else {},
+            "annotations": {ANNOTATION_RETRY: weights.retry} if weights.retry else {},
         },
         "spec": {**weights.desired, "fleetRef": {"name": fleet}, "suspend": weights.suspended},
         "status": shown,

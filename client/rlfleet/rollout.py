@@ -8,16 +8,16 @@ from typing import Self
 
 from rlfleet.errors import Refused, Superseded, TimedOut
 from rlfleet.notebook import html
-from rlfleet.resources import (
-    Condition,
+from rlfleet.resources import WeightVersion
+from rlfleet.sources import Label, in_words, label_of
+from rlfleet.words import seconds
+from rlfleet_resources.conditions import Condition
+from rlfleet_resources.weights_status import (
     HistoryEntry,
     RolloutEffect,
     RolloutTimings,
     RolloutWorkers,
-    WeightVersion,
 )
-from rlfleet.sources import Label, in_words, label_of
-from rlfleet.words import seconds
 
 ABSENT = "WaitingForCheckpoint"
 """The reason of `Ready` while no worker finds the directory of the version."""

@@ -17,20 +17,15 @@ from pydantic import ValidationError
 
 from rlfleet.arguments import check, check_fleet
 from rlfleet.errors import NotFound, Refused
-from rlfleet.resources import (
-    TRACEPARENT,
-    AppliedWeights,
-    HuggingFaceSource,
-    PinnedWeights,
-    WeightSource,
-    WeightVersion,
-)
+from rlfleet.resources import WeightVersion
+from rlfleet_resources.fleet_status import AppliedWeights, PinnedWeights
+from rlfleet_resources.names import ANNOTATION_TRACEPARENT
+from rlfleet_resources.source import WeightSource
 
 Label = tuple[str, str | None]
 """Version and run."""
 TEMPLATE = "rlfleet.dev/source-template"
 """Annotation of a WeightVersion: the source with `{version}` that a source without it has replaced."""
-_PLACEHOLDER = "{version}"
 _MOST_NAMED = 10
 _ENDED = {"Applied", "Comparing"}
 """Phases in which every worker has loaded the version."""
@@ -185,17 +180,6 @@ def first(asked: Publication) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None} | source
 
 
-def filled(source: WeightSource, version: str) -> WeightSource:
-    """The source with the version in the place of `{version}`."""
-    if source.path is not None:
-        return WeightSource(path=source.path.replace(_PLACEHOLDER, version))
-    repository = source.hugging_face
-    if repository is None:
-        return source
-    revision = repository.revision.replace(_PLACEHOLDER, version)
-    return WeightSource(hugging_face=HuggingFaceSource(repo=repository.repo, revision=revision))
-
-
 def label_of(seen: WeightVersion) -> Label:
     """The desired version and its run."""
     return seen.spec.version, seen.spec.run_id
@@ -211,7 +195,7 @@ def _patch(
     seen: WeightVersion, spec: dict[str, Any], source: WeightSource, traceparent: str | None
 ) -> dict[str, Any]:
     """A merge patch. The traceparent of an older version is removed."""
-    annotations: dict[str, str | None] = {TRACEPARENT: traceparent}
+    annotations: dict[str, str | None] = {ANNOTATION_TRACEPARENT: traceparent}
     kept = None if source.is_template else _template_of(seen)
     template = None if kept is None else kept.model_dump_json(by_alias=True, exclude_none=True)
     if template != seen.metadata.annotations.get(TEMPLATE):
@@ -223,14 +207,14 @@ def _patch(
 def _given(seen: WeightVersion, label: Label, path: str) -> WeightSource:
     """The source for a path: the present one or the template, if it names the same directory."""
     source, present = WeightSource(path=_without_slash(path)), seen.spec.source
-    if label == label_of(seen) and filled(present, label[0]) == source:
+    if label == label_of(seen) and present.resolve(label[0]) == source:
         return present  # the API server permits no other one for this label
     return _templated(seen, label[0], source)
 
 
 def _templated(seen: WeightVersion, version: str, source: WeightSource) -> WeightSource:
     template = _template_of(seen)
-    return template if template is not None and filled(template, version) == source else source
+    return template if template is not None and template.resolve(version) == source else source
 
 
 def _template_of(seen: WeightVersion) -> WeightSource | None:
@@ -263,31 +247,27 @@ def _recorded(seen: WeightVersion, label: Label, pins: tuple[PinnedWeights, ...]
 
 
 def _check_same_files(seen: WeightVersion, path: str | None) -> None:
-    present = filled(seen.spec.source, seen.spec.version)
+    present = seen.spec.source.resolve(seen.spec.version)
     if path is None or present == WeightSource(path=_without_slash(path)):
         return
-    repository = present.hugging_face
-    where = present.path or (f"hf://{repository.repo}@{repository.revision}" if repository else "")
     raise Refused(
         seen.spec.version,
         "VersionReused",
-        f"{seen.metadata.name!r} requests this version already, from {where}, and a version keeps its "
+        f"{seen.metadata.name!r} requests this version already, from {present}, and a version keeps its "
         "files; publish other files as another version",
     )
 
 
 def _fixed(seen: WeightVersion, label: Label) -> Refused:
     source, template = seen.spec.source, _template_of(seen)
-    repository = source.hugging_face
-    where = source.path or (f"{repository.repo}@{repository.revision}" if repository else "")
-    hint = filled(template, label[0]).path if template is not None else None
+    hint = template.resolve(label[0]).path if template is not None else None
     remedy = f"give its directory with path= or --path{f' {hint}' if hint else ''}"
-    if repository is not None:
+    if source.key().revision:
         remedy = f"write {{version}} into spec.source.huggingFace.revision, or {remedy}"
     return Refused(
         label[0],
         "SourceFixed",
-        f"the source of {seen.metadata.name!r} is {where}, without {{version}}, so {in_words(label)} "
+        f"the source of {seen.metadata.name!r} is {source}, without {{version}}, so {in_words(label)} "
         f"would name the files of {in_words(label_of(seen))}; {remedy}, or say with same_files=True or "
         "--same-files that they are meant",
     )

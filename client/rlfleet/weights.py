@@ -14,10 +14,12 @@ from rlfleet.deltas.written import Written
 from rlfleet.follow import Event
 from rlfleet.kube import BlockingKube
 from rlfleet.ports import Place, run_blocking
-from rlfleet.resources import FleetStatus, HistoryEntry, WeightVersion
+from rlfleet.resources import WeightVersion
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_api import BlockingRlApi
 from rlfleet.rollout import Rollout
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.weights_status import HistoryEntry
 
 
 class Weights:

@@ -137,8 +137,7 @@ def _key(call: Call, body: Body) -> Key | None:
 
 def _in_words(spec: WeightsSpec) -> str:
     run = f" of run {spec.run_id}" if spec.run_id else ""
-    where = f" from {spec.source.path}" if spec.source.path else ""
-    return f"{spec.version}{run}{where}"
+    return f"{spec.version}{run} from {spec.source}"
 
 
 async def _again(

@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict
 
 from fleet_operator.api.conditions import Condition
 from fleet_operator.api.fleet_status import AppliedWeights, Laggard, ServedVersion, WorkerCounts
-from rlfleet.parts import Resource
-from rlfleet.resources import (
+from rlfleet_resources.base import Resource
+from rlfleet_resources.source import WeightSource
+from rlfleet_resources.weights_status import (
     RolloutEffect,
     RolloutTimings,
     RolloutWorkers,
-    WeightSource,
     WeightsStatus,
 )
 

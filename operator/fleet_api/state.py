@@ -5,29 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_api.fleets import Fleet
-from rlfleet.parts import Resource
 from rlfleet.resources import WeightVersion
 from rlfleet.rollout import Rollout
-
-_SHOWN = (
-    "observedGeneration",
-    "desiredVersion",
-    "desiredRunID",
-    "phaseStartedAt",
-    "retried",
-    "requestedBy",
-    "startedAt",
-    "applied",
-    "workers",
-    "workersApplied",
-    "laggards",
-    "timings",
-    "effect",
-    "supersededVersions",
-    "history",
-    "conditions",
-)
-"""Fields of the status of a WeightVersion: those that the client reads."""
+from rlfleet_resources.base import Resource
 
 
 def state_of(fleet: Fleet, weights: WeightVersion | None) -> dict[str, Any]:
@@ -81,8 +61,8 @@ def rollout_of(rollout: Rollout) -> dict[str, Any]:
 def weights_of(weights: WeightVersion) -> dict[str, Any]:
     """A WeightVersion: what is desired, and how far its rollout is."""
     status = weights.status
-    spec, shown = _dump(weights.spec), _dump(status)
-    return {
+    spec = _dump(weights.spec)
+    return _dump(status) | {
         "name": weights.metadata.name,
         "uid": weights.metadata.uid,
         "generation": weights.metadata.generation,
@@ -97,7 +77,6 @@ def weights_of(weights: WeightVersion) -> dict[str, Any]:
         "observed": weights.is_observed,
         "phase": status.phase,
         "appliedVersion": status.applied_version,
-        **{key: shown[key] for key in _SHOWN if key in shown},
     }
 
 

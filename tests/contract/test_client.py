@@ -18,9 +18,7 @@ from tests.support.programs import written_by
 
 import envs
 import rlfleet
-from fleet_operator.api import names
-from rlfleet import patches, ports, resources, sources
-from rlfleet.cli import pods
+from rlfleet import patches, resources, rollout, sources
 
 ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "client"
@@ -56,7 +54,7 @@ def run(wheel: Path, folder: Path, code: str) -> subprocess.CompletedProcess[str
 def test_the_wheel_holds_the_package_whole_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         files = {f for f in archive.namelist() if ".dist-info/" not in f}
-    package = (f.relative_to(CLIENT) for f in (CLIENT / "rlfleet").rglob("*") if f.is_file())
+    package = (f.relative_to(CLIENT) for f in CLIENT.glob("rlfleet*/**/*") if f.is_file())
 
     assert files == {f.as_posix() for f in package if f.suffix != ".pyc"}
     assert "rlfleet/py.typed" in files
@@ -131,9 +129,7 @@ def test_without_a_cluster_the_client_ends_with_a_sentence(wheel: Path, tmp_path
 
 PAIRS = [
     pytest.param("weightversions", "spec", resources.WeightsSpec, id="weights spec"),
-    pytest.param("weightversions", "status", resources.WeightsStatus, id="weights status"),
     pytest.param("inferencefleets", "spec", resources.FleetSpec, id="fleet spec"),
-    pytest.param("inferencefleets", "status", resources.FleetStatus, id="fleet status"),
 ]
 
 
@@ -149,14 +145,28 @@ def test_every_field_of_the_client_is_one_of_the_crd_with_its_type(
     }
 
 
-@pytest.mark.parametrize("model", [resources.WeightsSpec, resources.WeightsStatus])
-def test_the_client_knows_what_is_new_in_a_weight_version(model: Any) -> None:
+def test_the_client_knows_what_is_new_in_the_spec_of_a_weight_version() -> None:
     """Fields that it leaves out on purpose are listed here."""
-    part = {"WeightsSpec": "spec", "WeightsStatus": "status"}[model.__name__]
-    left_out = {"rollout", "canary", "rollbackTo" if part == "status" else ""}
-    crd = set(crd_schema("weightversions")["properties"][part]["properties"])
+    crd = set(crd_schema("weightversions")["properties"]["spec"]["properties"])
+    fields = resources.WeightsSpec.model_fields.values()
 
-    assert crd - left_out == {field.alias for field in model.model_fields.values()}
+    assert crd - {"rollout"} == {field.alias for field in fields}
+
+
+def test_a_reason_of_a_later_release_stalls_a_rollout_too() -> None:
+    stalled = {
+        "type": "Stalled", "status": "True", "reason": "NewTrouble", "message": "",
+        "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    spec = {"fleetRef": {"name": "policy"}, "version": "1", "source": {"s3": {"bucket": "b"}}}
+    seen = resources.WeightVersion.model_validate(
+        {"metadata": {"name": "policy"}, "spec": spec, "status": {"conditions": [stalled]}}
+    )
+
+    found = rollout.trouble_of(seen)
+    assert found is not None
+    assert (found.reason, str(found.reason)) == ("NewTrouble", "NewTrouble")
+    assert str(seen.spec.source) == "a source that this release of rlfleet does not know"
 
 
 @pytest.mark.parametrize(
@@ -170,44 +180,23 @@ def test_the_client_knows_what_is_new_in_a_weight_version(model: Any) -> None:
     ],
 )
 def test_an_entry_of_a_later_release_hides_no_other_one(status: str, odd: object) -> None:
-    known = {"version": "7", "workers": 1, "digest": "d", "source": {}, "adapter": "a"}
+    known = {
+        "version": "7",
+        "workers": 1,
+        "digest": f"sha256:{64 * '0'}",
+        "source": {"path": "/w"},
+        "adapter": "a",
+    }
     known |= {"pod": "policy-1", "state": "joining", "reason": "Joining", "type": "Ready"}
     known |= {"status": "True", "message": "", "observedGeneration": 1}
     known |= {"lastTransitionTime": "2026-01-01T00:00:00Z"}
     if status != "conditions":
         del known["status"]
-    read = resources.FleetStatus.model_validate({status: [odd, known]})
+    fleet = {"metadata": {"name": "policy"}, "status": {status: [odd, known]}}
+    read = resources.InferenceFleet.model_validate(fleet).status
     (field,) = (n for n, f in type(read).model_fields.items() if f.alias == status)
 
     assert len(getattr(read, field)) == 1
-
-
-def test_names_are_those_of_the_operator() -> None:
-    assert resources.API_VERSION == names.API_VERSION
-    assert resources.RETRY == names.ANNOTATION_RETRY
-    assert resources.TRACEPARENT == names.ANNOTATION_TRACEPARENT
-    assert {str(kind) for kind in ports.Kind} == {names.WEIGHTS_PLURAL, names.FLEET_PLURAL}
-
-
-@pytest.mark.parametrize("length", [0, 100, 101, 200_000])
-def test_a_retry_is_known_to_the_client_as_the_status_repeats_it(length: int) -> None:
-    value = "é" * length
-    metadata = {"name": "policy", "annotations": {names.ANNOTATION_RETRY: value}}
-    spec = {"fleetRef": {"name": "policy"}, "version": "1", "source": {"path": "/weights/1"}}
-    seen = resources.WeightVersion.model_validate({"metadata": metadata, "spec": spec})
-
-    assert seen.retry == names.retry_mark(value)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "LABEL_FLEET", "LABEL_REVISION", "LABEL_TRAFFIC", "ANNOTATION_QUARANTINE", "ANNOTATION_DRAIN",
-        "WORKER_CONTAINER",
-    ],
-)  # fmt: skip
-def test_the_command_line_reads_pods_by_the_names_of_the_operator(name: str) -> None:
-    assert getattr(pods, name) == getattr(names, name)
 
 
 def test_an_object_of_the_client_is_one_that_the_crd_takes() -> None:

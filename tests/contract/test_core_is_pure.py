@@ -52,6 +52,7 @@ OURS = (
     "fleet_operator.core",
     "fleet_operator.counts",
     "fleet_worker.protocol",
+    "rlfleet_resources",
     *WORKER_MODULES,
 )
 CLOCKS = frozenset({"now", "utcnow", "today", "fromtimestamp"})

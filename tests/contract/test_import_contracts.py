@@ -21,6 +21,7 @@ FOLDERS = {
     "fleet_operator": "operator",
     "fleet_worker": "worker",
     "rlfleet": "client",
+    "rlfleet_resources": "client",
 }
 """Package → its source root."""
 
@@ -106,6 +107,9 @@ BREACHES = [
     ("audit-stands-apart", "fleet_worker/audit/judge.py", "import fleet_worker.provenance.spans"),
     ("operator-knows-the-protocol", "fleet_operator/core/manifests/pods.py", "import rlfleet"),
     ("worker-knows-no-operator", "fleet_worker/lifecycle/authority.py", "import rlfleet.errors"),
+    ("resources-stand-alone", "rlfleet_resources/reasons.py", "import rlfleet.errors"),
+    ("resources-stand-alone", "rlfleet_resources/reasons.py", "import fleet_worker.protocol"),
+    ("resources-stand-alone", "rlfleet_resources/reasons.py", "import time"),
     ("client-stands-apart", "rlfleet/resources.py", "import fleet_operator.api.weights"),
     ("client-stands-apart", "rlfleet/sampling.py", "import fleet_worker.protocol"),
     ("client-stands-apart", "rlfleet/callback.py", "import torch"),

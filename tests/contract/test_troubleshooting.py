@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.core import lagging
 from fleet_worker.protocol import Reason
 from rlfleet.cli.app import app
 from rlfleet.cli.explanation import meaning_of
-from rlfleet.cli.reasons import OF_WORKERS, REMEDIES
+from rlfleet_resources.reasons import ConditionReason, LaggardReason, Severity
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
 PAGE = (REFERENCE / "troubleshooting.md").read_text()
-ASK_FOR_NOTHING = frozenset(
-    {
-        ConditionReason.ALL_WORKERS_SERVING,
-        ConditionReason.HALTED,  # `Stalled` has the reason
-        ConditionReason.COMPARING,
-        ConditionReason.JUDGING,
-        ConditionReason.LOADING,
-        ConditionReason.MINIMUM_SERVING,
-        ConditionReason.PAUSING,
-        ConditionReason.REPLACING_WORKERS,
-        ConditionReason.RESUMING,
-        ConditionReason.ROLLING_OUT,
-        ConditionReason.ROUTER_READY,
-        ConditionReason.STAGING,
-        ConditionReason.UP_TO_DATE,
-    }
-)
 
 
 def sections() -> dict[str, str]:
@@ -45,8 +25,15 @@ def sections() -> dict[str, str]:
 
 def test_each_reason_that_asks_for_something_has_one_section() -> None:
     assert sorted(re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)) == sorted(
-        reason.value for reason in set(ConditionReason) - ASK_FOR_NOTHING
+        reason.value for reason in ConditionReason if reason.advice
     )
+
+
+def test_a_reason_asks_for_something_unless_all_is_fine() -> None:
+    asking = {reason for reason in ConditionReason if reason.advice}
+
+    assert asking == {r for r in ConditionReason if r.severity is not Severity.FINE}
+    assert all(reason.advice for reason in LaggardReason)
 
 
 ENTRY = re.compile(
@@ -69,18 +56,22 @@ def test_the_commands_of_the_command_line_exist() -> None:
     assert verbs - known == set()
 
 
-def test_the_command_line_knows_the_remedies_of_each_section() -> None:
-    assert set(REMEDIES) == set(sections())
-    assert [reason for reason, remedies in REMEDIES.items() if not all(remedies)] == []
+def test_the_command_line_shows_advice_without_links() -> None:
+    found = meaning_of("writerefused")
+
+    assert found is not None
+    assert found.name == "WriteRefused"
+    assert found.remedies[-1] == "Compare the rights with what the operator needs."
+    known = [meaning_of(reason) for reason in (*ConditionReason, *LaggardReason)]
+    assert [f.name for f in known if f and "](" in " ".join(f.remedies)] == []
 
 
-def test_a_remedy_of_the_command_line_has_the_words_of_its_section() -> None:
-    assert REMEDIES["SourceUnknown"] == (
-        "Let the trainer send the weights again.",
-        "New workers take part from then on.",
-        "If the operator drives the fleet now, create a WeightVersion that names a directory.",
-    )
-    assert [remedy.count("`") % 2 for remedy in REMEDIES["CanaryRefused"]] == [0, 0]
+def test_each_section_ends_with_the_advice_of_its_reason() -> None:
+    advice = {name: text.partition("**Do**: ")[2].strip() for name, text in sections().items()}
+
+    assert {name: f"{text[0].upper()}{text[1:]}" for name, text in advice.items()} == {
+        reason.value: " ".join(reason.advice) for reason in ConditionReason if reason.advice
+    }
 
 
 def test_the_page_of_conditions_links_to_each_section() -> None:
@@ -99,11 +90,19 @@ OF_LOADS = (
 
 
 def test_each_reason_of_a_lagging_worker_is_explained() -> None:
-    own = set(re.findall(r'return "(\w+)", ', inspect.getsource(lagging)))
+    words = {reason.value for reason in LaggardReason}
 
-    assert {"NotAnswering", "Quarantined"} <= own
-    assert set(OF_WORKERS) == own | {reason.value for reason in OF_LOADS}
-    assert set(OF_WORKERS) & {reason.value for reason in ConditionReason} == set()
+    assert {reason.value for reason in OF_LOADS} <= words
+    assert words & {reason.value for reason in ConditionReason} == set()
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == words
     found = meaning_of("NotAnswering")
     assert found is not None
     assert "port 8081" in " ".join(found.remedies)
+
+
+def test_a_reason_with_which_workers_refuse_files_refuses_the_version() -> None:
+    """Else the history would call a version superseded that its files have refused."""
+    refusing = {r.value for r in ConditionReason if r.severity is Severity.REFUSES}
+    of_files = {reason.value for reason in Reason if reason.value in set(ConditionReason)}
+
+    assert of_files <= refusing

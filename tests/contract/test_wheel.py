@@ -155,7 +155,7 @@ def test_the_worker_starts_from_the_wheel(installed: Path, command: list[str]) -
 def test_every_library_that_the_operator_imports_is_pinned_for_its_image(installed: Path) -> None:
     imported = {
         name.partition(".")[0]
-        for package in ("fleet_api", "fleet_operator", "rlfleet")
+        for package in ("fleet_api", "fleet_operator", "rlfleet", "rlfleet_resources")
         for file in (installed / package).rglob("*.py")
         # These need other libraries.
         if not {"cli", "deltas"} & {*file.parts} and file.name != "callback.py"
@@ -168,7 +168,9 @@ def test_every_library_that_the_operator_imports_is_pinned_for_its_image(install
             else []
         )
     }
-    libraries = imported - sys.stdlib_module_names - PACKAGES.keys() - {"rlfleet"}
+    libraries = (
+        imported - sys.stdlib_module_names - PACKAGES.keys() - {"rlfleet", "rlfleet_resources"}
+    )
     code = f"import {', '.join(sorted(libraries))}"
 
     assert "kopf" in libraries

@@ -39,7 +39,8 @@ def run_mutated(mutant: Mutant | None, module: str, *arguments: str, seconds: fl
     done = subprocess.run(
         [*command, *arguments],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (*FOLDERS.values(), ROOT)))},
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "client", *FOLDERS.values(), ROOT)))},
         capture_output=True,
         text=True,
         timeout=seconds,

@@ -66,6 +66,7 @@ from fleet_operator.core.identity import same_weights
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Phase, number_of
+from rlfleet_resources.reasons import Severity
 
 if TYPE_CHECKING:
     from tests.model.desired import Desired
@@ -86,6 +87,7 @@ LEASE_SECONDS = 30.0
 SLACK_SECONDS = 1.0
 MAX_WORKERS = 6
 """No simulated fleet is larger. Workers that are being replaced count too."""
+_STALLING = frozenset({Severity.STALLS, Severity.REFUSES})
 _ENDED_BY_A_PLAN = frozenset({"fence", "fence after its drain", "drain"})
 
 Name = tuple[str, str | None]
@@ -578,6 +580,7 @@ class Promises:
         self._ready_adapters_are_true(leader)
         self._adapters_do_not_go_back(known)
         self.availability.note_status(leader)
+        self._stalled_asks_for_something(leader)
         stalled = condition_of(after.conditions, ConditionType.STALLED)
         halts = after.phase is RolloutPhase.HALTED and before.phase is not after.phase
         late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
@@ -599,6 +602,13 @@ class Promises:
             text = f"{after.desired_version} is abandoned after {waited:.1f} s in {before.phase}"
             self.sim.fail(6, f"{text}, before any timeout has passed")
         self._watch(after)
+
+    def _stalled_asks_for_something(self, leader: Leader) -> None:
+        """`Stalled` has a reason that may stall an object, by the table of reasons."""
+        for status in (leader.fleet, *leader.weights.values()):
+            stalled = condition_of(status.conditions, ConditionType.STALLED)
+            if stalled is not None and stalled.reason.severity not in _STALLING:
+                self.sim.fail(6, f"Stalled has the reason {stalled.reason}, which stalls nothing")
 
     def _adapters_do_not_go_back(self, known: Mapping[str, WeightsStatus]) -> None:
         """The applied version of an adapter in a status is not older than before. `known`: the statuses

@@ -37,7 +37,11 @@ FLEET: Json = {
         "readyReplicas": 4,
         "versions": [{"version": "42", "workers": 4}],
         "pinned": [
-            {"version": "41", "digest": "sha256:41", "source": {"path": "/weights/step_41"}}
+            {
+                "version": "41",
+                "digest": f"sha256:{32 * '41'}",
+                "source": {"path": "/weights/step_41"},
+            }
         ],
         "workers": {"total": 4, "serving": 4},
         "endpoint": "http://policy.rl.svc:8000",

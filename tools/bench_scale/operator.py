@@ -34,7 +34,9 @@ class Operator:
         self.worst_busy_seconds = 0.0
         environment = {k: os.environ[k] for k in _KEPT if k in os.environ} | {
             "KUBECONFIG": str(kubeconfig),
-            "PYTHONPATH": f"{envs.REPOSITORY}/operator:{envs.REPOSITORY}/worker",
+            "PYTHONPATH": ":".join(
+                str(envs.REPOSITORY / f) for f in ("client", "operator", "worker")
+            ),
             "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
         }

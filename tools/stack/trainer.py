@@ -100,10 +100,10 @@ def trainer_pod(
 
 
 def _client() -> bytes:
-    """The package that trainers import, without its command line."""
+    """The packages that trainers import, without the command line."""
     root = envs.REPOSITORY / "client"
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted((root / "rlfleet").glob("*.py")):
+        for file in sorted([*root.glob("rlfleet/*.py"), *root.glob("rlfleet_resources/*.py")]):
             archive.write(file, file.relative_to(root))
     return packed.getvalue()

@@ -12,8 +12,8 @@ from rlfleet.cli import checklist, cluster, lines, show
 from rlfleet.cli.labels import label_checks, tokens_of
 from rlfleet.cli.options import Context, Format, Kubeconfig, Name, Namespace, Output
 from rlfleet.errors import IncompleteReply
-from rlfleet.parts import Resource
 from rlfleet.sampling import WeightSpan
+from rlfleet_resources.base import Resource
 
 
 class _Record(Resource):

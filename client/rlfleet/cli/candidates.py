@@ -13,9 +13,10 @@ import typer
 
 from rlfleet.cli import cluster
 from rlfleet.cli.api import Api
-from rlfleet.cli.pods import LABEL_FLEET, MANAGED
+from rlfleet.cli.pods import MANAGED
 from rlfleet.kubeconfig import contexts_of
 from rlfleet.ports import Kind, run_blocking
+from rlfleet_resources.names import LABEL_FLEET
 
 _PATIENCE_SECONDS = 2.0
 

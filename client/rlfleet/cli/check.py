@@ -14,10 +14,10 @@ from rich.markup import escape
 from rlfleet.cli import cluster, kubectl, show
 from rlfleet.cli.checks import CHECKS_FAILED
 from rlfleet.cli.options import Context, Format, Kubeconfig, Name, Namespace, Output
-from rlfleet.cli.pods import WORKER_CONTAINER
 from rlfleet.errors import NotFound
-from rlfleet.parts import Resource
 from rlfleet.ports import Json
+from rlfleet_resources.base import Resource
+from rlfleet_resources.names import WORKER_CONTAINER
 
 _TAKEN = frozenset({"--model", "--revision", "--weights-root", "--max-lora-rank"})
 """Options of `serve` that decide what a worker accepts."""

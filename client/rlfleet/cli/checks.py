@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from rlfleet.parts import Resource
+from rlfleet_resources.base import Resource
 
 CHECKS_FAILED = 10
 """Exit code of `doctor`, `validate`, `check` and `audit` if a check fails, and of `record`."""

@@ -12,7 +12,7 @@ from typing import TypeVar
 from rlfleet.access import find_access
 from rlfleet.cli import rl_api
 from rlfleet.cli.api import Api
-from rlfleet.cli.pods import LABEL_FLEET, MANAGED, by_number
+from rlfleet.cli.pods import MANAGED, by_number
 from rlfleet.errors import NotConfigured, NotFound
 from rlfleet.follow import patiently
 from rlfleet.kube import BlockingKube
@@ -21,6 +21,7 @@ from rlfleet.ports import Json, Kind, Place, run_blocking
 from rlfleet.resources import InferenceFleet, WeightVersion
 from rlfleet.rl_access import URL, RlAccess
 from rlfleet.words import plural
+from rlfleet_resources.names import LABEL_FLEET
 
 FIELD_MANAGER = "rlfleet-cli"
 _PATIENCE_SECONDS = 10.0

@@ -16,7 +16,7 @@ from rlfleet.cli import show
 from rlfleet.cli.options import Format, Output
 from rlfleet.deltas.libraries import libraries
 from rlfleet.errors import RlfleetError, UnusableWeights
-from rlfleet.parts import Resource
+from rlfleet_resources.base import Resource
 
 _NUMBER = re.compile(r"[0-9]+$")
 

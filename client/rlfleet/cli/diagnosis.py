@@ -15,8 +15,8 @@ from rlfleet.cli.leadership import problem_of
 from rlfleet.cli.pods import OPERATOR
 from rlfleet.errors import NotFound, RlfleetError
 from rlfleet.ports import Json, Kind
-from rlfleet.resources import API_VERSION, GROUP
 from rlfleet.words import bounded
+from rlfleet_resources.names import API_VERSION, GROUP
 
 OLDEST_KUBERNETES = (1, 30)
 INSTALL = "install the chart: helm install rlfleet charts/rlfleet"

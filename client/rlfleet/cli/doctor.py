@@ -22,7 +22,7 @@ from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
 from rlfleet.cli.pods import OPERATOR
 from rlfleet.errors import NotConfigured, RlfleetError, Unauthorized, Unavailable
 from rlfleet.ports import Json, Kind, run_blocking
-from rlfleet.resources import API_VERSION
+from rlfleet_resources.names import API_VERSION
 
 
 def doctor(

@@ -11,7 +11,7 @@ from rlfleet.cli.spec_rules import overlay_of
 from rlfleet.cli.validation import FLEET, WEIGHTS, Finding, Manifest, failed, finding
 from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Unavailable
 from rlfleet.ports import ExistsError, Json, Kind
-from rlfleet.resources import API_VERSION
+from rlfleet_resources.names import API_VERSION
 
 KINDS = {FLEET: Kind.FLEETS, WEIGHTS: Kind.WEIGHTS}
 _CORRECT = "correct the field that the message names"

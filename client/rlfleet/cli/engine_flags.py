@@ -17,9 +17,9 @@ from typing import Any
 
 from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import fail, ok, warn
-from rlfleet.cli.pods import LABEL_FLEET, WORKER_CONTAINER
 from rlfleet.ports import Json
 from rlfleet.words import bounded, plural
+from rlfleet_resources.names import LABEL_FLEET, WORKER_CONTAINER
 
 _REFUSAL = re.compile(
     r"error: ((?:unrecognized arguments: |argument |ambiguous option: |the following arguments ).+)"

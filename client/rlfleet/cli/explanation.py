@@ -10,17 +10,17 @@ from difflib import get_close_matches
 from rlfleet.cli.causes import not_said, remedies_of
 from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import is_wrong
-from rlfleet.cli.reasons import MEANINGS, OF_WORKERS, REMEDIES
 from rlfleet.cli.view import FleetView, RolloutView, attention, fleet_view, rollout_view
-from rlfleet.parts import Resource
-from rlfleet.resources import Condition, InferenceFleet, Laggard, WeightVersion
+from rlfleet.resources import InferenceFleet, WeightVersion
 from rlfleet.words import plural, seconds
+from rlfleet_resources.base import Resource
+from rlfleet_resources.conditions import Condition
+from rlfleet_resources.fleet_status import Laggard
+from rlfleet_resources.reasons import ConditionReason, LaggardReason, Severity
 
 _MOST_LAGGING = 5
 _WAITS = "WaitingForWorkers"
-_WAITS_OF_FLEET = frozenset(
-    (_WAITS, *(f"WaitingFor{what}" for what in ("Quota", "Node", "Volume", "Image", "Engine")))
-)
+_STARTS = frozenset(one for one in ConditionReason if one.severity is Severity.STARTS)
 _WARNINGS = {
     "RouterAvailable": "The router is not available",
     "WeightsUnchanged": "A warning",
@@ -111,7 +111,9 @@ def unattended(found: Explanation, fleet: InferenceFleet, problem: str) -> Expla
     )
 
 
-_REASONS = {one.lower(): one for one in (*OF_WORKERS, *MEANINGS)}
+_REASONS = {one.lower(): one for one in (*LaggardReason, *ConditionReason)}
+_LINK = re.compile(r" \(\[[^]]+\]\([^)]+\)\)|\[([^]]+)\]\([^)]+\)")
+"""A link of a page: in parentheses, or with a text."""
 
 
 def meaning_of(reason: str) -> Explanation | None:
@@ -119,13 +121,11 @@ def meaning_of(reason: str) -> Explanation | None:
 
     Upper and lower case are the same.
     """
-    reason = _REASONS.get(reason.lower(), reason)
-    if reason in OF_WORKERS:
-        meaning, remedies = OF_WORKERS[reason]
-        return Explanation(name=reason, summary=meaning, remedies=remedies)
-    if reason not in MEANINGS:
+    known = _REASONS.get(reason.lower())
+    if known is None:
         return None
-    return Explanation(name=reason, summary=MEANINGS[reason], remedies=REMEDIES.get(reason, ()))
+    remedies = tuple(_LINK.sub(lambda link: link[1] or "", one) for one in known.advice)
+    return Explanation(name=known, summary=known.meaning, remedies=remedies)
 
 
 def similar_reasons(word: str) -> list[str]:
@@ -157,14 +157,14 @@ def _explanation(
         details.append(
             f"{plural(more, 'more lagging worker')}: rlfleet workers {name} -n {names['NAMESPACE']}"
         )
-    reason = cause.reason if cause else ""
+    known = meaning_of(cause.reason) if cause else None
     return Explanation(
         name=name,
         summary=summary,
-        reason=reason,
-        meaning=MEANINGS.get(reason, ""),
+        reason=cause.reason if cause else "",
+        meaning=known.summary if known else "",
         details=tuple(details),
-        remedies=tuple(_filled(remedy, names) for remedy in REMEDIES.get(reason, ())),
+        remedies=tuple(_filled(remedy, names) for remedy in (known.remedies if known else ())),
     )
 
 
@@ -180,7 +180,7 @@ def with_checks(found: Explanation, checks: Iterable[Check], namespace: str) -> 
     known = (one.remedy for one in wrong if one not in causes)
     own = list(remedies_of(said, namespace, words))
     specific = tuple(dict.fromkeys([*own, *(known if not own else ())]))
-    general = () if found.reason in _WAITS_OF_FLEET and (specific or causes) else found.remedies
+    general = () if found.reason in _STARTS and (specific or causes) else found.remedies
     return found.model_copy(update={"causes": causes, "remedies": (*specific, *general)})
 
 
@@ -213,7 +213,7 @@ def _stalled(conditions: Iterable[Condition]) -> Condition | None:
 def _of_workers(fleet: InferenceFleet) -> Condition | None:
     """Why workers are missing. The fleet knows it, and its WeightVersions wait for it."""
     ready = next((c for c in fleet.status.conditions if c.type == "Ready"), None)
-    return ready if ready is not None and ready.reason in {*_WAITS_OF_FLEET, "NoWorkers"} else None
+    return ready if ready is not None and ready.reason in {*_STARTS, "NoWorkers"} else None
 
 
 def _warning(condition: Condition) -> str:
@@ -222,7 +222,7 @@ def _warning(condition: Condition) -> str:
 
 def _cause(conditions: Iterable[Condition]) -> Condition | None:
     """The condition that says why: Stalled before all others, then what is not ready."""
-    found = {c.type: c for c in conditions}
+    found = {str(c.type): c for c in conditions}
     if (stalled := _stalled(found.values())) is not None:
         return stalled
     progressing, ready = found.get("Progressing"), found.get("Ready")

@@ -6,7 +6,7 @@ from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import Answer, fail, ok, unread
 from rlfleet.errors import NotFound, Refused, RlfleetError
 from rlfleet.ports import Json
-from rlfleet.resources import API_VERSION
+from rlfleet_resources.names import API_VERSION
 
 MINIMAL: Json = {
     "apiVersion": API_VERSION,

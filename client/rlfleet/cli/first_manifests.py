@@ -12,7 +12,7 @@ import yaml
 from rlfleet.cli.sizes import CPU_CACHE_GIB, Sizes
 from rlfleet.cli.trainer_settings import SETTINGS, Trainer
 from rlfleet.ports import Json
-from rlfleet.resources import API_VERSION, GROUP
+from rlfleet_resources.names import API_VERSION, GROUP
 
 ROOT = "/weights"
 RUN = "run-1"

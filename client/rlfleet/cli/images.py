@@ -8,10 +8,10 @@ from typing import Any
 
 from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import Answer, argument, fail, ok, unread, warn
-from rlfleet.cli.pods import WORKER_CONTAINER
 from rlfleet.errors import NotFound, RlfleetError
 from rlfleet.ports import Json
 from rlfleet.words import bounded, plural
+from rlfleet_resources.names import WORKER_CONTAINER
 
 DEFAULT_ACCOUNT = "default"
 _PULLS = frozenset(

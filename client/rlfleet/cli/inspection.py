@@ -8,9 +8,10 @@ from rlfleet.cli import cluster, diagnosis, engine_flags, images, worker_events
 from rlfleet.cli.api import Api
 from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import Answer
-from rlfleet.cli.pods import LABEL_FLEET, MANAGED, OPERATOR
+from rlfleet.cli.pods import MANAGED, OPERATOR
 from rlfleet.errors import Forbidden, RlfleetError
 from rlfleet.ports import Json, Kind, run_blocking
+from rlfleet_resources.names import LABEL_FLEET
 
 _METADATA = "json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 """An answer without the content of the object. Source: Kubernetes API concepts, "Metadata-only fetches"."""

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rlfleet.cli.checks import Check, Result
-from rlfleet.resources import PinnedWeights
 from rlfleet.sampling import WeightSpan
 from rlfleet.words import plural
+from rlfleet_resources.fleet_status import PinnedWeights
 
 _ALGORITHM = "sha256:"
 

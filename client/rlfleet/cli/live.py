@@ -20,8 +20,9 @@ from rlfleet.cli.worker_figures import (
 )
 from rlfleet.errors import Forbidden, RlfleetError
 from rlfleet.ports import Json
-from rlfleet.resources import HistoryEntry, InferenceFleet, WeightVersion
+from rlfleet.resources import InferenceFleet, WeightVersion
 from rlfleet.words import bounded
+from rlfleet_resources.weights_status import HistoryEntry
 
 MOST_WORKERS = 32
 """Fleets with more are drawn as squares, and the metrics of their workers are not read."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from rlfleet.parts import Resource
+from rlfleet_resources.base import Resource
 
 _VERSION_FIELDS = ("version", "desired", "applied")
 _LEVELS = {"warn": "WARNING", "critical": "ERROR", "fatal": "ERROR"}

@@ -10,10 +10,11 @@ from rich.markup import escape
 from rlfleet.cli import cluster, show
 from rlfleet.cli.api import Api
 from rlfleet.cli.log_lines import LogLine, concerns, log_line
-from rlfleet.cli.pods import OPERATOR, WORKER_CONTAINER
+from rlfleet.cli.pods import OPERATOR
 from rlfleet.errors import Forbidden, RlfleetError
 from rlfleet.ports import Json
 from rlfleet.resources import InferenceFleet
+from rlfleet_resources.names import WORKER_CONTAINER
 
 
 class LogReader:

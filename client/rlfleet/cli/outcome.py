@@ -8,9 +8,9 @@ from rich.markup import escape
 
 from rlfleet.cli import show
 from rlfleet.cli.options import Output
-from rlfleet.parts import Resource
-from rlfleet.resources import RolloutEffect, RolloutTimings, RolloutWorkers
 from rlfleet.rollout import Rollout
+from rlfleet_resources.base import Resource
+from rlfleet_resources.weights_status import RolloutEffect, RolloutTimings, RolloutWorkers
 
 
 class Outcome(Resource):

@@ -11,8 +11,11 @@ from rlfleet.cli.explanation import Explanation, explain, explain_fleet
 from rlfleet.cli.spans import Span
 from rlfleet.cli.view import RolloutView, fleet_view, rollout_view
 from rlfleet.cli.waterfall import waterfall
-from rlfleet.resources import Condition, HistoryEntry, InferenceFleet, Laggard, WeightVersion
+from rlfleet.resources import InferenceFleet, WeightVersion
 from rlfleet.words import seconds
+from rlfleet_resources.conditions import Condition
+from rlfleet_resources.fleet_status import Laggard
+from rlfleet_resources.weights_status import HistoryEntry
 
 _STYLE = f"""{COLOURS}
 body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);

@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from rlfleet.parts import Resource
 from rlfleet.resources import InferenceFleet
+from rlfleet_resources.base import Resource
+from rlfleet_resources.names import (
+    ANNOTATION_DRAIN,
+    ANNOTATION_QUARANTINE,
+    LABEL_REVISION,
+    LABEL_TRAFFIC,
+    WORKER_CONTAINER,
+)
 
 MANAGED = "app.kubernetes.io/managed-by=rlfleet"
 OPERATOR = "app.kubernetes.io/name=rlfleet-operator"
-LABEL_FLEET = "rlfleet.dev/fleet"
-LABEL_REVISION = "rlfleet.dev/revision"
-LABEL_TRAFFIC = "rlfleet.dev/traffic"
-ANNOTATION_QUARANTINE = "rlfleet.dev/quarantine"
-ANNOTATION_DRAIN = "rlfleet.dev/drain"
-WORKER_CONTAINER = "worker"
 
 
 class PodView(Resource):

@@ -9,9 +9,8 @@ from rich.markup import escape
 
 from rlfleet.cli import candidates, cluster, show
 from rlfleet.cli.options import Context, Kubeconfig, Name, Namespace
-from rlfleet.cli.pods import LABEL_FLEET
 from rlfleet.errors import NotFound
-from rlfleet.resources import API_VERSION
+from rlfleet_resources.names import API_VERSION, LABEL_FLEET
 
 
 def restart(

@@ -11,8 +11,8 @@ from rich.text import Text
 from rlfleet.cli.live import Detail
 from rlfleet.cli.tables import past_lines, worker_lines
 from rlfleet.cli.view import FleetView, PhaseView, RolloutView, named, troubles
-from rlfleet.resources import WorkerCounts
 from rlfleet.words import plural, seconds
+from rlfleet_resources.fleet_status import WorkerCounts
 
 CELLS = {
     "serving": ("■", "green"),

@@ -12,8 +12,8 @@ from math import prod
 from typing import Any
 
 from rlfleet.cli.checks import Result
-from rlfleet.cli.pods import WORKER_CONTAINER
 from rlfleet.ports import Json
+from rlfleet_resources.names import WORKER_CONTAINER
 
 _LEAST_MEMORY = 2**30
 """Python, PyTorch and vLLM alone need more before they load a model."""

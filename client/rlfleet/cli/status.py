@@ -13,7 +13,7 @@ from rlfleet.cli import candidates, cluster, operators, show
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
 from rlfleet.cli.view import FleetView, fleet_view, named, orphan_views, troubles
 from rlfleet.errors import NotFound
-from rlfleet.resources import Condition
+from rlfleet_resources.conditions import Condition
 
 COLUMNS = (
     "FLEET",

@@ -27,7 +27,7 @@ from rlfleet.cli.validation import (
 )
 from rlfleet.errors import NotFound
 from rlfleet.ports import Json
-from rlfleet.resources import API_VERSION, GROUP
+from rlfleet_resources.names import API_VERSION, GROUP
 
 
 def validate(

@@ -17,8 +17,9 @@ from rlfleet.cli.engine_flags import arguments_of, known, unknown_flags
 from rlfleet.cli.spec_rules import of_fleet, of_weights
 from rlfleet.pins import pins_of
 from rlfleet.ports import Json
-from rlfleet.resources import FleetStatus, PinnedWeights, WeightSource, WeightVersion
-from rlfleet.sources import filled
+from rlfleet.resources import WeightVersion
+from rlfleet_resources.fleet_status import FleetStatus, PinnedWeights
+from rlfleet_resources.source import WeightSource
 
 FLEET, WEIGHTS = "InferenceFleet", "WeightVersion"
 Key = tuple[str, str]
@@ -185,24 +186,21 @@ def _problems(key: Key, weights: WeightVersion, together: Together) -> Iterator[
 
 
 def _source_problems(weights: WeightVersion, fleet: Json) -> Iterator[Problem]:
-    source, spec = filled(weights.spec.source, weights.spec.version), fleet.get("spec") or {}
+    source, spec = weights.spec.source.resolve(weights.spec.version), fleet.get("spec") or {}
     given = _at(spec, "weights", "roots")
     roots = [str(root) for root in given] if isinstance(given, list) else []
     model = _at(spec, "model", "source") or {}
-    path = source.path
-    outside = not any(path == root or (path or "").startswith(f"{root}/") for root in roots)
-    if path is not None and path != model.get("path") and outside:
+    if source.path != model.get("path") and source.roots(roots) == []:
         message = (
-            f"{path} is not below a weight root: {', '.join(roots) or 'the fleet has no root'}"
+            f"{source} is not below a weight root: {', '.join(roots) or 'the fleet has no root'}"
         )
         remedy = "move the files, or add the directory to spec.weights.roots of the fleet"
         yield "SourceOutsideRoots", message, remedy
     label = weights.spec.version, weights.spec.run_id
-    status = FleetStatus.model_validate(fleet.get("status") or {})
+    status = FleetStatus.read(fleet.get("status") or {})
     for pin in pins_of(status, weights.spec.adapter):
         if (pin.version, pin.run_id) == label and not _is_same(pin, source, weights.spec.digest):
-            where = pin.source.path or "a repository"
-            message = f"version {label[0]} of this run already names the files in {where} with digest {pin.digest}"
+            message = f"version {label[0]} of this run already names the files in {pin.source} with digest {pin.digest}"
             yield "VersionReused", message, "use another version, or another spec.runID"
 
 
@@ -210,11 +208,7 @@ def _is_same(pin: PinnedWeights, source: WeightSource, digest: str | None) -> bo
     """Whether a version names its pinned files: by the digest if it has one, else by the source."""
     if digest is not None:
         return pin.digest == digest
-    repository = pin.source.hugging_face
-    if repository is None or not pin.commit:
-        return source == pin.source
-    committed = repository.model_copy(update={"revision": pin.commit})
-    return source.hugging_face in {repository, committed}
+    return source == pin.source or (bool(pin.commit) and source == pin.source.at(pin.commit))
 
 
 def _steering_problems(

@@ -11,8 +11,8 @@ from rlfleet.cli import cluster, inspection, show
 from rlfleet.cli.api import Api
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
 from rlfleet.errors import RlfleetError
-from rlfleet.parts import Resource
 from rlfleet.release import release
+from rlfleet_resources.base import Resource
 
 
 class OperatorView(Resource):

@@ -6,15 +6,10 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from rlfleet.metrics import lag_of
-from rlfleet.parts import Resource
-from rlfleet.resources import (
-    Condition,
-    InferenceFleet,
-    Laggard,
-    ServedVersion,
-    WeightVersion,
-    WorkerCounts,
-)
+from rlfleet.resources import InferenceFleet, WeightVersion
+from rlfleet_resources.base import Resource
+from rlfleet_resources.conditions import Condition
+from rlfleet_resources.fleet_status import Laggard, ServedVersion, WorkerCounts
 
 PHASES = ("Staging", "Pausing", "Loading", "Resuming")
 """Phases that workers pass through, in their order."""

@@ -32,11 +32,3 @@ class Router(Resource):
     replicas: Annotated[int, Field(ge=1, le=20)] = 1
     policy: RouterPolicy = "StickyLeastLoaded"
     resources: RouterResources = RouterResources()
-
-
-class RouterStatus(Resource):
-    """The observed state of the router."""
-
-    replicas: int = 0
-    ready_replicas: int = 0
-    endpoint: str = ""

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fleet_operator.api.base import Resource, Timestamp, at_most
-from fleet_operator.api.conditions import MAX_CONDITIONS, Condition
+from fleet_operator.api.base import Resource
 from fleet_operator.api.fleet import (
     MAX_CHECKPOINT_SECONDS,
     DrainSeconds,
@@ -20,12 +18,8 @@ from fleet_operator.api.fleet import (
     PauseMode,
     Rollout,
 )
-from fleet_operator.api.fleet_status import MAX_LAGGARDS, AppliedWeights, Laggard
 from fleet_operator.api.source import ManifestDigest, VersionLabel, WeightSource
-from fleet_operator.api.status import Status
-
-MAX_HISTORY = 10
-MAX_CANARY_PODS = 100
+from rlfleet_resources.weights_status import *  # noqa: F403 - the same names
 
 
 class FleetReference(Resource):
@@ -97,151 +91,3 @@ class WeightsSpec(Resource):
     rollback_to: VersionLabel | None = None
     suspend: bool = False
     rollout: RolloutOverrides = RolloutOverrides()
-
-
-class RolloutPhase(StrEnum):
-    """Current phase of the rollout of the desired version."""
-
-    PENDING = "Pending"
-    """No worker can load the version yet: the fleet has no worker, or the checkpoint does not exist."""
-    COMPARING = "Comparing"
-    """All workers serve the version already. One compares its files with the weights that it serves."""
-    JUDGING = "Judging"
-    """The canary has the weights, behind a closed latch, and is compared with the applied version."""
-    STAGING = "Staging"
-    """Workers check the weights and hold the bytes, while they serve."""
-    PAUSING = "Pausing"
-    """Workers stop generating."""
-    LOADING = "Loading"
-    """Workers load the weights into their engines."""
-    RESUMING = "Resuming"
-    """All workers have loaded the new weights and continue their requests."""
-    APPLIED = "Applied"
-    """Every worker serves the desired version."""
-    SUSPENDED = "Suspended"
-    """Suspended by `spec.suspend`; the applied version keeps serving."""
-    HALTED = "Halted"
-    """Stopped after a failure; the fleet stays on the applied version."""
-
-
-class RolloutWorkers(Resource):
-    """Number of workers that have reached each step."""
-
-    total: int = 0
-    staged: int = 0
-    paused: int = 0
-    applied: int = 0
-    failed: int = 0
-
-
-class RolloutTimings(Resource):
-    """Durations of one rollout as the operator saw them."""
-
-    stage_seconds: float = 0
-    pause_seconds: float = 0
-    load_seconds: float = 0
-    resume_seconds: float = 0
-    total_seconds: float = 0
-    max_worker_pause_seconds: float = 0
-
-
-class RolloutEffect(Resource):
-    """Change of the model by the version, at the served precision, as the workers measured it.
-
-    Fields:
-        version: the loaded version.
-        compared_with: the version before, on most workers.
-        min_changed_share / max_changed_share: smallest and largest share over the workers that could
-            compare, 0 to 1; absent if none could.
-        compared_workers / not_comparable_workers: workers that could compare, and could not.
-        unchanged: every worker that could compare found not one bit changed.
-        message: why a worker could not compare.
-    """
-
-    version: str
-    compared_with: str = ""
-    min_changed_share: float | None = None
-    max_changed_share: float | None = None
-    compared_workers: int = 0
-    not_comparable_workers: int = 0
-    unchanged: bool = False
-    message: str = ""
-
-
-class HistoryEntry(Resource):
-    """One rollout that has ended.
-
-    Fields:
-        result: `Refused` and `Superseded` versions were replaced in the spec: the first while `Stalled`
-            refused them, the other ones while they were on their way.
-        reason, message: why it was not applied, as the conditions said last; empty if it was.
-        requested_by: the field manager that wrote the version; empty if several had.
-    """
-
-    version: str
-    run_id: str | None = None
-    result: Literal["Applied", "Refused", "Superseded", "Halted"]
-    started_at: Timestamp
-    total_seconds: float
-    max_worker_pause_seconds: float = 0
-    reason: str = ""
-    message: str = ""
-    requested_by: str = ""
-
-
-class CanaryVerdict(Resource):
-    """Result of the canaries of a version. `pods`: the first `MAX_CANARY_PODS` of them."""
-
-    version: str
-    run_id: str | None = None
-    digest: ManifestDigest | None = None
-    passed: bool
-    pods: tuple[str, ...] = ()
-    finite: bool = True
-    repetition: float = 0
-    logprob_drift: float = 0
-    kl: float = 0
-    message: str = ""
-
-
-class WeightsStatus(Status):
-    """The observed state of the rollout.
-
-    Fields:
-        applied_version: what every admitted worker serves; absent while they differ.
-        applied: the last weights that all workers agreed on; new workers load these.
-        workers_applied: `applied/desired`, for a printer column.
-        requested_by: the field manager that had written the version when its rollout began; empty if
-            several had.
-        retried: the retry annotation that this status is about (`names.retry_mark`).
-        rollback_to: `spec.rollbackTo`, from when it permits the desired version until one is applied.
-        effect: change by the last loads of the desired version; kept over operator restarts.
-        started_at / phase_started_at: for users and timings. Timeouts count only the time for which
-            the present leader has watched the phase.
-    """
-
-    observed_generation: int = 0
-    desired_version: str | None = None
-    desired_run_id: str | None = None
-    applied_version: str | None = None
-    applied: AppliedWeights | None = None
-    phase: RolloutPhase = RolloutPhase.PENDING
-    retried: str = ""
-    rollback_to: str | None = None
-    requested_by: str = ""
-    started_at: Timestamp | None = None
-    phase_started_at: Timestamp | None = None
-    workers: RolloutWorkers = RolloutWorkers()
-    workers_applied: str = ""
-    laggards: tuple[Laggard, ...] = at_most(MAX_LAGGARDS)
-    timings: RolloutTimings = RolloutTimings()
-    effect: RolloutEffect | None = None
-    canary: CanaryVerdict | None = None
-    superseded_versions: int = 0
-    files_unread: bool = False
-    history: tuple[HistoryEntry, ...] = at_most(MAX_HISTORY)
-    conditions: tuple[Condition, ...] = at_most(MAX_CONDITIONS)
-
-    def is_about(self, version: str, run_id: str | None) -> bool:
-        """Whether this is about a rollout of this version of this run."""
-        return (self.desired_version, self.desired_run_id) == (version, run_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from fleet_operator.api.source import WeightSource
+from fleet_operator.api.source import WeightSource, to_protocol
 from fleet_operator.core.pod_actions import OnPod
 from fleet_operator.core.work import Work, WorkKind
 from fleet_worker import protocol
@@ -70,7 +70,7 @@ class WorkerAction(OnPod):
         names = self.request.model_fields.keys() & {f.name for f in fields(self)}
         content = {name: getattr(self, name) for name in names}
         if isinstance(source := content.get("source"), WeightSource):
-            content["source"] = source.to_protocol()
+            content["source"] = to_protocol(source)
         return self.request(**content | {"epoch": epoch})
 
 

@@ -16,7 +16,7 @@ from collections import Counter
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet_status import MAX_PINNED, PinnedWeights
-from fleet_operator.api.source import WeightSource
+from fleet_operator.api.source import DIRECTORY, SourceKey, WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.dropped_pins import Bounded, within_bounds
 from fleet_operator.core.facts import Facts, Workers
@@ -93,14 +93,14 @@ def reused_by_trainer(
 
 def is_reused(weights: Checkpoint, pinned: tuple[PinnedWeights, ...]) -> bool:
     """Whether a version from a directory has been served from other files before."""
-    key = (weights.version, str(weights.source.path))
+    key = (weights.version, weights.source.key().place)
     return _digests(pinned).get(key, weights.digest) != weights.digest
 
 
 def _served_by(worker: Facts) -> tuple[_Key, str] | None:
     """Version, directory and digest of what a worker serves, if it came from a directory."""
     loaded, (source, _) = worker.loaded, worker.sources
-    path = source[0] if source is not None else None
+    path = source.place if source is not None and source.kind == DIRECTORY else None
     digest = file_digest(loaded.digest) if loaded is not None else None
     if worker.standing not in _SERVES or loaded is None or digest is None or path is None:
         return None
@@ -113,12 +113,12 @@ def _digests(pinned: tuple[PinnedWeights, ...]) -> dict[_Key, str]:
 
 
 def _key_of(pin: PinnedWeights) -> _Key:
-    return pin.version, str(pin.source.path)
+    return pin.version, pin.source.key().place
 
 
 def _pin_of(key: _Key, digest: str) -> PinnedWeights | None:
     try:
-        source = WeightSource(path=key[1])
+        source = WeightSource.of(SourceKey(DIRECTORY, key[1]))
         return PinnedWeights(version=key[0], digest=digest, source=source)
     except ValueError:
         return None  # no resource could have this source

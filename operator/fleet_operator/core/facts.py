@@ -14,12 +14,11 @@ from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from fleet_operator.api.source import WeightSource, from_protocol
+from fleet_operator.api.source import SourceKey, WeightSource, from_protocol, key_of
 from fleet_operator.core.identity import TRANSFERRED_DIGEST, Named, WeightsId, same_weights
 from fleet_operator.core.work import Work, WorkKind
 from fleet_worker.protocol import (
     PROTOCOL_VERSION,
-    HuggingFaceSource,
     Operation,
     Phase,
     Source,
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 KNOWN_AT_MOST = 4096
 """Size of the caches. Facts beyond it are built again, and their workers form separate groups."""
-
-SourceKey = tuple[str | None, HuggingFaceSource | None]
-"""Path and repository of a source: comparing tuples is faster than comparing pydantic models."""
 
 _Name = tuple[str, str | None, str | None]
 
@@ -176,9 +172,9 @@ def facts_in(
         state.phase,
         state.admitted,
         None if version is None else (version, state.run_id, _digest_of(state)),
-        _key_of(state.source),
+        None if state.source is None else key_of(state.source),
         None if staged is None else (staged.version, staged.run_id, staged.digest),
-        None if staged is None else _key_of(staged.source),
+        None if staged is None or staged.source is None else key_of(staged.source),
         _operation_of(state.phase, work),
         # Timings begin again with every pause.
         state.phase is Phase.PAUSED and (timings is None or timings.load_seconds is None),
@@ -240,14 +236,12 @@ def _digest_of(state: WorkerState) -> str | None:
     return TRANSFERRED_DIGEST if state.source is None and state.digest is None else state.digest
 
 
-def _key_of(source: Source | None) -> SourceKey | None:
-    return None if source is None else (source.path, source.hugging_face)
-
-
 def source_of(key: SourceKey) -> WeightSource | None:
     """Returns the source that a worker reports; None if no resource could have it."""
-    path, repository = key
-    return reported_source(Source(path=path, hugging_face=repository))
+    try:
+        return WeightSource.of(key)
+    except ValueError:
+        return None
 
 
 def reported_source(source: Source | None) -> WeightSource | None:

@@ -8,8 +8,7 @@ from datetime import datetime
 from fleet_operator.api import names
 from fleet_operator.api.base import renewed
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
-from fleet_operator.api.fleet_status import FleetStatus, PinnedAdapter, WorkerCounts
-from fleet_operator.api.router import RouterStatus
+from fleet_operator.api.fleet_status import FleetStatus, PinnedAdapter, RouterStatus, WorkerCounts
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.condition_rows import Made, conditions_of, first_of

@@ -17,6 +17,7 @@ from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.worker_failures import ignored_calls, is_about
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 from fleet_worker.protocol import Failure, Phase
+from rlfleet_resources.reasons import LaggardReason
 
 _MAX_MESSAGE = 300
 
@@ -82,16 +83,16 @@ def _cause(worker: WorkerView, desired: Checkpoint) -> tuple[str, str]:
     if failure := _failure(worker):
         return str(failure.reason), f"version {failure.version}: {failure.message}"
     if worker.standing is Standing.UNKNOWN:
-        return "NotAnswering", why(worker, desired)
+        return LaggardReason.NOT_ANSWERING, why(worker, desired)
     if worker.standing is Standing.ABSENT:
-        return "Starting", "its engine is starting"
-    return "Joining", f"being updated to version {desired.label}"
+        return LaggardReason.STARTING, "its engine is starting"
+    return LaggardReason.JOINING, f"being updated to version {desired.label}"
 
 
 def _cause_in_pod(worker: WorkerView) -> tuple[str, str] | None:
     pod = worker.pod
     if pod.quarantine:
-        return "Quarantined", pod.quarantine
+        return LaggardReason.QUARANTINED, pod.quarantine
     if pod.problem:
         reason, _, message = pod.problem.partition(": ")
         return reason, message

@@ -18,13 +18,12 @@ directories, not runs, and may start from 0 again: see `external_pins`.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet_operator.api.fleet_status import DroppedPins, PinnedWeights
-from fleet_operator.api.source import WeightSource
+from fleet_operator.api.source import SourceKey, WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.dropped_pins import (
     has_lost_its_place,
@@ -32,7 +31,7 @@ from fleet_operator.core.dropped_pins import (
     may_be_dropped,
     within_bounds,
 )
-from fleet_operator.core.facts import SourceKey, Workers, source_of
+from fleet_operator.core.facts import Workers, source_of
 from fleet_operator.core.identity import Named, file_digest
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.unread_pins import NO_UNREAD_PINS, UnreadPins, unread_pins_of
@@ -40,8 +39,6 @@ from fleet_operator.core.worker_view import Standing
 from fleet_worker import protocol
 
 _Key = tuple[str, str | None]
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-"""A revision that cannot move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,10 +251,10 @@ def _new_pins(
 def _pin_from(target: Checkpoint, digest: str, reported: Sequence[SourceKey]) -> PinnedWeights:
     """A new pin. `reported`: where workers have read files with this digest."""
     named = target.source
-    fitting = next((key for key in reported if _fits(named, key)), None)
+    fitting = next(filter(named.key().covers, reported), None)
     source, commit = named, ""
     if fitting is not None:
-        commit = _other_revision(named, fitting)
+        commit = fitting.revision if fitting != named.key() else ""
     elif reported:
         # These are not the files that the spec names, so the digest is not theirs.
         source = next(filter(None, map(source_of, reported)), named)
@@ -266,26 +263,6 @@ def _pin_from(target: Checkpoint, digest: str, reported: Sequence[SourceKey]) ->
     )
 
 
-def _fits(named: WeightSource, reported: SourceKey) -> bool:
-    """Whether the reported source is the named one, or a commit of its branch or tag."""
-    path, repository = reported
-    wanted = named.hugging_face
-    if wanted is None or repository is None:
-        return named.path is not None and named.path == path
-    moves = not _COMMIT.fullmatch(wanted.revision)
-    return wanted.repo == repository.repo and (moves or wanted.revision == repository.revision)
-
-
-def _other_revision(named: WeightSource, reported: SourceKey) -> str:
-    _, repository = reported
-    if repository is None or repository.revision == named.revision:
-        return ""
-    return repository.revision
-
-
 def _committed(source: WeightSource, pin: PinnedWeights) -> WeightSource:
     """The source with the pinned commit instead of a revision that may move, such as a branch."""
-    repository = source.hugging_face
-    if not pin.commit or repository is None or source != pin.source:
-        return source
-    return WeightSource(hugging_face=repository.model_copy(update={"revision": pin.commit}))
+    return source.at(pin.commit) if pin.commit and source == pin.source else source

@@ -98,8 +98,4 @@ def _unpinned(
 
 
 def _is_from(wanted: WeightSource, source: WeightSource, commit: str) -> bool:
-    if wanted == source:
-        return True
-    repository, before = wanted.hugging_face, source.hugging_face
-    same = repository is not None and before is not None and repository.repo == before.repo
-    return same and bool(commit) and wanted.revision == commit
+    return wanted == source or (bool(commit) and wanted == source.at(commit))

@@ -6,7 +6,6 @@ from datetime import datetime
 
 from fleet_operator.api.conditions import (
     MAX_MESSAGE_CHARACTERS,
-    ConditionReason,
     ConditionType,
     condition_of,
     shortened,
@@ -21,19 +20,7 @@ from fleet_operator.api.weights import (
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.problems import alone
 from fleet_operator.core.rollout_plan import RolloutPlan
-from fleet_worker.protocol import Reason
-
-REFUSALS = frozenset(
-    {
-        *(r for r in ConditionReason if r.value in {refusal.value for refusal in Reason}),
-        ConditionReason.REWIND_REFUSED,
-        ConditionReason.DIGEST_REQUIRED,
-        ConditionReason.PIN_UNREADABLE,
-        ConditionReason.CANARY_REFUSED,
-        ConditionReason.FAILURE_BUDGET_EXCEEDED,
-    }
-)
-"""Reasons that refuse the version itself: those of workers, and those of the planner."""
+from rlfleet_resources.reasons import Severity
 
 _TIMED = {
     RolloutPhase.STAGING: "stage_seconds",
@@ -58,7 +45,7 @@ def replaced(weights: WeightsView, rollout: RolloutPlan, *, now: datetime) -> Hi
         return None
     stalled = condition_of(before.conditions, ConditionType.STALLED)
     why = stalled or condition_of(before.conditions, ConditionType.READY)
-    refused = stalled is not None and stalled.reason in REFUSALS
+    refused = stalled is not None and stalled.reason.severity is Severity.REFUSES
     message = alone(why).message if why is not None else ""
     after = "" if refused else f"; then version {rollout.desired.label} replaced it in the spec"
     return HistoryEntry(

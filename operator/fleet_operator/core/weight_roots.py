@@ -16,13 +16,11 @@ def roots_problem(wanted: Checkpoint, observed: FleetObserved) -> RolloutProblem
 
     The directory of the model is always allowed, because workers start on it.
     """
-    path, roots = wanted.source.path, observed.spec.weights.roots
-    if path is None or path == observed.spec.model.source.path:
-        return None
-    if any(path == root or path.startswith(f"{root}/") for root in roots):
+    source, roots = wanted.source, observed.spec.weights.roots
+    if source == observed.spec.model.source or source.roots(roots) != []:
         return None
     message = (
-        f"{path} is not below a weight root of fleet {observed.name}: {', '.join(roots)}. The "
+        f"{source} is not below a weight root of fleet {observed.name}: {', '.join(roots)}. The "
         "fleet stays on the applied version. Move the files, or add the directory to spec.weights.roots."
     )
     return RolloutProblem(reason=ConditionReason.SOURCE_OUTSIDE_ROOTS, message=message, halt=False)

@@ -18,10 +18,10 @@ from fleet_operator.api.fleet_status import (
     ServedVersion,
     SourceInUse,
 )
-from fleet_operator.api.source import Transferred, WeightSource
+from fleet_operator.api.source import SourceKey, Transferred, WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.dropped_pins import with_marks
-from fleet_operator.core.facts import SourceKey, source_of
+from fleet_operator.core.facts import source_of
 from fleet_operator.core.identity import Named, WeightsId, file_digest, fill_digests, same_weights
 from fleet_operator.core.lora_goals import lora_goals_of
 from fleet_operator.core.observed import FleetObserved
@@ -71,10 +71,10 @@ def sources_in_use(observed: FleetObserved, rollout: RolloutPlan) -> tuple[Sourc
 
     Sorted, at most 100. Of more, the sources that the fleet itself needs stay.
     """
-    found: dict[tuple[object, object], tuple[WeightSource, Named]] = {}
+    found: dict[SourceKey, tuple[WeightSource, Named]] = {}
     for named, source in (*_needed(observed, rollout), *_held(observed)):
         if len(found) < MAX_SOURCES_IN_USE and not isinstance(source, Transferred):
-            found.setdefault((source.path, source.hugging_face), (source, named))
+            found.setdefault(source.key(), (source, named))
     in_order = sorted(found.values(), key=lambda e: (e[1].run_id or "", e[1].version, str(e[0])))
     before = observed.status.sources_in_use
     if [(s.source, s.version, s.run_id) for s in before] == [

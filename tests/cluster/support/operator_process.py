@@ -46,7 +46,7 @@ class OperatorProcess:
         """Start it; its output goes to `log`."""
         environment = {k: os.environ[k] for k in KEPT if k in os.environ} | {
             "KUBECONFIG": str(self._kubeconfig),
-            "PYTHONPATH": f"{ROOT}/operator:{ROOT}/worker",
+            "PYTHONPATH": f"{ROOT}/client:{ROOT}/operator:{ROOT}/worker",
             "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
             "TZ": "UTC",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from fleet_operator.api.source import WeightSource, from_protocol
+from fleet_operator.api.source import from_protocol, key_of, to_protocol
+from rlfleet_resources.source import TRANSFERRED, UNREADABLE, WeightSource
 
 PATH = WeightSource.model_validate({"path": "/weights/step_{version}"})
 REPOSITORY = WeightSource.model_validate(
@@ -53,4 +54,52 @@ def test_a_source_is_either_a_plain_absolute_path_or_a_repository(given):
 
 @pytest.mark.parametrize("source", [PATH, REPOSITORY], ids=str)
 def test_a_source_is_equal_after_the_round_trip_to_a_worker(source):
-    assert from_protocol(source.resolve("7").to_protocol()) == source.resolve("7")
+    assert from_protocol(to_protocol(source.resolve("7"))) == source.resolve("7")
+
+
+FIXED = [
+    WeightSource(path="/weights/7"),
+    WeightSource.model_validate({"huggingFace": {"repo": "lab/policy", "revision": "main"}}),
+]
+
+
+def test_each_kind_of_source_is_tried_here():
+    assert {source.key().kind for source in FIXED} == {
+        field.alias for field in WeightSource.model_fields.values()
+    }
+
+
+@pytest.mark.parametrize("source", FIXED, ids=str)
+def test_a_source_and_its_name_are_made_of_each_other(source):
+    assert WeightSource.of(source.key()) == source
+    assert key_of(to_protocol(source)) == source.key()
+    assert str(to_protocol(source)) == source.text()
+
+
+@pytest.mark.parametrize("source", [TRANSFERRED, UNREADABLE], ids=str)
+def test_weights_without_a_source_have_a_name_of_which_no_source_is_made(source):
+    with pytest.raises(ValueError, match="kind"):
+        WeightSource.of(source.key())
+
+
+def test_a_branch_may_have_led_to_each_commit_and_a_commit_only_to_itself():
+    directory, branch = FIXED
+    one, other = branch.at("a" * 40), branch.at("b" * 40)
+
+    assert branch.key().covers(one.key())
+    assert one.key().covers(one.key())
+    assert not one.key().covers(other.key())
+    assert not branch.key().covers(directory.key())
+    assert not directory.key().covers(WeightSource(path="/weights/8").key())
+
+
+@pytest.mark.parametrize(
+    ("path", "within"),
+    [("/weights", True), ("/weights/7", True), ("/weights7", False), ("/other/7", False)],
+)
+def test_a_root_holds_itself_and_what_is_below(path, within):
+    assert WeightSource(path=path).roots(["/weights"]) == (["/weights"] if within else [])
+
+
+def test_a_repository_is_in_no_root():
+    assert REPOSITORY.roots(["/weights"]) is None

@@ -18,8 +18,9 @@ from rlfleet import (
     TimedOut,
     Unavailable,
 )
-from rlfleet.resources import TRACEPARENT, WeightVersion
+from rlfleet.resources import WeightVersion
 from rlfleet.rollout import Asked, outcome
+from rlfleet_resources.names import ANNOTATION_TRACEPARENT
 
 # --- publish --------------------------------------------------------------------------------------
 
@@ -33,7 +34,7 @@ def test_an_applied_version_returns_its_timings(call: Call) -> None:
     assert rollout.timings.model_dump(by_alias=True) == TIMINGS
     assert patches(objects) == [
         {
-            "metadata": {"annotations": {TRACEPARENT: None}},
+            "metadata": {"annotations": {ANNOTATION_TRACEPARENT: None}},
             "spec": {
                 "version": "43",
                 "runID": None,
@@ -65,12 +66,14 @@ def test_a_created_object_begins_in_the_trace_of_its_publication(call: Call) -> 
     call(objects, "publish", "43", path="/w", create_for="policy", traceparent=span, wait=False)
 
     (created,) = [body for request, body in objects.requests if request.startswith("create")]
-    assert created["metadata"]["annotations"] == {TRACEPARENT: span}
+    assert created["metadata"]["annotations"] == {ANNOTATION_TRACEPARENT: span}
 
 
 def annotation(objects: FakeObjects) -> str | None:
     assert objects.weights is not None
-    found: str | None = objects.weights["metadata"].get("annotations", {}).get(TRACEPARENT)
+    found: str | None = (
+        objects.weights["metadata"].get("annotations", {}).get(ANNOTATION_TRACEPARENT)
+    )
     return found
 
 

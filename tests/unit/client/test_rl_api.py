@@ -34,7 +34,7 @@ from rlfleet import (
     rollout,
 )
 from rlfleet.ports import Kind
-from rlfleet.resources import TRACEPARENT
+from rlfleet_resources.names import ANNOTATION_TRACEPARENT
 
 Use = Callable[..., Any]
 
@@ -125,7 +125,9 @@ async def test_a_rollout_is_part_of_the_trace_of_its_own_publication_only(
     await call(api, "publish", "43", traceparent=span)
     await call(api, "publish", "44")
 
-    sent = [body["metadata"]["annotations"][TRACEPARENT] for body in patches(api.objects)]
+    sent = [
+        body["metadata"]["annotations"][ANNOTATION_TRACEPARENT] for body in patches(api.objects)
+    ]
     assert sent == [span, None]
 
 

@@ -106,7 +106,7 @@ def test_a_rollback_keeps_run_and_files_together_when_another_run_starts_meanwhi
     pin = {
         "version": "41",
         "runID": "run-7",
-        "digest": "sha256:41",
+        "digest": f"sha256:{32 * '41'}",
         "source": {"path": "/run-7/41"},
     }
     objects.fleet["status"]["pinned"] = [pin]

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.support.fake_objects import Call, FakeObjects, condition, patches
 
 from rlfleet import NotFound, Refused
-from rlfleet.resources import PinnedWeights, WeightVersion
-from rlfleet.sources import TEMPLATE, Publication, before, filled, label_of, publication, rollback
+from rlfleet.resources import WeightVersion
+from rlfleet.sources import TEMPLATE, Publication, before, label_of, publication, rollback
+from rlfleet_resources.fleet_status import PinnedWeights
 
 FIXED = {"path": "/weights/step_42"}
 STEPS = {"path": "/weights/step_{version}"}
@@ -30,7 +31,7 @@ def kept(objects: FakeObjects) -> str | None:
 
 
 def pin(version: str, path: str, run_id: str | None = None) -> dict[str, Any]:
-    found = {"version": version, "digest": f"sha256:{version}", "source": {"path": path}}
+    found = {"version": version, "digest": f"sha256:{version:0>64}", "source": {"path": path}}
     return found | ({"runID": run_id} if run_id else {})
 
 
@@ -347,10 +348,10 @@ def test_after_any_requests_two_labels_name_one_directory_only_if_their_writer_n
     seen = look(first)
     was_template, files = seen.spec.source.is_template, {}
     named = set[Any]() if was_template else {label_of(seen)}
-    files[label_of(seen)] = filled(seen.spec.source, "1")
+    files[label_of(seen)] = seen.spec.source.resolve("1")
     for request in requests:
         pins = [
-            PinnedWeights(version=v, run_id=r, digest="sha256:", source=s)
+            PinnedWeights(version=v, run_id=r, digest=f"sha256:{64 * '0'}", source=s)
             for (v, r), s in reversed(files.items())
         ]
         try:
@@ -365,7 +366,7 @@ def test_after_any_requests_two_labels_name_one_directory_only_if_their_writer_n
             continue
         for body in bodies:
             seen = patched(seen, body)
-        label, where = label_of(seen), filled(seen.spec.source, seen.spec.version)
+        label, where = label_of(seen), seen.spec.source.resolve(seen.spec.version)
         was_template |= seen.spec.source.is_template
         assert (
             seen.spec.source.is_template

@@ -400,7 +400,7 @@ class TestPins:
         assert [p.commit for p in decision.fleet.pinned if p.version == "1"] == ["c0ffee"]
         (call,) = decision.worker_calls
         assert (call.kind, call.pod_name, call.digest) == ("stage", "policy-1", D2)
-        assert call.source.revision == "c0ffee"
+        assert call.source.key().revision == "c0ffee"
 
     def test_a_pin_has_the_commit_of_its_digest(self):
         """The branch moved between the caches of the workers."""

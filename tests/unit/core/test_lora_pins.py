@@ -180,7 +180,7 @@ class TestPins:
         ).worker_calls
 
         assert before.fleet.pinned_adapters[0].commit == "c" * 40
-        assert call.source.revision == "c" * 40
+        assert call.source.key().revision == "c" * 40
 
     def test_pins_of_a_deleted_adapter_stay(self):
         before = (pin("7", D1),)

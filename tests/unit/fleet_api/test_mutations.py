@@ -18,7 +18,7 @@ from fleet_api.idempotency import ANNOTATION, MAX_CONFLICTS, MAX_KEYS
 from fleet_api.lifecycle import Lifecycle
 from rlfleet.errors import Refused
 from rlfleet.ports import Kind
-from rlfleet.resources import TRACEPARENT
+from rlfleet_resources.names import ANNOTATION_TRACEPARENT
 
 WEIGHTS = "/v1/rl/weights"
 CHANGES = [
@@ -81,7 +81,7 @@ async def test_a_version_that_is_applied_is_200_with_its_timings(api: Api) -> No
     assert (rollout["runID"], rollout["timings"]) == ("run-7", TIMINGS)
     assert patches(api) == [
         {
-            "metadata": {"annotations": {TRACEPARENT: None}},
+            "metadata": {"annotations": {ANNOTATION_TRACEPARENT: None}},
             "spec": {
                 "version": "43",
                 "runID": "run-7",
@@ -98,7 +98,9 @@ async def test_a_version_begins_in_the_trace_of_its_body(api: Api) -> None:
     assert (await publish(api, traceparent=span))[0] == 200
     status, problem = await publish(api, "44", traceparent="no span")
 
-    assert [body["metadata"]["annotations"] for body in patches(api)] == [{TRACEPARENT: span}]
+    assert [body["metadata"]["annotations"] for body in patches(api)] == [
+        {ANNOTATION_TRACEPARENT: span}
+    ]
     assert (status, problem["reason"]) == (422, "InvalidBody")
 
 

@@ -17,7 +17,7 @@ from fleet_api.targets import Targets
 from fleet_api.turns import Turns
 from fleet_api.workers import metrics_addresses, workers_of
 from fleet_operator.api import names
-from rlfleet.resources import RETRY, TRACEPARENT
+from rlfleet_resources.names import ANNOTATION_RETRY, ANNOTATION_TRACEPARENT
 
 
 def without_ordinal() -> dict[str, Any]:
@@ -69,7 +69,7 @@ async def test_annotations_of_other_writers_raise_nothing(api: Api) -> None:
     weights = api.cluster.objects.weights
     assert weights is not None
     for text in texts:
-        marks = {ANNOTATION: text, RETRY: text, TRACEPARENT: text}
+        marks = {ANNOTATION: text, ANNOTATION_RETRY: text, ANNOTATION_TRACEPARENT: text}
         weights["metadata"]["annotations"] = copy.deepcopy(marks)
         status, _ = await api.get("/v1/rl/state", READER)
         assert status == 200, text

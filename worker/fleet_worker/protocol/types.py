@@ -203,10 +203,15 @@ class Source(Message):
             raise ValueError("exactly one of path and huggingFace must be set")
         return self
 
-    def __str__(self) -> str:
+    def key(self) -> tuple[str, str, str]:
+        """Its name: its kind, its place, and the revision of the place if a place of this kind has one."""
         if self.hugging_face is not None:
-            return f"hf://{self.hugging_face.repo}@{self.hugging_face.revision}"
-        return str(self.path)
+            return "huggingFace", self.hugging_face.repo, self.hugging_face.revision
+        return "path", str(self.path), ""
+
+    def __str__(self) -> str:
+        kind, place, revision = self.key()
+        return f"hf://{place}@{revision}" if kind == "huggingFace" else place
 
 
 class Named(Protocol):

@@ -105,9 +105,8 @@ def _limits(spec: FleetSpec) -> list[str]:
 
 
 def _source_arguments(source: WeightSource) -> list[str]:
-    if source.hugging_face is not None:
-        return ["--model", source.hugging_face.repo, "--revision", source.hugging_face.revision]
-    return ["--model", str(source.path)]
+    _, place, revision = source.key()
+    return ["--model", place, *(["--revision", revision] if revision else [])]
 
 
 def _environment(observed: FleetObserved) -> dict[str, Any]:

@@ -195,8 +195,8 @@ def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     broke = closed_by_load(view, goal)
     limit = float(view.settings.timeouts.load_seconds)
     # Swaps of a strategy without a barrier share one phase, and each may have begun late in it.
-    swap = limit + view.settings.pause.limit()
-    slow = [m for m in behind if not _swaps_in_time(m, goal, swap)]
+    drain = view.settings.pause.limit()
+    slow = [m for m in behind if not _swaps_in_time(m, goal, limit + drain)]
     overdue = late(view, RolloutPhase.LOADING, limit, slow)
     overdue = overdue or blocking(view, behind, is_timed=has_timeout(view, goal))
     failed = [*refused, *broke, *without(overdue, refused)]

@@ -9,7 +9,7 @@ import pytest
 from tests.support.cli import PODS, Recorded, run
 
 from rlfleet.cli.causes import remedies_of
-from rlfleet.cli.reasons import REMEDIES
+from rlfleet.cli.explanation import meaning_of
 from rlfleet.errors import Forbidden, NotFound
 
 CORE = "/api/v1/namespaces/rl"
@@ -114,8 +114,9 @@ def test_checks_that_the_account_may_not_make_are_left_out(monkeypatch: pytest.M
 def test_without_a_cause_the_remedies_of_the_reason_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     found = explained(monkeypatch, waiting("Starting"))
 
-    assert found["causes"] == []
-    assert found["remedies"] == [*REMEDIES["WaitingForNode"]]
+    known = meaning_of(found["reason"])
+    assert known is not None
+    assert (found["causes"], found["remedies"]) == ([], list(known.remedies))
 
 
 def test_a_ready_fleet_costs_no_further_reads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from tests.support.cli import Recorded, run
 from tests.support.odd_metadata import POD_ANNOTATIONS, TEXTS, marked
 from tests.unit.client.cli.test_doctor import healthy
 
-from rlfleet.resources import RETRY, TRACEPARENT
+from rlfleet_resources.names import ANNOTATION_RETRY, ANNOTATION_TRACEPARENT
 
 POD = Recorded("applied").pods[1]
 UNNUMBERED = POD | {"metadata": POD["metadata"] | {"labels": {"rlfleet.dev/ordinal": "x"}}}
@@ -50,6 +50,6 @@ def test_the_verbs_show_a_weight_version_with_any_annotations(retry: str, tracep
         for verb in ("status", "history", "explain", "retry"):
             there = Recorded("applied")
             assert there.weights is not None
-            marks = {RETRY: retry, TRACEPARENT: traceparent}
+            marks = {ANNOTATION_RETRY: retry, ANNOTATION_TRACEPARENT: traceparent}
             there.weights["metadata"]["annotations"] = marks
             run(patch, there, verb)

@@ -32,7 +32,8 @@ from rlfleet.cli.checks import CHECKS_FAILED
 from rlfleet.cli.screen import FleetScreen, grid
 from rlfleet.cli.view import fleet_view
 from rlfleet.errors import Forbidden, NotConfigured, NotFound, Refused, RlfleetError, TimedOut
-from rlfleet.resources import InferenceFleet, WeightVersion, WorkerCounts
+from rlfleet.resources import InferenceFleet, WeightVersion
+from rlfleet_resources.fleet_status import WorkerCounts
 
 GOLDEN = CLI / "golden"
 ROOT = Path(__file__).parents[4]

@@ -1,0 +1,166 @@
+"""Where weights come from: a tagged union. This module alone knows the kinds.
+
+A new kind is a field of `WeightSource` with its row in each method, and the same in the worker's contract
+(`fleet_worker.protocol.Source`) and in its `checkpoint.sources`, which opens it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Annotated, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from rlfleet_resources.base import Resource
+
+VERSION_PLACEHOLDER = "{version}"
+DIRECTORY, HUGGING_FACE = "path", "huggingFace"
+"""The kinds of sources, by their fields in JSON."""
+
+VersionLabel = Annotated[
+    str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+]
+"""The version on every reply. It is also a valid label value."""
+
+AbsolutePath = Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^(/[^/\x00]+)+$")]
+
+
+ManifestDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+"""Names the files of a version by their contents; workers check it before they load them."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+"""A revision that cannot move."""
+
+
+class SourceKey(NamedTuple):
+    """The name of a source: equal for equal sources, and cheap to compare.
+
+    Fields:
+        kind: the field of the source; empty for weights without a source.
+        place: a directory, or the name of a repository.
+        revision: of the place; empty if a place of this kind has none.
+    """
+
+    kind: str
+    place: str
+    revision: str = ""
+
+    @property
+    def moves(self) -> bool:
+        """Whether the place may have other files later under the same revision, as under a branch or a tag."""
+        return bool(self.revision) and not _COMMIT.fullmatch(self.revision)
+
+    def covers(self, other: SourceKey) -> bool:
+        """Whether the other one is the same source, or a revision to which this one may have led."""
+        return self == (other._replace(revision=self.revision) if self.moves else other)
+
+
+class HuggingFaceSource(Resource):
+    """A repository in the workers' local Hugging Face cache."""
+
+    repo: Annotated[str, Field(min_length=1, max_length=200)]
+    revision: Annotated[str, Field(min_length=1, max_length=100)] = "main"
+
+
+class WeightSource(Resource):
+    """Exactly one of a directory that workers see or a cached repository.
+
+    In a WeightVersion, `{version}` in the path or the revision is replaced by the version's label,
+    so that a trainer patches one field.
+    """
+
+    path: AbsolutePath | None = None
+    hugging_face: HuggingFaceSource | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if sum(getattr(self, name) is not None for name in WeightSource.model_fields) != 1:
+            names = " and ".join(str(field.alias) for field in WeightSource.model_fields.values())
+            raise ValueError(f"exactly one of {names} must be set")
+        return self
+
+    def key(self) -> SourceKey:
+        """Its name."""
+        if self.hugging_face is not None:
+            return SourceKey(HUGGING_FACE, self.hugging_face.repo, self.hugging_face.revision)
+        return SourceKey(DIRECTORY, str(self.path))
+
+    @staticmethod
+    def of(key: SourceKey) -> WeightSource:
+        """The source of this name. Errors: ValueError if no resource could have it."""
+        if key.kind == DIRECTORY:
+            return _directory(key.place)
+        if key.kind == HUGGING_FACE:
+            named = HuggingFaceSource(repo=key.place, revision=key.revision)
+            return WeightSource(hugging_face=named)
+        raise ValueError(f"unknown kind of source: {key.kind}")
+
+    def text(self) -> str:
+        """The source in messages."""
+        kind, place, revision = self.key()
+        return f"hf://{place}@{revision}" if kind == HUGGING_FACE else place
+
+    def roots(self, known: Iterable[str]) -> list[str] | None:
+        """Those of the known roots of weights that hold it; None for a kind that is in no root."""
+        if self.path is None:
+            return None
+        return [root for root in known if f"{self.path}/".startswith(f"{root}/")]
+
+    def resolve(self, version: str) -> WeightSource:
+        """The source with the placeholder filled in."""
+        if not self.is_template:
+            return self
+        kind, place, revision = self.key()
+        if revision:
+            return self.at(revision.replace(VERSION_PLACEHOLDER, version))
+        return WeightSource.of(SourceKey(kind, place.replace(VERSION_PLACEHOLDER, version)))
+
+    def at(self, revision: str) -> WeightSource:
+        """The same place at another revision, such as a commit."""
+        return WeightSource.of(self.key()._replace(revision=revision))
+
+    @property
+    def is_template(self) -> bool:
+        """Whether it has the placeholder: in the revision, or in the place of a kind without one."""
+        _, place, revision = self.key()
+        return VERSION_PLACEHOLDER in (revision or place)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+class Transferred(WeightSource):
+    """No source: the weights came over a collective, so no other worker can load them."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        return self
+
+    def key(self) -> SourceKey:
+        """The name of no source."""
+        return SourceKey("", "")
+
+    def text(self) -> str:
+        """In messages."""
+        return "a weight transfer"
+
+
+TRANSFERRED = Transferred()
+
+
+class Unreadable(Transferred):
+    """A source of a kind that this release does not know, so that no worker can load it."""
+
+    def text(self) -> str:
+        """In messages."""
+        return "a source that this release of rlfleet does not know"
+
+
+UNREADABLE = Unreadable()
+
+
+@lru_cache(maxsize=1000)
+def _directory(path: str) -> WeightSource:
+    """The source of a path, cached, because a rollout reads its sources at every reconcile."""
+    return WeightSource(path=path)
