@@ -90,7 +90,7 @@ def place_of(seen: WeightVersion | None, asked: Publication) -> tuple[str, str |
         path, run_id = asked.path, asked.run_id
     else:
         spec = publication(seen, asked)["spec"]
-        source = filled(WeightSource.model_validate(spec["source"]), asked.version)
+        source = WeightSource.model_validate(spec["source"]).resolve(asked.version)
         path, run_id = asked.path or source.path, spec["runID"]
     if path is None:
         raise Refused(

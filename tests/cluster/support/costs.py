@@ -67,8 +67,8 @@ WRITES = 6
 
 
 class Script:
-    """What a rollout has the API server do, without an operator: the publication, and as many writes one after the
-    other, the last of which comes back in a watch.
+    """The requests of a rollout, without an operator: the publication, and as many writes one after the other, the
+    last of which comes back in a watch.
     """
 
     def __init__(self, workspace: Workspace) -> None:
