@@ -9,7 +9,7 @@ from http import HTTPStatus
 from fleet_api.fleets import Fleet
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
-from fleet_operator.api import names
+from rlfleet_resources import names
 
 
 async def admin_token(cluster: Cluster, fleet: Fleet) -> str:

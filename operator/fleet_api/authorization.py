@@ -15,8 +15,8 @@ from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
 from fleet_api.shared_calls import SharedCalls
 from fleet_api.ttl_cache import TtlCache
-from fleet_operator.api import names
 from rlfleet.ports import Kind
+from rlfleet_resources import names
 
 REVIEWS_PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 ALLOWED_SECONDS = 15.0

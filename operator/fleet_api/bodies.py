@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from pydantic.alias_generators import to_camel
 
 from fleet_api.problems import Problem, too_large
-from fleet_operator.api.source import AbsolutePath, ManifestDigest, VersionLabel
 from rlfleet.rollout import patience
+from rlfleet_resources.source import AbsolutePath, ManifestDigest, VersionLabel
 
 B = TypeVar("B", bound=BaseModel)
 BODY_SECONDS = 30.0

@@ -25,9 +25,10 @@ from fleet_api.replies import AnyDocument, HealthDocument, WorldSizeDocument
 from fleet_api.route import Route
 from fleet_api.trainer_bodies import CollectiveRpc, LoadAdapter, UnloadAdapter, UpdateWeights
 from fleet_api.workers import WORKER_PATH
-from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_worker.protocol import ENGINE_ROUTES
 from rlfleet.errors import RlfleetError
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionType
 
 _HEALTH = Contract({200: HealthDocument, 503: HealthDocument})
 _WORLD_SIZE = Contract({200: WorldSizeDocument})

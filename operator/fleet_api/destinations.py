@@ -24,9 +24,9 @@ from fleet_api.problems import busy
 from fleet_api.shared_calls import SharedCalls
 from fleet_api.ttl_cache import TtlCache
 from fleet_api.turns import Turns
-from fleet_operator.api import names
-from fleet_operator.api.conditions import ConditionReason
 from rlfleet.errors import NotFound
+from rlfleet_resources import names
+from rlfleet_resources.reasons import ConditionReason
 
 SERVICE_SECONDS = 5.0
 MAX_SERVICES = 4096

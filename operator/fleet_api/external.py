@@ -35,9 +35,9 @@ from fleet_api.problems import Problem, busy
 from fleet_api.route import READING_METHODS
 from fleet_api.targets import Targets
 from fleet_api.workers import WORKER_PATH
-from fleet_operator.api import names
 from fleet_operator.counts import counted, counted_of
 from fleet_worker.protocol import MAX_DRIVER_CHARACTERS
+from rlfleet_resources import names
 
 _ALL = Rule()
 _RULES = {

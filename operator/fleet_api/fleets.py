@@ -15,11 +15,11 @@ from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
 from fleet_api.steering import TABLE, Steering
 from fleet_api.turns import Turns
-from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.fleet_status import FleetStatus
 from rlfleet.ports import Json, Kind
 from rlfleet.resources import WeightVersion
+from rlfleet_resources import names
+from rlfleet_resources.fleet_status import FleetStatus
 
 PODS_OF_A_PAGE = 100
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -14,11 +14,11 @@ from http import HTTPStatus
 from typing import Any
 
 from fleet_api.problems import Problem, invalid
-from fleet_operator.api import names
 from rlfleet.patches import Patches
 from rlfleet.ports import Changes, ConflictError, Json, Kind, Objects
 from rlfleet.resources import WeightsSpec, WeightVersion
 from rlfleet.rollout import trouble_of
+from rlfleet_resources import names
 
 HEADER = "Idempotency-Key"
 MEANING = "Names the request: a repetition with the same key changes nothing."

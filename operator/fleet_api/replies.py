@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from fleet_operator.api.conditions import Condition
-from fleet_operator.api.fleet_status import AppliedWeights, Laggard, ServedVersion, WorkerCounts
 from rlfleet_resources.base import Resource
+from rlfleet_resources.conditions import Condition
+from rlfleet_resources.fleet_status import AppliedWeights, Laggard, ServedVersion, WorkerCounts
 from rlfleet_resources.source import WeightSource
 from rlfleet_resources.weights_status import (
     RolloutEffect,

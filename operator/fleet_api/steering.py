@@ -18,9 +18,9 @@ from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
 from fleet_api.ttl_cache import TtlCache
 from fleet_api.turns import Turns
-from fleet_operator.api import names
 from rlfleet.errors import NotFound
 from rlfleet.ports import Json, Kind
+from rlfleet_resources import names
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 """Media type of the API server's tables. Ask for `includeObject: None`, or each row has the metadata, too."""

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr, model_validator
 
-from fleet_operator.api.source import AbsolutePath, ManifestDigest, VersionLabel
 from fleet_worker.protocol import with_plain_names, with_single_slashes
+from rlfleet_resources.source import AbsolutePath, ManifestDigest, VersionLabel
 
 
 def _plain(path: Any) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 
 from fleet_api.fleets import Fleet
 from fleet_api.ports import Target
-from fleet_operator.api import names
 from fleet_worker import protocol
+from rlfleet_resources import names
 
 PROTOCOL_VERSION = 1
 WORKER_PATH = "/workers/{pod}"

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fleet_operator.api import names
 from fleet_operator.core.actions import WorkerCall
 from fleet_worker.protocol import Epoch, Reason, Word, WorkerState
+from rlfleet_resources import names
 
 Json = dict[str, Any]
 UNREAD_BYTES = f"{names.GROUP}/unread-bytes"

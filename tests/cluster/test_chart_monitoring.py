@@ -13,9 +13,9 @@ from tests.support.builders import make_fleet
 from devcluster import Cluster
 from devcluster.errors import CommandError
 from fleet_api.settings import parse_settings as parse_api_settings
-from fleet_operator.api import names
 from fleet_operator.core.manifests.pods import build_pod
 from fleet_operator.runtime.settings import parse_settings
+from rlfleet_resources import names
 
 NAMES = "metrics.fleetNames=true"
 MONITORS = ("metrics.serviceMonitor.enabled=true", "metrics.podMonitor.enabled=true")

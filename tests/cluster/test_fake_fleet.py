@@ -18,11 +18,11 @@ from tests.support.builders import path_of
 from tests.support.waiting import eventually_async
 
 from bench_scale.fakes import FakeFleet, dead_among, standalone_address
-from fleet_operator.api.source import WeightSource
 from fleet_operator.clients.workers import WorkerClient
 from fleet_operator.core import actions
 from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_worker.protocol import Epoch, PauseMode, Phase, Reason
+from rlfleet_resources.source import WeightSource
 
 pytestmark = pytest.mark.timeout(1500)  # the program may have to be built first
 

@@ -17,11 +17,11 @@ from tests.support.documents import samples
 
 from devcluster import Cluster
 from devcluster.errors import CommandError
-from fleet_operator.api import names
 from fleet_operator.core.manifests.pods import build_pod
 from fleet_operator.runtime import permissions
 from fleet_operator.runtime.heartbeats import lease_name
 from fleet_operator.runtime.settings import parse_settings
+from rlfleet_resources import names
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/rlfleet"

@@ -21,7 +21,7 @@ from tests.cluster.support.stored_state import CHILDREN, ROOTS, play, record
 from tests.cluster.support.workspace import Release, Workspace
 
 from devcluster import Cluster
-from fleet_operator.api import names
+from rlfleet_resources import names
 
 ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).parent / "recorded"

@@ -18,13 +18,13 @@ from tests.model.fake_state import digest_of
 from tests.support.identities import pin
 from tests.support.sessions import make_sessions
 
-from fleet_operator.api import names
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
-from fleet_operator.api.source import WeightSource
 from fleet_operator.clients.kube import KubeClient
 from fleet_operator.errors import Conflict
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import FleetRecord
+from rlfleet_resources import names
+from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus
+from rlfleet_resources.source import WeightSource
 
 NEWER = {"since": "2026-01-01T00:00:00Z", "sealed": [{"version": "8"}]}
 """A field of a later release."""

@@ -14,9 +14,9 @@ from tests.cluster.support.admin import Admin, ApiError, Credentials, Json
 
 from devcluster import Cluster
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.core.manifests import children, pods
 from fleet_operator.core.observed import FleetObserved
+from rlfleet_resources.fleet_status import FleetStatus
 
 GROUP = "/apis/rlfleet.dev/v1alpha1"
 CRDS = Path(__file__).parents[2] / "crds"

@@ -16,12 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.builders import NOW, applied_status, history_of, make_fleet
 from tests.support.series import ALL_SERIES, OPERATOR_SERIES, Series, selectors
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, new_condition
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
-from fleet_operator.api.source import WeightSource
-from fleet_operator.api.weights import RolloutEffect, RolloutPhase
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.status_metrics import ShownFleet, ShownWeights
+from rlfleet_resources.conditions import new_condition
+from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.source import WeightSource
+from rlfleet_resources.weights_status import RolloutEffect, RolloutPhase
 
 ROOT = Path(__file__).parents[2]
 RULES = yaml.safe_load((ROOT / "charts/rlfleet/files/alerts.yaml").read_text())

@@ -12,10 +12,10 @@ from tests.support.argocd import SCRIPT, health
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
 from tests.support.kstatus import kstatus
 
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.decision import decide
 from fleet_operator.core.pod_waits import Awaited, PodWait
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weights_status import WeightsStatus
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 IMAGE = "image"

@@ -9,9 +9,10 @@ import pytest
 import yaml
 from tests.support.crd_checks import CRDS, PLURALS, crd_schema
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.fleet_status import (
+from fleet_operator.api.weights import WeightsSpec
+from fleet_worker.protocol import OWNED_ENGINE_FLAGS
+from rlfleet_resources.fleet_status import (
     MAX_DROPPED_RUNS,
     MAX_LAGGARDS,
     MAX_PINNED,
@@ -21,13 +22,8 @@ from fleet_operator.api.fleet_status import (
     MAX_VERSIONS,
     FleetStatus,
 )
-from fleet_operator.api.weights import (
-    MAX_CANARY_PODS,
-    MAX_HISTORY,
-    WeightsSpec,
-    WeightsStatus,
-)
-from fleet_worker.protocol import OWNED_ENGINE_FLAGS
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import MAX_CANARY_PODS, MAX_HISTORY, WeightsStatus
 
 BOUNDS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern", "enum")
 KEYWORDS = {

@@ -13,9 +13,9 @@ import yaml
 from tests.contract.test_documents import strict_schema
 from tests.support.documents import samples
 
-from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.weights import WeightsSpec
+from rlfleet_resources import names
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

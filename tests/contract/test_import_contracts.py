@@ -32,7 +32,7 @@ BREACHES = [
         "import fleet_operator.runtime.epochs",
     ),
     ("operator-layers", "fleet_operator/core/percentages.py", "import fleet_operator.ports"),
-    ("operator-layers", "fleet_operator/api/names.py", "import fleet_operator.core.percentages"),
+    ("operator-layers", "fleet_operator/api/fleet.py", "import fleet_operator.core.percentages"),
     ("operator-layers", "fleet_operator/errors.py", "import fleet_operator.ports"),
     ("operator-layers", "fleet_operator/stray.py", ""),
     ("operator-core-is-pure", "fleet_operator/core/strategies/rolling.py", "import time"),

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from tests.support.builders import make_fleet
 
-from fleet_operator.api import names
 from fleet_operator.core.manifests.pods import build_pod
+from rlfleet_resources import names
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/scrape-metrics.md"
 

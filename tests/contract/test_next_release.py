@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from tests.support.builders import NOW, applied_status, make_fleet, make_weights, make_worker
 
-from fleet_operator.api.conditions import ConditionType, condition_of
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.decision import decide
 from fleet_operator.core.manifests.revisions import revision_of
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import ErrorReply, Phase, WorkerState
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionType
+from rlfleet_resources.weights_status import RolloutPhase
 
 RECORDED = Path(__file__).parent / "recorded" / "state_of_an_imagined_next_release.json"
 STATE: dict[str, Any] = json.loads(RECORDED.read_text())

@@ -13,11 +13,12 @@ import pytest
 import yaml
 from tests.support.builders import make_fleet
 
-from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_operator.api.weights import WeightsSpec
 from fleet_operator.core.manifests.revisions import revision_of
+from rlfleet_resources import names
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.weights_status import WeightsStatus
 
 STATES = sorted((Path(__file__).parents[1] / "cluster/recorded").glob("state_*.yaml"))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_worker import protocol
 from fleet_worker.provenance.demands import IN_BODY, IN_HEADERS
+from rlfleet_resources.reasons import ConditionReason
 
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs/reference/rollout-service-contract.md").read_text()

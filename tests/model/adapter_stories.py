@@ -6,7 +6,7 @@ from tests.model.chronicle import Chronicle, Story
 from tests.model.fake_state import FakeAdapter, digest_of
 from tests.model.faults import Faults
 
-from fleet_operator.api.fleet_status import FleetStatus
+from rlfleet_resources.fleet_status import FleetStatus
 
 _SHORT = {"timeouts": {"stageSeconds": 30, "loadSeconds": 20}}
 

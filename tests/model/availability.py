@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from tests.model.desired import rollout_of
 
-from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.percentages import at_most, unavailable_and_surge
 from fleet_operator.core.worker_view import Standing
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionType
 
 if TYPE_CHECKING:
     from tests.model.fake_pods import FakePod

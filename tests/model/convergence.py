@@ -13,8 +13,9 @@ from tests.model.fake_state import version_in
 from tests.model.fake_worker import ROOM_FOR_ADAPTERS, FakeWorker
 from tests.model.faults import Faults
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.weights import RolloutPhase
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase
 
 TICK_SECONDS = 1.0
 STEPS_TO_CONVERGE = 20

@@ -10,8 +10,9 @@ from typing import Any
 from tests.model.fake_pods import EPOCH_START
 
 from fleet_operator.api.fleet import FleetSpec, Rollout
-from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_operator.api.weights import WeightsSpec
 from fleet_operator.core.observed import Watched, WeightsView
+from rlfleet_resources.weights_status import WeightsStatus
 
 BASE_UID = "weights"
 NO_STATUS = WeightsStatus()

@@ -17,9 +17,10 @@ from tests.model.fake_worker import FakeWorker
 from tests.model.hunt import hunt_among
 from tests.model.simulator import Simulation
 
-from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_operator.core.decision import Decision
 from fleet_worker.protocol import ApplyRequest, LoadEffect, LoadRequest
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionType
 
 STRATEGIES = ("Synchronized", "InFlight", "Rolling")
 

@@ -19,7 +19,7 @@ from math import comb
 from tests.model.simulator import Simulation
 from tests.model.snapshots import copied, essence
 
-from fleet_operator.api.weights import RolloutPhase
+from rlfleet_resources.weights_status import RolloutPhase
 
 IDLE_STEP_SECONDS = 5.0
 """A step takes a millisecond. While the operator has nothing to do, it takes this time."""

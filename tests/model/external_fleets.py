@@ -23,9 +23,10 @@ from tests.model.faults import Faults
 from tests.model.hunt import hunt_among
 from tests.model.simulator import Simulation
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet_status import AppliedWeights
 from fleet_worker.protocol import ApplyRequest, Epoch, LoadEffect, LoadRequest, Phase
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import AppliedWeights
+from rlfleet_resources.reasons import ConditionReason, ConditionType
 
 HELD_SECONDS = 1000.0
 ROUGH = Faults(answer_lost=0.1, call_lost=0.1, answer_late=0.2, stale_view=0.2)

@@ -7,11 +7,11 @@ from tests.model.fake_state import Note, digest_of
 from tests.model.faults import Faults
 from tests.model.wire import GRACE_AFTER_A_LIE
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Fence
 from fleet_worker.lifecycle.refused_stages import with_refusal
 from fleet_worker.protocol import Phase, Reason
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import RolloutPhase
 
 _SHORT = {"pauseSeconds": 20, "loadSeconds": 40}
 _BACK_TO_2 = {"version": "2", "rollbackTo": "2", "digest": digest_of("2")}

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fleet_operator.api import names
 from fleet_operator.errors import Conflict, NotFound, Retryable, Terminal
 from fleet_operator.ports import Json
+from rlfleet_resources import names
 
 if TYPE_CHECKING:
     from tests.model.simulator import Simulation

@@ -19,8 +19,6 @@ from tests.model.fake_state import Ticket, kind_of
 from tests.model.fake_worker import FakeWorker
 
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core import dropped_pins
 from fleet_operator.core.actions import Admit, WorkerCall
 from fleet_operator.core.admissions import may_open_late
@@ -41,6 +39,8 @@ from fleet_operator.runtime.rollout_timers import RolloutTimers
 from fleet_operator.runtime.templates import Templates
 from fleet_operator.runtime.unobserved_writes import UnobservedWrites
 from fleet_worker.protocol import Epoch, Reason, WorkerState
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.weights_status import WeightsStatus
 
 IMAGE = "image"
 KEY = ("rl", "policy")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from tests.model.leader import IMAGE, Leader
 
-from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.core.actions import Admit
 from fleet_operator.ports import Json
 from fleet_operator.runtime.templates import Templates
+from rlfleet_resources.fleet_status import FleetStatus
 
 SLEEPERS_LOOKS = 6
 """So often a suspended leader looks around after it woke up, at most: its Lease is read every 2 s."""

@@ -59,14 +59,14 @@ from tests.model.repeated_calls import RepeatedCalls
 from tests.model.retry_waits import check_retry_waits
 from tests.model.same_files import SameFiles
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import Rollout
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Phase, number_of
-from rlfleet_resources.reasons import Severity
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType, Severity
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 if TYPE_CHECKING:
     from tests.model.desired import Desired
@@ -75,12 +75,12 @@ if TYPE_CHECKING:
     from tests.model.leader import Flight, Leader
     from tests.model.simulator import Simulation
 
-    from fleet_operator.api.conditions import Condition
-    from fleet_operator.api.source import WeightSource
     from fleet_operator.api.weights import WeightsSpec
     from fleet_operator.core.decision import Decision
     from fleet_operator.core.worker_view import PodView
     from fleet_worker.protocol import WorkerState
+    from rlfleet_resources.conditions import Condition
+    from rlfleet_resources.source import WeightSource
 
 LEASE_SECONDS = 30.0
 """As documented. These are not taken from the code, since it may be wrong."""

@@ -25,8 +25,6 @@ from tests.model.hunt import hunt_among
 from tests.model.leader import Doing, Leader, WriteApplied, WriteFleet, WriteWeights
 from tests.model.simulator import Simulation
 
-from fleet_operator.api.conditions import ConditionType, condition_of
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import decision as decisions
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import FleetObserved
@@ -39,6 +37,9 @@ from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.problems import PODS, FleetProblems, Problems, status_part
 from fleet_operator.runtime.reads import Read
 from fleet_operator.runtime.templates import TEMPLATE
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionType
+from rlfleet_resources.weights_status import RolloutPhase
 
 KEY = ("rl", "policy")
 LOOKS = 4

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from tests.model.fake_state import kind_of
 
-from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_operator.core.work import COMPARISONS
 from fleet_worker.protocol import Phase, Reason
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionType
 
 if TYPE_CHECKING:
     from tests.model.fake_worker import FakeWorker

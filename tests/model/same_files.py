@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
 
 if TYPE_CHECKING:
     from tests.model.leader import Leader

@@ -35,10 +35,6 @@ from tests.model.promises import PromiseBroken, Promises
 from tests.model.trainers import Trainers
 from tests.model.wire import Wire
 
-from fleet_operator.api import names
-from fleet_operator.api.conditions import Condition, ConditionType, condition_of
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.events import fleet_events, weights_events
@@ -53,6 +49,11 @@ from fleet_operator.core.pod_actions import (
 )
 from fleet_operator.core.worker_view import PodView
 from fleet_worker.drain_names import drain_seconds_of
+from rlfleet_resources import names
+from rlfleet_resources.conditions import Condition, condition_of
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionType
+from rlfleet_resources.weights_status import WeightsStatus
 
 KEPT_VIEWS = 60
 NODES = ("node-0", "node-1")

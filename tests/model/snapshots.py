@@ -23,8 +23,6 @@ from tests.model.same_files import SameFiles
 from tests.model.simulator import Simulation
 from tests.model.wire import Wire
 
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.runtime.attempts import Attempt, Attempts
 from fleet_operator.runtime.call_record import CallRecord
 from fleet_operator.runtime.epochs import Epochs
@@ -34,6 +32,8 @@ from fleet_operator.runtime.templates import Templates
 from fleet_operator.runtime.unobserved_writes import UnobservedWrites
 from fleet_worker.lifecycle.canary_report import History
 from fleet_worker.lora.refused import RefusedAdapters
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 _MUTABLE = frozenset(
     {

@@ -17,10 +17,10 @@ from tests.model.leader import WriteFleet
 from tests.model.session_stories import workers_with_different_numbers_of_sessions
 from tests.model.simulator import NODES
 
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Load
 from fleet_worker.protocol import Phase
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.weights_status import RolloutPhase
 
 
 def a_rollout() -> Chronicle:

@@ -6,7 +6,7 @@ import pytest
 from tests.model.fake_worker import FakeWorker
 from tests.model.simulator import Simulation
 
-from fleet_operator.api.conditions import ConditionReason
+from rlfleet_resources.reasons import ConditionReason
 
 
 def look(fleet: Simulation, times: int = 30) -> None:

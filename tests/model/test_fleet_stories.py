@@ -6,8 +6,8 @@ import pytest
 from tests.model.leader import WriteFleet
 from tests.model.simulator import NODES, Simulation
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_worker.protocol import Phase
+from rlfleet_resources.reasons import ConditionReason
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from tests.model.mutants import Mutant
 from tests.model.mutate import breaks
 from tests.model.refusals import RefusingSimulation, refused_history
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
 
 BLOCKS = 6
 HISTORIES_PER_BLOCK = 8

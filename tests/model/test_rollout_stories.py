@@ -7,9 +7,9 @@ from tests.model.faults import Faults
 from tests.model.simulator import Simulation
 from tests.support.figures import figures
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.weights import RolloutPhase
 from fleet_worker.protocol import Phase
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import RolloutPhase
 
 
 @pytest.fixture

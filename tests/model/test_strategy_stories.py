@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.model.simulator import Simulation
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.weights import RolloutPhase
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import RolloutPhase
 
 
 def settled(**given) -> Simulation:

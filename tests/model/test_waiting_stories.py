@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.model.simulator import Simulation
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.weights import RolloutPhase
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase
 
 TIMEOUTS = {"stageSeconds": 60, "pauseSeconds": 20, "loadSeconds": 40, "checkpointSeconds": 300}
 STRATEGIES = ["Synchronized", "InFlight", "Rolling", "Canary"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.model.chronicle import Chronicle, Story
 from tests.model.fake_pods import FakePod
 
-from fleet_operator.api.weights import RolloutPhase
 from fleet_worker.protocol import Phase
+from rlfleet_resources.weights_status import RolloutPhase
 
 _SHORT = {"pauseSeconds": 20, "loadSeconds": 20}
 _SHORT_DRAIN = {"drainTimeoutSeconds": 10}

@@ -11,7 +11,8 @@ from tests.model.desired import BASE_UID, Desired, base_weights, lora_weights
 if TYPE_CHECKING:
     from tests.model.promises import Promises
 
-    from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+    from fleet_operator.api.weights import WeightsSpec
+    from rlfleet_resources.weights_status import WeightsStatus
 
 
 class Trainers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.model.chronicle import Chronicle, Story
 from tests.model.fake_worker import ALL
 
-from fleet_operator.api.conditions import ConditionReason
+from rlfleet_resources.reasons import ConditionReason
 
 
 def a_worker_that_ignores_pauses() -> Chronicle:

@@ -13,17 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Self, get_args
 
-from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
 from fleet_operator.api.fleet import FleetSpec, Rollout
-from fleet_operator.api.fleet_status import FleetStatus, RecordedWeights, Transition
-from fleet_operator.api.source import WeightSource
-from fleet_operator.api.weights import (
-    CanaryVerdict,
-    HistoryEntry,
-    RolloutPhase,
-    WeightsSpec,
-    WeightsStatus,
-)
+from fleet_operator.api.weights import WeightsSpec
 from fleet_operator.core.actions import WorkerAction, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.manifests import overlay, pods, revisions
@@ -48,6 +39,16 @@ from fleet_worker.protocol import (
     Staged,
     SwapTimings,
     WorkerState,
+)
+from rlfleet_resources.conditions import Condition
+from rlfleet_resources.fleet_status import FleetStatus, RecordedWeights, Transition
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.source import WeightSource
+from rlfleet_resources.weights_status import (
+    CanaryVerdict,
+    HistoryEntry,
+    RolloutPhase,
+    WeightsStatus,
 )
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)

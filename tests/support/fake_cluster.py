@@ -9,9 +9,9 @@ from typing import Any
 from tests.support.fake_objects import TIME, FakeObjects
 from yarl import URL
 
-from fleet_operator.api import names
 from rlfleet.errors import NotFound
 from rlfleet.ports import Json
+from rlfleet_resources import names
 
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

@@ -18,9 +18,9 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from tests.support.crd_checks import PLURALS, checker
 
-from fleet_operator.api.names import FIELD_MANAGER
 from fleet_operator.errors import Conflict, FleetError, NotFound, Silent, Terminal, Unknown
 from fleet_operator.ports import WATCH_SILENCE_SECONDS, Json, KubeHooks
+from rlfleet_resources.names import FIELD_MANAGER
 
 
 @dataclass

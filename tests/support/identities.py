@@ -6,14 +6,15 @@ from typing import Any
 
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights
 
-from fleet_operator.api.conditions import ConditionType, condition_of
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, PinnedWeights
-from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import WeightsSpec
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.manifests.revisions import revision_of
 from fleet_operator.core.observed import FleetObserved
 from fleet_worker.protocol import Source, Staged
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus, PinnedWeights
+from rlfleet_resources.reasons import ConditionType
+from rlfleet_resources.source import WeightSource
 
 D1, D2 = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 RUN_7, RUN_8 = "/weights/run-7/step_40", "/weights/run-8/step_40"

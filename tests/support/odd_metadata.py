@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fleet_operator.api import names
 from rlfleet.ports import Json
+from rlfleet_resources import names
 
 LABELS = (
     names.LABEL_FLEET,

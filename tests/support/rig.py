@@ -27,7 +27,6 @@ from tests.model.fake_worker import FakeWorker
 from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.virtual_time import now
 
-from fleet_operator.api import names
 from fleet_operator.core.actions import LoraCall, WorkerCall
 from fleet_operator.ports import Addressee, Json, WorkerAnswer
 from fleet_operator.runtime import reconcile
@@ -37,6 +36,7 @@ from fleet_operator.runtime.session import FleetSession
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.traces import RolloutTraces
 from fleet_worker.protocol import Epoch, Phase, Reason
+from rlfleet_resources import names
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/rl/leases"
 LEASE_PATHS = (_LEASES, f"{_LEASES}/operator")

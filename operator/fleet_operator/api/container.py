@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fleet_operator.api.base import Resource
 from fleet_operator.api.depth import FreeMap
+from rlfleet_resources.base import Resource
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
 ClassName = Annotated[

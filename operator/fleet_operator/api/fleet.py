@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from fleet_operator.api.base import Resource
 from fleet_operator.api.container import (
     EnvironmentSource,
     EnvironmentVariable,
@@ -20,8 +19,9 @@ from fleet_operator.api.container import (
 )
 from fleet_operator.api.router import Router
 from fleet_operator.api.serving import Serving
-from fleet_operator.api.source import AbsolutePath, VersionLabel, WeightSource
 from fleet_operator.api.volumes import WeightVolume
+from rlfleet_resources.base import Resource
+from rlfleet_resources.source import AbsolutePath, VersionLabel, WeightSource
 
 MAX_REPLICAS = 10_000
 

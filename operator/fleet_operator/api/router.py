@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fleet_operator.api.base import Resource
+from rlfleet_resources.base import Resource
 
 RouterPolicy = Literal[
     "StickyLeastLoaded", "ConsistentHash", "CacheAware", "PowerOfTwo", "RoundRobin", "Random"

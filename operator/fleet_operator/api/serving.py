@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fleet_operator.api.base import Resource
+from rlfleet_resources.base import Resource
 
 
 class ServiceOptions(Resource):

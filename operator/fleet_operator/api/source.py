@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fleet_worker import protocol
-from rlfleet_resources.source import *  # noqa: F403 - the same names
 from rlfleet_resources.source import SourceKey, WeightSource
 
 

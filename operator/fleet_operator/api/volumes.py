@@ -10,9 +10,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fleet_operator.api.base import Resource
 from fleet_operator.api.container import DnsLabel, ObjectName, PullSecret, Quantity
-from fleet_operator.api.source import AbsolutePath
+from rlfleet_resources.base import Resource
+from rlfleet_resources.source import AbsolutePath
 
 Directory = Annotated[str, Field(min_length=1, max_length=1024, pattern="^/")]
 Word = Annotated[str, Field(min_length=1, max_length=63)]

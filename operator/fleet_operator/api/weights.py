@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fleet_operator.api.base import Resource
 from fleet_operator.api.fleet import (
     MAX_CHECKPOINT_SECONDS,
     DrainSeconds,
@@ -18,8 +17,8 @@ from fleet_operator.api.fleet import (
     PauseMode,
     Rollout,
 )
-from fleet_operator.api.source import ManifestDigest, VersionLabel, WeightSource
-from rlfleet_resources.weights_status import *  # noqa: F403 - the same names
+from rlfleet_resources.base import Resource
+from rlfleet_resources.source import ManifestDigest, VersionLabel, WeightSource
 
 
 class FleetReference(Resource):

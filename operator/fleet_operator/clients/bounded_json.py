@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 import msgspec
 
-from fleet_operator.api import names
 from fleet_operator.errors import TooLarge
 from fleet_operator.ports import UNREAD_BYTES, Json
+from rlfleet_resources import names
 
 OBJECT_BYTES = 512 * 2**10
 """An object of more bytes is read by its parts. The objects of a fleet with the largest spec have half of

@@ -20,7 +20,6 @@ from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
-from fleet_operator.api.names import FIELD_MANAGER, GROUP
 from fleet_operator.clients.bounded_json import BoundedReader, read_resource
 from fleet_operator.clients.request_places import RequestPlaces
 from fleet_operator.errors import (
@@ -35,6 +34,7 @@ from fleet_operator.errors import (
     Unknown,
 )
 from fleet_operator.ports import WATCH_SILENCE_SECONDS, Json, KubeHooks
+from rlfleet_resources.names import FIELD_MANAGER, GROUP
 
 REQUEST_TIMEOUT_SECONDS = 15.0
 REQUESTS_AT_ONCE = 16

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from fleet_operator.api.source import WeightSource, to_protocol
+from fleet_operator.api.source import to_protocol
 from fleet_operator.core.pod_actions import OnPod
 from fleet_operator.core.work import Work, WorkKind
 from fleet_worker import protocol
+from rlfleet_resources.source import WeightSource
 
 SHORT_CALL_SECONDS = 10.0
 """Timeout of a call that a worker answers at once."""

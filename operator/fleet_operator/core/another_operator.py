@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.problems import Problem
+from rlfleet_resources.reasons import ConditionReason
 
 
 def unknown_driver(*, own: str, other: str, lease: str, why: str, fleet: str) -> Problem:

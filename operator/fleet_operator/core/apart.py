@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Admit, Load, Resume
 from fleet_operator.core.facts import Facts, Workers
@@ -36,6 +35,7 @@ from fleet_operator.core.pins import Pins
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
+from rlfleet_resources.weights_status import RolloutPhase
 
 _NO_CLIENTS = frozenset({Standing.CLOSED, Standing.ABSENT})
 _SOON_OPEN = frozenset({RolloutPhase.PAUSING, RolloutPhase.LOADING})

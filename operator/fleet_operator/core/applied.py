@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleet_operator.api.fleet_status import Transition
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Admit, Resume
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers, reported_source
@@ -18,6 +16,8 @@ from fleet_operator.core.identity import (
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.worker_view import Standing
+from rlfleet_resources.fleet_status import Transition
+from rlfleet_resources.weights_status import RolloutPhase
 
 
 def applied_of(

@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
-from fleet_operator.api.base import renewed
-from fleet_operator.api.fleet_status import AppliedWeights, RecordedWeights
-from fleet_operator.api.source import TRANSFERRED, UNREADABLE, Transferred, WeightSource
 from fleet_operator.core.identity import (
     TRANSFERRED_DIGEST,
     WeightsId,
@@ -16,6 +13,9 @@ from fleet_operator.core.identity import (
     label,
     same_weights,
 )
+from rlfleet_resources.base import renewed
+from rlfleet_resources.fleet_status import AppliedWeights, RecordedWeights
+from rlfleet_resources.source import TRANSFERRED, UNREADABLE, Transferred, WeightSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls, worker_failures
 from fleet_operator.core.actions import CompareFiles, CompareLora
 from fleet_operator.core.checkpoint import Checkpoint
@@ -27,6 +26,7 @@ from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Ste
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weights_status import RolloutPhase
 
 _GONE = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND})
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, new_condition
+from rlfleet_resources.conditions import Condition, new_condition
+from rlfleet_resources.reasons import ConditionReason, ConditionType
 
 Row = tuple[object, bool, ConditionReason, str]
 """Whether the row applies, whether the condition is true then, its reason and its message."""

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import lora
 from fleet_operator.core.actions import Admit, WorkerCall
 from fleet_operator.core.fallback_plan import fallback_plan, no_pod_changes
@@ -39,6 +37,8 @@ from fleet_operator.core.unreadable import (
     suspend_unreadable,
 )
 from fleet_operator.core.weights_status import weights_status
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

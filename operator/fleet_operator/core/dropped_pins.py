@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Generic, TypeVar
 
-from fleet_operator.api.fleet_status import (
+from fleet_worker.protocol import Named, number_of
+from rlfleet_resources.fleet_status import (
     MAX_DROPPED_RUNS,
     MAX_PINNED,
     MAX_PINNED_ADAPTERS,
@@ -29,7 +30,6 @@ from fleet_operator.api.fleet_status import (
     PinnedAdapter,
     PinnedWeights,
 )
-from fleet_worker.protocol import Named, number_of
 
 P = TypeVar("P", bound=PinnedWeights)
 Run = tuple[str, str | None]

@@ -6,9 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.fleet_status import PinnedWeights
-from fleet_operator.api.weights import RolloutEffect
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.condition_rows import Row
 from fleet_operator.core.identity import short_digest
@@ -16,6 +13,9 @@ from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.counts import counted
 from fleet_worker.protocol import LoadEffect, WorkerState
+from rlfleet_resources.fleet_status import PinnedWeights
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import RolloutEffect
 
 MAX_MESSAGE_CHARACTERS = 512
 

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import HistoryEntry, WeightsStatus
 from fleet_operator.core.identity import label
 from fleet_operator.core.pod_waits import Awaited
 from fleet_operator.counts import agree
+from rlfleet_resources.conditions import Condition, condition_of
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import HistoryEntry, WeightsStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.fleet_status import MAX_PINNED, PinnedWeights
-from fleet_operator.api.source import DIRECTORY, SourceKey, WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.dropped_pins import Bounded, within_bounds
 from fleet_operator.core.facts import Facts, Workers
@@ -27,6 +24,9 @@ from fleet_operator.core.strategies.base import RolloutProblem
 from fleet_operator.core.unread_pins import unread_pins_of
 from fleet_operator.core.worker_view import Standing
 from fleet_operator.counts import agree
+from rlfleet_resources.fleet_status import MAX_PINNED, PinnedWeights
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.source import DIRECTORY, SourceKey, WeightSource
 
 _SERVES = frozenset({Standing.OPEN, Standing.HELD})
 _Key = tuple[str, str]

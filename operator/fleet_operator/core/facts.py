@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from fleet_operator.api.source import SourceKey, WeightSource, from_protocol, key_of
+from fleet_operator.api.source import from_protocol, key_of
 from fleet_operator.core.identity import TRANSFERRED_DIGEST, Named, WeightsId, same_weights
 from fleet_operator.core.work import Work, WorkKind
 from fleet_worker.protocol import (
@@ -24,6 +24,7 @@ from fleet_worker.protocol import (
     Source,
     WorkerState,
 )
+from rlfleet_resources.source import SourceKey, WeightSource
 
 if TYPE_CHECKING:
     from fleet_operator.core.worker_view import Standing, WorkerView

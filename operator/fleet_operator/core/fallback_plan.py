@@ -6,7 +6,6 @@ possible, because the real plan has just failed on the same fleet.
 
 from __future__ import annotations
 
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls, worker_failures
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.fleet_plan import FleetPlan
@@ -14,6 +13,7 @@ from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.worker_view import Standing
+from rlfleet_resources.weights_status import RolloutPhase
 
 _NOTE = "the operator renews pauses until it can compute a plan again"
 

@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from fleet_operator.api.fleet_status import RecycledWorker
 from fleet_operator.core.actions import Fence
 from fleet_operator.core.draining import Leaving, drain, is_marked, may_serve
 from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
@@ -46,6 +45,7 @@ from fleet_operator.core.surplus import (
     scaled_reason,
 )
 from fleet_operator.core.worker_view import WorkerView
+from rlfleet_resources.fleet_status import RecycledWorker
 
 CREATE_AT_ONCE = 500
 """Pods created in one reconcile; the next follow when the operator sees these."""

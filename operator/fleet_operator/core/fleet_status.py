@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime
 
-from fleet_operator.api import names
-from fleet_operator.api.base import renewed
-from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
-from fleet_operator.api.fleet_status import FleetStatus, PinnedAdapter, RouterStatus, WorkerCounts
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.condition_rows import Made, conditions_of, first_of
 from fleet_operator.core.dropped_pins import Bounded
@@ -36,6 +31,12 @@ from fleet_operator.core.weights_in_use import (
 from fleet_operator.core.worker_view import Standing
 from fleet_operator.counts import agree, counted, counted_of
 from fleet_worker.protocol import Phase
+from rlfleet_resources import names
+from rlfleet_resources.base import renewed
+from rlfleet_resources.conditions import Condition
+from rlfleet_resources.fleet_status import FleetStatus, PinnedAdapter, RouterStatus, WorkerCounts
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase
 
 _NO_PINS: Bounded[PinnedAdapter] = Bounded(())
 

@@ -13,14 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from fleet_operator.api.fleet_status import (
-    AppliedWeights,
-    FleetStatus,
-    PinnedAdapter,
-    PinnedWeights,
-)
 from fleet_operator.core.dropped_pins import Bounded, joined, with_marks, within_bounds
 from fleet_operator.core.pins import Pins
+from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus, PinnedAdapter, PinnedWeights
 
 _Key = tuple[str, str | None]
 P = TypeVar("P", bound=PinnedWeights)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.problems import (
     Parts,
@@ -24,6 +22,8 @@ from fleet_operator.core.problems import (
 from fleet_operator.core.steering import LOOKED_AT, NotSteering, not_steering, too_many
 from fleet_operator.core.unreadable import problems_of_weights, unread_status
 from fleet_operator.core.weights_status import refused_status
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import WeightsStatus
 
 
 def idle_statuses(parts: Parts, observed: FleetObserved, now: datetime) -> dict[str, WeightsStatus]:

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Rollout
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls, worker_failures
 from fleet_operator.core.actions import Stage, WorkerCall
 from fleet_operator.core.advance import Mode, Target, advance
@@ -26,6 +24,8 @@ from fleet_operator.core.messages import problem_of, problem_of_joiners, some
 from fleet_operator.core.strategies.base import RolloutProblem
 from fleet_operator.core.worker_view import WorkerView
 from fleet_worker.protocol import Phase
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import RolloutPhase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

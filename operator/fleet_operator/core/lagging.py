@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleet_operator.api.base import renewed
-from fleet_operator.api.fleet_status import MAX_LAGGARDS, Laggard
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts
 from fleet_operator.core.messages import why
@@ -17,6 +15,8 @@ from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.worker_failures import ignored_calls, is_about
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 from fleet_worker.protocol import Failure, Phase
+from rlfleet_resources.base import renewed
+from rlfleet_resources.fleet_status import MAX_LAGGARDS, Laggard
 from rlfleet_resources.reasons import LaggardReason
 
 _MAX_MESSAGE = 300

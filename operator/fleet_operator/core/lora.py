@@ -26,8 +26,6 @@ from dataclasses import replace
 from datetime import datetime
 
 from fleet_operator.api.fleet import Rollout
-from fleet_operator.api.fleet_status import PinnedAdapter
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls, worker_failures
 from fleet_operator.core.actions import StageLora, WorkerCall
 from fleet_operator.core.apart import set_apart
@@ -54,6 +52,8 @@ from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.weight_roots import roots_problem
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_operator.counts import counted_of
+from rlfleet_resources.fleet_status import PinnedAdapter
+from rlfleet_resources.weights_status import RolloutPhase
 
 
 def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -> RolloutPlan:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.unread_pins import unread_pins_of
+from rlfleet_resources.fleet_status import FleetStatus
 
 
 def with_pins_of_lora(observed: FleetObserved, name: str) -> FleetObserved:

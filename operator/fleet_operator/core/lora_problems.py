@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fleet_operator.api.fleet import Update
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_failures
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
@@ -34,6 +33,7 @@ from fleet_operator.core.strategies.base import RolloutProblem, RolloutView
 from fleet_operator.core.strategies.shared import late
 from fleet_operator.core.worker_view import WorkerView
 from fleet_operator.counts import counted
+from rlfleet_resources.weights_status import RolloutPhase
 
 
 def problem_of_lora(

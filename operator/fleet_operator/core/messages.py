@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_failures
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
@@ -14,6 +12,8 @@ from fleet_operator.core.strategies.base import RolloutProblem
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_operator.counts import agree, counted
 from fleet_worker.protocol import Reason
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import RolloutPhase
 
 _NAMED_AT_MOST = 3
 _REFUSALS = frozenset(reason.value for reason in ConditionReason)

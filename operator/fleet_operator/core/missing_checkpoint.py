@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet_operator.api.fleet import Rollout
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_failures
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.messages import problem_of_absent
 from fleet_operator.core.strategies.base import Step
+from rlfleet_resources.weights_status import RolloutPhase
 
 
 def mark_awaited(

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_operator.api.weights import WeightsSpec
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import (
     NO_WORKERS,
@@ -22,6 +20,9 @@ from fleet_operator.core.facts import (
 )
 from fleet_operator.core.manifests.templates import RecordedTemplate
 from fleet_operator.core.problems import Problem
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import WeightsStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

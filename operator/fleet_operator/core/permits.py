@@ -19,8 +19,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from fleet_operator.api.fleet_status import PinnedWeights
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Admit, Apply, Load, Pause, PutLora, Resume, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import Named, WeightsId
@@ -31,6 +29,8 @@ from fleet_operator.core.staging import Places
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.transition import takes_away
 from fleet_operator.counts import agree
+from rlfleet_resources.fleet_status import PinnedWeights
+from rlfleet_resources.weights_status import RolloutPhase
 
 _BRINGS_BYTES = frozenset(call.kind for call in (Load, Apply, Admit, PutLora))
 """A paused worker that resumes generates with bytes that it had before."""

@@ -22,8 +22,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fleet_operator.api.fleet_status import DroppedPins, PinnedWeights
-from fleet_operator.api.source import SourceKey, WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.dropped_pins import (
     has_lost_its_place,
@@ -37,6 +35,8 @@ from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.unread_pins import NO_UNREAD_PINS, UnreadPins, unread_pins_of
 from fleet_operator.core.worker_view import Standing
 from fleet_worker import protocol
+from rlfleet_resources.fleet_status import DroppedPins, PinnedWeights
+from rlfleet_resources.source import SourceKey, WeightSource
 
 _Key = tuple[str, str | None]
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pod_waits import PodWait, furthest_behind, waiting
 from fleet_operator.counts import agree, counted
 from fleet_worker.protocol import PROTOCOL_VERSION, Phase
+from rlfleet_resources.reasons import ConditionReason
 
 STUCK_SECONDS = 60.0
 """Time after its grace period from which a deleted pod that still exists needs attention."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.counts import agree, counted
+from rlfleet_resources.reasons import ConditionReason
 
 
 class Awaited(Enum):

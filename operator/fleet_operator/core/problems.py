@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-from fleet_operator.api.conditions import (
+from fleet_operator.counts import counted
+from rlfleet_resources.conditions import (
     MAX_MESSAGE_CHARACTERS,
     Condition,
-    ConditionReason,
-    ConditionType,
     condition_of,
     new_condition,
     shortened,
 )
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
-from fleet_operator.counts import counted
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 _NAMED_AT_MOST = 3
 _ALSO = " Also: "

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from fleet_operator.api.fleet_status import MAX_RECYCLED, RecycledWorker
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.percentages import rounded_up
 from fleet_operator.core.pod_actions import DeletePod
 from fleet_operator.core.worker_view import WorkerView
 from fleet_operator.counts import agree, counted
+from rlfleet_resources.fleet_status import MAX_RECYCLED, RecycledWorker
 
 FIRST_WAIT_SECONDS = 10.0
 LONGEST_WAIT_SECONDS = 300.0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fleet_operator.api.conditions import Condition, ConditionType, condition_of
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.observed import FleetObserved
+from rlfleet_resources.conditions import Condition, condition_of
+from rlfleet_resources.reasons import ConditionType
 
 
 def remarks_of(observed: FleetObserved, desired: Checkpoint, before: Iterable[Condition]) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import file_digest, label, short_digest
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.strategies.base import RolloutProblem
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.source import WeightSource
 
 REMEDY = (
     "Publish these files under another version, or set another spec.runID if another run has made "

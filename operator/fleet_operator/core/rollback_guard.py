@@ -15,12 +15,12 @@ the status of this object, and a version that was only desired leaves no permiss
 
 from __future__ import annotations
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.strategies.base import RolloutProblem
 from fleet_worker.protocol import number_of
+from rlfleet_resources.reasons import ConditionReason
 
 
 def rollback_problem(

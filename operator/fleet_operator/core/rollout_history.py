@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from fleet_operator.api.conditions import (
-    MAX_MESSAGE_CHARACTERS,
-    ConditionType,
-    condition_of,
-    shortened,
-)
-from fleet_operator.api.weights import (
+from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.problems import alone
+from fleet_operator.core.rollout_plan import RolloutPlan
+from rlfleet_resources.conditions import MAX_MESSAGE_CHARACTERS, condition_of, shortened
+from rlfleet_resources.reasons import ConditionType, Severity
+from rlfleet_resources.weights_status import (
     MAX_HISTORY,
     HistoryEntry,
     RolloutPhase,
     RolloutTimings,
     WeightsStatus,
 )
-from fleet_operator.core.observed import FleetObserved, WeightsView
-from fleet_operator.core.problems import alone
-from fleet_operator.core.rollout_plan import RolloutPlan
-from rlfleet_resources.reasons import Severity
 
 _TIMED = {
     RolloutPhase.STAGING: "stage_seconds",

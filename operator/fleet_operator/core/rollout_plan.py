@@ -14,8 +14,6 @@ import math
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from fleet_operator.api.fleet_status import PinnedWeights, Transition
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.apart import set_apart
 from fleet_operator.core.applied import applied_after, applied_of, served_last
 from fleet_operator.core.checkpoint import Checkpoint
@@ -37,6 +35,8 @@ from fleet_operator.core.strategies.choice import strategy_of
 from fleet_operator.core.transition import open_transition, transition_after
 from fleet_operator.core.weight_roots import roots_problem
 from fleet_operator.core.worker_view import Standing
+from rlfleet_resources.fleet_status import PinnedWeights, Transition
+from rlfleet_resources.weights_status import RolloutPhase
 
 _MEMBERS = frozenset({Standing.OPEN, Standing.HELD, Standing.UNKNOWN})
 

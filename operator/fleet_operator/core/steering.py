@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.counts import counted
+from rlfleet_resources.reasons import ConditionReason
 
 FLEET_GRACE_SECONDS = 30.0
 """How much later than a WeightVersion its fleet may be created."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 
-from fleet_operator.api.fleet_status import RecordedWeights, Transition
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Admit, Apply, Pause, Resume
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts
@@ -18,6 +16,8 @@ from fleet_operator.core.identity import Named, same_weights
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.worker_view import Standing
+from rlfleet_resources.fleet_status import RecordedWeights, Transition
+from rlfleet_resources.weights_status import RolloutPhase
 
 _SWAPS = frozenset({"pause", "load", "apply", "resume"})
 

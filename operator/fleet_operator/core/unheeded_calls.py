@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.messages import CHECK_WORKERS
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.problems import Problem
 from fleet_operator.core.work import Outcome, Unheeded, Work
 from fleet_operator.core.worker_view import WorkerView
+from rlfleet_resources.reasons import ConditionReason
 
 LATELY_SECONDS = 15.0
 """A call that was sent within this time is still needed."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_operator.api.fleet_status import FleetStatus
 from fleet_worker import protocol
+from rlfleet_resources.fleet_status import FleetStatus
 
 _Key = tuple[str, str | None]
 

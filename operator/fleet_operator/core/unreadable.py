@@ -10,10 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.status import Status
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.problems import (
     Problem,
@@ -23,6 +19,10 @@ from fleet_operator.core.problems import (
     reports,
     with_problems,
 )
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.status import Status
+from rlfleet_resources.weights_status import WeightsStatus
 
 _NAMED_AT_MOST = 5
 

@@ -5,10 +5,10 @@ The version is filled in first. The operator cannot follow links: the workers ch
 
 from __future__ import annotations
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.strategies.base import RolloutProblem
+from rlfleet_resources.reasons import ConditionReason
 
 
 def roots_problem(wanted: Checkpoint, observed: FleetObserved) -> RolloutProblem | None:

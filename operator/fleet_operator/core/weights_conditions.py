@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
-from fleet_operator.api.weights import (
-    RolloutPhase,
-)
 from fleet_operator.core.condition_rows import Made, Row, conditions_of, first_of
 from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count
 from fleet_operator.core.observed import FleetObserved, WeightsView
@@ -16,6 +12,9 @@ from fleet_operator.core.problems import alone
 from fleet_operator.core.remarks import remarks_of
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.counts import agree, counted_of
+from rlfleet_resources.conditions import Condition, condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase
 
 
 def weights_conditions(

@@ -9,16 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from fleet_operator.api.fleet_status import (
-    MAX_SOURCES_IN_USE,
-    MAX_VERSIONS,
-    AppliedWeights,
-    DroppedPins,
-    PinnedWeights,
-    ServedVersion,
-    SourceInUse,
-)
-from fleet_operator.api.source import SourceKey, Transferred, WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.dropped_pins import with_marks
 from fleet_operator.core.facts import source_of
@@ -27,6 +17,16 @@ from fleet_operator.core.lora_goals import lora_goals_of
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.worker_view import Standing
+from rlfleet_resources.fleet_status import (
+    MAX_SOURCES_IN_USE,
+    MAX_VERSIONS,
+    AppliedWeights,
+    DroppedPins,
+    PinnedWeights,
+    ServedVersion,
+    SourceInUse,
+)
+from rlfleet_resources.source import SourceKey, Transferred, WeightSource
 
 
 def versions_of(observed: FleetObserved) -> tuple[ServedVersion, ...]:

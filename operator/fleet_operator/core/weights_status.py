@@ -8,13 +8,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from fleet_operator.api.base import renewed
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.weights import (
-    RolloutPhase,
-    RolloutWorkers,
-    WeightsStatus,
-)
 from fleet_operator.core.condition_rows import conditions_of
 from fleet_operator.core.effect import effect_of, warnings_of
 from fleet_operator.core.fleet_status import serving_count
@@ -27,6 +20,10 @@ from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.weights_conditions import weights_conditions
 from fleet_operator.core.weights_in_use import applied_record
 from fleet_operator.core.worker_view import Standing
+from rlfleet_resources.base import renewed
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase, RolloutWorkers, WeightsStatus
 
 
 def weights_status(

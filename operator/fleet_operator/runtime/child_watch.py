@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from fleet_operator.api import names
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.list_watch import ListWatch, OnObject
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.reads import OnRead
 from fleet_operator.runtime.router_objects import RouterObjects
+from rlfleet_resources import names
 
 FOLLOWED = (
     ("/api/v1", "services"),

@@ -15,7 +15,6 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from fleet_operator.api import names
 from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Terminal
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime import kopf_watch
@@ -23,6 +22,7 @@ from fleet_operator.runtime.backoff import Backoff
 from fleet_operator.runtime.reads import OnRead, collection, pages, try_read
 from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.time_shares import TimeShares
+from rlfleet_resources import names
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 
-from fleet_operator.api import names
 from fleet_operator.core.actions import Apply, LoraCall, Pause, WorkerCall
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import PodView
@@ -32,6 +31,7 @@ from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.traces import CallTrace
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.protocol import Epoch, Reason
+from rlfleet_resources import names
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from fleet_operator.api import names
-from fleet_operator.api.conditions import shortened
 from fleet_operator.core.events import NewEvent
 from fleet_operator.errors import Conflict, FleetError
 from fleet_operator.ports import Json, Kube
@@ -25,6 +23,8 @@ from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.problems import EVENTS, FleetProblems
+from rlfleet_resources import names
+from rlfleet_resources.conditions import shortened
 
 logger = logging.getLogger(__name__)
 

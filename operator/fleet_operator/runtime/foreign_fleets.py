@@ -10,9 +10,6 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
-from fleet_operator.api import names
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.another_operator import unknown_driver
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.core.unreadable import report_undecided
@@ -22,6 +19,9 @@ from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.other_operators import OtherOperators, left_to
 from fleet_operator.runtime.session import Driver, FleetSession, Sessions
 from fleet_operator.runtime.store import FleetRecord, Store
+from rlfleet_resources import names
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.weights_status import WeightsStatus
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import kopf
 
-from fleet_operator.api import names
 from fleet_operator.clients.bounded_json import opened
 from fleet_operator.clients.bounded_session import bounded_session
 from fleet_operator.ports import WATCH_SILENCE_SECONDS
@@ -29,6 +28,7 @@ from fleet_operator.runtime.list_watch import (
 from fleet_operator.runtime.reads import CHUNK
 from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.time_shares import TimeShares
+from rlfleet_resources import names
 
 # Without one, kopf makes it of the name of the user, and fails where the image does not know the user ID
 # of the pod. It is used between operators that know each other (peering), which is off here.

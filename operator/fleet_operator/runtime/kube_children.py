@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from fleet_operator.api import names
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.manifests import children as manifests
 from fleet_operator.core.manifests import router
@@ -23,6 +22,7 @@ from fleet_operator.runtime.inference_pools import InferencePools
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.ownership import check_owner, fleet_lives, title_of
 from fleet_operator.runtime.repeated_writes import RepeatedWrites
+from rlfleet_resources import names
 
 ROUTER_KINDS = {
     "Deployment": ("/apis/apps/v1", "deployments"),

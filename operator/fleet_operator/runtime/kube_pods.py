@@ -9,7 +9,6 @@ import json
 import logging
 from typing import Any, NamedTuple
 
-from fleet_operator.api import names
 from fleet_operator.core.manifests.differences import contains
 from fleet_operator.core.pod_actions import (
     AdoptPod,
@@ -26,6 +25,7 @@ from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.ownership import check_owner, fleet_lives, title_of
 from fleet_worker.logs import fields
+from rlfleet_resources import names
 
 logger = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import secrets
 
-from fleet_operator.api import names
 from fleet_operator.core.manifests.children import admin_token_secret
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.errors import NotFound, Retryable, TokenUnusable
 from fleet_operator.ports import Kube
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.ownership import fleet_lives
+from rlfleet_resources import names
 
 TOKEN_BYTES = 32
 

@@ -23,7 +23,6 @@ import logging
 import random
 from typing import Protocol
 
-from fleet_operator.api import names
 from fleet_operator.errors import (
     Broken,
     Conflict,
@@ -38,6 +37,7 @@ from fleet_operator.errors import (
 from fleet_operator.ports import UNREAD_BYTES, Json, Kube
 from fleet_operator.runtime.backoff import Backoff
 from fleet_operator.runtime.reads import OnRead, Read, collection, pages
+from rlfleet_resources import names
 
 logger = logging.getLogger(__name__)
 

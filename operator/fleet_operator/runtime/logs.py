@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from fleet_operator.api import names
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_worker.logs import LogFormat, fields, handler
+from rlfleet_resources import names
 
 _FIELD_OF = {names.FLEET_KIND: "fleet", names.WEIGHTS_KIND: "weightversion"}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fleet_operator.api import names
+from rlfleet_resources import names
 
 _RECORD = frozenset({"f:applied", "f:pinned", "f:pinnedAdapters", "f:droppedPins"})
 """The fields of a fleet's status that an operator process takes over from another one."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.problems import exhausted_epochs
@@ -18,6 +17,7 @@ from fleet_operator.runtime.session import FleetSession
 from fleet_operator.runtime.status_writer import W
 from fleet_operator.runtime.store import FleetRecord, Store
 from fleet_operator.runtime.worker_cache import WorkerCache
+from rlfleet_resources.weights_status import WeightsStatus
 
 
 class Observer:

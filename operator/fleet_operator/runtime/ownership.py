@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fleet_operator.api import names
 from fleet_operator.errors import NameTaken, NotFound
 from fleet_operator.ports import Json, Kube
+from rlfleet_resources import names
 
 
 async def fleet_lives(kube: Kube, namespace: str, owner: Json) -> bool:

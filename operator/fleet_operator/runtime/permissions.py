@@ -11,7 +11,6 @@ import asyncio
 from dataclasses import dataclass
 from typing import Self
 
-from fleet_operator.api import names
 from fleet_operator.core.manifests.inference_pool import GROUP as POOL_GROUP
 from fleet_operator.core.manifests.inference_pool import PLURAL as POOLS
 from fleet_operator.errors import Terminal
@@ -19,6 +18,7 @@ from fleet_operator.ports import Kube
 from fleet_operator.runtime.heartbeats import lease_name
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.settings import Settings
+from rlfleet_resources import names
 
 NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (names.GROUP, names.FLEET_PLURAL, ("get", "list", "watch")),

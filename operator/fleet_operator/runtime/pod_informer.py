@@ -12,12 +12,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fleet_operator.api import names
 from fleet_operator.core.manifests.pod_view import pod_view
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.ports import Kube
 from fleet_operator.runtime.list_watch import ListWatch, OnObject
 from fleet_operator.runtime.reads import OnRead
+from rlfleet_resources import names
 
 FleetKey = tuple[str, str]
 """Namespace and name of a fleet."""

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from fleet_operator.api import names
 from fleet_operator.core.pod_actions import CreatePod, PodAction
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.errors import FleetError, NameTaken, Retryable, Terminal
@@ -24,6 +23,7 @@ from fleet_operator.runtime.backoff import Backoff
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.repeated_writes import RepeatedWrites
 from fleet_operator.runtime.unobserved_writes import UnobservedWrites
+from rlfleet_resources import names
 
 CREATIONS_AT_ONCE = 32
 """Half of the client's concurrent requests. The other half remains for statuses."""

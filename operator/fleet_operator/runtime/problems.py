@@ -15,7 +15,6 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.problems import Defect, Problem
 from fleet_operator.errors import (
     FleetError,
@@ -30,6 +29,7 @@ from fleet_operator.errors import (
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.reads import Read
 from fleet_operator.runtime.unread_objects import UnreadObjects
+from rlfleet_resources.reasons import ConditionReason
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from fleet_operator.api import names
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pod_actions import CreatePod
@@ -42,6 +41,7 @@ from fleet_operator.runtime.templates import TEMPLATE
 from fleet_operator.runtime.traces import RolloutTraces
 from fleet_operator.runtime.undecided import RECONCILE, UndecidedFleets
 from fleet_operator.runtime.worker_cache import WorkerCache
+from rlfleet_resources import names
 
 logger = logging.getLogger(__name__)
 

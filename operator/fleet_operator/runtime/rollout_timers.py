@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.observed import Watched
+from rlfleet_resources.weights_status import WeightsStatus
 
 GAP_SECONDS = 30.0
 """A longer gap between two reconciles does not count: all pauses have expired in it."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fleet_operator.api import names
 from fleet_operator.core.observed import RouterObject, RouterView
 from fleet_operator.ports import Json
 from fleet_operator.runtime.pod_informer import FleetKey
+from rlfleet_resources import names
 
 
 class RouterObjects:

@@ -13,12 +13,12 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from fleet_operator.api import names
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.served import Schema, fitting, missing_from, own_schemas
 from fleet_operator.core.problems import Problem
 from fleet_operator.errors import FleetError
 from fleet_operator.ports import Json, Kube
+from rlfleet_resources import names
+from rlfleet_resources.reasons import ConditionReason
 
 logger = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from fleet_operator.api import names
 from fleet_operator.errors import NotFound, Retryable, Terminal
 from fleet_operator.ports import Kube
 from fleet_operator.runtime.custom_resources import NO_CRDS
 from fleet_operator.runtime.permissions import Permissions
+from rlfleet_resources import names
 
 logger = logging.getLogger(__name__)
 

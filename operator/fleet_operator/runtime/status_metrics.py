@@ -15,11 +15,11 @@ from itertools import takewhile
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from fleet_operator.api.conditions import Condition
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import RolloutPhase, RolloutWorkers, WeightsStatus
 from fleet_operator.core.identity import short_digest
 from fleet_worker.protocol import number_of
+from rlfleet_resources.conditions import Condition
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.weights_status import RolloutPhase, RolloutWorkers, WeightsStatus
 
 STATES = ("serving", "joining", "staging", "paused", "loading", "broken", "quarantined")
 STEPS = tuple(RolloutWorkers.model_fields)

@@ -18,9 +18,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from fleet_operator.api import names
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.events import NewEvent, fleet_events, is_urgent, weights_events
 from fleet_operator.core.foreign_status import with_record_of
 from fleet_operator.core.observed import UnreadWeights, WeightsView
@@ -46,6 +43,9 @@ from fleet_operator.runtime.served_schemas import ServedSchemas
 from fleet_operator.runtime.status_metrics import Shown, ShownFleet, ShownWeights
 from fleet_operator.runtime.store import FleetRecord
 from fleet_operator.runtime.stored_views import status_in
+from rlfleet_resources import names
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.weights_status import WeightsStatus
 
 logger = logging.getLogger(__name__)
 

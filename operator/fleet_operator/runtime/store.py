@@ -11,9 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.runtime.fleet_weights import FleetWeights
 from fleet_operator.runtime.logs import fleet_fields
@@ -29,6 +27,8 @@ from fleet_operator.runtime.stored_views import (
     weights_view,
     why_unreadable,
 )
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionReason
 
 logger = logging.getLogger(__name__)
 

@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fleet_operator.api import names
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_operator.api.weights import WeightsSpec
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.runtime.managed_fields import writer_of_version
 from fleet_operator.runtime.spec_budget import SpecTooLarge
+from rlfleet_resources import names
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import WeightsStatus
 
 RawObject = Mapping[str, Any]
 S = TypeVar("S", FleetStatus, WeightsStatus)

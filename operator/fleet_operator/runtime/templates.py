@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from fleet_operator.api import names
 from fleet_operator.core.manifests import overlay, pods, revisions
 from fleet_operator.core.manifests.templates import RecordedTemplate
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.errors import Conflict, NameTaken, NotFound, Retryable, Terminal
 from fleet_operator.ports import Json, Kube
+from rlfleet_resources import names
 
 TEMPLATE = "the pods' template"
 """The part of a fleet that failures are noted under."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Protocol
 
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.runtime.pod_informer import FleetKey
+from rlfleet_resources.weights_status import WeightsStatus
 
 
 class CallTrace(Protocol):

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.idle_weights import idle_status
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.core.steering import FLEET_GRACE_SECONDS, missing_fleet, too_many
 from fleet_operator.core.unreadable import unread_status
 from fleet_operator.core.weights_status import awaiting_status, is_stalled_for
 from fleet_operator.runtime.pod_informer import FleetKey
+from rlfleet_resources.weights_status import WeightsStatus
 
 
 class UnownedWeights:

@@ -9,11 +9,11 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fleet_operator.api import names
 from fleet_operator.errors import ObjectUnread
 from fleet_operator.ports import Json
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_worker.logs import fields
+from rlfleet_resources import names
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from tests.cluster.support.admin import Admin, ApiError, Json
 from tests.cluster.support.fake_admin_port import TICK_SECONDS, FakeAdminPort
 from tests.model.fake_worker import FakeWorker
 
-from fleet_operator.api import names
 from fleet_worker import protocol
+from rlfleet_resources import names
 
 HELD_SECONDS = 600.0
 CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "500"}

@@ -15,9 +15,9 @@ from tests.model.runtime.support import run
 from tests.support.rig import FLEET_PATH, PODS_PATH, WEIGHTS_PATH, Rig
 from tests.support.virtual_time import now
 
-from fleet_operator.api import names
 from fleet_operator.ports import Json
 from fleet_operator.runtime.attempts import LASTS_SECONDS
+from rlfleet_resources import names
 
 SERVICE_PATH = "/api/v1/namespaces/rl/services/policy"
 FOUGHT_SECONDS = 60.0

@@ -15,13 +15,13 @@ from pydantic import ValidationError
 from tests.support.crd_checks import checker
 
 from fleet_operator.api.fleet import FleetSpec, Rollout
-from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import RolloutOverrides, WeightsSpec
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import PutLora, RemoveLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_worker.protocol import MAX_TERM, Epoch
+from rlfleet_resources.source import WeightSource
 
 MODELS = {"inferencefleets": FleetSpec, "weightversions": WeightsSpec}
 FLEET: dict[str, Any] = {

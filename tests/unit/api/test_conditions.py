@@ -7,14 +7,13 @@ from datetime import timedelta
 import pytest
 from tests.support.builders import NOW, make_condition
 
-from fleet_operator.api.conditions import (
+from rlfleet_resources.conditions import (
     MAX_MESSAGE_CHARACTERS,
     Condition,
-    ConditionReason,
-    ConditionType,
     condition_of,
     new_condition,
 )
+from rlfleet_resources.reasons import ConditionReason, ConditionType
 
 LATER = NOW + timedelta(seconds=30)
 READY = ConditionType.READY

@@ -12,7 +12,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.support.builders import make_fleet, target
 
-from fleet_operator.api import names
 from fleet_operator.api.fleet import MAX_REPLICAS
 from fleet_operator.core.manifests.children import (
     admin_token_secret,
@@ -23,6 +22,7 @@ from fleet_operator.core.manifests.children import (
 )
 from fleet_operator.core.manifests.inference_pool import inference_pool
 from fleet_operator.core.manifests.router import router_children
+from rlfleet_resources import names
 
 CRDS = Path(__file__).parents[3] / "crds"
 

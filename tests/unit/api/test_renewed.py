@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from fleet_operator.api.base import renewed
-from fleet_operator.api.fleet_status import WorkerCounts
+from rlfleet_resources.base import renewed
+from rlfleet_resources.fleet_status import WorkerCounts
 
 COUNTS = WorkerCounts(total=3, serving=2, joining=1)
 FIELDS = dict(COUNTS)

@@ -14,9 +14,9 @@ from tests.support.crd_checks import PLURALS, crd_schema
 from tests.support.served import strict
 from tests.unit.api.test_unread import whole
 
-from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.served import fitting, missing_from, own_schemas
-from fleet_operator.api.weights import WeightsStatus
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.weights_status import WeightsStatus
 
 STATUSES = {"inferencefleets": FleetStatus, "weightversions": WeightsStatus}
 

@@ -12,12 +12,13 @@ from typing import Any, Literal, Union, get_args, get_origin
 import pytest
 from pydantic.fields import FieldInfo
 
-from fleet_operator.api.base import Resource, renewed
-from fleet_operator.api.conditions import MAX_CONDITIONS, ConditionType
-from fleet_operator.api.fleet_status import FleetStatus, PinnedWeights
-from fleet_operator.api.source import WeightSource
-from fleet_operator.api.status import Status, bounds_of
-from fleet_operator.api.weights import WeightsStatus
+from rlfleet_resources.base import Resource, renewed
+from rlfleet_resources.conditions import MAX_CONDITIONS
+from rlfleet_resources.fleet_status import FleetStatus, PinnedWeights
+from rlfleet_resources.reasons import ConditionType
+from rlfleet_resources.source import WeightSource
+from rlfleet_resources.status import Status, bounds_of
+from rlfleet_resources.weights_status import WeightsStatus
 
 STATUSES = (FleetStatus, WeightsStatus)
 DIGEST = "sha256:" + "a" * 64

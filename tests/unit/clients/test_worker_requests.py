@@ -9,7 +9,6 @@ from typing import Any, get_args
 import pytest
 from tests.support.builders import make_worker, target
 
-from fleet_operator.api.source import WeightSource
 from fleet_operator.clients.worker_requests import MAX_KNOWN_REQUESTS, Requests
 from fleet_operator.core.actions import (
     Admit,
@@ -29,6 +28,7 @@ from fleet_operator.core.actions import (
 )
 from fleet_operator.ports import Addressee
 from fleet_worker.protocol import Epoch, PauseMode
+from rlfleet_resources.source import WeightSource
 
 EPOCH = Epoch(term=3, sequence=7)
 WORKER: dict[str, Any] = {"pod_uid": "uid-0", "pod_name": "policy-0", "reason": "a"}

@@ -15,8 +15,6 @@ from tests.support.builders import (
 )
 from tests.support.figures import figures
 
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.apart import set_apart
@@ -25,6 +23,8 @@ from fleet_operator.core.pins import Pins
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.worker_view import PROBE_SECONDS
+from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus
+from rlfleet_resources.weights_status import RolloutPhase
 
 LONG = PROBE_SECONDS + 1
 APPLIED = FleetStatus(applied=AppliedWeights(version="41", source=target("41").source))

@@ -16,14 +16,14 @@ from tests.support.builders import (
 )
 from tests.support.identities import D1, D2, RUN_7, asks, decided, fleet_of, has, served
 
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.applied import applied_after, applied_of
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.strategies.base import Step
 from fleet_worker.protocol import Source
+from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus
+from rlfleet_resources.weights_status import RolloutPhase
 
 W = make_worker
 

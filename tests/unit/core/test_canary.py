@@ -14,13 +14,14 @@ from tests.support.builders import (
 )
 from tests.support.figures import figures
 
-from fleet_operator.api.conditions import MAX_MESSAGE_CHARACTERS, ConditionReason
-from fleet_operator.api.fleet_status import Transition
-from fleet_operator.api.weights import MAX_CANARY_PODS, CanaryVerdict, RolloutPhase
 from fleet_operator.core.strategies import canary, rolling, synchronized
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.strategies.choice import strategy_of
 from fleet_worker.protocol import Reason
+from rlfleet_resources.conditions import MAX_MESSAGE_CHARACTERS
+from rlfleet_resources.fleet_status import Transition
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import MAX_CANARY_PODS, CanaryVerdict, RolloutPhase
 
 STEP = canary.then(synchronized.step)
 TRANSITION = make_transition()

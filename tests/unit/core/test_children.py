@@ -7,10 +7,10 @@ import base64
 import pytest
 from tests.support.builders import FLEET_UID, make_fleet, make_worker, target
 
-from fleet_operator.api import names
-from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.manifests import children
+from rlfleet_resources import names
+from rlfleet_resources.source import WeightSource
 
 FLEET = make_fleet(make_worker(0).serving("1"))
 

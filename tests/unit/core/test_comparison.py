@@ -21,10 +21,11 @@ from tests.support.identities import (
     verdicts,
 )
 
-from fleet_operator.api.conditions import ConditionType, condition_of
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.observed import Watched, WeightsView
 from fleet_worker.protocol import Reason
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionType
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 
 class TestFilesOfAServedVersion:

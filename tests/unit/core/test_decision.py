@@ -13,10 +13,11 @@ from tests.support.builders import (
     texts_of,
 )
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.observed import FleetObserved, Watched
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 IMAGE = "rlfleet/worker:1"
 TODAY = decide(make_fleet(), default_image=IMAGE, now=NOW).pods.revision

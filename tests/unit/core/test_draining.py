@@ -16,13 +16,13 @@ from tests.support.builders import (
     texts_of,
 )
 
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
 from fleet_operator.core.actions import Fence
 from fleet_operator.core.decision import decide
 from fleet_operator.core.draining import LATE_SECONDS
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.pod_actions import BeginDrain, DeletePod
 from fleet_operator.core.worker_view import Standing
+from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus
 
 IMAGE = "rlfleet/worker:1"
 TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=NOW).revision

@@ -21,8 +21,13 @@ from tests.support.identities import (
     verdicts,
 )
 
-from fleet_operator.api.conditions import ConditionType, condition_of
-from fleet_operator.api.fleet_status import (
+from fleet_operator.core.decision import Decision
+from fleet_operator.core.dropped_pins import joined, may_be_dropped, with_marks
+from fleet_operator.core.foreign_status import with_record_of
+from fleet_operator.core.identity import WeightsId
+from fleet_worker.protocol import number_of
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import (
     MAX_DROPPED_RUNS,
     MAX_PINNED,
     MAX_PINNED_ADAPTERS,
@@ -32,12 +37,8 @@ from fleet_operator.api.fleet_status import (
     PinnedAdapter,
     PinnedWeights,
 )
-from fleet_operator.api.source import WeightSource
-from fleet_operator.core.decision import Decision
-from fleet_operator.core.dropped_pins import joined, may_be_dropped, with_marks
-from fleet_operator.core.foreign_status import with_record_of
-from fleet_operator.core.identity import WeightsId
-from fleet_worker.protocol import number_of
+from rlfleet_resources.reasons import ConditionType
+from rlfleet_resources.source import WeightSource
 
 NEW = "/weights/new"
 

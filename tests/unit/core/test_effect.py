@@ -15,13 +15,14 @@ from tests.support.builders import (
     make_worker,
 )
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.effect import effect_of
 from fleet_operator.core.events import weights_events
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.weights_status import weights_status
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 
 def status_of(

@@ -14,9 +14,9 @@ from tests.support.builders import (
     texts_of,
 )
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.strategies.external import step
 from fleet_worker.protocol import Source
+from rlfleet_resources.reasons import ConditionReason
 
 W = make_worker
 

@@ -21,11 +21,12 @@ from tests.support.identities import (
     verdicts,
 )
 
-from fleet_operator.api.conditions import ConditionType, condition_of
-from fleet_operator.api.fleet_status import MAX_PINNED, AppliedWeights, FleetStatus
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.manifests import children
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import MAX_PINNED, AppliedWeights, FleetStatus
+from rlfleet_resources.reasons import ConditionType
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 
 class TestExternalFleets:

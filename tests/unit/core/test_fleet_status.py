@@ -16,15 +16,16 @@ from tests.support.builders import (
 )
 from tests.support.figures import figures
 
-from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet_status import FleetStatus, RecycledWorker
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.fleet_plan import plan_fleet
 from fleet_operator.core.fleet_status import fleet_status
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pod_problems import STUCK_SECONDS
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_worker.protocol import Reason
+from rlfleet_resources.conditions import Condition, condition_of
+from rlfleet_resources.fleet_status import FleetStatus, RecycledWorker
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import WeightsStatus
 
 IMAGE = "rlfleet/worker:1"
 TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=NOW).revision

@@ -7,16 +7,11 @@ from collections.abc import Sequence
 import pytest
 from tests.support.identities import pin
 
-from fleet_operator.api.fleet_status import (
-    MAX_PINNED,
-    AppliedWeights,
-    FleetStatus,
-    PinnedAdapter,
-)
-from fleet_operator.api.unread import Unread, UnreadEntry
 from fleet_operator.core.foreign_status import with_record_of
 from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.pins import Pins
+from rlfleet_resources.fleet_status import MAX_PINNED, AppliedWeights, FleetStatus, PinnedAdapter
+from rlfleet_resources.unread import Unread, UnreadEntry
 
 A, B = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 

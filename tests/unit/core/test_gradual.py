@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders import NOW, WorkerBuilder, make_view, make_worker, texts_of
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.strategies import in_flight, rolling
 from fleet_worker.protocol import Operation, Reason
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import RolloutPhase
 
 STAGING, LOADING = RolloutPhase.STAGING, RolloutPhase.LOADING
 

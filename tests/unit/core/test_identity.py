@@ -34,15 +34,17 @@ from tests.support.identities import (
     verdicts,
 )
 
-from fleet_operator.api.conditions import ConditionType, condition_of
-from fleet_operator.api.fleet_status import MAX_PINNED, FleetStatus
-from fleet_operator.api.source import WeightSource
-from fleet_operator.api.weights import RolloutPhase, WeightsSpec, WeightsStatus
+from fleet_operator.api.weights import WeightsSpec
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.identity import WeightsId, fill_digests, same_weights
 from fleet_operator.core.manifests import children
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_worker.protocol import Reason, Source, Staged
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import MAX_PINNED, FleetStatus
+from rlfleet_resources.reasons import ConditionType
+from rlfleet_resources.source import WeightSource
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 COMMIT = "a" * 40
 

@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 from tests.support.builders import NOW, make_fleet, make_weights, make_worker
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core import idle_weights, unreadable
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.idle_weights import says_too_many
@@ -19,6 +16,10 @@ from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsVi
 from fleet_operator.core.problems import Problem
 from fleet_operator.core.steering import LOOKED_AT
 from fleet_operator.core.unreadable import report_undecided
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import WeightsStatus
 
 MANY = 100
 LATER = NOW + timedelta(hours=1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.support.builders import WorkerBuilder, make_view, make_worker, target, texts_of
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.joining import Admission, JoinStep, join
 from fleet_worker.protocol import Reason
+from rlfleet_resources.reasons import ConditionReason
 
 
 def joining_worker(n: int = 0, version: str | None = "base") -> WorkerBuilder:

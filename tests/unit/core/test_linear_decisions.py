@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
 
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import FleetObserved, Watched
 from fleet_operator.core.worker_view import WorkerView
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 FEW, MANY = 8, 80
 GROWTH = MANY / FEW * 1.1

@@ -16,10 +16,6 @@ from tests.support.builders import (
     texts_of,
 )
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, PinnedAdapter
-from fleet_operator.api.source import WeightSource
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.actions import CompareLora
 from fleet_operator.core.lora import as_seen_by_lora, calls, plan_lora
 from fleet_operator.core.observed import FleetObserved, Watched
@@ -35,6 +31,11 @@ from fleet_worker.protocol import (
     Reason,
     Staged,
 )
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus, PinnedAdapter
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.source import WeightSource
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 SLOTS = AdapterSlots(total=3, used=0, max_rank=16)
 

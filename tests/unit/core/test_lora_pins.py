@@ -15,16 +15,7 @@ from tests.support.builders import (
     texts_of,
 )
 
-from fleet_operator.api.conditions import ConditionType, condition_of
-from fleet_operator.api.fleet_status import (
-    MAX_PINNED_ADAPTERS,
-    DroppedPins,
-    DroppedRun,
-    FleetStatus,
-    PinnedAdapter,
-)
-from fleet_operator.api.source import WeightSource
-from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_operator.api.weights import WeightsSpec
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.events import is_urgent
 from fleet_operator.core.manifests.revisions import revision_of
@@ -38,6 +29,17 @@ from fleet_worker.protocol import (
     Source,
     Staged,
 )
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import (
+    MAX_PINNED_ADAPTERS,
+    DroppedPins,
+    DroppedRun,
+    FleetStatus,
+    PinnedAdapter,
+)
+from rlfleet_resources.reasons import ConditionType
+from rlfleet_resources.source import WeightSource
+from rlfleet_resources.weights_status import WeightsStatus
 
 D1, D2 = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 PATH = "/weights/sql/step_7"

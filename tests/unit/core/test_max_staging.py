@@ -16,9 +16,8 @@ from tests.support.builders import (
     texts_of,
 )
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Rollout
-from fleet_operator.api.weights import RolloutOverrides, RolloutPhase, WeightsSpec
+from fleet_operator.api.weights import RolloutOverrides, WeightsSpec
 from fleet_operator.core.lora import as_seen_by_lora, plan_lora
 from fleet_operator.core.permits import Situation, permitted
 from fleet_operator.core.rollout_plan import plan_rollout
@@ -26,6 +25,8 @@ from fleet_operator.core.staging import max_staging, places_of
 from fleet_operator.core.strategies import canary, external, in_flight, rolling, synchronized
 from fleet_operator.core.strategies.base import RolloutView, Step, Strategy
 from fleet_worker.protocol import AdapterSlots, Operation, Reason
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import RolloutPhase
 
 STAGE = RolloutPhase.STAGING
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_worker.protocol import Reason
+from rlfleet_resources.reasons import ConditionReason
 
 CHECKS = [r for r in Reason if r.value.startswith(("Source", "Checkpoint", "Digest"))]
 

@@ -17,14 +17,15 @@ from tests.support.builders import (
 )
 from tests.support.figures import figures
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.decision import decide
 from fleet_operator.core.manifests import revisions
 from fleet_operator.core.observed import FleetObserved, Watched
 from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout
 from fleet_worker.protocol import Reason
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 STRATEGIES = ["Synchronized", "InFlight", "Rolling", "Canary"]
 HOUR = 3600

@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.builders import NOW, make_fleet, make_worker
 
-from fleet_operator.api import names
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.manifests import pods
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pod_actions import CreatePod
+from rlfleet_resources import names
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
 
 IMAGE = "rlfleet/worker:1"
 OWN_KEYS = ("args", "ports", "readinessProbe", "lifecycle")

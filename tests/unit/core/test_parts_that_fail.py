@@ -18,20 +18,15 @@ from tests.support.builders import (
     texts_of,
 )
 
-from fleet_operator.api.conditions import (
-    MAX_MESSAGE_CHARACTERS,
-    Condition,
-    ConditionReason,
-    ConditionType,
-    condition_of,
-)
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import decision
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.observed import FleetObserved, UnreadWeights
 from fleet_operator.core.problems import Problem
 from fleet_worker.protocol import AdapterSlots, AdapterState
+from rlfleet_resources.conditions import MAX_MESSAGE_CHARACTERS, Condition, condition_of
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 IMAGE = "rlfleet/worker:1"
 RUNNING_OUT = 5.0

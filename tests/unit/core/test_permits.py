@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 from tests.support.builders import make_spec, make_worker, target
 
-from fleet_operator.api.fleet_status import PinnedWeights
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import PutLora, WorkerCall
 from fleet_operator.core.identity import WeightsId
@@ -18,6 +16,8 @@ from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.staging import Places
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.unread_pins import UnreadPins
+from rlfleet_resources.fleet_status import PinnedWeights
+from rlfleet_resources.weights_status import RolloutPhase
 
 HOW = make_spec().rollout
 DIGEST, OTHER = (f"sha256:{c * 64}" for c in "ab")

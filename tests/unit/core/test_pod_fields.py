@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.support.builders import NOW, make_fleet
 
-from fleet_operator.api import names
 from fleet_operator.core.fleet_plan import plan_fleet
 from fleet_operator.core.manifests import overlay, pods
 from fleet_operator.core.manifests.pod_fields import pod_fields
+from rlfleet_resources import names
 
 IMAGE = "rlfleet/worker:1"
 CLAIM = {"name": "w", "mountPath": "/weights", "persistentVolumeClaim": {"claimName": "claim"}}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.api import names
 from fleet_operator.core.manifests.pod_view import pod_view
 from fleet_operator.core.pod_waits import Awaited
+from rlfleet_resources import names
 
 
 def pod(

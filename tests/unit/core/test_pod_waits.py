@@ -16,10 +16,6 @@ from tests.support.builders import (
 from tests.support.figures import figures
 from tests.unit.core.test_fleet_status import condition, status_of, up
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
-from fleet_operator.api.source import WeightSource
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.decision import decide
 from fleet_operator.core.events import fleet_events
@@ -27,6 +23,11 @@ from fleet_operator.core.lagging import lagging_workers
 from fleet_operator.core.manifests import revisions
 from fleet_operator.core.observed import Watched
 from fleet_operator.core.pod_waits import Awaited, PodWait
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.source import WeightSource
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 NODE = PodWait(awaited=Awaited.NODE, reason="Unschedulable", message="0/3 nodes are available")
 GATE = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")

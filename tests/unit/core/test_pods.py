@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.support.builders import make_fleet, make_weights
 
-from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.core.manifests import overlay, pods, revisions
 from fleet_operator.core.manifests.templates import RecordedTemplate, update_available
 from fleet_operator.core.observed import FleetObserved
 from fleet_worker import protocol
+from rlfleet_resources import names
 
 IMAGE = "rlfleet/worker:1"
 CLAIM = {"persistentVolumeClaim": {"claimName": "claim"}}

@@ -8,8 +8,8 @@ import pytest
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_worker
 from tests.support.figures import figures
 
-from fleet_operator.api.fleet_status import MAX_RECYCLED, FleetStatus, RecycledWorker
 from fleet_operator.core.recycling import LONGEST_WAIT_SECONDS, Recycling, recycle
+from rlfleet_resources.fleet_status import MAX_RECYCLED, FleetStatus, RecycledWorker
 
 
 def failed(ordinal: int = 0, uid: str = "new") -> WorkerBuilder:

@@ -6,12 +6,13 @@ import itertools
 
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.events import weights_events
 from fleet_operator.core.lora import as_seen_by_lora
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.weights_status import weights_status
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 CAST = "2 tensors from F32 to BF16"
 DEFAULTS = "Ignored: eos_token_id [7]"

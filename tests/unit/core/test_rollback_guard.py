@@ -6,21 +6,22 @@ import pytest
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker, target
 from tests.support.identities import D1
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet_status import (
-    AppliedWeights,
-    DroppedPins,
-    DroppedRun,
-    FleetStatus,
-    PinnedWeights,
-)
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.rollback_guard import rollback_problem
 from fleet_worker.protocol import number_of
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import (
+    AppliedWeights,
+    DroppedPins,
+    DroppedRun,
+    FleetStatus,
+    PinnedWeights,
+)
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 
 def asks(

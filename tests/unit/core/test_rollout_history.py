@@ -11,21 +11,20 @@ import pytest
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
 
 from fleet_operator import core
-from fleet_operator.api.conditions import (
-    MAX_MESSAGE_CHARACTERS,
-    Condition,
-    ConditionReason,
-    ConditionType,
-    condition_of,
-    new_condition,
-)
-from fleet_operator.api.unread import Unread, UnreadEntry
-from fleet_operator.api.weights import HistoryEntry, RolloutPhase, WeightsStatus
 from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.problems import Problem, with_problems
 from fleet_operator.core.unreadable import unread_parts
 from fleet_worker.protocol import Reason
+from rlfleet_resources.conditions import (
+    MAX_MESSAGE_CHARACTERS,
+    Condition,
+    condition_of,
+    new_condition,
+)
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.unread import Unread, UnreadEntry
+from rlfleet_resources.weights_status import HistoryEntry, RolloutPhase, WeightsStatus
 
 BEGAN = NOW - timedelta(seconds=30)
 

@@ -15,18 +15,14 @@ from tests.support.builders import (
     texts_of,
 )
 
-from fleet_operator.api.conditions import (
-    Condition,
-    ConditionReason,
-    ConditionType,
-    condition_of,
-)
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import Watched
 from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout
 from fleet_worker.protocol import Reason
+from rlfleet_resources.conditions import Condition, condition_of
+from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 APPLIED = FleetStatus(applied=AppliedWeights(version="41", source=target("41").source))
 

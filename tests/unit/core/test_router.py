@@ -11,13 +11,14 @@ import pytest
 from tests.support.builders import FLEET_UID, NOW, make_fleet, make_worker
 from tests.support.programs import written_by
 
-from fleet_operator.api import names
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.core.decision import decide
 from fleet_operator.core.events import fleet_events
 from fleet_operator.core.manifests import children, pods, revisions, router
 from fleet_operator.core.observed import FleetObserved, RouterObject, RouterView
+from rlfleet_resources import names
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionReason, ConditionType
 
 GOLDEN = Path(__file__).parent / "golden" / "router.json"
 ROUTER = {"image": "router:1", "resources": {"requests": {"cpu": "1"}}}

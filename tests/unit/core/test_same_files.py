@@ -13,13 +13,15 @@ from tests.support.builders import (
 )
 from tests.support.identities import D1, D2, asks, decided, fleet_of, has, holds, pin, served
 
-from fleet_operator.api.conditions import Condition, ConditionType, condition_of
-from fleet_operator.api.fleet_status import FleetStatus, PinnedAdapter, PinnedWeights
-from fleet_operator.api.source import WeightSource
-from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_operator.api.weights import WeightsSpec
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.events import weights_events
 from fleet_worker.protocol import AdapterSlots, AdapterState, Source, Staged
+from rlfleet_resources.conditions import Condition, condition_of
+from rlfleet_resources.fleet_status import FleetStatus, PinnedAdapter, PinnedWeights
+from rlfleet_resources.reasons import ConditionType
+from rlfleet_resources.source import WeightSource
+from rlfleet_resources.weights_status import WeightsStatus
 
 PATH = "/weights/step_13"
 RUN = "run-7"

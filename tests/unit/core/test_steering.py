@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 from tests.support.builders import NOW, make_fleet, make_weights, make_worker
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.observed import UnreadWeights
 from fleet_operator.core.steering import missing_fleet, not_steering
+from rlfleet_resources.reasons import ConditionReason
 
 FIRST = make_weights("1", name="first", uid="wv-1")
 SECOND = make_weights("2", name="second", uid="wv-2", created_at=NOW + timedelta(seconds=1))

@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 from tests.support.builders import FLEET_UID, NOW, WorkerBuilder, make_fleet, make_worker, texts_of
 
-from fleet_operator.api.fleet_status import FleetStatus, RecycledWorker
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.pod_actions import AdoptPod, BeginDrain
 from fleet_operator.core.pod_waits import Awaited, PodWait
+from rlfleet_resources.fleet_status import FleetStatus, RecycledWorker
 
 IMAGE = "rlfleet/worker:1"
 TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=NOW).revision

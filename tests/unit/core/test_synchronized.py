@@ -6,10 +6,10 @@ import pytest
 from tests.support.builders import WorkerBuilder, make_transition, make_view, make_worker, texts_of
 from tests.support.figures import figures
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.strategies.synchronized import step
 from fleet_worker.protocol import Reason
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import RolloutPhase
 
 STAGING, PAUSING = RolloutPhase.STAGING, RolloutPhase.PAUSING
 LOADING, RESUMING = RolloutPhase.LOADING, RolloutPhase.RESUMING

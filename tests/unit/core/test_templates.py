@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from tests.support.builders import NOW, make_fleet, make_worker, texts_of
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.manifests import pods, revisions
 from fleet_operator.core.manifests.templates import RecordedTemplate
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pod_actions import CreatePod
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
 
 
 def recorded(observed: FleetObserved, *, image: str = "worker:1", **pod: Any) -> FleetObserved:

@@ -17,13 +17,13 @@ from tests.support.builders import (
     texts_of,
 )
 
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, RecycledWorker
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.manifests.revisions import revision_of
 from fleet_operator.core.observed import Watched
 from fleet_operator.core.recycling import recycle
 from fleet_worker.protocol import Reason
+from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus, RecycledWorker
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 PAUSING, STAGING, LOADING = RolloutPhase.PAUSING, RolloutPhase.STAGING, RolloutPhase.LOADING
 DAY = 86_400.0

@@ -17,9 +17,7 @@ from tests.support.builders import (
     make_worker,
 )
 
-from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import Rollout
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Fence
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.lagging import lagging_workers
@@ -31,6 +29,9 @@ from fleet_operator.core.work import Outcome
 from fleet_operator.core.worker_calls import drain_out_of_service, take_out_of_service
 from fleet_operator.core.worker_failures import RETRY_SECONDS, failed_lately, failure_of
 from fleet_worker.protocol import Reason
+from rlfleet_resources.conditions import Condition, condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase
 
 IMAGE = "rlfleet/worker:1"
 LONG_AGO = LATELY_SECONDS + 1

@@ -10,11 +10,12 @@ from tests.support.builders import NOW, WorkerBuilder, make_worker
 from tests.support.identities import D1, D2, asks, decided, fleet_of, has, holds, served, verdicts
 from tests.unit.core import test_lora_pins as adapters
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet_status import MAX_PINNED, FleetStatus
-from fleet_operator.api.unread import Unread, UnreadEntry
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.weights_status import refused_status
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import MAX_PINNED, FleetStatus
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.unread import Unread, UnreadEntry
 
 PATH_7, PATH_8 = "/weights/step_7", "/weights/step_8"
 NEW_SOURCE = {"s3": {"uri": "s3://bucket/8"}}

@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 from tests.support.builders import NOW, make_fleet, make_weights, make_worker, texts_of
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.observed import Watched
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_worker.protocol import Reason
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 UNREADY = Reason.SOURCE_NOT_READY
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.support.builders import NOW, make_fleet, make_weights, make_worker
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.source import WeightSource
 from fleet_operator.core.lora import as_seen_by_lora, plan_lora
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.rollout_plan import plan_rollout
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.source import WeightSource
 
 
 def asks(path: str, *, version: str = "42", adapter: str = "") -> WeightsView:

@@ -20,19 +20,20 @@ from tests.support.builders import (
 )
 from tests.unit.core.test_fleet_status import status_of
 
-from fleet_operator.api.fleet_status import (
+from fleet_operator.api.weights import WeightsSpec
+from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.rollout_plan import plan_rollout
+from fleet_operator.core.weights_status import weights_status
+from fleet_worker.protocol import Source
+from rlfleet_resources.fleet_status import (
     MAX_SOURCES_IN_USE,
     MAX_VERSIONS,
     AppliedWeights,
     FleetStatus,
     PinnedWeights,
 )
-from fleet_operator.api.source import HuggingFaceSource, WeightSource
-from fleet_operator.api.weights import WeightsSpec, WeightsStatus
-from fleet_operator.core.observed import FleetObserved, WeightsView
-from fleet_operator.core.rollout_plan import plan_rollout
-from fleet_operator.core.weights_status import weights_status
-from fleet_worker.protocol import Source
+from rlfleet_resources.source import HuggingFaceSource, WeightSource
+from rlfleet_resources.weights_status import WeightsStatus
 
 BEFORE = NOW - timedelta(minutes=5)
 

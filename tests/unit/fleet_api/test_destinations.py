@@ -17,7 +17,7 @@ from yarl import URL
 from fleet_api import destinations
 from fleet_api.fleets import Fleets
 from fleet_api.turns import Turns
-from fleet_operator.api import names
+from rlfleet_resources import names
 
 CHAT = "/v1/chat/completions"
 SECRET = {"X-Upstream-Authorization": "Bearer a-key-of-the-workers"}

@@ -16,7 +16,7 @@ from fleet_api.idempotency import ANNOTATION
 from fleet_api.targets import Targets
 from fleet_api.turns import Turns
 from fleet_api.workers import metrics_addresses, workers_of
-from fleet_operator.api import names
+from rlfleet_resources import names
 from rlfleet_resources.names import ANNOTATION_RETRY, ANNOTATION_TRACEPARENT
 
 

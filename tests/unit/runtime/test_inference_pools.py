@@ -8,13 +8,13 @@ import pytest
 from tests.support.builders import make_fleet
 from tests.support.fake_kube import FakeCluster
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.manifests import children, inference_pool, revisions
 from fleet_operator.core.manifests.pods import owner_reference
 from fleet_operator.errors import KindMissing, NotFound, Retryable
 from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.problems import problem_of
+from rlfleet_resources.reasons import ConditionReason
 
 PLAIN = make_fleet(replicas=1)
 ASKED = make_fleet(

@@ -12,7 +12,6 @@ from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.unit.runtime.test_pod_informer import KEY, drop, pod, put
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.errors import Broken, Retryable, TooLarge
 from fleet_operator.ports import UNREAD_BYTES, Json
 from fleet_operator.runtime.list_watch import BREAKS_AT_MOST
@@ -20,6 +19,7 @@ from fleet_operator.runtime.pod_informer import PodInformer
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.reads import Read
 from fleet_operator.runtime.unread_objects import UnreadObjects
+from rlfleet_resources.reasons import ConditionReason
 
 PODS = "/api/v1/pods"
 WATCH = Read("watch", "pods", None)

@@ -8,10 +8,10 @@ from tests.support import virtual_time
 from tests.support.builders import applied_status, history_of, make_fleet, make_worker
 from tests.support.rig import WEIGHTS_PATH, Rig
 
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import RolloutTimings
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.status_metrics import ShownFleet
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.weights_status import RolloutTimings
 
 KEY = ("rl", "policy")
 NOTHING = applied_status("1")

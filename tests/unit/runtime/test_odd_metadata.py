@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from tests.support.builders import FLEET_UID, NOW, make_fleet
 from tests.support.odd_metadata import LONE_SURROGATE, POD_ANNOTATIONS, TEXTS, marked
 
-from fleet_operator.api import names
 from fleet_operator.core.decision import decide
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.observed import WeightsView
@@ -19,6 +18,7 @@ from fleet_operator.core.pod_actions import CreatePod
 from fleet_operator.runtime.pod_informer import PodStore
 from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.worker_cache import WorkerCache
+from rlfleet_resources import names
 
 KEY = ("rl", "policy")
 WEIGHT_ANNOTATIONS = (names.ANNOTATION_RETRY, names.ANNOTATION_TRACEPARENT)

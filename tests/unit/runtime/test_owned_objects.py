@@ -11,7 +11,6 @@ import pytest
 from tests.support.builders import FLEET_UID, NOW, make_fleet, make_worker, target
 from tests.support.fake_kube import FakeCluster
 
-from fleet_operator.api import names
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.manifests.pod_view import pod_view
 from fleet_operator.core.manifests.pods import build_pod, owner_reference
@@ -30,6 +29,7 @@ from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.kube_secrets import KubeSecrets
 from fleet_operator.runtime.metrics import Metrics
 from fleet_worker.admin.guard import BearerFile
+from rlfleet_resources import names
 
 POD_PATH = "/api/v1/namespaces/rl/pods/policy-0"
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"

@@ -8,8 +8,8 @@ from typing import Any
 from tests.support import virtual_time
 from tests.support.rig import FLEET_PATH, PODS_PATH, Rig
 
-from fleet_operator.api import names
 from fleet_operator.errors import FleetError, Terminal
+from rlfleet_resources import names
 
 OLD, NEW = "rlfleet/worker:1", "rlfleet/worker:2"
 

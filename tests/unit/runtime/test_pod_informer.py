@@ -16,13 +16,13 @@ from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.virtual_time import now
 
-from fleet_operator.api import names
 from fleet_operator.errors import Conflict, NotFound, Retryable, Silent, Terminal
 from fleet_operator.ports import WATCH_SILENCE_SECONDS
 from fleet_operator.runtime.list_watch import FIRST_RETRY_SECONDS
 from fleet_operator.runtime.pod_informer import PodInformer
 from fleet_operator.runtime.reads import Read
 from fleet_operator.runtime.unread_objects import UnreadObjects
+from rlfleet_resources import names
 
 KEY = ("rl", "policy")
 

@@ -12,12 +12,12 @@ from tests.support.builders import REVISION, make_worker
 from tests.support.rig import FLEET_PATH, PODS_PATH, Rig
 from tests.support.virtual_time import now
 
-from fleet_operator.api import names
 from fleet_operator.core.pod_actions import CreatePod, DeletePod
 from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Terminal
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pod_writer import CREATIONS_AT_ONCE, LONGEST_SECONDS, PodWriter
+from rlfleet_resources import names
 
 QUOTA = "403 exceeded quota: gpus"
 REQUEST_SECONDS = 0.05

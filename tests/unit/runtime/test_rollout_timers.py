@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from tests.support.builders import NOW, applied_status
 
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.observed import Watched
 from fleet_operator.runtime.rollout_timers import GAP_SECONDS, RolloutTimers
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 
 def status(

@@ -14,13 +14,13 @@ from tests.support.identities import D1, pin
 from tests.support.served import INDEX, closed, schemas, serve
 from tests.support.sessions import make_session
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType
-from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.errors import Retryable, Terminal
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.served_schemas import LOOK_SECONDS, ServedSchemas
 from fleet_operator.runtime.status_writer import PROGRESS_SECONDS
 from fleet_operator.runtime.store import FleetRecord
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionReason, ConditionType
 
 KEY = ("rl", "policy")
 PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"

@@ -11,9 +11,9 @@ from tests.support.builders import make_weights
 from tests.support.sessions import make_sessions
 
 from fleet_operator import runtime
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.session import FleetSession, Sessions
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 KEY = ("rl", "policy")
 RUNTIME = Path(str(runtime.__file__)).parent

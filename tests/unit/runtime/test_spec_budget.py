@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.ports import UNREAD_BYTES
 from fleet_operator.runtime.spec_budget import NAMESPACE_BYTES, SMALL_BYTES, SPEC_BYTES
 from fleet_operator.runtime.store import Store
+from rlfleet_resources.reasons import ConditionReason
 
 KEY = ("rl", "policy")
 

@@ -17,13 +17,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.builders import NOW, make_fleet, make_worker, with_template
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet_status import FleetStatus
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.decision import decide
 from fleet_operator.core.pod_actions import CreatePod
 from fleet_operator.core.unreadable import report_undecided
 from fleet_operator.runtime.store import FleetRecord, Store
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import FleetStatus
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import WeightsStatus
 
 KEY = ("rl", "policy")
 WORKERS = make_fleet(

@@ -12,15 +12,6 @@ from tests.support import virtual_time
 from tests.support.builders import applied_status
 from tests.support.rig import WEIGHTS_PATH, Rig
 
-from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, WorkerCounts
-from fleet_operator.api.source import WeightSource
-from fleet_operator.api.weights import (
-    RolloutEffect,
-    RolloutPhase,
-    RolloutWorkers,
-    WeightsStatus,
-)
 from fleet_operator.runtime.status_metrics import (
     STATES,
     STEPS,
@@ -28,6 +19,16 @@ from fleet_operator.runtime.status_metrics import (
     ShownFleet,
     ShownWeights,
     StatusMetrics,
+)
+from rlfleet_resources.conditions import Condition
+from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus, WorkerCounts
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.source import WeightSource
+from rlfleet_resources.weights_status import (
+    RolloutEffect,
+    RolloutPhase,
+    RolloutWorkers,
+    WeightsStatus,
 )
 
 KEY = ("rl", "policy")

@@ -21,14 +21,14 @@ from tests.support.fake_kube import FakeCluster
 from tests.support.identities import pin
 from tests.support.sessions import make_session, make_sessions
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, WorkerCounts
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.errors import Conflict, Retryable, Unknown, WriteUndone
 from fleet_operator.runtime.managed_fields import is_edited
 from fleet_operator.runtime.status_writer import NEVER, PROGRESS_SECONDS
 from fleet_operator.runtime.store import FleetRecord
+from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus, WorkerCounts
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 KEY = ("rl", "policy")
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"

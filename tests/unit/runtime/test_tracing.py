@@ -16,13 +16,13 @@ from tests.support import virtual_time
 from tests.support.builders import NOW, applied_status, history_of, make_weights
 from tests.support.rig import WEIGHTS_PATH, Rig
 
-from fleet_operator.api import names
-from fleet_operator.api.source import WeightSource
-from fleet_operator.api.weights import HistoryEntry, RolloutPhase, WeightsStatus
 from fleet_operator.core.actions import Load, Pause, PutLora, Resume, WorkerCall
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.runtime.tracing import Tracing
 from fleet_worker.protocol import PauseMode
+from rlfleet_resources import names
+from rlfleet_resources.source import WeightSource
+from rlfleet_resources.weights_status import HistoryEntry, RolloutPhase, WeightsStatus
 
 KEY = ("rl", "policy")
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from tests.support.builders import NOW, make_weights
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.observed import UnreadWeights
 from fleet_operator.core.steering import FLEET_GRACE_SECONDS
 from fleet_operator.runtime.unowned_weights import UnownedWeights
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import WeightsStatus
 
 KEY = ("rl", "policy")
 LONELY = make_weights("1")

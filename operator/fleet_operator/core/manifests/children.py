@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet_operator.api import names
 from fleet_operator.api.serving import ServiceOptions
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import file_digest
 from fleet_operator.core.manifests.pods import owner_reference
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.percentages import unavailable_and_surge
+from rlfleet_resources import names
 
 
 def service(observed: FleetObserved) -> dict[str, Any]:

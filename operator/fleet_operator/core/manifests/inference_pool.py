@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet_operator.api import names
 from fleet_operator.core.manifests.pods import owner_reference
 from fleet_operator.core.observed import FleetObserved
+from rlfleet_resources import names
 
 GROUP = "inference.networking.k8s.io"
 VERSION = "v1"

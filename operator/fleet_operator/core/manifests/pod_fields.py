@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.volumes import WeightVolume
+from rlfleet_resources import names
 
 _OWN_READ_ONLY = frozenset({"persistentVolumeClaim", "nfs", "csi"})
 """Sources with their own `readOnly`: the node then mounts the volume read-only."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from fleet_operator.api import names
 from fleet_operator.core.pod_waits import Awaited, PodWait
 from fleet_operator.core.worker_view import PodView
+from rlfleet_resources import names
 
 # A container that waits for one of these reasons needs attention at once.
 _PROBLEMS = frozenset(

@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.core.manifests.hardening import hardened_pod
 from fleet_operator.core.manifests.overlay import merge
@@ -21,6 +20,7 @@ from fleet_operator.core.manifests.pod_fields import (
 from fleet_operator.core.manifests.worker_container import worker_container
 from fleet_operator.core.observed import FleetObserved
 from fleet_worker import protocol
+from rlfleet_resources import names
 
 TERMINATION_GRACE_SECONDS = 60
 """Added to the drain timeout, to end the requests that are left, or an engine that hangs."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet_operator.api import names
 from fleet_operator.api.router import Router, RouterPolicy
 from fleet_operator.core.manifests.hardening import hardened_container, hardened_pod
 from fleet_operator.core.manifests.pods import owner_reference
 from fleet_operator.core.observed import FleetObserved, RouterObject
 from fleet_operator.core.percentages import unavailable_and_surge
 from fleet_worker.protocol import READY_PATH
+from rlfleet_resources import names
 
 METRICS_PORT = 29_000
 CHECKS_PER_SECOND = 200

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.source import WeightSource
 from fleet_operator.core.manifests.hardening import hardened_container
 from fleet_operator.core.manifests.pod_fields import (
     mounts,
@@ -16,6 +14,8 @@ from fleet_operator.core.manifests.pod_fields import (
 from fleet_operator.core.manifests.quantities import bytes_of
 from fleet_operator.core.observed import FleetObserved
 from fleet_worker import protocol
+from rlfleet_resources import names
+from rlfleet_resources.source import WeightSource
 
 START_LIMIT_SECONDS = 3600
 """A large model loads slowly from a cold shared file system. The probe runs once a second."""

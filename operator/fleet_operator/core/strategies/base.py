@@ -6,10 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Rollout
-from fleet_operator.api.fleet_status import Transition, TransitionStrategy
-from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
 from fleet_operator.core import worker_failures
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
@@ -20,6 +17,9 @@ from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.staging import max_staging
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Failure
+from rlfleet_resources.fleet_status import Transition, TransitionStrategy
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import CanaryVerdict, RolloutPhase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

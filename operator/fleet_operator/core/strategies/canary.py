@@ -28,8 +28,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.weights import MAX_CANARY_PODS, CanaryVerdict, RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.advance import Mode
@@ -57,6 +55,8 @@ from fleet_operator.core.strategies.shared import (
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_operator.counts import agree
 from fleet_worker.protocol import Phase, PromptsReport
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.weights_status import MAX_CANARY_PODS, CanaryVerdict, RolloutPhase
 
 
 def then(strategy: Strategy) -> Strategy:

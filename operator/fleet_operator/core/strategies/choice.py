@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fleet_operator.api.fleet_status import TransitionStrategy
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.strategies import canary, in_flight, rolling, synchronized
 from fleet_operator.core.strategies.base import RolloutView, Step, Strategy
 from fleet_operator.core.strategies.shared import begun_by, serves
+from rlfleet_resources.fleet_status import TransitionStrategy
+from rlfleet_resources.weights_status import RolloutPhase
 
 _STRATEGIES: Mapping[TransitionStrategy, Strategy] = {
     "Synchronized": synchronized.step,

@@ -15,9 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.source import TRANSFERRED
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts, Workers, reported_source
@@ -29,6 +26,9 @@ from fleet_operator.core.strategies.shared import with_joiners
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 from fleet_operator.counts import agree, counted
 from fleet_worker.protocol import Phase
+from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.source import TRANSFERRED
+from rlfleet_resources.weights_status import RolloutPhase
 
 
 def step(view: RolloutView) -> Step:

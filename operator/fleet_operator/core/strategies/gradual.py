@@ -33,7 +33,6 @@ from dataclasses import replace
 from math import ceil
 from operator import attrgetter
 
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.advance import Mode
@@ -64,6 +63,7 @@ from fleet_operator.core.strategies.shared import (
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_operator.counts import counted_of
 from fleet_worker.protocol import Phase
+from rlfleet_resources.weights_status import RolloutPhase
 
 _UNDER_WAY = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
 

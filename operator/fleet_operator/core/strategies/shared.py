@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.advance import Mode, Target, advance
 from fleet_operator.core.checkpoint import Checkpoint
@@ -17,6 +16,7 @@ from fleet_operator.core.messages import problem_of
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.worker_view import Standing, WorkerView
+from rlfleet_resources.weights_status import RolloutPhase
 
 Actions = tuple[WorkerCall | Quarantine, ...]
 

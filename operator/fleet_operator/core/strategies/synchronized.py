@@ -43,7 +43,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.advance import Mode
 from fleet_operator.core.checkpoint import Checkpoint
@@ -71,6 +70,7 @@ from fleet_operator.core.strategies.shared import (
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_operator.counts import agree, counted, counted_of
 from fleet_worker.protocol import Phase
+from rlfleet_resources.weights_status import RolloutPhase
 
 
 def step(view: RolloutView) -> Step:
