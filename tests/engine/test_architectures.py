@@ -53,11 +53,7 @@ CONFIGURATIONS = {
         layer_types=["linear_attention", "full_attention"]),
     "Llama": transformers.LlamaConfig(**SIZES, head_dim=32, tie_word_embeddings=False),
     "Mistral": transformers.MistralConfig(**SIZES, head_dim=32, tie_word_embeddings=False),
-    "Qwen2": transformers.Qwen2Config(**SIZES, tie_word_embeddings=False),
     "Gemma 3": transformers.Gemma3TextConfig(**SIZES, head_dim=32, sliding_window=64),
-    "Phi 3": transformers.Phi3Config(**SIZES, tie_word_embeddings=False),
-    "OLMo 2": transformers.Olmo2Config(**SIZES, tie_word_embeddings=False),
-    "Granite": transformers.GraniteConfig(**SIZES, tie_word_embeddings=False),
 }
 
 def write(config, folder):
@@ -219,7 +215,7 @@ CASES = {
     "recurrence and attention": ("oneDNN", "recurrence and attention"),
 }
 """Kernel and architecture of each case."""
-FAMILIES = ("Llama", "Mistral", "Qwen2", "Gemma 3", "Phi 3", "OLMo 2", "Granite")
+FAMILIES = ("Llama", "Mistral", "Gemma 3")
 """Dense architectures, which have the layers of the dense case and loaders of their own."""
 
 
