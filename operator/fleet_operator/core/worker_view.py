@@ -191,10 +191,10 @@ class WorkerView:
 
     @property
     def sessions(self) -> int:
-        """Returns how many sessions notice a swap of the worker. One that counts no sessions, or whose
-        clients name none, has as many as requests.
+        """Returns how many sessions notice a swap of the worker. One whose clients name none has as many as
+        requests.
         """
-        return max(self.requests, (self.state.sessions or 0) if self.state else 0)
+        return max(self.requests, self.state.sessions if self.state else 0)
 
     @property
     def held_seconds(self) -> float:
