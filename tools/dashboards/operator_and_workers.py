@@ -269,6 +269,14 @@ def _weights() -> Section:
                 unit="s",
             ),
             graph(
+                "Read to stage versions",
+                "All workers together. A delta reads its own files only, unless a worker has to read the base, too.",
+                Query(
+                    f"sum(rate(rlfleet_worker_stage_read_bytes_total{{{CHOSEN}}}[{_RATE}]))", "read"
+                ),
+                unit="Bps",
+            ),
+            graph(
                 "Share of elements that the last load changed",
                 "Smallest and largest over the workers. They are equal in a healthy fleet.",
                 Query(f"min(rlfleet_worker_changed_share{{{CHOSEN}}})", "smallest"),

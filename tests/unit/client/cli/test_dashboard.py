@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -150,8 +151,7 @@ class Served:
     def __init__(self) -> None:
         self.latest = Latest()
         self.latest.put("<p>first</p>")
-        page = lambda text, nonce: whole_page("policy", text, nonce)  # noqa: E731
-        self.server = Loopback(0, self.latest, page)
+        self.server = Loopback(0, self.latest, partial(whole_page, "policy"))
         self.url = urlsplit(self.server.url)
 
     def get(self, path: str, host: str = "") -> http.client.HTTPResponse:

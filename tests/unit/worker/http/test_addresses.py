@@ -16,10 +16,13 @@ def answering(host: str) -> set[str]:
     found = set()
     with bound_socket(host, 0) as listener:
         listener.listen()
+        listener.settimeout(0.2)
         port = listener.getsockname()[1]
         for address in (IPV4, IPV6):
+            # The same port of the other family may be that of another process, or of this client itself.
             try:
-                socket.create_connection((address, port), timeout=5).close()
+                with socket.create_connection((address, port), timeout=5):
+                    listener.accept()[0].close()
             except OSError:
                 continue
             found.add(address)
