@@ -262,7 +262,7 @@ class Rig:
         for task in self._tasks:
             task.cancel()
         await self.operator.calls.stop()
-        await self.operator._stop_writes()
+        await self.operator.sessions.writing.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._tasks = []

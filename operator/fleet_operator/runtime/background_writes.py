@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from fleet_operator.errors import FleetError
@@ -30,14 +31,39 @@ Write = Callable[[], Awaitable[None]]
 """One write to the API server, skipped if nothing differs."""
 
 
+@dataclass(slots=True)
+class WritesInFlight:
+    """The writes of all fleets in flight, by fleet and part. A write may outlast the session that began it. Another
+    fleet of that name can own the same objects, so their parts wait for it.
+
+    Fields:
+        tasks: each removes itself at its end.
+        outdated: those whose end requests a reconcile.
+        stopping: whether the operator stops.
+    """
+
+    tasks: dict[tuple[FleetKey, str], asyncio.Task[Exception | None]] = field(default_factory=dict)
+    outdated: set[tuple[FleetKey, str]] = field(default_factory=set)
+    stopping: bool = False
+
+    async def stop(self) -> None:
+        """Cancel all writes in flight."""
+        self.stopping = True
+        tasks = list(self.tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class BackgroundWrites:
-    """Writes of one fleet in flight, by part.
+    """Writes of one fleet in the background, by part.
 
     Args:
         key: The fleet.
         problems: Collects the outcome of each part.
         metrics: Counts failures.
         requeue: Requests a reconcile of a fleet.
+        in_flight: The writes of all fleets.
     """
 
     def __init__(
@@ -46,15 +72,13 @@ class BackgroundWrites:
         problems: FleetProblems,
         metrics: Metrics,
         requeue: Callable[[FleetKey, float], None],
+        in_flight: WritesInFlight,
     ) -> None:
         self._key = key
         self._problems = problems
         self._metrics = metrics
         self._requeue = requeue
-        self._tasks: dict[str, asyncio.Task[Exception | None]] = {}
-        self._outdated: set[str] = set()
-        """Parts in flight whose end requests a reconcile."""
-        self._stopping = False
+        self._in_flight = in_flight
 
     def begin(
         self, writes: Mapping[str, Write], *, awaited: Collection[str] = ()
@@ -65,9 +89,9 @@ class BackgroundWrites:
         """
         begun = []
         for part, write in writes.items():
-            in_flight = part in self._tasks
+            in_flight = (self._key, part) in self._in_flight.tasks
             if in_flight or part in awaited:
-                self._outdated.add(part)
+                self._in_flight.outdated.add((self._key, part))
             if not in_flight:
                 begun.append(self._begin(part, write))
         return begun
@@ -80,26 +104,18 @@ class BackgroundWrites:
             for task in slow:
                 task.add_done_callback(lambda _: self._requeue(self._key, 0))
 
-    async def stop(self) -> None:
-        """Cancel all writes in flight."""
-        self._stopping = True
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     def _begin(self, part: str, write: Write) -> asyncio.Task[Exception | None]:
         task = asyncio.create_task(self._write(part, write))
-        self._tasks[part] = task
+        self._in_flight.tasks[self._key, part] = task
         task.add_done_callback(partial(self._end, part))
         return task
 
     def _end(self, part: str, task: asyncio.Task[Exception | None]) -> None:
-        del self._tasks[part]
-        outdated = part in self._outdated
-        self._outdated.discard(part)
+        del self._in_flight.tasks[self._key, part]
+        outdated = (self._key, part) in self._in_flight.outdated
+        self._in_flight.outdated.discard((self._key, part))
         if task.cancelled():
-            if not self._stopping:  # kopf cancels tasks when it ends
+            if not self._in_flight.stopping:  # kopf cancels tasks when it ends
                 self._requeue(self._key, RETRY_SECONDS)
             return
         if (error := task.result()) is not None:
@@ -124,5 +140,5 @@ class BackgroundWrites:
             return error
         if self._problems.has(part):
             self._problems.note(part, None)
-            self._outdated.add(part)  # the conditions still report it
+            self._in_flight.outdated.add((self._key, part))  # the conditions still report it
         return None

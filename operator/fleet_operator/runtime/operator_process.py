@@ -178,7 +178,7 @@ class Operator:
             for task in tasks:
                 task.cancel()
             await self.calls.stop()
-            await self._stop_writes()
+            await self.sessions.writing.stop()
             await asyncio.wait(tasks, timeout=STOP_SECONDS)
             await self.sessions.events.flush()
 
@@ -264,9 +264,6 @@ class Operator:
 
     def _left_to_others(self) -> int:
         return sum(session.driver is not None for session in self.sessions)
-
-    async def _stop_writes(self) -> None:
-        await asyncio.gather(*(session.writes.stop() for session in self.sessions))
 
     def _not_live(self) -> str:
         # An answer proves that the loop runs. The Lease has a thread of its own.

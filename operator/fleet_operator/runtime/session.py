@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from fleet_operator.ports import Kube
 from fleet_operator.runtime.admin_token import AdminToken
-from fleet_operator.runtime.background_writes import BackgroundWrites
+from fleet_operator.runtime.background_writes import BackgroundWrites, WritesInFlight
 from fleet_operator.runtime.defects import CallDefects, DefectLog
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.event_recorder import EventPoster, EventRecorder
@@ -58,7 +58,7 @@ class FleetSession:
         token: the admin token.
         template: of its pods.
         pods, children, statuses: its objects as this process writes them.
-        writes: those in flight.
+        writes: those to the API server.
         events: Events that are posted or wait.
         pauses: when its workers' pauses end.
         pod_waits, rollouts: for how long this process has watched its pods wait, and its rollouts.
@@ -110,6 +110,7 @@ class Sessions:
 
     Fields:
         events: posts the Events of all fleets.
+        writing: the writes of all fleets in flight, also of fleets that are gone.
         refused: set when a worker has refused a call, so that the Lease is read.
     """
 
@@ -134,6 +135,7 @@ class Sessions:
         self._schemas = schemas
         self._secrets = KubeSecrets(kube, metrics)
         self._pods = KubePods(kube, metrics)
+        self.writing = WritesInFlight()
         self.events = EventPoster(kube, metrics, instance=instance)
         self.refused = asyncio.Event()
         self._known: dict[FleetKey, FleetSession] = {}
@@ -168,7 +170,7 @@ class Sessions:
         metrics = self._metrics
         problems = FleetProblems(key, self._problems)
         events = EventRecorder(key, self.events, problems)
-        writes = BackgroundWrites(key, problems, metrics, self._requeue)
+        writes = BackgroundWrites(key, problems, metrics, self._requeue, self.writing)
         made = self._known[key] = FleetSession(
             key=key,
             problems=problems,

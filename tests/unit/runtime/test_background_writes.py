@@ -7,7 +7,11 @@ import asyncio
 from tests.support.waiting import soon
 
 from fleet_operator.errors import Terminal
-from fleet_operator.runtime.background_writes import RETRY_SECONDS, BackgroundWrites
+from fleet_operator.runtime.background_writes import (
+    RETRY_SECONDS,
+    BackgroundWrites,
+    WritesInFlight,
+)
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.problems import FleetProblems, Problems
 
@@ -16,8 +20,13 @@ KEY = ("rl", "policy")
 
 async def test_a_cancelled_write_requests_a_reconcile_until_the_operator_stops() -> None:
     asked: list[float] = []
+    in_flight = WritesInFlight()
     writes = BackgroundWrites(
-        KEY, FleetProblems(KEY, Problems()), Metrics(), lambda _, seconds: asked.append(seconds)
+        KEY,
+        FleetProblems(KEY, Problems()),
+        Metrics(),
+        lambda _, seconds: asked.append(seconds),
+        in_flight,
     )
 
     async def hang() -> None:
@@ -31,7 +40,7 @@ async def test_a_cancelled_write_requests_a_reconcile_until_the_operator_stops()
 
     writes.begin({"status": hang})
     await asyncio.sleep(0)
-    await writes.stop()
+    await in_flight.stop()
     assert asked == [RETRY_SECONDS]
 
 
@@ -39,7 +48,9 @@ async def test_a_write_that_succeeds_after_a_failure_requests_a_reconcile() -> N
     """The conditions still report the failure."""
     asked: list[float] = []
     problems = FleetProblems(KEY, Problems())
-    writes = BackgroundWrites(KEY, problems, Metrics(), lambda _, seconds: asked.append(seconds))
+    writes = BackgroundWrites(
+        KEY, problems, Metrics(), lambda _, seconds: asked.append(seconds), WritesInFlight()
+    )
 
     async def fail() -> None:
         raise Terminal("403")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.builders import make_weights
 from tests.support.sessions import make_sessions
+from tests.support.waiting import soon
 
 from fleet_operator import runtime
 from fleet_operator.runtime.problems import Problems
@@ -18,6 +20,7 @@ from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 KEY = ("rl", "policy")
 RUNTIME = Path(str(runtime.__file__)).parent
 INDEXES = {
+    "background_writes.py": "writes in flight, which outlast a session and then remove themselves",
     "session.py": "the sessions",
     "store.py": "fleets, WeightVersions and which of them name a fleet, as the watches bring them",
     "pod_informer.py": "pods, as their watch brings them",
@@ -75,6 +78,51 @@ def test_a_fleet_that_is_forgotten_leaves_nothing_and_what_is_in_flight_changes_
     assert sessions.find(KEY) is None
     assert list(sessions) == []
     assert sessions.of(KEY, "fleet-1").problems.all() == ()
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True], ids=["replaced", "forgotten"])
+async def test_no_write_of_an_earlier_fleet_overtakes_one_of_the_next_fleet_of_its_name(
+    *,
+    is_forgotten: bool,
+) -> None:
+    """A fleet takes the objects of an earlier one over, so their uids do not tell the two writes apart."""
+    asked: list[float] = []
+    sessions = make_sessions(requeue=lambda _, seconds: asked.append(seconds))
+    may_end, written = asyncio.Event(), list[str]()
+
+    async def first() -> None:
+        await may_end.wait()
+        written.append("fleet-1")
+
+    async def second() -> None:
+        written.append("fleet-2")
+
+    sessions.of(KEY, "fleet-1").writes.begin({"ConfigMap policy-applied": first})
+    await asyncio.sleep(0)
+    if is_forgotten:
+        sessions.forget(KEY)
+    after = sessions.of(KEY, "fleet-2").writes
+    await after.run({"ConfigMap policy-applied": second})
+    assert written == []
+
+    may_end.set()
+    await soon(lambda: asked == [0])
+    await after.run({"ConfigMap policy-applied": second})
+    assert written == ["fleet-1", "fleet-2"]
+
+
+async def test_the_operator_stops_the_writes_of_fleets_that_are_gone_too(
+    sessions: Sessions,
+) -> None:
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    (task,) = sessions.of(KEY, "fleet-1").writes.begin({"pods": hang})
+    sessions.forget(KEY)
+    await sessions.writing.stop()
+
+    assert task.cancelled()
+    assert not sessions.writing.tasks
 
 
 def test_fleets_have_sessions_of_their_own(sessions: Sessions) -> None:
