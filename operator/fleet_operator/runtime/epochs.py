@@ -63,6 +63,12 @@ class Epochs:
         self.refused: int | None = None
         self._beyond: dict[str, PodView] = {}
 
+    def follow(self, before: Epochs) -> None:
+        """Begin after the epochs of an earlier fleet of this name: this fleet can adopt its pods, which refuse older
+        calls. A late call for that fleet is then older than each one for this fleet.
+        """
+        self._sequence, self._floor = before._sequence + 1, before._floor
+
     @property
     def last(self) -> Epoch:
         """The epoch of the current goal."""

@@ -155,13 +155,15 @@ class Sessions:
         """The session of a fleet. It begins a missing one.
 
         `uid`: of the InferenceFleet; empty if it does not exist. Another one of this name has had another session, of
-        which only the statuses of the WeightVersions stay: these objects do not go with their fleet.
+        which only the statuses of the WeightVersions stay, since these objects do not go with their fleet, and the
+        epochs go on, since pods need not go with it either.
         """
         known = self._known.get(key)
         if known is None or known.uid not in {"", uid}:
             made = self._begin(key)
             if known is not None:
                 made.statuses.take_over(known.statuses)
+                made.epochs.follow(known.epochs)
             known = made
         known.uid = uid
         return known

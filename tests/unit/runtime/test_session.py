@@ -13,6 +13,7 @@ from tests.support.sessions import make_sessions
 from tests.support.waiting import soon
 
 from fleet_operator import runtime
+from fleet_operator.core.identity import WeightsId
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.session import FleetSession, Sessions
 from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
@@ -58,6 +59,18 @@ def test_after_a_fleet_its_name_has_a_new_session(sessions: Sessions, uid: str) 
 
     assert after is not before
     assert (after.epochs.refused, after.token.last) == (None, None)
+
+
+def test_calls_for_a_fleet_are_newer_than_those_for_an_earlier_fleet_of_its_name(
+    sessions: Sessions,
+) -> None:
+    """`--cascade=orphan` leaves its pods, which the next fleet adopts."""
+    before = sessions.of(KEY, "fleet-1").epochs
+    before.raise_above(7)
+    last = [before.for_step(WeightsId(version), admits=False) for version in "12"][-1]
+
+    assert sessions.of(KEY).epochs.last > last
+    assert sessions.of(KEY, "fleet-2").epochs.last > last
 
 
 def test_weightversions_keep_their_statuses_when_their_fleet_goes(sessions: Sessions) -> None:
