@@ -13,6 +13,7 @@ from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.rig import LEASE_PATHS, FakeWorkers
 from tests.support.virtual_time import now
+from tests.unit.runtime.test_metrics import series
 
 from fleet_operator.errors import NotFound, Retryable, Terminal
 from fleet_operator.ports import NOT_LEADING
@@ -365,6 +366,14 @@ def test_a_process_that_does_not_lead_writes_nothing_and_may_ask_for_its_permiss
         await process.code(within_seconds=10)
 
     run(story)
+
+
+async def test_the_process_measures_its_requests_to_the_api_server():
+    process = Process(FakeCluster())
+    process.server.hooks.after("apply", 0.5)
+
+    measured = series(process.operator.metrics, "rlfleet_api_request_seconds_count")
+    assert measured == {'{verb="apply"}': 1}
 
 
 def deletion(process: Process) -> Awaitable[None]:
