@@ -26,6 +26,7 @@ from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.inspector import Inspector
+from fleet_worker.checkpoint.refused_sources import retried_if
 from fleet_worker.checkpoint.remarks import Defaults, remarks_on
 from fleet_worker.checkpoint.sources import directory_of
 from fleet_worker.checkpoint.tensors import cast_types, check_tensors
@@ -189,7 +190,8 @@ def open_fitting(source: Source, rules: StageRules, held: Sequence[HeldBase] = (
     finally:
         bases.close()
     try:
-        rules.reference.check(checkpoint, rules.inspector)
+        with retried_if(checkpoint.changed is not None):
+            rules.reference.check(checkpoint, rules.inspector)
     except BaseException:
         checkpoint.close()
         raise

@@ -16,6 +16,7 @@ from fleet_worker.protocol import Reason
 
 FIRST_RETRY_SECONDS = 10.0
 LONGEST_RETRY_SECONDS = 300.0
+_BASE_RETRY_SECONDS = 60.0
 _REMEMBERED = 64
 
 LASTING = frozenset(
@@ -80,7 +81,7 @@ class RefusedSources:
             raise self.note(request, files, refusal) from refusal
 
     def note(self, request: Hashable, files: Hashable, refusal: Refusal) -> Refusal:
-        """Remember a refusal if its reason is in the files.
+        """Remember a refusal if its reason is in the files, and it does not say when to retry.
 
         Args:
             request: As in `check`.
@@ -90,7 +91,7 @@ class RefusedSources:
         Returns:
             The refusal, with the time until a retry if it is remembered.
         """
-        if refusal.reason not in LASTING:
+        if refusal.reason not in LASTING or refusal.retry_after_seconds is not None:
             return refusal
         return self._remember(request, _Known(files, refusal, 0))
 
@@ -105,3 +106,19 @@ class RefusedSources:
             known.refusal.message,
             retry_after_seconds=min(doubled, LONGEST_RETRY_SECONDS),
         )
+
+
+@contextmanager
+def retried_if(is_delta: bool) -> Iterator[None]:  # noqa: FBT001 - named by the function
+    """Let what refuses a delta in this block say when to retry, so that it is not remembered.
+
+    Its cause may be in the directory of a base, and that may be repaired.
+    """
+    try:
+        yield
+    except Refusal as refusal:
+        if not is_delta or refusal.reason not in LASTING:
+            raise
+        raise Refusal(
+            refusal.reason, refusal.message, retry_after_seconds=_BASE_RETRY_SECONDS
+        ) from refusal

@@ -19,7 +19,7 @@ from fleet_worker.checkpoint.delta_chain import Bases, HeldBase
 from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.checkpoint.keeping import no_room
 from fleet_worker.checkpoint.reference import StageRules, open_fitting, read_accepted
-from fleet_worker.checkpoint.refused_sources import RefusedSources
+from fleet_worker.checkpoint.refused_sources import RefusedSources, retried_if
 from fleet_worker.checkpoint.sources import check_same_source, states_in, store_of
 from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, StoreThreads, leave
 from fleet_worker.engine.port import Clock
@@ -213,6 +213,11 @@ class Staging:
         finally:
             Bases(_taken(bases)).close()
         running.checkpoint = checkpoint
+        with retried_if(checkpoint.changed is not None):
+            return await self._read_opened(running, checkpoint)
+
+    async def _read_opened(self, running: Running, checkpoint: Checkpoint) -> Weights:
+        request = running.request
         try:
             running.check_cancelled()
             await self.drop()

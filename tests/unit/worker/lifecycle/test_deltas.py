@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -238,3 +239,27 @@ async def test_a_delta_without_its_base_is_refused_and_staged_once_it_is_there(
         hidden.rename(tmp_path / "weight_v000001")
         await worker.stage("2", second)
         assert worker.state.stage_failure is None
+
+
+async def test_a_delta_that_its_base_made_bad_is_read_again_once_the_base_is_repaired(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        base = shutil.copytree(run.full(1, 2.0), tmp_path / "weight_v000001")
+        second = run.add(2)
+        right = (base / "config.json").read_text()
+        config = json.loads(right)
+        config |= {key: value + 1 for key, value in config.items() if type(value) is int}
+        (base / "config.json").write_text(json.dumps(config))
+        refusal = await refused(worker.stage("2", second))
+        assert refusal.reason is Reason.CHECKPOINT_MISMATCH
+        (base / "config.json").write_text(right)
+
+        # All bytes of version 2 are in this delta's result but those of the base's configuration.
+        (base / "config.json").write_text(f"{right} ")
+        refusal = await refused(worker.stage("2", second, digest=run.digest(2)))
+        assert refusal.reason is Reason.DIGEST_MISMATCH
+        (base / "config.json").write_text(right)
+        await worker.stage("2", second, digest=run.digest(2))
