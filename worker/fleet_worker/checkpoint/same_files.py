@@ -43,8 +43,10 @@ def check_same_files(
                     Reason.CHECKPOINT_CHANGED,
                     f"{name} changed after it was staged; publish the new files as another version",
                 )
-        # The files of adapters have fixed names.
-        if CONFIG_FILE in opened and _are_elsewhere(directory, opened, weights):
+        # The files of adapters have fixed names. A delta has an index, and no configuration.
+        if not opened.keys().isdisjoint((CONFIG_FILE, INDEX_FILE)) and _are_elsewhere(
+            directory, opened, weights
+        ):
             raise Refusal(
                 Reason.CHECKPOINT_CHANGED,
                 "the directory has its weights in other files than when it was staged",

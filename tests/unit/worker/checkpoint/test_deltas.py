@@ -313,6 +313,21 @@ def test_a_delta_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> Non
     checkpoint.close()
 
 
+def test_a_full_checkpoint_in_the_place_of_an_opened_delta_is_a_change(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    folder = run.add()
+    checkpoint = opened(run, 1)
+    for file in sorted(folder.iterdir()):  # a deletion under way is none
+        file.unlink()
+        checkpoint.check_same_on_disk(None)
+    damage.write_tensors(folder / "model.safetensors", run.tensors[0])
+    with pytest.raises(Refusal) as refused:
+        checkpoint.check_same_on_disk(None)
+
+    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
+    checkpoint.close()
+
+
 def test_the_windows_of_the_longest_chain_have_room() -> None:
     empty = Delta("one", Encoding.XOR, ChecksumFormat.XXH3, (), {})
     window = patching.Patches([empty] * MOST_DELTAS)._window
