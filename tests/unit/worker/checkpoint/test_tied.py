@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from tests.support import damage
+from tests.support.slime_deltas import write_delta
 from tests.support.tiny import TinyInspector, write_tiny
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.delta_chain import Bases, FirstBase, open_weights
 from fleet_worker.checkpoint.files import Roots
-from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reference import Reference, StageRules, read_accepted
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
@@ -35,8 +36,8 @@ def write(directory: Path, head: bytes | None, *, tied: bool = True) -> Path:
 
 
 @contextmanager
-def opened(directory: Path) -> Iterator[Checkpoint]:
-    checkpoint = open_checkpoint(str(directory), None)
+def opened(directory: Path, bases: Bases | None = None) -> Iterator[Checkpoint]:
+    checkpoint = open_weights(str(directory), None, bases or Bases())
     try:
         yield checkpoint
     finally:
@@ -48,10 +49,12 @@ def reference_of(tmp_path: Path, head: bytes | None, **options: Any) -> Referenc
         return Reference.of(model, TinyInspector())
 
 
-def offer(reference: Reference, directory: Path, budget: int) -> dict[str, str]:
+def offer(
+    reference: Reference, directory: Path, budget: int, bases: Bases | None = None
+) -> dict[str, str]:
     """Stage a version; return its tensors that the load copies."""
     rules = StageRules(Roots([directory.parent]), reference, TinyInspector(), budget)
-    with opened(directory) as version:
+    with opened(directory, bases) as version:
         reference.check(version, rules.inspector)
         read_accepted(version, rules, digest=None, budget=budget, check_cancelled=lambda: None)
         return version.copies
@@ -67,6 +70,19 @@ def test_a_version_of_a_tied_model_has_an_equal_copy_or_leaves_it_out(
     assert offer(reference, write(tmp_path / "2", None), budget) == {HEAD: "embed.weight"}
     with pytest.raises(Refusal) as refused:
         offer(reference, write(tmp_path / "3", OTHER), budget)
+    assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
+    assert HEAD in refused.value.message
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 20], ids=["on disk", "in memory"])
+def test_a_copy_is_compared_as_a_delta_makes_it(tmp_path: Path, budget: int) -> None:
+    reference = reference_of(tmp_path, EMBED)
+    base, new = tmp_path / "model", write(tmp_path / "other", OTHER)
+    delta = write_delta(base, new, tmp_path / "step_1", version=1, base_version=0)
+    bases = Bases(first=FirstBase(str(base), "base"))
+    with pytest.raises(Refusal) as refused:
+        offer(reference, delta, budget, bases)
+
     assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
     assert HEAD in refused.value.message
 
