@@ -338,8 +338,10 @@ class AsyncWeights:
             deltas=Deltas() if delta is True else delta or None,
             left_base=partial(left_base, seen),
         )
-        self._written = await self._place.in_background(lambda: publisher.write(order, given))
-        return replace(asked, path=path, digest=self._written.digest)
+        # Another thread may write another version at the same time.
+        written = await self._place.in_background(lambda: publisher.write(order, given))
+        self._written = written
+        return replace(asked, path=path, digest=written.digest)
 
     async def _of_publisher(
         self, changed: Json, deadline: float, *, wait: bool, wait_for_files: bool
