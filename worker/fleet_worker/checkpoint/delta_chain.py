@@ -36,6 +36,8 @@ _SIBLING_LIMIT = 16 * 1024 * 1024
 """Bytes of the index of a directory that may have the version of a base."""
 _MOST_CHANGES = 1_000_000
 """Changed tensors of a chain, each about 300 bytes of memory."""
+_MOST_FILES = 7 * 1024
+"""Of the deltas of a chain, all open at once. A stager takes 8192, with those of the base."""
 _NAMED_AT_EACH_END = 3
 _RETRY_SECONDS = 30.0
 _NUMBER = re.compile(r"[0-9]+")
@@ -272,6 +274,8 @@ class _Chain:
             raise self._missing(f"the chain comes back to {base.name}")
         if len(self._links) > MOST_DELTAS:
             raise self._missing(f"the chain has more than {MOST_DELTAS} deltas")
+        if sum(len(link.delta.files) for link in self._links) > _MOST_FILES:
+            raise self._missing(f"the deltas of the chain have more than {_MOST_FILES} files")
         if sum(len(link.delta.changes) for link in self._links) > _MOST_CHANGES:
             raise self._missing(f"the chain changes more than {_MOST_CHANGES} tensors")
         wanted, found = newer.index.base_digest, base.index.result_digest
@@ -350,6 +354,11 @@ def _opened_files(directory: OpenDirectory, index: DeltaIndex) -> list[OpenFile]
             Reason.CHECKPOINT_AMBIGUOUS,
             f"{INDEX_FILE} is that of a delta, and does not name {min(others)}, which is in the directory too."
             " Save each version into a directory of its own",
+        )
+    if len(named) > _MOST_FILES:
+        raise Refusal(
+            Reason.CHECKPOINT_MALFORMED,
+            f"{INDEX_FILE} of a delta names {len(named)} files, and the most are {_MOST_FILES}",
         )
     with ExitStack() as unless_opened:
         files = []

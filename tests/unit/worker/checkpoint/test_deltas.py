@@ -301,6 +301,20 @@ def test_a_chain_with_too_many_tensors_for_the_memory_is_refused(
     assert refusal_of(run, 2).reason is Reason.BASE_MISSING
 
 
+def test_a_chain_with_too_many_files_to_open_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_chain, "_MOST_FILES", 3)
+    run = Run(tmp_path, files=2)
+    run.add()
+    opened(run, 1).close()
+    run.add()
+    assert refusal_of(run, 2).reason is Reason.BASE_MISSING
+
+    monkeypatch.setattr(delta_chain, "_MOST_FILES", 1)
+    assert refusal_of(run, 1).reason is Reason.CHECKPOINT_MALFORMED
+
+
 def test_a_delta_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     run = Run(tmp_path)
     (file,) = run.add().glob("*.safetensors")
