@@ -13,9 +13,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from fleet_worker.checkpoint.weight_sets import INDEX_FILE, parse_index
 from fleet_worker.errors import Refusal
@@ -80,6 +80,13 @@ class _Metadata(BaseModel):
     checksum_format: ChecksumFormat
     base_digest: WeightsDigest | None = None
     result_digest: WeightsDigest | None = None
+
+    @model_validator(mode="after")
+    def _check_digests(self) -> Self:
+        # The digest of a base in files is not computed: that of the result shows that it is the right one.
+        if self.base_digest is not None and self.result_digest is None:
+            raise ValueError("base_digest needs result_digest")
+        return self
 
 
 _SIGNS = ("base_version", "delta_encoding")

@@ -569,6 +569,7 @@ INDEXES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "another compression": _with(compression_format="lz4"),
     "another checksum": _with(checksum_format="md5"),
     "a digest that is none": _with(base_digest="abc"),
+    "the digest of the base alone": _with(base_digest="sha256:" + "1" * 64),
     "a number that is none": _with(version=1.5),
     "a file of another directory": lambda index: index["weight_map"].update(odd="../x.safetensors"),
     "an entry that is not there": lambda index: index["weight_map"].update(
@@ -656,7 +657,7 @@ def test_digests_of_two_deltas_that_do_not_fit_are_refused_before_a_byte_is_read
 ) -> None:
     run = Run(tmp_path)
     run.add(result_digest=digest_of(run.full(0)))
-    run.add(base_digest="sha256:" + "1" * 64)
+    run.add(base_digest="sha256:" + "1" * 64, result_digest="sha256:" + "2" * 64)
 
     assert refusal_of(run, 2).reason is Reason.DELTA_MISMATCH
 

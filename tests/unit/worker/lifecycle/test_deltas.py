@@ -175,7 +175,8 @@ async def test_a_state_says_how_much_was_read(tmp_path: Path) -> None:
         assert staged is not None
         assert staged.read_bytes == staged.size_bytes
         await swap(worker, "1", run.full(1))
-        second = run.add(2, base_digest=run.digest(1), result_digest=None)
+        run.full(2, 3.0)
+        second = run.add(2, base_digest=run.digest(1), result_digest=run.digest(2))
         await worker.stage("2", second)
 
         staged = worker.state.staged
