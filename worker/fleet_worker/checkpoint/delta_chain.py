@@ -157,6 +157,7 @@ class _Chain:
         self._roots = roots
         self._bases = bases
         self._links = [newest]
+        self._versions: dict[str, str] | None = None
 
     def close(self) -> None:
         for link in self._links:
@@ -229,18 +230,13 @@ class _Chain:
     def _named_by_its_index(self, link: _Link) -> _Link | None:
         """Return the delta next to another one that has the version of its base, by its index."""
         folder = Path(link.path).parent
-        try:
-            with os.scandir(folder) as entries:
-                names = [entry.name for entry in islice(entries, _MOST_SIBLINGS)]
-        except OSError:
-            return None
-        found = []
-        for name in sorted(names):
-            if name == link.name or name.startswith("."):
-                continue
-            index = _index_in(str(folder / name), self._roots)
-            if index is not None and is_same_version(index.version, link.index.base_version):
-                found.append(name)
+        if self._versions is None:  # once: all links of a chain are in one folder
+            self._versions = dict(_versions_in(folder, self._roots))
+        found = [
+            name
+            for name, version in self._versions.items()
+            if name != link.name and is_same_version(version, link.index.base_version)
+        ]
         if len(found) > 1:
             raise self._missing(
                 f"several directories have version {link.index.base_version}: {found[0]}, {found[1]}"
@@ -368,6 +364,18 @@ def _opened_files(directory: OpenDirectory, index: DeltaIndex) -> list[OpenFile]
             files.append(file)
         unless_opened.pop_all()
     return files
+
+
+def _versions_in(folder: Path, roots: Roots | None) -> Iterator[tuple[str, str]]:
+    """Yield the name and the version of each delta in a folder, sorted by name."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, _MOST_SIBLINGS)]
+    except OSError:
+        return
+    for name in sorted(names):
+        if not name.startswith(".") and (index := _index_in(str(folder / name), roots)) is not None:
+            yield name, index.version
 
 
 def _index_in(path: str, roots: Roots | None) -> DeltaIndex | None:

@@ -264,6 +264,28 @@ def test_the_base_is_next_to_the_delta(
     checkpoint.close()
 
 
+def test_the_directories_next_to_a_chain_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    for version, name in enumerate(("one", "two", "three"), start=1):
+        run.add()
+        run.delta(version).rename(tmp_path / name)
+    read: list[str] = []
+    reading = delta_chain._index_in
+
+    def counted(path: str, roots: Roots | None) -> Any:
+        read.append(Path(path).name)
+        return reading(path, roots)
+
+    monkeypatch.setattr(delta_chain, "_index_in", counted)
+    checkpoint = open_weights(str(tmp_path / "three"), None, run.bases)
+
+    assert checkpoint.digest(nothing) == digest_of(run.full(3))
+    assert sorted(read) == ["full", "one", "three", "two"]
+    checkpoint.close()
+
+
 def test_a_delta_that_changes_nothing_has_the_bytes_of_its_base(tmp_path: Path) -> None:
     run = Run(tmp_path)
     write_delta(run.full(0), run.full(0), run.delta(1), version=1, base_version=0)
