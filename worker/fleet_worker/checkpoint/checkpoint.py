@@ -79,6 +79,7 @@ class Checkpoint:
     changed: Changed | None = None
     is_of_memory: bool = False
     _owns_files: bool = True
+    _on_disk: Mapping[str, FileState] = field(default_factory=dict)
     _content: dict[str, FileContent] = field(default_factory=dict)
     _reading: Pass | None = None
 
@@ -115,7 +116,12 @@ class Checkpoint:
         if self.changed is not None:
             return dict(self.changed.states)
         small = {name: state for name, (state, _) in self.companions.items()}
-        return small | {file.name: file.state for file in self.files}
+        return small | self._file_states
+
+    @property
+    def _file_states(self) -> dict[str, FileState]:
+        """Name → state of the weight files in the directory, also where `files` are of memory."""
+        return {file.name: self._on_disk.get(file.name, file.state) for file in self.files}
 
     def read_all(
         self,
@@ -206,6 +212,7 @@ class Checkpoint:
             held={},
             is_of_memory=in_memory,
             _owns_files=True,
+            _on_disk=self._file_states,
             _reading=None,
         )
 

@@ -78,6 +78,23 @@ async def test_deltas_follow_one_another_from_what_the_worker_holds(
             shutil.rmtree(path)
 
 
+async def test_deltas_without_digests_follow_a_full_version_that_the_worker_holds(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        await swap(worker, "1", shutil.copytree(run.full(1, 2.0), tmp_path / "weight_v000001"))
+        for version in (2, 3):
+            path = run.add(version)
+            await worker.stage(str(version), path)
+            staged = worker.state.staged
+            assert staged is not None
+            assert staged.digest == run.digest(version)
+            assert staged.read_bytes == sum(f.stat().st_size for f in path.glob("*.safetensors"))
+            await swap(worker, str(version), path)
+
+
 async def test_a_staged_version_is_the_base_of_the_next_before_it_is_loaded(
     tmp_path: Path,
 ) -> None:
