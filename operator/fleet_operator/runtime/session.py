@@ -154,9 +154,9 @@ class Sessions:
     def of(self, key: FleetKey, uid: str = "") -> FleetSession:
         """The session of a fleet. It begins a missing one.
 
-        `uid`: of the InferenceFleet; empty if it does not exist. Another one of this name has had another session, of
-        which only the statuses of the WeightVersions stay, since these objects do not go with their fleet, and the
-        epochs go on, since pods need not go with it either.
+        `uid`: of the InferenceFleet; empty if it does not exist. Another one of this name has had another session. Of
+        that one the statuses of the WeightVersions stay, since these objects do not go with their fleet. The epochs go
+        on, since pods need not go with it either.
         """
         known = self._known.get(key)
         if known is None or known.uid not in {"", uid}:
