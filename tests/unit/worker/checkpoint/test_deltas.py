@@ -353,7 +353,7 @@ def test_a_full_checkpoint_in_the_place_of_an_opened_delta_is_a_change(tmp_path:
     run = Run(tmp_path)
     folder = run.add()
     checkpoint = opened(run, 1)
-    for file in sorted(folder.iterdir()):  # a deletion under way is no change
+    for file in sorted(folder.iterdir()):  # a deletion under way does not count
         file.unlink()
         checkpoint.check_same_on_disk(None)
     damage.write_tensors(folder / "model.safetensors", run.tensors[0])
