@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, TypeVar
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
@@ -44,6 +45,22 @@ def to_field_name(name: str) -> str:
 def at_most(number: int) -> Any:
     """The default of a list in a status, which is empty, with the most entries that the CRD allows."""
     return Field(default=(), json_schema_extra={"maxItems": number})
+
+
+class Word(StrEnum):
+    """A word of a status. One of another release is a member, too, so that it is shown as it is."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not isinstance(value, str):
+            return None
+        made = str.__new__(cls, value)
+        made._name_ = made._value_ = value
+        return made
+
+    def __reduce_ex__(self, _: object) -> tuple[Any, ...]:
+        """By its value: the class has no attribute for a word of another release."""
+        return type(self), (str(self),)
 
 
 R = TypeVar("R", bound="Resource")

@@ -10,6 +10,8 @@ from __future__ import annotations
 from enum import Enum, StrEnum
 from typing import Self
 
+from rlfleet_resources.base import Word
+
 
 class Severity(Enum):
     """The state of an object with a reason. The worst use of the reason counts."""
@@ -59,7 +61,7 @@ class ConditionType(StrEnum):
     )
 
 
-class _Reason(StrEnum):
+class _Reason(Word):
     """A reason. Its value is followed by the severity, the meaning, and what to do in sentences.
 
     A word of another release is a reason without a meaning: an older client must see that an object is stalled.
@@ -73,17 +75,16 @@ class _Reason(StrEnum):
         cls, word: str, severity: Severity = Severity.STALLS, meaning: str = "", *advice: str
     ) -> Self:
         """A reason of this release."""
-        return cls._made(word, severity, meaning, advice)
+        made = str.__new__(cls, word)
+        made._value_ = word
+        made.severity, made.meaning, made.advice = severity, meaning, advice
+        return made
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
-        return cls._made(value, Severity.STALLS, "", ()) if isinstance(value, str) else None
-
-    @classmethod
-    def _made(cls, word: str, severity: Severity, meaning: str, advice: tuple[str, ...]) -> Self:
-        made = str.__new__(cls, word)
-        made._name_ = made._value_ = word
-        made.severity, made.meaning, made.advice = severity, meaning, advice
+        made = super()._missing_(value)
+        if made is not None:
+            made.severity, made.meaning, made.advice = Severity.STALLS, "", ()
         return made
 
     @property

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Literal
 
-from rlfleet_resources.base import Resource, Timestamp, at_most
+from rlfleet_resources.base import Resource, Timestamp, Word, at_most
 from rlfleet_resources.conditions import MAX_CONDITIONS, Condition
 from rlfleet_resources.fleet_status import MAX_LAGGARDS, AppliedWeights, Laggard
 from rlfleet_resources.source import ManifestDigest
@@ -15,7 +14,7 @@ MAX_HISTORY = 10
 MAX_CANARY_PODS = 100
 
 
-class RolloutPhase(StrEnum):
+class RolloutPhase(Word):
     """Current phase of the rollout of the desired version."""
 
     PENDING = "Pending"
