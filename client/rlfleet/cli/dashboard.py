@@ -140,7 +140,7 @@ class _Reader:
             try:
                 found = calls.logs.new_lines(started)
                 calls.lines.extend(
-                    one for one in found if one.fields.get("event") in {"call", "loaded"}
+                    one for one in found if one.fields.get("event") in ("call", "loaded")
                 )
             except Forbidden:
                 calls.read_at = float("inf")

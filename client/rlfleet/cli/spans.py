@@ -15,6 +15,8 @@ ADAPTER_OPERATIONS = ("stage-adapter", "adapter")
 """The same for a LoRA adapter, which is loaded while requests run."""
 DONE = "done"
 _CLOCKS_DIFFER = timedelta(seconds=1)
+_LONGEST_SECONDS = 1e6
+"""Of a call. Workers write their logs, so a field may have any value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def spans(lines: Iterable[LogLine], weights: WeightVersion, now: datetime) -> Se
     if status.phase == "Applied":
         taken = timedelta(seconds=status.timings.total_seconds)
         end = min(end, status.started_at + taken + _CLOCKS_DIFFER)
-    ours = {None, status.desired_version}
+    ours = (None, status.desired_version)
     adapter = weights.spec.adapter
     operations = ADAPTER_OPERATIONS if adapter else OPERATIONS
     known = sorted(
@@ -50,7 +52,7 @@ def spans(lines: Iterable[LogLine], weights: WeightVersion, now: datetime) -> Se
             for one in lines
             if begin <= one.time <= end
             and one.fields.get("version") in ours
-            and one.fields.get("adapter") in {None, adapter}
+            and one.fields.get("adapter") in (None, adapter)
         ),
         key=lambda one: one.time,
     )
@@ -87,6 +89,6 @@ def _load(line: LogLine) -> Span | None:
 
 def _span(line: LogLine, pod: str, operation: str, outcome: str) -> Span | None:
     taken = line.fields.get("seconds")
-    if not isinstance(taken, int | float) or not pod:
+    if not isinstance(taken, int | float) or not 0 <= taken <= _LONGEST_SECONDS or not pod:
         return None
     return Span(pod, operation, line.time - timedelta(seconds=taken), line.time, outcome)

@@ -88,4 +88,4 @@ def _number(text: str) -> float | None:
 
 
 def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)
+    return None if value is None or not math.isfinite(value) else round(value)  # sums may overflow

@@ -224,6 +224,7 @@ def test_a_text_of_any_kind_can_be_read(text: str) -> None:
     [
         "rlfleet_worker_requests_held NaN",
         "rlfleet_worker_requests_held 1e999",
+        "rlfleet_worker_requests_held 1e308\nrlfleet_worker_requests_held 1e308",
         "vllm:num_requests_running",
     ],
 )

@@ -59,6 +59,26 @@ def test_each_worker_has_the_calls_of_the_rollout() -> None:
     assert took == pytest.approx(WORKED_SECONDS, abs=0.05)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"seconds": 1e300}, {"seconds": -1}, {"seconds": float("nan")}, {"seconds": "1"}, {"seconds": None},
+        {"version": ["7"]}, {"adapter": {}}, {"event": []}, {"event": {}}, {"operation": []}, {"pod": ""},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("event", ["call", "loaded"])
+def test_a_line_with_odd_fields_is_no_call(event: str, odd: dict[str, Any]) -> None:
+    """A worker may log anything."""
+    objects = Recorded("applied")
+    weights = weights_of(objects)
+    good = {"event": event, "operation": "stage", "pod": "policy-0", "seconds": 0.1}
+    strange = call(objects, 0.2, **{**good, **odd})
+
+    found = spans([call(objects, 0.1, **good), strange], weights, objects.moment)
+    assert len(found) <= 2
+    assert all(0 <= (one.ended_at - one.began_at).total_seconds() <= 1 for one in found)
+
+
 def test_calls_of_the_version_before_are_left_out() -> None:
     objects = Recorded("staging")
 
