@@ -9,10 +9,13 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
+from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import BoundedSemaphore, Condition, Thread
+from typing import Any
 
 _MOST_STREAMS = 8
 _REQUEST_SECONDS = 10.0
@@ -53,6 +56,15 @@ class Latest:
             return self._number, self._text
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Browsers open connections that they do not use, and leave pages that they have half of."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
 class Loopback:
     """Serves one page until `close`.
 
@@ -78,8 +90,7 @@ class Loopback:
             def log_message(self, *_: object) -> None:
                 """Nothing: the path has the token."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", port), Handler)
         self._thread = Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
@@ -102,7 +113,8 @@ def _answer(
     streams: BoundedSemaphore,
 ) -> None:
     port = request.connection.getsockname()[1]
-    if request.headers.get("Host") not in {f"127.0.0.1:{port}", f"localhost:{port}"}:
+    end = "" if port == HTTP_PORT else f":{port}"
+    if request.headers.get("Host") not in {f"127.0.0.1{end}", f"localhost{end}"}:
         request.send_error(HTTPStatus.FORBIDDEN)
         return
     given, _, name = request.path.removeprefix("/").partition("/")
@@ -131,9 +143,7 @@ def _answer(
     else:
         try:
             _begin(request, common | {"Content-Type": "text/event-stream"})
-            _stream(request, latest)
-        except OSError:
-            pass  # the browser has gone
+            _stream(request, latest)  # until the browser has gone
         finally:
             streams.release()
 

@@ -6,6 +6,8 @@ import http.client
 import json
 import re
 import socket
+import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -144,6 +146,14 @@ def test_the_page_tries_once_to_read_logs_that_are_forbidden(
     assert [request for request, _ in objects.requests].count(log) == tries
 
 
+def test_a_worker_may_log_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = recorded("applied")
+    odd = json.dumps({"message": "odd", "event": ["call"], "version": {}})
+    objects.answers[f"GET {PODS}/policy-0/log"] = f"{objects.moment.isoformat()} {odd}\n"
+
+    assert "Phases and workers" in shown(monkeypatch, objects)
+
+
 # --- the server -----------------------------------------------------------------------------------
 
 
@@ -209,6 +219,25 @@ def test_only_the_loopback_is_bound(served: Served) -> None:
     with closing(socket.create_connection(("127.0.0.1", served.url.port or 0))) as peer:
         assert peer.getpeername()[0] == "127.0.0.1"
     assert served.server._server.server_address[0] == "127.0.0.1"
+
+
+def test_browsers_that_leave_are_no_errors(
+    served: Served, capfd: pytest.CaptureFixture[str]
+) -> None:
+    served.latest.put("x" * 10_000_000)
+    port, before = served.url.port or 0, set(threading.enumerate())
+    asks = f"GET {served.url.path} HTTP/1.1\r\nHost: {served.url.netloc}\r\n\r\n".encode()
+    for sent in (b"", b"GET /", asks):
+        with closing(socket.create_connection(("127.0.0.1", port))) as browser:
+            browser.sendall(sent)
+            if sent == asks:
+                browser.recv(1)
+            browser.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )  # reset
+
+    eventually(lambda: not set(threading.enumerate()) - before)
+    assert capfd.readouterr().err == ""
 
 
 def event(stream: http.client.HTTPResponse) -> str:
