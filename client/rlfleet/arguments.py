@@ -18,7 +18,10 @@ _RULES = {
     "version": _LABEL,
     "run_id": _LABEL,
     "digest": (re.compile(r"sha256:[0-9a-f]{64}"), "'sha256:' and 64 hex digits"),
-    "path": (re.compile(r"(/[^/\x00]+)+/?"), "an absolute path"),
+    "path": (
+        re.compile(r"(?!.{1025})(/[^/\x00]+)+/?", re.DOTALL),
+        "an absolute path of at most 1024 characters",
+    ),
     "traceparent": (
         re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"),
         "a W3C traceparent, '00-TRACE-SPAN-01'",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,7 @@ from rlfleet import (
     Weights,
     rollout,
 )
+from rlfleet import arguments as known_arguments
 from rlfleet.ports import Kind
 from rlfleet_resources.names import ANNOTATION_TRACEPARENT
 
@@ -142,7 +144,12 @@ async def test_a_stall_is_refused_with_its_reason_and_message(api: Api, call: Us
     assert refused.value.message == "because of CheckpointTruncated"
 
 
-async def test_a_spec_that_the_api_cannot_take_is_refused(api: Api, call: Use) -> None:
+async def test_a_spec_that_the_api_cannot_take_is_refused(
+    api: Api, call: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one of a client that does not know the bound."""
+    monkeypatch.setitem(known_arguments._RULES, "path", (re.compile("/.*"), ""))
+
     with pytest.raises(Refused) as refused:
         await call(api, "publish", "43", path="/weights/" + "x" * 2000)
 

@@ -168,6 +168,7 @@ class TestVersionsThatArePublishedAgain:
         ("publish", "43", {"run_id": ""}),
         ("publish", "43", {"path": ""}),
         ("publish", "43", {"path": "weights/step_43"}),
+        ("publish", "43", {"path": f"/weights/{'x' * 1024}"}),
         ("publish", "43", {"traceparent": "garbage"}),
         ("rollback", None, {}),
         ("rollback", "41", {"path": ""}),
