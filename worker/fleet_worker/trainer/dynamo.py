@@ -33,7 +33,7 @@ from fleet_worker.trainer.dynamo_requests import (
     SetVersion,
 )
 from fleet_worker.trainer.vllm import Vllm
-from fleet_worker.trainer.vllm_requests import Wake
+from fleet_worker.trainer.vllm_requests import EndTransfer, Wake
 
 _STEPS = ("start_weight_update", "update_weights", "finish_weight_update")
 
@@ -62,7 +62,7 @@ class Dynamo:
             "destroy_weights_update_group": _over(vllm.leave_transfer),
             "start_weight_update": _over(vllm.begin_transfer),
             "update_weights": _over(vllm.receive),
-            "finish_weight_update": _over(vllm.end_transfer, answer=_versioned),
+            "finish_weight_update": _over(vllm.end_transfer, answer=_finished),
             "update_weights_from_disk": self.from_disk,
             "update_weights_from_distributed": self.from_distributed,
             "update_weights_from_tensor": self.from_tensor,
@@ -213,8 +213,14 @@ def _to_load(call: Call) -> Call:
 
 def _versioned(_: Call, content: Json) -> Json:
     version = content.get("weight_version", content.get("new_version"))
-    named = {"version": version, "version_declared": version is not None}
-    return {"status": "ok", **named} | {k: v for k, v in content.items() if k == "run_id"}
+    return {"status": "ok", "version": version, "version_declared": version is not None}
+
+
+def _finished(call: Call, content: Json) -> Json:
+    """The worker names weights itself if the trainer does not."""
+    named = {"version": content["weight_version"], "run_id": content["run_id"]}
+    declared = parsed(EndTransfer, call).version is not None
+    return {"status": "ok", **named, "version_declared": declared}
 
 
 def _paused(call: Call, content: Json) -> Json:

@@ -84,7 +84,13 @@ async def test_the_distributed_updates_of_dynamo(serving: WorkerHarness, tmp_pat
     assert "pause" in refused[1]["message"]
     assert (await take("start_weight_update"))["status"] == "ok"
     assert (await take("update_weights", update_info={"names": []}))["status"] == "ok"
-    assert (await take("finish_weight_update", weight_version="3"))["version"] == "3"
+    done = await take("finish_weight_update", weight_version="3")
+    assert (done["version"], done["version_declared"]) == ("3", True)
+    await take("start_weight_update")
+    await take("update_weights", update_info={"names": []})
+    done = await take("finish_weight_update")
+    assert done["version"] not in {None, "3"}, "the worker has named it"
+    assert done["version_declared"] is False
     assert (await take("update_weights_from_path"))["status"] == "error"
     await trainer_port.client.aclose()
 
