@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,14 +215,15 @@ def _report(
 
 def _commands(first: FirstFleet, folder: Path) -> list[str]:
     """In their order. Workers start when the model is there."""
-    before = [f"-f {folder}/{name}" for name in ("storage.yaml", "trainer.yaml")]
+    quoted = shlex.quote(str(folder))
+    before = [f"-f {quoted}/{name}" for name in ("storage.yaml", "trainer.yaml")]
     before = before if first.is_new else before[1:]
     found = [f"kubectl create namespace {first.namespace}   # unless it exists"]
     if first.repository is not None:
         found.append(
             f"kubectl -n {first.namespace} create secret generic {HUB_CREDENTIAL} --from-literal=token=hf_...   # for a gated model"
         )
-        before.append(f"-f {folder}/download.yaml")
+        before.append(f"-f {quoted}/download.yaml")
     found.append(f"kubectl apply {' '.join(before)}")
     if first.repository is not None:
         found.append(
@@ -229,7 +231,7 @@ def _commands(first: FirstFleet, folder: Path) -> list[str]:
         )
     return [
         *found,
-        f"rlfleet validate {folder}",
-        f"kubectl apply -f {folder}",
+        f"rlfleet validate {quoted}",
+        f"kubectl apply -f {quoted}",
         f"rlfleet watch {first.name} -n {first.namespace}",
     ]

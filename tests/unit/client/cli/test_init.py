@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shlex
 import subprocess
 import tomllib
 from pathlib import Path
@@ -268,6 +269,17 @@ def test_an_existing_claim_takes_the_place_of_a_new_one(tmp_path: Path) -> None:
     assert "storage.yaml" not in done.output
     (volume,) = fleet_of(tmp_path / "policy")["weights"]["volumes"]
     assert volume["persistentVolumeClaim"] == {"claimName": "weights"}
+
+
+@pytest.mark.usefixtures("hub")
+def test_the_commands_that_are_printed_work_for_any_folder() -> None:
+    done = init("--model", "Qwen/Qwen3-8B", "--folder", "my fleet")
+
+    lines = [shlex.split(line, comments=True) for line in done.output.splitlines()]
+    assert ["rlfleet", "validate", "my fleet"] in lines
+    assert ["kubectl", "apply", "-f", "my fleet"] in lines
+    (first,) = (line for line in lines if "my fleet/storage.yaml" in line)
+    assert first[:2] == ["kubectl", "apply"]
 
 
 # --- questions ------------------------------------------------------------------------------------
