@@ -75,6 +75,11 @@ def files_of(first: FirstFleet) -> dict[str, str]:
         made["download.yaml"] = _text(note, [_download(first)])
     made["trainer.yaml"] = _text("The account of the trainer, and its rights.", _rights(first))
     note = "The workers, and the pointer to their weights."
+    if not _is_external(first):
+        note += (
+            "\n# A trainer moves the pointer. Remove it from this file then: applied again, it goes back to "
+            "version 0."
+        )
     made["fleet.yaml"] = _text(note, [_fleet(first), *_weights(first)])
     names = {
         "name": first.name,
