@@ -221,7 +221,7 @@ def test_only_the_loopback_is_bound(served: Served) -> None:
     assert served.server._server.server_address[0] == "127.0.0.1"
 
 
-def test_browsers_that_leave_are_no_errors(
+def test_browsers_may_leave_without_a_traceback(
     served: Served, capfd: pytest.CaptureFixture[str]
 ) -> None:
     served.latest.put("x" * 10_000_000)

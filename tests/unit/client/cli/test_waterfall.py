@@ -67,7 +67,7 @@ def test_each_worker_has_the_calls_of_the_rollout() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("event", ["call", "loaded"])
-def test_a_line_with_odd_fields_is_no_call(event: str, odd: dict[str, Any]) -> None:
+def test_a_line_with_odd_fields_does_not_count_as_a_call(event: str, odd: dict[str, Any]) -> None:
     """A worker may log anything."""
     objects = Recorded("applied")
     weights = weights_of(objects)
