@@ -344,11 +344,12 @@ class FakeWorker:
         self.meant = {(self.label, self.run_id): digest_of(self.weights)}
 
     def end_slow_work(self, seconds: float) -> None:
-        """Its present and later work ends in time."""
+        """Its present and later work ends in time. A drain lasts as long as its requests need."""
         self.slow_seconds = min(self.slow_seconds, max(seconds, LONGEST_MENDED_SECONDS))
         for ticket in (self.staging, self.work):
-            if ticket is not None and ticket.ends_at > self.now + self.slow_seconds:
-                ticket.ends_at = self.now + self.slow_seconds
+            if ticket is None or ticket.step == "drain":
+                continue
+            ticket.ends_at = min(ticket.ends_at, self.now + self.slow_seconds)
 
     def drain(self, seconds: float = 0) -> None:
         """The preStop hook: running and held requests get this long; the rest then ends."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 import pytest
 from tests.model.blocks import first_ones_short
 from tests.model.random_history import history
+from tests.model.simulator import Simulation
+
+from fleet_worker.protocol import Epoch, FenceRequest, Phase
 
 SHORT_BLOCKS, BLOCKS = 4, 24
 STEPS_PER_BLOCK = 2_100
@@ -29,3 +32,18 @@ def test_a_seed_gives_the_same_history_every_time():
 
     assert one.log == two.log
     assert one.steps == two.steps
+
+
+def test_repairs_make_work_faster_and_cut_no_request_of_a_drain():
+    fleet = Simulation(seed=1, replicas=1)
+    fleet.settle()
+    (worker,) = fleet.workers.values()
+    worker.requests.generate(0.5)
+    epoch = Epoch(term=worker.epoch.term + 1, sequence=0)
+    worker.take(FenceRequest(reason="a test", epoch=epoch, drain_timeout_seconds=60), fleet.now)
+    assert worker.phase is Phase.PAUSING
+    worker.end_slow_work(0)
+    worker.tick(fleet.now + 60)
+
+    assert worker.phase is Phase.JOINING
+    assert worker.requests.ended == []
