@@ -873,6 +873,14 @@ MUTANTS = [
     ),
     Mutant(
         1,
+        "a worker that goes back while canaries are judged takes the version that they judge",
+        "core/strategies/choice.py",
+        "step, held = strategy(replace(view, halted=True))",
+        "step, held = strategy(view)",
+        story="a_late_load_of_the_only_worker_under_canaries",
+    ),
+    Mutant(
+        1,
         "a late load of an abandoned version counts as a superseded rollout",
         "core/transition.py",
         "back = last.back or halted",

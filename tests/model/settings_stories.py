@@ -90,6 +90,27 @@ def a_load_of_an_abandoned_version_that_hangs_under_canaries() -> Chronicle:
     return its.end()
 
 
+def a_late_load_of_the_only_worker_under_canaries() -> Chronicle:
+    """The only worker ends a load of an abandoned version: it goes back first, and then judges the next one"""
+    timeouts = {"pauseSeconds": 20, "loadSeconds": 20}
+    its = Chronicle(
+        replicas=1, rollout={"timeouts": timeouts, "pause": {"drainTimeoutSeconds": 10}}
+    )
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    late = its.fleet.pod(0)
+    late.worker.slow_seconds, late.suspect = 27.0, True
+    its.until(lambda: its.fleet.weights.phase is RolloutPhase.HALTED, seconds=1.0)
+    its.fleet.odd_versions.add("3")
+    its.fleet.control(rollout={"strategy": "Canary", "timeouts": timeouts})
+    its.fleet.publish("3")
+    its.until(lambda: late.worker.label == "2", seconds=1.0)
+    late.worker.slow_seconds = 0.0
+    its.until(lambda: its.fleet.weights.phase is RolloutPhase.HALTED, seconds=1.0)
+    its.fleet.publish("4")
+    return its.end()
+
+
 def a_change_to_in_flight_in_a_load_that_hangs() -> Chronicle:
     """The strategy becomes InFlight while a load hangs: the barrier ends first, and the version is abandoned"""
     timeouts = {"pauseSeconds": 20, "loadSeconds": 20}
@@ -212,6 +233,7 @@ STORIES: list[Story] = [
     a_change_to_canary_that_is_suspended,
     a_rollout_that_is_suspended_on_its_way_back,
     a_change_to_a_barrier_after_a_long_drain,
+    a_late_load_of_the_only_worker_under_canaries,
     a_load_of_an_abandoned_version_that_hangs_under_canaries,
     a_change_to_in_flight_in_a_load_that_hangs,
 ]
