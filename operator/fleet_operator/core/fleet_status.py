@@ -150,7 +150,7 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> Ma
     to_come = f"{share}; {unseen} {agree(unseen, 'is', 'are')} not in the Service yet"
     because = problem.reason if problem else ConditionReason.HALTED
     abandoned = f"{share}; version {desired.label} was abandoned"
-    waits = f"{share}; {rollout.step.note}"
+    waits = f"{share}; {rollout.step.told}"
     return first_of(
         ConditionType.READY,
         (replicas == 0, False, ConditionReason.NO_WORKERS, "replicas is 0"),
@@ -160,7 +160,7 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> Ma
         (problem, False, because, share),
         (rolling, False, ConditionReason.ROLLING_OUT, _rolling(rollout)),
         (rollout.step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, waits),
-        (missing, False, what_it_waits_for(observed), _with_waits(share, observed)),
+        (missing, False, what_it_waits_for(observed), _with_waits(share, observed, rollout)),
         (unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
         (True, True, ConditionReason.ALL_WORKERS_SERVING, share),
     )
@@ -253,8 +253,8 @@ def _progressing(
     because = problem.reason if problem else ConditionReason.HALTED
     not_running, serving = cannot_run(observed, now), serving_count(observed, desired)
     share = counted_of(serving, replicas, "worker", "serves", "serve")
-    state = _with_waits(f"{share} version {desired.label}", observed)
-    waits, note = rollout.step.awaits_source, rollout.step.note
+    state = _with_waits(f"{share} version {desired.label}", observed, rollout)
+    waits, note = rollout.step.awaits_source, rollout.step.told
     return first_of(
         ConditionType.PROGRESSING,
         (rolling, True, rolling or ConditionReason.ROLLING_OUT, _rolling(rollout)),
@@ -305,10 +305,9 @@ def _stalled(
     )
 
 
-def _with_waits(message: str, observed: FleetObserved) -> str:
-    waits = waits_for(observed)
-    return f"{message}; {waits}" if waits else message
+def _with_waits(message: str, observed: FleetObserved, rollout: RolloutPlan) -> str:
+    return "; ".join(filter(None, (rollout.step.with_waiting(message), waits_for(observed))))
 
 
 def _rolling(rollout: RolloutPlan) -> str:
-    return f"version {rollout.step.goal.label}: {rollout.step.note}"
+    return f"version {rollout.step.goal.label}: {rollout.step.told}"

@@ -8,7 +8,7 @@
 
 A planner wishes calls. A later wish for the same worker is the better one: a renewal of a pause comes after
 a load, a fence after the renewal. Each worker gets its last wish that all permits allow. Nothing adds,
-removes or replaces a call afterwards. A wish that is not permitted has its reason, which the note tells.
+removes or replaces a call afterwards. A wish that is not permitted has its reason, which the conditions tell.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _has_place(call: WorkerCall, now: Situation) -> Why | None:
     if now.places is None or now.places.permit(call):
         return None
     most = now.places.most
-    return Why(f"at most {most} {agree(most, 'reads', 'read')} it at once")
+    return Why(f"at most {most} {agree(most, 'reads', 'read')} a checkpoint at once")
 
 
 PERMITS: tuple[Callable[[WorkerCall, Situation], Why | None], ...] = (
@@ -162,14 +162,13 @@ def permitted(step: Step, now: Situation) -> tuple[Step, bool]:
     # Otherwise workers would be late while the API server accepts no write.
     early = waits and step.phase is RolloutPhase.PAUSING and not now.held
     told = [
-        f"; {named(names, len(names))} {agree(len(names), 'waits', 'wait')}: {why.text}"
+        f"{named(names, len(names))} {agree(len(names), 'waits', 'wait')}: {why.text}"
         for why, names in refused.items()
         if not why.until_stored
     ]
     phase = RolloutPhase.STAGING if early else step.phase
-    note = "".join((step.note, *told))
     actions = (*chosen.values(), *quarantines.values())
-    return replace(step, actions=actions, phase=phase, note=note), waits
+    return replace(step, actions=actions, phase=phase, waiting="; ".join(told)), waits
 
 
 def first_calls(*plans: Iterable[C], but: AbstractSet[str] = frozenset()) -> tuple[C, ...]:

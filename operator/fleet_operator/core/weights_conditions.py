@@ -52,7 +52,7 @@ def _ready(
     held = f"{summary}; set spec.suspend to false to continue"
     all_serve = phase is RolloutPhase.APPLIED and serving == replicas
     waits = phase in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
-    noted = f"{summary}; {step.note}"
+    noted = f"{summary}; {step.told}"
     return first_of(
         ConditionType.READY,
         (replicas == 0, False, ConditionReason.NO_WORKERS, "the fleet has 0 replicas"),
@@ -62,7 +62,7 @@ def _ready(
         (all_serve and unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
         (all_serve, True, ConditionReason.ALL_WORKERS_SERVING, summary),
         (step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, noted),
-        (waits, False, ConditionReason.WAITING_FOR_WORKERS, summary),
+        (waits, False, ConditionReason.WAITING_FOR_WORKERS, step.with_waiting(summary)),
         (True, False, ConditionReason.ROLLING_OUT, noted),
     )
 
@@ -78,10 +78,10 @@ def _progressing(rollout: RolloutPlan, phase: RolloutPhase, summary: str) -> Mad
         (phase is RolloutPhase.HALTED, False, ConditionReason.HALTED, summary),
         (phase is RolloutPhase.SUSPENDED, False, ConditionReason.SUSPENDED, summary),
         (phase is RolloutPhase.APPLIED, False, ConditionReason.UP_TO_DATE, summary),
-        (pending, True, ConditionReason.WAITING_FOR_WORKERS, summary),
+        (pending, True, ConditionReason.WAITING_FOR_WORKERS, step.with_waiting(summary)),
         (problem, False, because, message),
-        (step.awaits_source, True, ConditionReason.WAITING_FOR_CHECKPOINT, step.note),
-        (True, True, rolling, step.note),
+        (step.awaits_source, True, ConditionReason.WAITING_FOR_CHECKPOINT, step.told),
+        (True, True, rolling, step.told),
     )
 
 

@@ -153,7 +153,7 @@ class Reconciler:
             logging.INFO if sent or (decision.pod_actions and not refused) else logging.DEBUG,
             "fleet %s/%s: %s",
             *key,
-            rollout.step.note,
+            rollout.step.told,
             extra=fleet_fields(
                 "reconciled",
                 key,

@@ -128,8 +128,7 @@ def test_no_worker_is_opened_before_another_version_is_out_of_the_service():
     made = made_of(step(RESUME, ADMIT, STAGE), hung(3))
 
     assert texts_of(made.actions) == ["Quarantine policy-3", "stage 42 on policy-4"]
-    assert made.note.startswith("resuming; ")
-    assert made.note.endswith(": policy-3")
+    assert made.waiting.endswith(": policy-3")
     assert made.requeue_after_seconds == 1
 
 

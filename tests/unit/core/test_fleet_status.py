@@ -317,3 +317,12 @@ def test_surplus_pods_are_counted_with_correct_plurals():
 
     assert found.reason is ConditionReason.REPLACING_WORKERS
     assert found.message == "2 pods for 1 replica, 1 outdated"
+
+
+@pytest.mark.parametrize("kind", [ConditionType.READY, ConditionType.PROGRESSING])
+def test_workers_that_wait_for_a_call_are_named_also_when_no_rollout_runs(kind):
+    joiners = (up(n).joining("0") for n in (1, 2, 3))
+
+    found = condition(make_fleet(up(0), *joiners, rollout={"maxStaging": 1}), kind)
+    assert found.reason == "WaitingForWorkers"
+    assert "policy-2, policy-3 wait" in found.message

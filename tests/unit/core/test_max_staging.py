@@ -300,13 +300,13 @@ class TestDeadlines:
 class TestNotes:
     @EVERY_STRATEGY
     def test_waiting_workers_are_reported(self, step):
-        assert "at most 2 read it at once" in step(view(*map(old, range(3)))).note
-        assert "at once" not in step(view(*map(old, range(2)))).note
+        assert "at most 2 read a checkpoint at once" in step(view(*map(old, range(3)))).told
+        assert "at once" not in step(view(*map(old, range(2)))).told
 
     def test_one_waiting_worker_is_reported_in_the_singular(self):
-        note = SYNCHRONIZED(view(*map(old, range(2)), most=1)).note
+        note = SYNCHRONIZED(view(*map(old, range(2)), most=1)).told
 
-        assert note.endswith("; policy-1 waits: at most 1 reads it at once")
+        assert note.endswith("; policy-1 waits: at most 1 reads a checkpoint at once")
 
 
 class TestAdapters:

@@ -94,7 +94,7 @@ def test_each_call_that_is_not_permitted_has_its_reason(call, situation):
     taken, waits = permitted(step(call), situation)
     assert taken.actions == ()
     assert waits == why.until_stored
-    assert (why.text in taken.note) == (not why.until_stored), "no status tells of its own write"
+    assert (why.text in taken.waiting) == (not why.until_stored), "no status tells of its own write"
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,7 @@ class Step:
         holds_requests: members are held or are about to be; the pods should not be changed now.
         awaits_source: the directory of the goal does not exist yet; workers only look for it.
         requeue_after_seconds: decide again after this time, even without a change.
+        waiting: the workers whose calls are not permitted yet, and why; empty without any.
     """
 
     goal: Checkpoint
@@ -151,6 +152,16 @@ class Step:
     holds_requests: bool = False
     awaits_source: bool = False
     requeue_after_seconds: float | None = None
+    waiting: str = ""
+
+    @property
+    def told(self) -> str:
+        """The note, and what workers wait for."""
+        return self.with_waiting(self.note)
+
+    def with_waiting(self, message: str) -> str:
+        """The message, and what workers wait for."""
+        return "; ".join(filter(None, (message, self.waiting)))
 
 
 Strategy = Callable[[RolloutView], Step]
