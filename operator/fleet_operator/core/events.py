@@ -95,21 +95,28 @@ def _stalls(before: Iterable[Condition], after: Iterable[Condition]) -> list[New
 
 
 _WAITS = frozenset(awaited.reason for awaited in Awaited)
+_NO_WAITS = frozenset(
+    {
+        ConditionReason.ALL_WORKERS_SERVING,
+        ConditionReason.WAITING_FOR_ENGINE,
+        ConditionReason.WAITING_FOR_WORKERS,
+    }
+)
+"""Reasons of `Ready` under which no pod waits for the cluster. Others, such as `RollingOut`, come before a wait."""
 
 
 def _waits(before: Iterable[Condition], after: Iterable[Condition]) -> list[NewEvent]:
-    """One Event when pods begin to wait for the cluster, and one when none waits any more.
+    """One Event when `Ready` begins to name a wait of pods for the cluster, and one when none waits any more.
 
     `Stalled` has Events of its own, also for a wait that has become too long.
     """
     was = condition_of(before, ConditionType.READY)
     now = condition_of(after, ConditionType.READY)
-    waited = was is not None and was.reason in _WAITS
     if now is None or condition_of(after, ConditionType.STALLED) is not None:
         return []
     if now.reason in _WAITS and (was is None or was.reason != now.reason):
         return [NewEvent(type="Normal", reason=now.reason, message=now.message)]
-    if waited and now.reason not in _WAITS and was is not None:
+    if was is not None and was.reason in _WAITS and now.reason in _NO_WAITS:
         return [NewEvent(type="Normal", reason="WaitEnded", message=f"{was.reason} is over")]
     return []
 

@@ -227,6 +227,7 @@ class TestProgress:
         waiting = status_of(make_fleet(up(0), waits(1, NODE)))
         pulling = status_of(make_fleet(up(0), waits(1, IMAGE)))
         too_long = status_of(make_fleet(up(0), waits(1, NODE, since=ago(DEADLINE_SECONDS))))
+        rolling = status_of(make_fleet(up(0), waits(1, NODE), wants="42"))
 
         def events(before, after):
             found = fleet_events(before, after)
@@ -236,6 +237,7 @@ class TestProgress:
         assert events(waiting, waiting) == []
         assert events(waiting, pulling) == ["WaitingForImage"]
         assert events(pulling, serving) == ["WaitEnded"]
+        assert events(waiting, rolling) == [], "the pod still waits"
         assert events(waiting, too_long) == []
 
     def test_different_causes_are_counted_separately(self):
