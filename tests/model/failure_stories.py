@@ -9,7 +9,7 @@ from tests.model.wire import GRACE_AFTER_A_LIE
 
 from fleet_operator.core.actions import Fence
 from fleet_worker.lifecycle.refused_stages import with_refusal
-from fleet_worker.protocol import Phase, Reason
+from fleet_worker.protocol import PauseMode, PauseRequest, Phase, Reason
 from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.weights_status import RolloutPhase
 
@@ -450,6 +450,31 @@ def a_label_whose_pin_was_dropped() -> Chronicle:
     return its.end()
 
 
+def a_pause_that_ends_while_nothing_can_be_written() -> Chronicle:
+    """A worker is paused in a Rolling rollout while the next one cannot be written down: it serves again"""
+    short = {"timeouts": {"pauseSeconds": 5, "loadSeconds": 10}, "pause": {"drainTimeoutSeconds": 5}}
+    its = Chronicle(replicas=3, rollout={"strategy": "Rolling"} | short)
+    for ordinal in (1, 2):
+        its.fleet.pod(ordinal).worker.slow_seconds = 100.0
+    its.fleet.publish("2")
+    held = its.fleet.pod(0).worker
+    its.until(lambda: held.label == "2" and held.phase is Phase.SERVING)
+    its.fleet.note("fault", "no status can be written")
+    its.fleet.faults = Faults(status_unwritten=1.0)
+    its.fleet.publish("3")
+    assert held.epoch is not None
+    pause = PauseRequest(
+        mode=PauseMode.KEEP, drain_timeout_seconds=0, lease_seconds=30, epoch=held.epoch
+    )
+    held.take(pause, its.fleet.now)
+    its.until(lambda: held.phase is Phase.PAUSED)
+    its.go(15, seconds=10.0)
+    its.fleet.faults = Faults()
+    for worker in its.fleet.workers.values():
+        worker.slow_seconds = 0.0
+    return its.end()
+
+
 STORIES: list[Story] = [
     a_label_whose_pin_was_dropped,
     a_late_admission_to_a_worker_that_breaks,
@@ -476,5 +501,6 @@ STORIES: list[Story] = [
     an_engine_that_breaks_at_each_attempt,
     a_worker_that_no_version_lets_in,
     two_workers_that_refuse_while_one_may,
+    a_pause_that_ends_while_nothing_can_be_written,
     an_engine_that_refuses_a_version_while_its_worker_joins,
 ]

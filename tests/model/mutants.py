@@ -140,6 +140,14 @@ MUTANTS = [
     ),
     Mutant(
         3,
+        "a pause that no rollout needs is renewed without an end",
+        "core/strategies/gradual.py",
+        "advanced(view, view.held, goal, Mode.SERVE, ends, renews=False)",
+        "advanced(view, view.held, goal, Mode.SERVE, ends)",
+        story="a_pause_that_ends_while_nothing_can_be_written",
+    ),
+    Mutant(
+        3,
         "a pause lasts ten times the promised time",
         "core/worker_calls.py",
         "mode=PAUSE_MODES[settings.pause.mode],\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,"

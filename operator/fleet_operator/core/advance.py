@@ -1,6 +1,6 @@
 """Decides the next call to a worker on its way to its target: one table for all strategies.
 
-A pause that ends soon is renewed before anything else. A worker that is at other work, or waits for a retry
+Behind a barrier, a pause that ends soon is renewed before anything else. A worker that is at other work, or waits for a retry
 after a refusal, gets no call. It opens at the weights that it has.
 """
 
@@ -75,18 +75,26 @@ _NEEDS_FILES = frozenset({"stage", "load", "apply", "fence"})
 
 
 def advance(
-    workers: Workers, target: Target, settings: Rollout, *, within_seconds: float = math.inf
+    workers: Workers,
+    target: Target,
+    settings: Rollout,
+    *,
+    within_seconds: float = math.inf,
+    renews: bool = True,
 ) -> tuple[WorkerCall, ...]:
     """The next calls to workers with the same target; of two to one worker the last is the better one.
 
-    `within_seconds`: older refusals do not count.
+    `within_seconds`: older refusals do not count. `renews`: pauses that end soon are renewed. The caller
+    then limits how long a worker is held.
     """
     work = {facts: _next_work(facts, target) for facts in workers.kinds}
     called = workers.where(lambda f: work[f] is not None or f.standing is Standing.HELD)
     return tuple(
         call
         for worker in called
-        for call in _calls_to(worker, work[worker.facts], target, settings, within_seconds)
+        for call in _calls_to(
+            worker, work[worker.facts], target, settings, within_seconds, renews=renews
+        )
     )
 
 
@@ -112,13 +120,15 @@ def _calls_to(
     target: Target,
     settings: Rollout,
     within_seconds: float,
+    *,
+    renews: bool,
 ) -> Iterator[WorkerCall]:
     """The renewal of a pause comes first. A resume is wished after it, since it may not be permitted."""
     if kind in _NEEDS_FILES and worker_failures.failed_lately(
         worker, target.weights, within_seconds=within_seconds
     ):
         kind = None
-    renews = worker_calls.needs_renewal(worker)
+    renews = renews and worker_calls.needs_renewal(worker)
     if renews:
         reason = "the rollout needs longer than the pause lease"
         yield worker_calls.pause(worker, settings, reason=reason)

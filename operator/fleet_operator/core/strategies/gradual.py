@@ -85,9 +85,10 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     under_way = behind or view.phase in _UNDER_WAY
     problem = over_budget(view, goal, failed, phase, halt=halt) if under_way else None
     idle = waiting.where(lambda f: f.standing is Standing.OPEN)
-    # A pause without a swap: of a swap that has failed, or of a barrier before.
+    # A pause without a swap: of a swap that has failed, or of a barrier before. It ends with its lease at the
+    # latest: nothing else limits it, for example while the resume waits for a write that is refused.
     ends = "the rollout does not need the pause"
-    actions: Actions = advanced(view, view.held, goal, Mode.SERVE, ends)
+    actions: Actions = advanced(view, view.held, goal, Mode.SERVE, ends, renews=False)
     actions += advanced(view, idle, goal, Mode.KEEP, f"the goal is version {goal.label}")
     if problem is None:
         able = without(behind, failed) or _again(view, goal, refused)

@@ -101,11 +101,18 @@ def late_to_stage(
 
 
 def advanced(
-    view: RolloutView, workers: Iterable[WorkerView], weights: Checkpoint, mode: Mode, reason: str
+    view: RolloutView,
+    workers: Iterable[WorkerView],
+    weights: Checkpoint,
+    mode: Mode,
+    reason: str,
+    *,
+    renews: bool = True,
 ) -> tuple[WorkerCall, ...]:
     """The next calls to workers with this target. Refusals of earlier attempts do not count."""
     target, seconds = Target(weights, mode, reason), view.rollout_seconds
-    return advance(Workers.of(workers), target, view.settings, within_seconds=seconds)
+    workers = Workers.of(workers)
+    return advance(workers, target, view.settings, within_seconds=seconds, renews=renews)
 
 
 def _stages_longer(worker: WorkerView, goal: Checkpoint, limit_seconds: float) -> bool:
