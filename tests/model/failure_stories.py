@@ -452,7 +452,10 @@ def a_label_whose_pin_was_dropped() -> Chronicle:
 
 def a_pause_that_ends_while_nothing_can_be_written() -> Chronicle:
     """A worker is paused in a Rolling rollout while the next one cannot be written down: it serves again"""
-    short = {"timeouts": {"pauseSeconds": 5, "loadSeconds": 10}, "pause": {"drainTimeoutSeconds": 5}}
+    short = {
+        "timeouts": {"pauseSeconds": 5, "loadSeconds": 10},
+        "pause": {"drainTimeoutSeconds": 5},
+    }
     its = Chronicle(replicas=3, rollout={"strategy": "Rolling"} | short)
     for ordinal in (1, 2):
         its.fleet.pod(ordinal).worker.slow_seconds = 100.0
