@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 import webbrowser
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Annotated
 
 import typer
@@ -56,15 +60,28 @@ def dashboard(
         raise typer.BadParameter(f"port {port} cannot be used: {error.strerror}") from None
     show.console().print(f"{served.url}\nCtrl-C ends it.", markup=False)
     try:
-        if browser:
-            webbrowser.open(served.url)
-        while True:
-            _pause(interval)
-            latest.put(reader.content(target))
+        with _in_a_browser(served.url) if browser else nullcontext():
+            while True:
+                _pause(interval)
+                latest.put(reader.content(target))
     except KeyboardInterrupt:
         return
     finally:
         served.close()
+
+
+@contextmanager
+def _in_a_browser(url: str) -> Iterator[None]:
+    """Open a page in a browser, which may be one of this terminal and not come back.
+
+    All users of a machine see command lines, and the address has the token. So the browser gets a file that only
+    this user may read, and that leads to the page.
+    """
+    with TemporaryDirectory(prefix="rlfleet-") as folder:
+        page = Path(folder, "dashboard.html")
+        page.write_text(f'<meta http-equiv="refresh" content="0; url={url}">\n')
+        Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
+        yield
 
 
 def _pause(seconds: float) -> None:

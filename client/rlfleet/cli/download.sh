@@ -1,7 +1,12 @@
 # Downloads $REPOSITORY at $REVISION to $TARGET. A run that is interrupted is continued by the next one.
 # Workers see the directory only once it is complete.
 set -euf
+origin="$(dirname "$TARGET")/.$(basename "$TARGET").origin"
 if [ -e "$TARGET" ]; then
+  if [ -e "$origin" ] && [ "$(cat "$origin")" != "$REPOSITORY@$REVISION" ]; then
+    echo "$TARGET has $(cat "$origin"), not $REPOSITORY@$REVISION: name the fleet differently, or move the directory" >&2
+    exit 1
+  fi
   echo "$TARGET is there already"
   exit 0
 fi
@@ -30,5 +35,6 @@ for one in $skip; do set -- "$@" --exclude "$one"; done
 hf download "$REPOSITORY" --revision "$REVISION" --local-dir "$part" "$@"
 rm -rf "$part/.cache"
 chmod -R a+rX "$part"
+echo "$REPOSITORY@$REVISION" > "$origin"
 mv "$part" "$TARGET"
 echo "$TARGET is complete"

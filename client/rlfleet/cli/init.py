@@ -227,7 +227,7 @@ def _commands(first: FirstFleet, folder: Path) -> list[str]:
     found.append(f"kubectl apply {' '.join(before)}")
     if first.repository is not None:
         found.append(
-            f"kubectl -n {first.namespace} wait --for=condition=Complete job/{first.job} --timeout=12h"
+            f"kubectl -n {first.namespace} logs -f job/{first.job} --pod-running-timeout=30m   # until it is complete"
         )
     return [
         *found,

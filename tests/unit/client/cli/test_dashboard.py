@@ -12,8 +12,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from pathlib import Path
+from queue import Queue
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 from tests.support.cli import LEASE, PODS, SITUATIONS, Recorded, golden, run
@@ -281,19 +284,31 @@ def test_streams_are_bounded_and_end_with_their_browser(served: Served) -> None:
 def test_the_verb_prints_the_address_and_ends_with_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, options: list[str], opened: int
 ) -> None:
-    pages: list[str] = []
+    shown: Queue[tuple[str, str]] = Queue()
+
+    def opens(page: str) -> None:
+        file = Path(url2pathname(urlsplit(page).path))
+        assert file.parent.stat().st_mode & 0o077 == 0, "its address has the token"
+        shown.put((page, file.read_text()))
 
     def interrupt(_: float) -> None:
+        if opened:
+            seen.append(shown.get(timeout=10))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("webbrowser.open", pages.append)
+    seen: list[tuple[str, str]] = []
+    monkeypatch.setattr("webbrowser.open", opens)
     monkeypatch.setattr(dashboard, "_pause", interrupt)
 
     code, out, _ = run(monkeypatch, recorded("applied"), "dashboard", "policy", *options)
 
     assert code == 0
     (url,) = re.findall(r"http://127\.0\.0\.1:\d+/[\w-]{40,}/", out)
-    assert pages == [url] * opened
+    assert len(seen) == opened
+    assert shown.empty()
+    for page, text in seen:
+        assert url not in page, "all users of the machine see command lines"
+        assert f"url={url}" in text
 
 
 def test_a_port_that_is_taken_is_a_wrong_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -392,13 +392,18 @@ def test_a_model_appears_whole_and_readable_and_is_downloaded_once(
 
     assert code == 0, out
     weights = tmp_path / "weights"
-    assert {str(f.relative_to(weights)) for f in weights.rglob("*")} == {"b", "b/model.safetensors"}
+    seen = {str(f.relative_to(weights)) for f in weights.rglob("*") if f.name[0] != "."}
+    assert seen == {"b", "b/model.safetensors"}
     assert (weights / "b/model.safetensors").stat().st_mode & 0o444 == 0o444
     assert "--exclude *.bin" in (tmp_path / "calls").read_text()
 
     code, out = download()
     assert (code, (tmp_path / "calls").read_text().count("download")) == (0, 1)
     assert "is there already" in out
+
+    code, out = download(REVISION="v2")
+    assert code == 1, "another model of this name is not what was asked for"
+    assert "a/b@main, not a/b@v2" in out
 
 
 def test_a_download_that_breaks_is_continued_and_not_seen_before(
