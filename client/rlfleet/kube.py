@@ -33,6 +33,7 @@ from rlfleet.sending import (
 )
 from rlfleet_resources.names import API_VERSION
 
+JSON = "application/json"
 _SPARE_SECONDS = 5.0
 """How much earlier than the client the server ends a watch: one that is silent for longer is broken."""
 
@@ -218,11 +219,25 @@ class BlockingKube(_Kube):
 
 
 class AsyncKube(_Kube):
-    """Sends on the running event loop of asyncio. `max_bytes`: largest answer; None for any."""
+    """Sends on the running event loop of asyncio.
 
-    def __init__(self, access: Access, field_manager: str, max_bytes: int | None = None) -> None:
+    Args:
+        access: The API server.
+        field_manager: Owner of the fields that are written.
+        max_bytes: Largest answer; None for any.
+        read: Parses the objects and pages in answers, and the lines of watches.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        field_manager: str,
+        max_bytes: int | None = None,
+        read: Callable[[bytes], Json] = json.loads,
+    ) -> None:
         super().__init__(access, field_manager)
         self._max_bytes = max_bytes
+        self._read = read
         self._http = async_http(access.tls, access.proxy)
 
     def of(self, namespace: str) -> AsyncKube:
@@ -238,7 +253,7 @@ class AsyncKube(_Kube):
         params: dict[str, str] | None = None,
         body: Json | None = None,
         *,
-        accept: str = "application/json",
+        accept: str = JSON,
     ) -> Json:
         """As `BlockingKube.call`, for JSON. `accept`: its media type, such as that of a table."""
         request = self._request(await self._token(), method, path, params, body)
@@ -249,7 +264,7 @@ class AsyncKube(_Kube):
             raise self._broken(error) from error
         if not answer.is_success:
             raise failure(answer, elsewhere=True)
-        return json_of(answer)
+        return json_of(answer, self._read if accept == JSON else json.loads)
 
     def changes(self, name: str) -> Changes:
         """Changes, made by patches of the object."""
@@ -280,7 +295,7 @@ class AsyncKube(_Kube):
                     raise failure(answer)
                 async for chunk in answer.aiter_bytes():
                     for line in lines.of(chunk):
-                        yield change_of(line)
+                        yield change_of(line, self._read)
         except httpx.TransportError as error:
             raise self._broken(error) from error
 
@@ -289,7 +304,8 @@ class AsyncKube(_Kube):
     ) -> Json:
         request = self._request(await self._token(), method, path, params, body)
         try:
-            return object_of(await answer_within(self._http, request, self._max_bytes), body)
+            answer = await answer_within(self._http, request, self._max_bytes)
+            return object_of(answer, body, self._read)
         except httpx.TransportError as error:
             raise self._broken(error) from error
 

@@ -6,7 +6,7 @@ Source: Kubernetes API concepts, "Efficient detection of changes", and meta/v1 S
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 
@@ -61,26 +61,28 @@ class Lines:
         yield from filter(None, whole)
 
 
-def change_of(line: bytes) -> Change:
+def change_of(line: bytes, read: Callable[[bytes], Json] = json.loads) -> Change:
     """The event in a line of a watch. Errors: those of the event `ERROR`."""
-    event: Json = json.loads(line)
+    event = read(line)
     if event["type"] == "ERROR":
         raise _error_of(int(event["object"].get("code") or 500), event["object"])
     return Change(event["type"], event["object"])
 
 
-def object_of(answer: httpx.Response, sent: Json | None) -> Json:
+def object_of(
+    answer: httpx.Response, sent: Json | None, read: Callable[[bytes], Json] = json.loads
+) -> Json:
     """The object of an answer. Errors: those of `Objects`."""
     if not answer.is_success:
         version = (sent or {}).get("spec", {}).get("version", "?")
         raise failure(answer, version)
-    return json_of(answer)
+    return json_of(answer, read)
 
 
-def json_of(answer: httpx.Response) -> Json:
+def json_of(answer: httpx.Response, read: Callable[[bytes], Json] = json.loads) -> Json:
     """The object of a success. Errors: NotConfigured for anything else, as for the page of a proxy."""
     try:
-        found = answer.json()
+        found = read(answer.content)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):

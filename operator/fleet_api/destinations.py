@@ -22,8 +22,9 @@ from fleet_api.fleets import Fleet, owner_uid
 from fleet_api.ports import Cluster
 from fleet_api.problems import busy
 from fleet_api.shared_calls import SharedCalls
+from fleet_api.steering import spec_of
 from fleet_api.ttl_cache import TtlCache
-from fleet_api.turns import Turns
+from fleet_operator.places import Places
 from rlfleet.errors import NotFound
 from rlfleet_resources import names
 from rlfleet_resources.reasons import ConditionReason
@@ -45,9 +46,9 @@ class Checked:
 class Destinations(AbstractResolver):
     """The Services of fleets, and the only names that connections of the proxy can use."""
 
-    def __init__(self, cluster: Cluster, turns: Turns, monotonic: Callable[[], float]) -> None:
+    def __init__(self, cluster: Cluster, places: Places, monotonic: Callable[[], float]) -> None:
         self._cluster = cluster
-        self._turns = turns
+        self._places = places
         self._known: TtlCache[tuple[str, str], Checked] = TtlCache(MAX_SERVICES, monotonic)
         """By uid of the fleet, and name of the Service."""
         self._reads: SharedCalls[tuple[str, str], Checked] = SharedCalls()
@@ -97,7 +98,7 @@ class Destinations(AbstractResolver):
     async def _read(self, fleet: Fleet, name: str, selector: Mapping[str, str]) -> Checked:
         path = f"/api/v1/namespaces/{fleet.namespace}/services/{name}"
         try:
-            async with self._turns.of(fleet.namespace):
+            async with self._places.of(fleet.namespace):
                 service = await self._cluster.call("GET", path)
         except NotFound:
             return Checked(
@@ -138,8 +139,10 @@ def checked(service: Mapping[str, Any], fleet: Fleet, selector: Mapping[str, str
 
     Labels and owner references are claims of users of the namespace. They decide only which pods of this
     namespace are reached, since the API server assigns cluster addresses, and the selector chooses pods.
+
+    Errors: Problem 502 for a Service that is too large to be read.
     """
-    metadata, spec = service["metadata"], service["spec"]
+    metadata, spec = service["metadata"], spec_of(service, "Service")
     name, port = metadata["name"], fleet.spec.serving.port
     if owner_uid(metadata) != fleet.uid:
         return Checked(

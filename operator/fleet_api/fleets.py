@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
-from fleet_api.steering import TABLE, Steering
-from fleet_api.turns import Turns
+from fleet_api.steering import TABLE, Steering, spec_of
 from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.places import Places
 from rlfleet.ports import Json, Kind
 from rlfleet.resources import WeightVersion
 from rlfleet_resources import names
@@ -51,23 +51,23 @@ class Fleets:
     """The fleets of a cluster."""
 
     def __init__(
-        self, cluster: Cluster, turns: Turns, monotonic: Callable[[], float] = time.monotonic
+        self, cluster: Cluster, places: Places, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._cluster = cluster
-        self._turns = turns
-        self._steering = Steering(cluster, turns, monotonic)
+        self._places = places
+        self._steering = Steering(cluster, places, monotonic)
 
     async def fleet(self, namespace: str, name: str) -> Fleet:
         """One fleet. Errors: Problem 404, 502; those of `Cluster`."""
         try:
-            async with self._turns.of(namespace):
+            async with self._places.of(namespace):
                 found = await self._cluster.of(namespace).get(Kind.FLEETS, name)
                 return Fleet(
                     namespace=namespace,
                     name=name,
                     uid=found["metadata"]["uid"],
                     generation=found["metadata"]["generation"],
-                    spec=FleetSpec.model_validate(found["spec"]),
+                    spec=FleetSpec.model_validate(spec_of(found, names.FLEET_KIND)),
                     status=FleetStatus.read(found.get("status") or {}),
                 )
         except (ValidationError, RecursionError) as error:
@@ -96,7 +96,7 @@ class Fleets:
         params |= {"limit": str(PODS_OF_A_PAGE)}
         found: dict[int, Json] = {}
         while True:
-            async with self._turns.of(fleet.namespace):
+            async with self._places.of(fleet.namespace):
                 page = await self._cluster.call("GET", path, params)
                 for pod in page["items"]:
                     worker = names.worker_of(pod["metadata"])
@@ -112,7 +112,7 @@ class Fleets:
         """The API server's table of all pods with the fleet's labels, without the pods themselves."""
         path, params = _pods_of(fleet)
         params |= {"includeObject": "None"}
-        async with self._turns.of(fleet.namespace):
+        async with self._places.of(fleet.namespace):
             return await self._cluster.call("GET", path, params, accept=TABLE)
 
 

@@ -33,8 +33,9 @@ from fleet_api.proxy import Proxy
 from fleet_api.reads import Reads
 from fleet_api.routes import state_routes
 from fleet_api.settings import Settings
-from fleet_api.turns import Turns
 from fleet_api.worker_metrics import WorkerMetrics
+from fleet_operator.clients.bounded_json import read_message
+from fleet_operator.places import Places
 from fleet_worker.logs import handler
 from rlfleet.errors import NotConfigured
 from rlfleet.kube import AsyncKube
@@ -46,6 +47,8 @@ FIELD_MANAGER = "rlfleet-api"
 EXIT_CANNOT_START = 2
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 """Largest answer of the API server: a table of some thousand rows, or `PODS_OF_A_PAGE` of usual pods."""
+READS_AT_ONCE = 8
+"""Answers of the API server that are in memory at once, in turns by namespace."""
 
 
 def build(
@@ -58,8 +61,8 @@ def build(
         what="streams of events are open",
         flag="--event-streams",
     )
-    turns = Turns()
-    fleets = Fleets(cluster, turns)
+    places = Places(READS_AT_ONCE)
+    fleets = Fleets(cluster, places)
     authenticator = Authenticator(
         cluster,
         StaticKeys(settings.keys_folder),
@@ -79,7 +82,7 @@ def build(
         monotonic=time.monotonic,
     )
     proxy = Proxy(
-        Destinations(cluster, turns, time.monotonic),
+        Destinations(cluster, places, time.monotonic),
         keys=PublicKeys(settings.public_keys_folder),
         max_bytes=settings.proxied_body_bytes,
     )
@@ -167,7 +170,7 @@ async def run(settings: Settings) -> int:
     lifecycle = Lifecycle()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, lifecycle.stopping.set)
-    kube = AsyncKube(access, FIELD_MANAGER, MAX_ANSWER_BYTES)
+    kube = AsyncKube(access, FIELD_MANAGER, MAX_ANSWER_BYTES, read_message)
     metrics = Metrics(names_fleets=settings.fleet_metrics)
     app = build(settings, kube, lifecycle, metrics)
     probes = add_health(web.Application(), lifecycle.not_ready)

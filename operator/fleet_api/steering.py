@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
 from fleet_api.ttl_cache import TtlCache
-from fleet_api.turns import Turns
+from fleet_operator.places import Places
 from rlfleet.errors import NotFound
 from rlfleet.ports import Json, Kind
 from rlfleet_resources import names
@@ -41,9 +41,9 @@ class _Known(NamedTuple):
 class Steering:
     """The steering WeightVersions of a cluster."""
 
-    def __init__(self, cluster: Cluster, turns: Turns, monotonic: Callable[[], float]) -> None:
+    def __init__(self, cluster: Cluster, places: Places, monotonic: Callable[[], float]) -> None:
         self._cluster = cluster
-        self._turns = turns
+        self._places = places
         self._known: TtlCache[Steered, _Known] = TtlCache(MAX_KNOWN, monotonic)
 
     async def of(self, steered: Steered) -> Json | None:
@@ -55,7 +55,7 @@ class Steering:
             if found is not None and found["metadata"]["uid"] == known.uid:
                 return found
         path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.WEIGHTS_PLURAL}"
-        async with self._turns.of(namespace):
+        async with self._places.of(namespace):
             table = await self._cluster.call("GET", path, {"includeObject": "None"}, accept=TABLE)
             candidates = names_of(table, fleet, adapter)
         for name in candidates:
@@ -69,13 +69,27 @@ class Steering:
         """The object, if it still names the fleet and the adapter."""
         namespace, fleet, adapter = steered
         try:
-            async with self._turns.of(namespace):
+            async with self._places.of(namespace):
                 found = await self._cluster.of(namespace).get(Kind.WEIGHTS, name)
         except NotFound:
             return None
-        spec = found["spec"]
+        spec = spec_of(found, names.WEIGHTS_KIND)
         is_same = (spec["fleetRef"]["name"], spec.get("adapter", "")) == (fleet, adapter)
         return found if is_same else None
+
+
+def spec_of(found: Mapping[str, Any], kind: str) -> Json:
+    """The spec of an object. Errors: Problem 502 for one that is too large to be read."""
+    spec: Json | None = found.get("spec")
+    if spec is None:
+        metadata = found["metadata"]
+        raise Problem(
+            HTTPStatus.BAD_GATEWAY,
+            "SpecTooLarge",
+            f"{kind} {metadata['name']!r} in namespace {metadata['namespace']!r} has a larger spec than the operator "
+            "and the RL API read; make it smaller",
+        )
+    return spec
 
 
 def names_of(table: Mapping[str, Any], fleet: str, adapter: str) -> Iterable[str]:

@@ -175,6 +175,16 @@ def read_resource(text: bytes) -> Json:
     return _bounded(text, SPEC_BYTES, _RESOURCE_PARTS, read_resource)
 
 
+def read_message(text: bytes) -> Json:
+    """The same for a body, and for a line of a watch, which has such an object as its `object`."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        parts = _decode(_PARTS, text)
+        if parts.keys() == {"type", "object"}:
+            kind, found = _event_in(text, read_resource)
+            return {"type": kind, "object": found}
+    return read_resource(text)
+
+
 def _bounded(text: bytes, most: int, parts_of: _Most, each: Callable[[bytes], Json]) -> Json:
     """`most`: of an object that is parsed whole. `each`: reads an object of a page."""
     with contextlib.suppress(RecursionError):

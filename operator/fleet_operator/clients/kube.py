@@ -21,7 +21,6 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
 from fleet_operator.clients.bounded_json import BoundedReader, read_resource
-from fleet_operator.clients.request_places import RequestPlaces
 from fleet_operator.errors import (
     Broken,
     Conflict,
@@ -33,6 +32,7 @@ from fleet_operator.errors import (
     TooLarge,
     Unknown,
 )
+from fleet_operator.places import Places
 from fleet_operator.ports import WATCH_SILENCE_SECONDS, Json, KubeHooks
 from rlfleet_resources.names import FIELD_MANAGER, GROUP
 
@@ -51,6 +51,7 @@ _METHODS = {
 }
 """Method and content type of each verb."""
 _RESOURCES = f"/apis/{GROUP}/"
+_NAMESPACES = "namespaces"
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -65,6 +66,14 @@ def canonical(body: Json) -> bytes:
     """
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.translate(_ESCAPED).encode(errors="replace")
+
+
+def namespace_of(path: str) -> str:
+    """The namespace in a path of the API server; empty without one."""
+    parts = path.split("/")
+    if _NAMESPACES not in parts:
+        return ""
+    return "".join(parts[parts.index(_NAMESPACES) + 1 :][:1])
 
 
 class _Rest(RESTClientObject):
@@ -98,7 +107,7 @@ class KubeClient:
         configuration.connection_pool_maxsize = 0  # no limit; `_places` limits
         self._configuration = configuration
         self._rest = _Rest(configuration)
-        self._places = RequestPlaces(REQUESTS_AT_ONCE)
+        self._places = Places(REQUESTS_AT_ONCE)
         self.hooks = KubeHooks()
         self._reader = BoundedReader()
         self._resources = BoundedReader(read_resource)
@@ -179,7 +188,7 @@ class KubeClient:
         self, verb: str, path: str, params: Mapping[str, str] | None, body: Json | None = None
     ) -> Json:
         began = monotonic()
-        async with self._places.take(path):
+        async with self._places.of(namespace_of(path)):
             if verb != "get":
                 self.hooks.before_write(path)
             try:

@@ -21,7 +21,7 @@ from fleet_operator.runtime import kopf_watch
 from fleet_operator.runtime.backoff import Backoff
 from fleet_operator.runtime.reads import OnRead, collection, pages, try_read
 from fleet_operator.runtime.store import Store
-from fleet_operator.runtime.time_shares import TimeShares
+from fleet_operator.time_shares import TimeShares
 from rlfleet_resources import names
 
 logger = logging.getLogger(__name__)

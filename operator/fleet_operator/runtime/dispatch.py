@@ -27,9 +27,9 @@ from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.metrics import SILENT, Metrics
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.session import FleetSession
-from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.traces import CallTrace
 from fleet_operator.runtime.worker_cache import WorkerCache
+from fleet_operator.time_shares import TimeShares
 from fleet_worker.protocol import Epoch, Reason
 from rlfleet_resources import names
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fleet_operator.runtime.pod_informer import FleetKey
-from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.workqueue import WorkQueue
+from fleet_operator.time_shares import TimeShares
 
 FLEETS_AT_ONCE = 32
 """Reconciles at once. One namespace gets three quarters of them at most."""

@@ -27,7 +27,7 @@ from fleet_operator.runtime.list_watch import (
 )
 from fleet_operator.runtime.reads import CHUNK
 from fleet_operator.runtime.store import Store
-from fleet_operator.runtime.time_shares import TimeShares
+from fleet_operator.time_shares import TimeShares
 from rlfleet_resources import names
 
 # Without one, kopf makes it of the name of the user, and fails where the image does not know the user ID

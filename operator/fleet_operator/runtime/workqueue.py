@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from fleet_operator.runtime.measured import Measured
-from fleet_operator.runtime.time_shares import TimeShares
+from fleet_operator.time_shares import TimeShares
 from fleet_operator.turns import Turns
 
 logger = logging.getLogger(__name__)

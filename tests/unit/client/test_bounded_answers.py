@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import httpx
@@ -13,7 +14,7 @@ import pytest
 from rlfleet import Forbidden, RlfleetError
 from rlfleet.kube import AsyncKube
 from rlfleet.kubeconfig import Access
-from rlfleet.ports import Kind
+from rlfleet.ports import Json, Kind
 
 LIMIT = 10_000
 PART = b'"' + b"x" * 998 + b'"'
@@ -34,7 +35,10 @@ class Parts(httpx.AsyncByteStream):
 
 @asynccontextmanager
 async def client(
-    body: Parts, status: int = 200, encoding: str = "identity"
+    body: Parts,
+    status: int = 200,
+    encoding: str = "identity",
+    read: Callable[[bytes], Json] = json.loads,
 ) -> AsyncIterator[AsyncKube]:
     access = Access(
         server="https://server:6443",
@@ -42,7 +46,7 @@ async def client(
         token=lambda: "t",
         tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
     )
-    kube = AsyncKube(access, "tests", LIMIT)
+    kube = AsyncKube(access, "tests", LIMIT, read)
     await kube._http.aclose()
     headers = {"Content-Encoding": encoding, "Content-Type": "application/json"}
     kube._http = httpx.AsyncClient(
@@ -105,3 +109,20 @@ async def test_a_change_that_is_too_long_ends_its_watch_and_one_within_the_limit
             await watch()
 
     assert (seen, body.read) == (["MODIFIED"], 1 + LIMIT // len(PART) + 1)
+
+
+async def test_a_reader_of_its_own_parses_objects_and_changes_but_no_tables() -> None:
+    def read(text: bytes) -> dict[str, object]:
+        return json.loads(text) | {"read": True}
+
+    event = b'{"type": "MODIFIED", "object": {}}\n'
+    async with client(Parts(b'{"a": 1}'), read=read) as kube:
+        assert await kube.get(Kind.FLEETS, "policy") == {"a": 1, "read": True}
+    async with client(Parts(b'{"a": 1}'), read=read) as kube:
+        assert await kube.call("GET", "/api/v1/pods") == {"a": 1, "read": True}
+    async with client(Parts(b'{"a": 1}'), read=read) as kube:
+        assert await kube.call("GET", "/api/v1/pods", accept="application/json;as=Table") == {
+            "a": 1
+        }
+    async with client(Parts(event), read=lambda text: read(text) | {"type": "READ"}) as kube:
+        assert [c.type async for c in kube.watch(Kind.WEIGHTS, "policy", "1", 60)] == ["READ"]

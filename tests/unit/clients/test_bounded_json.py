@@ -21,6 +21,7 @@ from fleet_operator.clients.bounded_json import (
     BoundedReader,
     opened,
     read_closed,
+    read_message,
     read_object,
     read_resource,
 )
@@ -288,3 +289,13 @@ def test_a_spec_that_is_admitted_is_read() -> None:
 def test_a_text_may_hold_the_largest_object_of_etcd() -> None:
     assert len(large("spec", CONTENTS["escapes"])) < TEXT_BYTES
     assert bounded_json.LARGE_AT_ONCE * TEXT_BYTES <= 64 * 2**20, "of the 512 MiB of the chart"
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_a_body_and_a_line_of_a_watch_are_read_by_one_function(content: str) -> None:
+    text = large("spec", CONTENTS[content])
+    body, line = read_message(text), read_message(event(text, "MODIFIED"))
+
+    assert body == read_resource(text)
+    assert "spec" not in body
+    assert line == {"type": "MODIFIED", "object": body}

@@ -16,8 +16,8 @@ from yarl import URL
 
 from fleet_api import destinations
 from fleet_api.fleets import Fleets
-from fleet_api.turns import Turns
 from rlfleet_resources import names
+from fleet_operator.places import Places
 
 CHAT = "/v1/chat/completions"
 SECRET = {"X-Upstream-Authorization": "Bearer a-key-of-the-workers"}
@@ -210,7 +210,7 @@ async def test_requests_at_the_same_time_read_a_service_once(api: Api) -> None:
 
 
 async def test_a_connection_to_a_name_that_was_not_checked_is_refused(api: Api) -> None:
-    made = destinations.Destinations(api.cluster, Turns(), lambda: 0.0)
+    made = destinations.Destinations(api.cluster, Places(8), lambda: 0.0)
 
     with pytest.raises(OSError, match="localhost"):
         await made.resolve("localhost", 8000)
@@ -218,8 +218,8 @@ async def test_a_connection_to_a_name_that_was_not_checked_is_refused(api: Api) 
 
 async def test_an_ipv6_address_of_a_service_is_used_as_one(api: Api) -> None:
     replace(api, clusterIP="fd00::1")
-    made = destinations.Destinations(api.cluster, Turns(), lambda: 0.0)
-    fleet = await Fleets(api.cluster, Turns()).fleet("rl", "policy")
+    made = destinations.Destinations(api.cluster, Places(8), lambda: 0.0)
+    fleet = await Fleets(api.cluster, Places(8)).fleet("rl", "policy")
     url = URL(await made.of(fleet))
     (found,) = await made.resolve(str(url.host), url.port or 0)
 

@@ -14,10 +14,10 @@ from tests.unit.fleet_api.conftest import Api
 from fleet_api.fleets import Fleets
 from fleet_api.idempotency import ANNOTATION
 from fleet_api.targets import Targets
-from fleet_api.turns import Turns
 from fleet_api.workers import metrics_addresses, workers_of
 from rlfleet_resources import names
 from rlfleet_resources.names import ANNOTATION_RETRY, ANNOTATION_TRACEPARENT
+from fleet_operator.places import Places
 
 
 def without_ordinal() -> dict[str, Any]:
@@ -33,7 +33,7 @@ def test_a_pod_with_any_labels_does_not_hide_the_others(odd: Any) -> None:
     async def read() -> None:
         cluster = FakeCluster()
         cluster.pods = [odd, pod(0)]
-        fleets = Fleets(cluster, Turns())
+        fleets = Fleets(cluster, Places(8))
         fleet = await fleets.fleet("rl", "policy")
         pods = await fleets.pods(fleet)
 

@@ -12,7 +12,7 @@ from tests.unit.fleet_api.conftest import Api
 
 from fleet_api.problems import Problem
 from fleet_api.steering import KNOWN_SECONDS, Steering
-from fleet_api.turns import Turns
+from fleet_operator.places import Places
 from rlfleet.errors import NotFound
 
 BASE = ("rl", "policy", "")
@@ -58,7 +58,7 @@ class FakeNamespace:
         return table_of(self.columns, [row_of(one) for one in self.objects.values()])
 
     def steering(self) -> Steering:
-        return Steering(self, Turns(), lambda: self.now)
+        return Steering(self, Places(8), lambda: self.now)
 
 
 async def name_of(steering: Steering, steered: tuple[str, str, str] = BASE) -> str | None:

@@ -19,8 +19,8 @@ from fleet_operator.runtime import callers
 from fleet_operator.runtime.callers import BUSY_SECONDS, Callers
 from fleet_operator.runtime.dispatch import ANSWER_WAIT_SECONDS, Caller, Dispatcher
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.worker_cache import WorkerCache
+from fleet_operator.time_shares import TimeShares
 from fleet_worker.protocol import Epoch, Operation, WorkerState
 
 EPOCH = Epoch(term=3, sequence=1)

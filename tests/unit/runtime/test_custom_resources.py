@@ -26,7 +26,7 @@ from fleet_operator.runtime.custom_resources import (
 )
 from fleet_operator.runtime.kopf_watch import build_registry
 from fleet_operator.runtime.store import Store
-from fleet_operator.runtime.time_shares import TimeShares
+from fleet_operator.time_shares import TimeShares
 
 ROOT = "/apis/rlfleet.dev/v1alpha1/namespaces"
 KEY = ("rl", "policy")

@@ -29,8 +29,8 @@ from fleet_operator.runtime.dispatch import (
     fold_seconds,
 )
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.worker_cache import WorkerCache
+from fleet_operator.time_shares import TimeShares
 from fleet_worker.protocol import Epoch, Reason, WorkerState
 
 EPOCH = Epoch(term=3, sequence=1)

@@ -26,7 +26,7 @@ from fleet_operator.runtime.operator_process import Operator
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.start_check import RETRY_SECONDS
 from fleet_operator.runtime.store import Store
-from fleet_operator.runtime.time_shares import TimeShares
+from fleet_operator.time_shares import TimeShares
 
 SETTINGS = Settings.model_construct(
     namespaces=("rl", "lab"),

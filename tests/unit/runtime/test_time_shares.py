@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from fleet_operator.runtime.time_shares import TimeShares
+from fleet_operator.time_shares import TimeShares
 
 
 def used(tenants: dict[str, float], *, seconds: float = 60.0) -> Counter[str]:
@@ -70,3 +70,13 @@ def test_namespaces_that_rest_are_forgotten():
         shares.note(f"n{n}", 0.001, float(n))
 
     assert len(shares._used) < 30
+
+
+def test_a_namespace_that_uses_little_does_not_wait_for_time_beyond_what_there_is():
+    """Requests that run at once use more than a second in each second."""
+    shares = TimeShares()
+    shares.note("busy", 20.0, 0.0)
+    shares.note("quiet", 0.02, 0.0)
+
+    assert shares.wait_seconds("quiet", 0.0) == 0
+    assert shares.wait_seconds("busy", 0.0) > 0

@@ -23,8 +23,8 @@ from fleet_operator.runtime.dispatch import Caller, Dispatcher
 from fleet_operator.runtime.epochs import raise_terms
 from fleet_operator.runtime.lease import DURATION_SECONDS, RETRY_SECONDS, Lease
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.worker_cache import WorkerCache
+from fleet_operator.time_shares import TimeShares
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.authority import newest
 from fleet_worker.protocol import Epoch

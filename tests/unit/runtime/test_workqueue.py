@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.support import virtual_time
 from tests.support.virtual_time import START_SECONDS, now
 
-from fleet_operator.runtime.time_shares import TimeShares
 from fleet_operator.runtime.workqueue import RUNS_AT_ONCE, RUNS_PER_SECOND, WorkQueue
+from fleet_operator.time_shares import TimeShares
 
 Work = Callable[[str], Coroutine[Any, Any, None]]
 

@@ -1,9 +1,10 @@
-"""Shares the time of the event loop among namespaces.
+"""Shares time among namespaces: that of the event loop, or that of the API server (`places`).
 
 Everything that runs in the loop delays all others. So what a namespace's reconciles and the answers of its
-workers cost is measured, and it gets more time only while it uses less than what is idle. Alone it gets
-half of the loop, and n such namespaces get `1 / (n + 1)` each. A namespace is not held back while no
-other one uses the loop.
+workers cost is measured, and it gets more time only while it uses less than what is idle. Next to others that use
+little it gets half of the time, and n such namespaces get `1 / (n + 1)` each. A namespace is not held back while
+no other one uses any. Nor does it wait while it has used less than half of an equal share: the requests at the API
+server may have used more time than there is.
 """
 
 from __future__ import annotations
@@ -33,12 +34,16 @@ class TimeShares:
 
     def wait_seconds(self, namespace: str, now: float) -> float:
         """The time until a namespace may use more; 0 if it may now."""
-        used = self._used.get(namespace, 0.0)
-        others = self._total - used
-        if others * self._left(now) < UNUSED:
+        if not self.is_shared(namespace, now):
             return 0.0
-        excess = (used + self._total) * self._left(now)
+        used = self._used.get(namespace, 0.0)
+        # Times of what it may use: what is idle, or half of an equal share.
+        excess = min(used + self._total, used * 2 * len(self._used)) * self._left(now)
         return REMEMBERED_SECONDS * math.log(excess) if excess > 1 else 0.0
+
+    def is_shared(self, namespace: str, now: float) -> bool:
+        """Whether other namespaces use any time."""
+        return (self._total - self._used.get(namespace, 0.0)) * self._left(now) >= UNUSED
 
     def _left(self, now: float) -> float:
         """The share of the noted use that is left after this time."""
