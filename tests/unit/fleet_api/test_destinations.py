@@ -16,8 +16,8 @@ from yarl import URL
 
 from fleet_api import destinations
 from fleet_api.fleets import Fleets
-from rlfleet_resources import names
 from fleet_operator.places import Places
+from rlfleet_resources import names
 
 CHAT = "/v1/chat/completions"
 SECRET = {"X-Upstream-Authorization": "Bearer a-key-of-the-workers"}

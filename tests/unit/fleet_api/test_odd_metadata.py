@@ -15,9 +15,9 @@ from fleet_api.fleets import Fleets
 from fleet_api.idempotency import ANNOTATION
 from fleet_api.targets import Targets
 from fleet_api.workers import metrics_addresses, workers_of
+from fleet_operator.places import Places
 from rlfleet_resources import names
 from rlfleet_resources.names import ANNOTATION_RETRY, ANNOTATION_TRACEPARENT
-from fleet_operator.places import Places
 
 
 def without_ordinal() -> dict[str, Any]:
