@@ -185,7 +185,7 @@ reliability: ## Play every failure on real workers and write docs/reliability.md
 
 .PHONY: isolation
 isolation: ## One tenant attacks another one: bench/results/isolation.json, docs/reliability.md. ONLY=fleets
-	@$(PYTHON) -m isolation $(if $(ONLY),--only $(ONLY))
+	@$(PYTHON) -m isolation $(if $(ONLY),--only "$(ONLY)")
 
 .PHONY: chaos
 chaos: ## Failures at random on real workers: ROLLOUTS=200, SEED=
