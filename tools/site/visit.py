@@ -4,24 +4,48 @@
 
 It follows the quickstart's links from the front page in the light and the dark theme, uses the search
 and writes PNGs of what it saw. Exit code 1: there was a console error, a request to another host, a
-page wider than the window, or a search without results.
+page wider than the window, or a search without the page that readers look for.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import re
 import sys
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
-from playwright.sync_api import ConsoleMessage, Page, Request, Response, Route, sync_playwright
+from playwright.sync_api import (
+    ConsoleMessage,
+    Page,
+    Request,
+    Response,
+    Route,
+    TimeoutError,  # noqa: A004 - the name of the library
+    sync_playwright,
+)
 
 FRONT = "index.html"
 QUICKSTART = "tutorial/first-fleet.html"
 PICTURES = {"front": FRONT, "how-it-works": "explanation/how-it-works.html"}
+NARROW = ("index.html", "reference/inferencefleet.html", "examples/deltas.html", "reliability.html")
+"""Pages that are visited on a phone, too."""
+
+FOUND = {
+    "latch": "",
+    "stuck rollout": "reference/troubleshooting.html",
+    "HF_TOKEN": "explanation/faq.html",
+    "RDMA": "",
+    "gang": "explanation/faq.html",
+    "multi-node": "explanation/faq.html",
+    "root user": "explanation/faq.html",
+    "argocd": "examples/argocd.html",
+}
+"""Words of a search → the page that comes first; any page if it is empty."""
+
 THEMES = {"light": "default", "dark": "slate"}
 
 
@@ -93,10 +117,29 @@ class Visit:
             self.open(link)
 
     def search(self) -> None:
-        """Search for a word of the glossary."""
-        self.open(FRONT)
-        self.page.fill(".md-search__input", "latch")
-        self.page.wait_for_selector(".md-search-result__item", timeout=30_000)
+        """Search for what readers look for."""
+        results = self.page.locator(".md-search-result__item > a")
+        for words, wanted in FOUND.items():
+            self.open(FRONT)
+            self.page.fill(".md-search__input", words)
+            try:
+                # A result marks the words that it was found by.
+                first = self.page.locator(
+                    ".md-search-result__item > a mark", has_text=re.split("[ -]", words)[0]
+                ).first
+                first.wait_for(timeout=60_000)
+            except TimeoutError:
+                self.report(f"a search for {words!r} finds nothing")
+                continue
+            found = (results.first.get_attribute("href") or "").removeprefix(self.root)
+            if wanted and found.partition("?")[0].partition("#")[0] != wanted:
+                self.report(f"a search for {words!r} finds {found} first")
+
+    def on_a_phone(self) -> None:
+        """Open pages in a narrow window."""
+        self.page.set_viewport_size({"width": 390, "height": 844})
+        for path in NARROW:
+            self.open(path)
 
 
 def main() -> int:
@@ -128,6 +171,7 @@ def main() -> int:
             for name, path in PICTURES.items():
                 visit.open(path)
                 visit.page.screenshot(path=options.screenshots / f"{name}-{theme}.png")
+            visit.on_a_phone()
             problems += visit.problems
             context.close()
         browser.close()
