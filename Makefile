@@ -35,6 +35,10 @@ IN_ORDER := -p no:randomly
 demo: ## A trainer publishes weights to a fleet, and three things fail. KEEP=1, CLUSTER=existing, RECORD=file.svg
 	@$(PYTHON) -m demo $(if $(KEEP),--keep) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(RECORD),--record $(RECORD))
 
+.PHONY: race
+race: ## Record the front page's moving picture: a hand-written loop and rlfleet, the same failure
+	@$(PYTHON) -m race $(if $(KEEP),--keep)
+
 .PHONY: cluster
 cluster: ## Start a Kubernetes cluster and print how to use it
 	@$(PYTHON) -m stack up

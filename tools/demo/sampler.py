@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +38,7 @@ class Samples:
         reasons: why attempts had no complete answer, beginning with the status if there was one.
         retried: attempts without a complete answer, by the act of the story they fell into.
         tokens: by the version that their label names.
+        label: the version of replies that name none, when their request is sent. None: all name theirs.
     """
 
     file: Path
@@ -48,17 +51,24 @@ class Samples:
     reasons: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
     mixed_replies: int = 0
+    label: Callable[[], str] | None = None
 
-    def keep(self, prompt: list[int], reply: dict[str, Any]) -> None:
+    def keep(self, prompt: list[int], reply: dict[str, Any], label: str) -> None:
         """Record one complete reply, in the form that the audit reads."""
         self.answered += 1
         with self.file.open("a", encoding="utf-8") as file:
             for choice in reply["choices"]:
-                spans = choice["weight_versions"]
+                whole: dict[str, Any] = {
+                    "version": label,
+                    "start": 0,
+                    "end": len(choice["token_ids"]),
+                }
+                spans = choice["weight_versions"] if self.label is None else [whole]
                 for span in spans:
                     self.tokens[span["version"]] += span["end"] - span["start"]
                 self.mixed_replies += len({s["version"] for s in spans}) > 1
                 record = {
+                    "at": time.monotonic(),
                     "id": f"{self.answered}/{choice['index']}",
                     "prompt_token_ids": prompt,
                     "token_ids": choice["token_ids"],
@@ -104,8 +114,9 @@ async def _client(
     while not stop.is_set():
         prompt = [prompts.randrange(VOCABULARY) for _ in range(prompts.randint(4, 24))]
         samples.sent += 1
-        reply, why = None, ""
+        reply, why, label = None, "", ""
         for _ in range(ATTEMPTS):
+            label = samples.label() if samples.label is not None else ""
             reply, why = await _ask(http, model, prompt, prompts.randrange(2**31), headers)
             if reply is not None:
                 break
@@ -115,7 +126,7 @@ async def _client(
         if reply is None:
             samples.lost.append(why)
         else:
-            samples.keep(prompt, reply)
+            samples.keep(prompt, reply, label)
         await asyncio.sleep(samples.think_seconds)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pictures import architecture, commands, way_of_a_rollout
+from pictures import architecture, commands, race, way_of_a_rollout
 from pictures.shapes import DARK, LIGHT
 
 FOLDER = Path(__file__).parents[2] / "docs/images"
@@ -19,6 +19,7 @@ def main() -> None:
     """Write or check."""
     drawings = {
         "architecture": architecture.draw,
+        "race": race.draw,
         "way-of-a-rollout": way_of_a_rollout.draw,
     }
     texts = {
