@@ -21,7 +21,9 @@ from rlfleet_resources.fleet_status import FleetStatus
 GROUP = "/apis/rlfleet.dev/v1alpha1"
 CRDS = Path(__file__).parents[2] / "crds"
 VALID = sorted((CRDS / "samples" / "valid").glob("*.yaml"))
-KNOWN_SINCE = {"fleet-devices": 31, "fleet-volumes": 31}
+EXAMPLES = CRDS.parent / "examples"
+FLEETS = [p for p in VALID if "fleet" in p.stem] + sorted(EXAMPLES.glob("*/fleet.yaml"))
+KNOWN_SINCE = {"fleet-devices": 31, "fleet-volumes": 31, "dra": 34}
 """First minor version of Kubernetes that has the fields of a sample's pod: device claims, image volumes."""
 INVALID = sorted((CRDS / "samples" / "invalid").glob("*.yaml"))
 
@@ -46,6 +48,10 @@ async def namespace(admin: Admin) -> AsyncIterator[str]:
     await admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
     yield name
     await admin.delete(f"/api/v1/namespaces/{name}")
+
+
+def name_of(sample: Path) -> str:
+    return sample.parent.name if sample.name == "fleet.yaml" else sample.stem
 
 
 def documents(sample: Path) -> list[Json]:
@@ -82,15 +88,15 @@ def test_kubectl_takes_every_valid_sample_and_a_dry_run_keeps_nothing(cluster, n
     assert cluster.kubectl("get", "ifl,wv", "-n", namespace, "-o", "name").stdout == ""
 
 
-@pytest.mark.parametrize("sample", [p for p in VALID if "fleet" in p.stem], ids=lambda p: p.stem)
+@pytest.mark.parametrize("sample", FLEETS, ids=name_of)
 async def test_the_pod_and_the_service_of_a_fleet_are_what_a_real_api_server_takes(
     admin, namespace, sample
 ):
     """No kubelet runs here: whether volumes can be mounted is not asked."""
-    minor = int((await admin.get("/version"))["minor"])
-    if minor < KNOWN_SINCE.get(sample.stem, 0):
-        pytest.skip(f"Kubernetes 1.{minor} does not know the pod's fields")
-    fleet = await apply(admin, namespace, documents(sample)[-1])
+    await skip_if_older(admin, KNOWN_SINCE.get(name_of(sample), 0))
+    (manifest,) = (d for d in documents(sample) if d["kind"] == "InferenceFleet")
+    manifest["metadata"].pop("namespace", None)
+    fleet = await apply(admin, namespace, manifest)
     observed = FleetObserved(
         name=fleet["metadata"]["name"],
         namespace=namespace,
@@ -111,6 +117,24 @@ async def test_the_pod_and_the_service_of_a_fleet_are_what_a_real_api_server_tak
     for made in (pod, children.service(observed)):
         answer = await apply(admin, namespace, made, group="/api/v1", options="&dryRun=All")
         assert answer["metadata"]["name"] == made["metadata"]["name"]
+
+
+async def skip_if_older(admin: Admin, minor: int) -> None:
+    found = int((await admin.get("/version"))["minor"])
+    if found < minor:
+        pytest.skip(f"Kubernetes 1.{found} does not know these fields")
+
+
+@pytest.mark.parametrize("file", ["dra/claim.yaml", "s3-csi/volume.yaml"])
+async def test_what_an_example_brings_besides_its_fleet_is_taken(cluster, admin, namespace, file):
+    await skip_if_older(admin, KNOWN_SINCE.get(file.partition("/")[0], 0))
+    text = (EXAMPLES / file).read_text().replace("namespace: rl", f"namespace: {namespace}")
+
+    answer = cluster.kubectl(
+        "apply", "--validate=strict", "--dry-run=server", "-f", "-", stdin=text
+    )
+
+    assert answer.stdout.count("created (server dry run)") == text.count("apiVersion:")
 
 
 @pytest.mark.parametrize("sample", INVALID, ids=lambda path: path.stem)
