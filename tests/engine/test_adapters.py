@@ -21,7 +21,6 @@ from tests.support.selection import others_long
 from tests.support.waiting import eventually
 from tests.support.worker import REPLY_SECONDS, WorkerProcess, events_of, token_request
 
-Choice = dict[str, Any]
 _labels = itertools.count(1)
 
 
@@ -121,13 +120,6 @@ def test_an_adapter_is_served_under_its_name_in_addition_to_the_model(lab: Lab) 
     models = {m["id"]: m for m in lab.worker.public.get("/v1/models").json()["data"]}
     assert models[lab.name]["root"] == str(path)
     assert models[lab.name]["parent"] == "policy"
-
-
-@pytest.mark.long
-def test_an_adapter_that_changes_nothing_gives_the_models_tokens(lab: Lab) -> None:
-    lab.put("0", lab.write(1, scale=0))
-
-    assert lab.tokens() == lab.tokens(model="policy")
 
 
 def test_a_swap_never_serves_old_weights_under_the_new_version(lab: Lab) -> None:
@@ -259,27 +251,6 @@ def test_a_held_request_keeps_its_adapter_over_new_base_weights(lab: Lab, weight
     assert lab.state["requests"] == 0
 
 
-@pytest.mark.long
-def test_the_slots_are_planned(lab: Lab) -> None:
-    first, second, third, fourth = (lab.write(seed) for seed in (1, 2, 3, 4))
-    lab.put("1", first)
-    threads = []
-    for version, path in (("2", second), ("3", third)):
-        threads.append(in_background(lambda: lab.ask(max_tokens=1500))[0])
-        eventually(lambda: lab.state.get("requests") == 1)
-        lab.put(version, path)
-    status, reason, message = lab.refusal("4", fourth)
-
-    assert (status, reason) == (409, "NoAdapterSlot")
-    assert "1 request" in message
-    assert lab.state["version"] == "3"
-    for thread in threads:
-        thread.join(timeout=REPLY_SECONDS)
-    eventually(lambda: lab.state["retiring"] == [])
-    failures = lab.put("4", fourth)["adapter_failures"]
-    assert lab.name not in {failure["name"] for failure in failures}
-
-
 def test_unloading_is_idempotent_and_removes_the_name(lab: Lab) -> None:
     lab.put("1", lab.write(1))
     thread, found = in_background(lambda: lab.ask(max_tokens=500))
@@ -292,17 +263,6 @@ def test_unloading_is_idempotent_and_removes_the_name(lab: Lab) -> None:
     assert gone.status_code == 404
     assert found[0]["choices"][0]["finish_reason"] == "length"
     eventually(lambda: lab.worker.state()["adapter_slots"]["used"] == 0)
-
-
-@pytest.mark.long
-def test_many_names_leave_nothing_behind(lab: Lab) -> None:
-    path = lab.write(1)
-    for number in range(40):
-        lab.put("1", path, name=f"passing-{number}")
-        lab.worker.must_remove(f"passing-{number}")
-
-    state = lab.worker.state()
-    assert (state["adapters"], state["adapter_slots"]["used"]) == ([], 0)
 
 
 def _wrong_shape(path: Path) -> None:

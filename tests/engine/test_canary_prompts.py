@@ -93,17 +93,6 @@ def test_a_version_that_babbles_is_seen(
     assert repeated["repetition"] > 0.9
 
 
-def test_a_prompt_that_is_too_long_is_refused(worker: WorkerProcess, home: str) -> None:
-    status, reason, message = worker.refusal(
-        "probe", prompts=["x " * 2000], max_tokens=256, compare_with=home
-    )
-
-    assert (status, reason) == (400, "BadRequest")
-    assert "tokens" in message
-    none = worker.refusal("probe", prompts=[], max_tokens=8, compare_with=home)
-    assert none[:2] == (400, "BadRequest")
-
-
 def test_a_fence_with_time_lets_running_requests_end_and_takes_no_new_ones(
     worker: WorkerProcess, home: str
 ) -> None:

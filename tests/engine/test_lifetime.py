@@ -323,16 +323,6 @@ def test_flags_that_rlfleet_owns_are_refused_before_anything_is_loaded(
         assert words in worker.log()
 
 
-@pytest.mark.long
-def test_a_worker_does_not_start_without_a_token_file(weights: Weights, tmp_path: Path) -> None:
-    environment = {"RLFLEET_ADMIN_TOKEN_FILE": ""}
-    with WorkerProcess(
-        tmp_path, model=weights.a, roots=[weights.root], environment=environment
-    ) as worker:
-        assert worker.exit_code(within_seconds=REFUSED_SECONDS) == 2
-        assert "RLFLEET_ADMIN_TOKEN_FILE" in worker.log()
-
-
 def test_a_port_in_use_is_found_before_the_engine_starts(weights: Weights, tmp_path: Path) -> None:
     import socket  # noqa: PLC0415 - of this test only
 

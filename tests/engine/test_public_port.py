@@ -73,22 +73,6 @@ def test_the_information_routes_are_served(worker: WorkerProcess, path: str) -> 
     assert worker.public.get(path).status_code == 200
 
 
-def test_tokenizing_is_served(worker: WorkerProcess) -> None:
-    tokens = worker.public.post("/tokenize", json={"model": "policy", "prompt": "the fleet"})
-
-    assert tokens.json()["count"] > 0
-
-
-def test_beam_search_is_refused_because_its_tokens_have_no_single_version(
-    worker: WorkerProcess,
-) -> None:
-    body = {"model": "policy", "prompt": [1], "max_tokens": 3, "n": 2, "use_beam_search": True}
-    reply = worker.public.post("/v1/completions", json=body)
-
-    assert reply.status_code == 400
-    assert "beam search" in reply.json()["error"]["message"]
-
-
 def test_the_metrics_are_vllms_and_ours(worker: WorkerProcess) -> None:
     text = worker.public.get("/metrics").text
 

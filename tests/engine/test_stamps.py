@@ -119,7 +119,7 @@ def test_a_reply_over_a_swap_names_both_versions_and_where_the_one_ends(
     new_version: NewVersion,
     route: Route,
     n: int,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    stream: bool,
 ) -> None:
     worker.stage(version := new_version(), weights.b)
     path, body = route(max_tokens=LONG, n=n, stream=stream)

@@ -106,79 +106,6 @@ def test_a_paused_worker_holds_requests_stays_ready_and_answers_them_after_the_s
     assert spans == [worker.span(0, 4)]
 
 
-def test_loading_needs_a_pause(
-    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
-) -> None:
-    worker.stage(version := new_version(), weights.b)
-
-    assert worker.refusal("load", version=version)[:2] == (409, "WrongPhase")
-
-
-def test_only_what_is_staged_can_be_loaded(
-    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
-) -> None:
-    worker.stage(new_version(), weights.b)
-    worker.must("pause", mode="keep", lease_seconds=60)
-
-    assert worker.refusal("load", version=new_version())[:2] == (409, "NotStaged")
-
-
-def test_resuming_needs_the_version_that_is_in_the_engine(
-    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
-) -> None:
-    worker.stage(version := new_version(), weights.b)
-    worker.must("pause", mode="keep", lease_seconds=60)
-
-    assert worker.refusal("resume", version=version)[:2] == (409, "VersionMismatch")
-    worker.must("load", version=version)
-    assert worker.refusal("resume", version=home)[:2] == (409, "VersionMismatch")
-
-
-def test_every_call_can_be_sent_twice(
-    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
-) -> None:
-    version = new_version()
-    for _ in range(2):
-        worker.stage(version, weights.b)
-    for _ in range(2):
-        worker.must("pause", mode="keep", lease_seconds=60)
-    for _ in range(2):
-        worker.must("load", version=version)
-    for _ in range(2):
-        state = worker.must("resume", version=version)
-
-    assert (state["phase"], state["version"]) == ("serving", version)
-
-
-@pytest.mark.long  # tests/unit/worker/lifecycle has the same without an engine
-def test_a_label_with_other_weights_is_refused(
-    worker: WorkerProcess, weights: Weights, new_version: NewVersion
-) -> None:
-    worker.swap(version := new_version(), weights.b)
-
-    source = {"path": str(weights.c)}
-    assert worker.refusal("stage", version=version, source=source)[:2] == (409, "VersionReused")
-
-
-def test_the_digest_of_the_files_can_be_demanded(
-    worker: WorkerProcess, weights: Weights, new_version: NewVersion
-) -> None:
-    import hashlib  # noqa: PLC0415 - of this test only
-
-    files = ("config.json", "model.safetensors")
-    sums = [f"{hashlib.sha256((weights.b / f).read_bytes()).hexdigest()}  {f}\n" for f in files]
-    digest = "sha256:" + hashlib.sha256("".join(sums).encode()).hexdigest()
-    source = {"path": str(weights.b)}
-
-    state = worker.must("stage", version=new_version(), source=source, digest=digest)
-    assert state["staged"] is not None
-    wrong = worker.refusal(
-        "stage", version=new_version(), source=source, digest="sha256:" + "0" * 64
-    )
-    assert wrong[:2] == (422, "DigestMismatch")
-    assert digest in wrong[2]
-
-
 def test_timings_and_metrics_tell_about_the_last_swap(
     worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
 ) -> None:
@@ -255,11 +182,7 @@ def test_an_abort_ends_requests_with_the_tokens_they_have(
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_an_abort_gives_no_reply_without_tokens_and_holds_what_arrives_later(
-    worker: WorkerProcess,
-    weights: Weights,
-    home: str,
-    new_version: NewVersion,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion, stream: bool
 ) -> None:
     """All places are taken, so the second request has no token. The third arrives during the pause."""
     replies: dict[str, httpx.Response] = {}

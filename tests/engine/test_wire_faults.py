@@ -75,53 +75,6 @@ def _choice(reply: Json) -> Json:
     return choice
 
 
-def _exchange_two(reply: Json) -> None:
-    """Exchange the log-probabilities of two tokens that differ."""
-    content = _choice(reply)["logprobs"]["content"]
-    other = next(i for i, entry in enumerate(content) if entry["token"] != content[0]["token"])
-    content[0], content[other] = content[other], content[0]
-
-
-DAMAGES = {
-    "an id is lost": lambda reply: _choice(reply)["token_ids"].pop(),
-    "all ids are lost": lambda reply: _choice(reply).pop("token_ids"),
-    "a log-probability is lost": lambda reply: _choice(reply)["logprobs"]["content"].pop(),
-    "two are exchanged": _exchange_two,
-    "the log-probabilities are lost": lambda reply: _choice(reply).update(logprobs=None),
-    "the prompt is lost": lambda reply: reply.pop("prompt_token_ids"),
-    "the prompt is another": lambda reply: reply["prompt_token_ids"].append(5),
-    "the usage is another": lambda reply: reply["usage"].update(completion_tokens=1),
-    "the choice is lost": lambda reply: reply["choices"].clear(),
-}
-BODY = {
-    "model": "policy",
-    "messages": PLACEHOLDER,
-    "nvext": {"token_data": PROMPT, "extra_fields": ["engine_data"]},
-    "max_tokens": 5,
-    "ignore_eos": True,
-}
-
-
-async def test_an_undamaged_reply_is_sent(worker: WorkerProcess, home: str) -> None:
-    status, content = await through_a_line(worker, lambda _: None, BODY)
-
-    assert status == 200, content
-    assert len(json.loads(content)["nvext"]["engine_data"]["completion_token_ids"]) == 5
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-async def test_no_part_of_a_damaged_reply_is_sent(
-    worker: WorkerProcess, home: str, damage: Damage
-) -> None:
-    status, content = await through_a_line(worker, damage, BODY)
-
-    reply = json.loads(content)
-    assert status == 500
-    assert reply["error"]["type"] == "InternalServerError"
-    assert "choices" not in reply
-    assert "nvext" not in reply
-
-
 EXPERTS = [
     pytest.param(
         GENERATE,

@@ -17,7 +17,6 @@ from tests.engine.test_wire_tokens import (
     TOOL,
     ask,
     must,
-    refused,
 )
 from tests.support.waiting import eventually
 from tests.support.worker import REPLY_SECONDS, WorkerProcess
@@ -86,14 +85,6 @@ def test_a_salt_takes_effect_on_every_path(worker: WorkerProcess, home: str, pla
     assert cached("two") == 0, "another one does not"
 
 
-def test_two_salts_that_differ_are_refused(worker: WorkerProcess, home: str) -> None:
-    nvext = {"token_data": PROMPT, "cache_salt": "one"}
-    assert refused(worker, CHAT, nvext=nvext, messages=PLACEHOLDER, cache_salt="two")[0] == 400
-    body = {"token_ids": PROMPT, "sampling_params": {"cache_salt": "one"}}
-    assert refused(worker, GENERATE, **body, cache_salt="two")[0] == 400
-    assert ask(worker, GENERATE, **body, cache_salt="one").status_code == 200
-
-
 def test_log_probabilities_of_the_prompt_come_on_every_token_path(
     worker: WorkerProcess, home: str
 ) -> None:
@@ -150,49 +141,6 @@ def test_a_priority_decides_which_request_comes_first(
     assert done == ["running", "urgent", "waiting"]
 
 
-def test_two_priorities_that_differ_are_refused(worker: WorkerProcess, home: str) -> None:
-    nvext = {"token_data": PROMPT, "agent_hints": {"priority": 1}}
-    status, message = refused(worker, CHAT, nvext=nvext, messages=PLACEHOLDER, priority=2)
-
-    assert (status, "priority has two different values" in message) == (400, True)
-
-
-@pytest.mark.parametrize("part", [{"type": "image_url", "image_url": {"url": "data:,"}}])
-def test_an_image_together_with_tokens_is_refused_as_not_implemented(
-    worker: WorkerProcess, home: str, part: Json
-) -> None:
-    messages = [{"role": "user", "content": [part]}]
-    for body in ({"nvext": {"token_data": PROMPT}}, {"tokens": PROMPT}):
-        error = ask(worker, CHAT, messages=messages, **body).json()["error"]
-        assert (error["code"], error["type"]) == (400, "NotImplementedError")
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "name"),
-    [
-        (GENERATE, {"token_ids": PROMPT, "sampling_params": {"max_token": 5}}, "max_token"),
-        (GENERATE, {"token_ids": PROMPT, "sampling_params": {}, "max_tokens": 5}, "max_tokens"),
-        (GENERATE, {"token_ids": PROMPT, "sampling_params": {}, "nvext": {}}, "nvext"),
-        (CHAT, {"messages": PLACEHOLDER, "token_ids": PROMPT}, "token_ids"),
-        (CHAT, {"messages": PLACEHOLDER, "sampling_params": {}}, "sampling_params"),
-        (CHAT, {"messages": PLACEHOLDER, "nvext": {"token_dat": PROMPT}}, "token_dat"),
-        (
-            CHAT,
-            {"messages": PLACEHOLDER, "nvext": {"extra_fields": ["worker_id"]}},
-            "worker_id",
-        ),
-        (COMPLETION, {"prompt": PROMPT, "token_ids": PROMPT}, "token_ids"),
-    ],
-)
-def test_keys_that_would_be_ignored_are_refused_by_name(
-    worker: WorkerProcess, home: str, path: str, body: Json, name: str
-) -> None:
-    status, message = refused(worker, path, **body)
-
-    assert status == 400
-    assert name in message
-
-
 def test_supported_keys_are_passed_on(worker: WorkerProcess, home: str) -> None:
     sampling = {
         "max_tokens": 2,
@@ -209,15 +157,6 @@ def test_supported_keys_are_passed_on(worker: WorkerProcess, home: str) -> None:
         "routed_experts_prompt_start": 2,
     }
     assert must(worker, GENERATE, token_ids=PROMPT, sampling_params=sampling)["choices"]
-
-
-def test_a_request_cannot_force_tokens_that_the_weights_did_not_make(
-    worker: WorkerProcess, home: str
-) -> None:
-    sampling = {"max_tokens": 2, "trace_decode_token_ids": [9, 9]}
-    status, message = refused(worker, GENERATE, token_ids=PROMPT, sampling_params=sampling)
-
-    assert (status, "label" in message) == (400, True)
 
 
 def test_messages_come_back_without_invented_keys(

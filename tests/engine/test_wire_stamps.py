@@ -123,10 +123,7 @@ def test_a_batch_is_stamped_conversation_by_conversation(worker: WorkerProcess, 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_reply_with_tool_calls_is_stamped(
-    worker: WorkerProcess,
-    home: str,
-    one_call: dict[str, float],
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    worker: WorkerProcess, home: str, one_call: dict[str, float], stream: bool
 ) -> None:
     body = {
         "messages": MESSAGES,
@@ -185,7 +182,7 @@ def test_over_a_swap_a_reply_names_both_versions(
     new_version: NewVersion,
     path: str,
     body: Json,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    stream: bool,
 ) -> None:
     options: Json = {"max_tokens": LONG, "ignore_eos": True}
     if path == GENERATE:
@@ -206,47 +203,6 @@ def test_over_a_swap_a_reply_names_both_versions(
     assert (first["version"], second["version"]) == (home, version)
     assert 0 < first["end"] == second["start"] < second["end"] == LONG
     assert "kv_from" not in second, "the cache was emptied"
-
-
-def test_demands_are_met_or_refused_with_the_version_that_there_is(
-    worker: WorkerProcess, weights: Weights, home: str
-) -> None:
-    worker.swap("step_9", weights.b)
-    worker.swap("step_10", weights.c)
-    body = {"prompt": PROMPT, "max_tokens": 2}
-
-    def code(**demands: str) -> int:
-        headers = {f"x-weight-version-{name}": value for name, value in demands.items()}
-        reply = worker.public.post(COMPLETION, json={"model": "policy", **body}, headers=headers)
-        if reply.status_code == 409:
-            assert reply.headers["x-weight-version"] == "step_10"
-            assert int(reply.headers["retry-after"]) >= 1
-        return reply.status_code
-
-    assert [code(exact="step_10"), code(min="9"), code(min="step_10")] == [200, 200, 200]
-    assert [code(exact="10"), code(min="11"), code(exact=home)] == [409, 409, 409]
-    assert code(min="newest") == 400
-
-
-@pytest.mark.long
-def test_a_demand_is_held_against_what_was_made(
-    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
-) -> None:
-    replies: list[httpx.Response] = []
-    body = {"model": "policy", "prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True}
-    headers = {"x-weight-version-exact": home}
-    with swap_in_the_middle(worker, weights, version := new_version()) as swap:
-        thread = threading.Thread(
-            target=lambda: replies.append(
-                worker.public.post(COMPLETION, json=body, headers=headers)
-            )
-        )
-        thread.start()
-        swap()
-        thread.join(timeout=REPLY_SECONDS)
-
-    assert replies[0].status_code == 409
-    assert replies[0].headers["x-weight-version"] == version
 
 
 def test_a_stream_ends_where_other_weights_than_demanded_continue(

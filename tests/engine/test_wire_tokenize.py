@@ -44,43 +44,6 @@ def test_tokenizing_uses_the_documented_defaults(worker: WorkerProcess) -> None:
     assert tokens_of(worker, prompt="the fleet", add_special_tokens=None)[0] == BOS
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"continue_final_message": True},
-        {"continue_final_message": True, "add_generation_prompt": True},
-    ],
-    ids=["one by default", "both said"],
-)
-def test_a_generation_prompt_and_a_continued_message_are_mutually_exclusive(
-    worker: WorkerProcess, options: Json
-) -> None:
-    status, message = refused(worker, "/tokenize", messages=MESSAGES, **options)
-
-    assert status == 400
-    assert "mutually exclusive" in message
-
-
-@pytest.mark.parametrize("key", ["add_generation_prompt", "continue_final_message"])
-@pytest.mark.parametrize("path", ["/tokenize", CHAT])
-def test_a_field_inside_the_template_arguments_is_refused(
-    worker: WorkerProcess, home: str, path: str, key: str
-) -> None:
-    arguments = {key: False}
-    status, message = refused(worker, path, messages=MESSAGES, chat_template_kwargs=arguments)
-
-    assert (status, key in message) == (400, True)
-
-
-@pytest.mark.parametrize(
-    "body", [{}, {"prompt": "a", "messages": MESSAGES}], ids=["neither", "both"]
-)
-def test_exactly_one_of_prompt_and_messages_is_needed(worker: WorkerProcess, body: Json) -> None:
-    status, message = refused(worker, "/tokenize", **body)
-
-    assert (status, "one of prompt and messages" in message) == (400, True)
-
-
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
 def test_a_missing_model_means_the_only_one_and_an_unknown_one_is_404(
     worker: WorkerProcess, path: str

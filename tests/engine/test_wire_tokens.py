@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-from tests.support.waiting import eventually
-from tests.support.worker import REPLY_SECONDS, WorkerProcess, events_of
+from tests.support.worker import WorkerProcess, events_of
 
 Json = dict[str, Any]
 CHAT, TOKEN_CHAT, COMPLETION = (
@@ -124,25 +122,6 @@ def test_ids_come_from_the_engine_also_where_the_text_has_lost_them(
     )
 
 
-@pytest.mark.parametrize("path", [CHAT, TOKEN_CHAT])
-def test_several_choices_of_a_prompt_of_tokens_are_refused(
-    worker: WorkerProcess, home: str, path: str
-) -> None:
-    status, message = refused(worker, path, tokens=PROMPT, messages=PLACEHOLDER, n=2)
-
-    assert (status, "n" in message.split()) == (400, True)
-
-
-@pytest.mark.parametrize("path", [CHAT, COMPLETION])
-def test_several_choices_of_token_data_are_refused(
-    worker: WorkerProcess, home: str, path: str
-) -> None:
-    nvext = {"token_data": PROMPT}
-    status, message = refused(worker, path, nvext=nvext, messages=PLACEHOLDER, n=2)
-
-    assert (status, "n" in message.split()) == (400, True)
-
-
 def token_bodies(ids: list[int]) -> list[tuple[str, Json]]:
     """The same prompt on every way in."""
     return [
@@ -153,15 +132,6 @@ def token_bodies(ids: list[int]) -> list[tuple[str, Json]]:
         (COMPLETION, {"prompt": ids}),
         (GENERATE, {"token_ids": ids, "sampling_params": {"max_tokens": 1}}),
     ]
-
-
-@pytest.mark.parametrize("unknown", [512, 99999, -1])
-def test_an_unknown_id_is_refused_by_name(worker: WorkerProcess, home: str, unknown: int) -> None:
-    bodies = [*token_bodies([5, unknown, 6]), ("/detokenize", {"tokens": [5, unknown, 6]})]
-    for path, body in bodies:
-        status, message = refused(worker, path, **body)
-        assert status == 400, path
-        assert str(unknown) in message, path
 
 
 @all_ways
@@ -244,10 +214,7 @@ def entries_of(worker: WorkerProcess, path: str, **options: Any) -> list[Json]:
     ],
 )
 def test_every_entry_has_token_and_bytes(
-    worker: WorkerProcess,
-    home: str,
-    options: Json,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    worker: WorkerProcess, home: str, options: Json, stream: bool
 ) -> None:
     entries = entries_of(worker, CHAT, stream=stream, **options)
 
@@ -259,11 +226,7 @@ def test_every_entry_has_token_and_bytes(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_parts_of_letters_stay_reversible(
-    worker: WorkerProcess,
-    home: str,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
-) -> None:
+def test_parts_of_letters_stay_reversible(worker: WorkerProcess, home: str, stream: bool) -> None:
     entries = entries_of(worker, CHAT, stream=stream, allowed_token_ids=PARTS, top_logprobs=2)
 
     for entry in [*entries, *(each for e in entries for each in e["top_logprobs"])]:
@@ -366,34 +329,6 @@ def test_tokens_are_named_by_id_on_request(worker: WorkerProcess, home: str) -> 
     assert completion["logprobs"]["tokens"] == names
 
 
-@pytest.mark.long  # tests/unit/worker/gateway has the same for a fake engine
-def test_a_completion_without_tokens_has_empty_lists(worker: WorkerProcess, home: str) -> None:
-    """Its client has aborted it before its first token: all places are taken."""
-    sampling = {"max_tokens": 3000, "ignore_eos": True, "n": 16}
-    busy = {"token_ids": PROMPT, "sampling_params": sampling, "request_id": "busy"}
-    nvext = {"token_data": PROMPT, "extra_fields": ["engine_data", "completion_token_ids"]}
-    body = {"nvext": nvext, "messages": PLACEHOLDER, "logprobs": True, "request_id": "mine"}
-    replies: list[Json] = []
-    first = threading.Thread(target=lambda: ask(worker, GENERATE, **busy))
-    second = threading.Thread(target=lambda: replies.append(must(worker, CHAT, **body)))
-    for requests, thread in ((16, first), (17, second)):
-        thread.start()
-        eventually(lambda n=requests: worker.state()["requests_running"] == n)
-    for name, thread in (("chatcmpl-mine", second), ("generate-tokens-busy", first)):
-        must_abort = worker.public.post(
-            "/inference/v1/abort_requests", json={"request_ids": [name]}
-        )
-        assert must_abort.status_code == 200
-        thread.join(timeout=REPLY_SECONDS)
-
-    (reply,) = replies
-    data = reply["nvext"]["engine_data"]
-    assert reply["nvext"]["completion_token_ids"] == []
-    assert (data["completion_token_ids"], data["completion_logprobs"]) == ([], [])
-    assert data["prompt_token_ids"] == PROMPT
-    assert reply["choices"][0]["finish_reason"] == "abort"
-
-
 def test_log_probabilities_of_nvext_are_those_of_the_reply(
     worker: WorkerProcess, home: str
 ) -> None:
@@ -444,12 +379,6 @@ def test_messages_sent_with_tokens_are_not_read(worker: WorkerProcess, home: str
         by_chat(worker, temperature=0)["ids"]
         == by_chat(worker, temperature=0, messages=messages)["ids"]
     )
-
-
-def test_an_empty_prompt_differs_from_a_missing_one(worker: WorkerProcess, home: str) -> None:
-    for path, body in token_bodies([]):
-        status, _ = refused(worker, path, **body)
-        assert status == 400, path
 
 
 def test_a_prompt_that_leaves_no_room_is_refused_in_words_that_clients_know(

@@ -410,6 +410,14 @@ def test_an_invalid_request_is_refused(
     assert words in refused.value.message
 
 
+def test_an_image_with_tokens_is_not_implemented() -> None:
+    image = [{"role": "user", "content": [{"type": "image_url"}]}]
+    with pytest.raises(WireError) as refused:
+        translations().translate(CHAT, {"nvext": {"token_data": [1]}, "messages": image})
+
+    assert (refused.value.status, refused.value.kind) == (400, "NotImplementedError")
+
+
 def test_with_several_models_a_request_must_name_one() -> None:
     several = translations(names=lambda: ("policy", "adapter"))
 
