@@ -215,10 +215,7 @@ def test_each_missing_part_of_the_kernel_is_named_with_its_module(
     ],
 )
 def test_go_is_judged_by_its_version_and_by_whether_it_fetches_newer_ones(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    said: str,
-    fits: bool,  # noqa: FBT001 - a column of the table
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, fits: bool
 ) -> None:
     version, toolchain = said.split()
     noted = tmp_path / "noted"

@@ -209,9 +209,7 @@ def test_a_path_is_absolute_and_has_no_special_segments(
     ],
 )
 def test_a_version_fits_a_header_a_path_and_a_kubernetes_label(
-    plural: str,
-    path: str,
-    may_be_empty: bool,  # noqa: FBT001 - a parameter of the table
+    plural: str, path: str, may_be_empty: bool
 ) -> None:
     for good in ("1", "step_42", "step-42", "v1.2.3", "A", "a" * 63, "0" * 63):
         assert verdicts(plural, path, good) == YES, good

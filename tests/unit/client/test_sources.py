@@ -327,7 +327,7 @@ REQUESTS = st.one_of(
         ),
         LABELS,
         st.sampled_from([None, *PATHS]),
-        st.just(False),  # noqa: FBT003 - a value
+        st.just(False),
     ),
     st.tuples(LABELS, st.sampled_from([None, *PATHS])),
     st.just("undo"),

@@ -57,9 +57,7 @@ class TestFilesOfAServedVersion:
 
     @pytest.mark.parametrize(("seconds", "is_ready"), [(5.0, True), (90.0, False)])
     def test_the_version_is_ready_when_a_worker_has_found_the_same_since_the_comparison_began(
-        self,
-        seconds: float,
-        is_ready: bool,  # noqa: FBT001 - a parameter of the table
+        self, seconds: float, is_ready: bool
     ):
         workers = [self.SERVING[0].compared("40", seconds), *self.SERVING[1:]]
         decision = decided(fleet_of(*workers, wants=self._begun(), status=self.STATUS))

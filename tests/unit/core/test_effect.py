@@ -109,7 +109,7 @@ def test_the_same_files_under_the_next_version_of_a_run_get_a_warning() -> None:
         pytest.param(A_DIGEST, True, id="its files are others"),
     ],
 )
-def test_a_run_may_start_with_the_weights_of_another(digest: str, warned: bool) -> None:  # noqa: FBT001 - of the table
+def test_a_run_may_start_with_the_weights_of_another(digest: str, warned: bool) -> None:
     spec = make_weights("0").spec.model_copy(update={"run_id": "b"})
     worker = up(0, "0").changed(0.0, digest=digest, run_id="b", compared_with_run_id="a")
     effect = status_of(worker.reporting(run_id="b"), weights=make_weights("0", spec=spec)).effect

@@ -134,9 +134,7 @@ def test_different_versions_are_reported_with_their_workers():
     ids=["of two groups", "of two versions"],
 )
 def test_one_version_of_two_groups_has_the_remedy_of_a_common_text(
-    runs: tuple[str, str],
-    version: str,
-    named: bool,  # noqa: FBT001 - a parameter
+    runs: tuple[str, str], version: str, named: bool
 ) -> None:
     """Another update alone leaves the workers in two runs."""
     one, other = runs

@@ -637,9 +637,7 @@ class TestFilesOfAServedVersion:
 
     @pytest.mark.parametrize(("adapter", "is_compared"), [("sql", True), ("math", False)])
     def test_the_version_is_applied_when_a_worker_has_found_the_same(
-        self,
-        adapter: str,
-        is_compared: bool,  # noqa: FBT001 - a parameter of the table
+        self, adapter: str, is_compared: bool
     ):
         fleet = self._fleet(
             self._serving(0).compared("7", 5.0, adapter=adapter), wants=self._begun()

@@ -152,9 +152,7 @@ def test_a_router_cuts_no_generation_within_a_day():
 
 @pytest.mark.parametrize(("dual", "host"), [(True, "::"), (False, "0.0.0.0")])
 def test_a_router_listens_on_the_addresses_of_all_families_that_its_kernel_has(
-    tmp_path: Path,
-    dual: bool,  # noqa: FBT001 - a parameter of the table
-    host: str,
+    tmp_path: Path, dual: bool, host: str
 ) -> None:
     program = tmp_path / "vllm-router"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')

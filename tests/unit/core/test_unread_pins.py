@@ -174,7 +174,7 @@ def test_a_weightversion_that_steers_no_fleet_keeps_what_cannot_be_read() -> Non
         pytest.param({"adapter": "chat", "version": "7"}, False, id="that of another adapter"),
     ],
 )
-def test_a_version_of_an_adapter_is_refused_for_its_own_pin(raw: Any, refused: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_version_of_an_adapter_is_refused_for_its_own_pin(raw: Any, refused: bool) -> None:
     worker = adapters.has(make_worker(0).serving("base"), None, staged=D1)
     observed = adapters.fleet_of(worker, wants=adapters.asks())
     status = FleetStatus.read(observed.status.to_json() | {"pinnedAdapters": [raw]})

@@ -301,8 +301,7 @@ def test_a_rollout_that_was_refused_is_an_error_with_its_reason(result: str) -> 
 @pytest.mark.parametrize("result", ["Superseded", "Refused"])
 @pytest.mark.parametrize("began_before", [True, False], ids=["the same leader", "a new leader"])
 def test_a_replaced_rollout_is_never_in_the_trace_of_the_version_after_it(
-    result: str,
-    began_before: bool,  # noqa: FBT001 - of the table
+    result: str, began_before: bool
 ) -> None:
     seen, first, before = Seen(), staging("2"), None
     view = make_weights("2", traceparent=f"00-{TRACE}-{PARENT}-01", status=WeightsStatus())

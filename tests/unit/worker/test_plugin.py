@@ -167,9 +167,7 @@ async def test_a_started_worker_has_a_stager_ready(put: Put) -> None:
     ("management", "names_no_runs"), [(Management.EXTERNAL, True), (Management.OPERATOR, False)]
 )
 async def test_directories_count_as_runs_in_an_external_fleet(
-    put: Put,
-    management: Management,
-    names_no_runs: bool,  # noqa: FBT001 - a parameter of the table
+    put: Put, management: Management, names_no_runs: bool
 ) -> None:
     handing.hand_over(replace(put.handover, driver=DriverRules(management, 60)))
     keeper = await put.together()

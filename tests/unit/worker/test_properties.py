@@ -330,9 +330,7 @@ NAMED = st.one_of(st.none(), st.just(""), st.sampled_from(["7", "base", "/w/7"])
 
 @given(NAMED, NAMED, st.booleans())
 def test_a_process_starts_on_weights_under_their_own_label_or_on_the_models(
-    version: str | None,
-    path: str | None,
-    good: bool,  # noqa: FBT001 - drawn
+    version: str | None, path: str | None, good: bool
 ) -> None:
     looked: list[str] = []
 

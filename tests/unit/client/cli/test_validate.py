@@ -172,10 +172,7 @@ def test_a_change_of_a_fleet_is_checked_against_its_weightversions(validate) -> 
     ],
 )
 def test_a_digest_decides_whether_a_version_names_its_files(
-    validate,
-    path: str,
-    is_pinned_digest: bool,  # noqa: FBT001 - a parameter of the table
-    is_taken: bool,  # noqa: FBT001 - a parameter of the table
+    validate, path: str, is_pinned_digest: bool, is_taken: bool
 ) -> None:
     cluster = Cluster()
     (pinned,) = [pin for pin in cluster.fleet["status"]["pinned"] if pin["version"] == "2"]

@@ -165,10 +165,7 @@ def test_a_replaced_file_is_a_change_while_a_network_file_system_still_shows_the
     ],
 )
 def test_a_directory_whose_weights_are_now_in_other_files_has_changed(
-    checkpoint: Checkpoint,
-    directory: Path,
-    deleted: bool,  # noqa: FBT001 - a parameter of the table
-    written: str,
+    checkpoint: Checkpoint, directory: Path, deleted: bool, written: str
 ) -> None:
     """Another run saves its weights in parts there, and leaves config.json as it is."""
     if deleted:
@@ -182,8 +179,7 @@ def test_a_directory_whose_weights_are_now_in_other_files_has_changed(
 
 @pytest.mark.parametrize("sharded", [True, False])
 def test_weights_of_which_files_are_deleted_one_by_one_do_not_count_as_a_change(
-    tmp_path: Path,
-    sharded: bool,  # noqa: FBT001 - a parameter of the table
+    tmp_path: Path, sharded: bool
 ) -> None:
     directory = write_tiny(tmp_path / "step")
     names = [damage.WEIGHTS]

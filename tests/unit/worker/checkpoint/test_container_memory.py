@@ -112,9 +112,7 @@ def _budget(harness: WorkerHarness, size: int) -> None:
 
 @pytest.mark.parametrize(("budget", "kept"), [(2, True), (-1, False)], ids=["two fit", "one less"])
 async def test_the_last_good_version_is_held_while_both_fit(
-    serving: WorkerHarness,
-    budget: int,
-    kept: bool,  # noqa: FBT001 - a parameter of the table
+    serving: WorkerHarness, budget: int, kept: bool
 ) -> None:
     await serving.stage("1")
     await serving.apply("1")

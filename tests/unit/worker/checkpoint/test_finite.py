@@ -111,10 +111,7 @@ def test_types_without_infinities_are_not_checked(
 @pytest.mark.parametrize("position", [0, 1, 6, 7, 8, 13, 14, 15])
 @pytest.mark.parametrize("held", [False, True], ids=["on disk", "in memory"])
 def test_an_infinity_is_found_at_any_position(
-    is_finite: Callable[..., bool],
-    monkeypatch: pytest.MonkeyPatch,
-    position: int,
-    held: bool,  # noqa: FBT001 - a parameter of the table
+    is_finite: Callable[..., bool], monkeypatch: pytest.MonkeyPatch, position: int, held: bool
 ) -> None:
     monkeypatch.setattr(reading, "_PIECE_BYTES", 12)  # three blocks, or fewer
     monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 2)

@@ -111,10 +111,7 @@ def test_a_stager_refuses_as_a_pass_in_this_process_does(pool: Stagers, tmp_path
 @pytest.mark.parametrize("budget", [0, ENOUGH], ids=["from files", "held"])
 @pytest.mark.parametrize("equal", [True, False])
 def test_a_stager_compares_two_tensors(
-    pool: Stagers,
-    tmp_path: Path,
-    budget: int,
-    equal: bool,  # noqa: FBT001 - a parameter of the table
+    pool: Stagers, tmp_path: Path, budget: int, equal: bool
 ) -> None:
     content = os.urandom(5 << 20)
     other = content if equal else content[:-1] + bytes([content[-1] ^ 1])

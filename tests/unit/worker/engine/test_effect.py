@@ -49,7 +49,7 @@ def test_the_changed_share_is_weighted_by_the_elements_of_each_process() -> None
         part(covered=100, changed=70.0, same=False),
     ]
 
-    assert combined(parts) == Effect(0.25, False, 20, 400)  # noqa: FBT003 - as it is reported
+    assert combined(parts) == Effect(0.25, False, 20, 400)
 
 
 def test_a_model_without_a_changed_bit_is_unchanged() -> None:

@@ -181,9 +181,7 @@ def digests_of(*files: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_a_load_writes_the_bytes_of_every_tensor_in_its_shape(
-    worker: Any,
-    tmp_path: Path,
-    in_memory: bool,  # noqa: FBT001 - a parameter of the table
+    worker: Any, tmp_path: Path, in_memory: bool
 ) -> None:
     answer = loaded(worker, file_of(tmp_path), in_memory=in_memory)
 
@@ -361,9 +359,7 @@ def test_a_file_that_is_not_sealed_memory_is_not_loaded_without_digests(
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_load_leaves_the_unmapping_of_its_bytes_to_the_next_call(
-    worker: Any,
-    tmp_path: Path,
-    fails: bool,  # noqa: FBT001 - a parameter of the table
+    worker: Any, tmp_path: Path, fails: bool
 ) -> None:
     def mappings() -> int:
         return Path("/proc/self/maps").read_text().count("/memfd:a.safetensors ")
@@ -425,11 +421,7 @@ def test_a_load_that_fails_midway_reports_a_changed_model_and_the_error(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_models_own_loader_is_restored(
-    worker: Any,
-    tmp_path: Path,
-    fails: bool,  # noqa: FBT001 - a parameter of the table
-) -> None:
+def test_the_models_own_loader_is_restored(worker: Any, tmp_path: Path, fails: bool) -> None:
     file = file_of(tmp_path)
     loaded(worker, file)
     if fails:
@@ -484,10 +476,7 @@ def test_layer_names_with_adapters_map_to_the_same_layers(worker: Any, tmp_path:
 
 
 @pytest.mark.parametrize("connected", [False, True])
-def test_a_transfer_is_cancelled_with_or_without_a_group(
-    worker: Any,
-    connected: bool,  # noqa: FBT001 - a parameter of the table
-) -> None:
+def test_a_transfer_is_cancelled_with_or_without_a_group(worker: Any, connected: bool) -> None:
     resets: list[int] = []
     if connected:
         engine = SimpleNamespace(reset_weight_update_target=lambda: resets.append(1))
@@ -501,10 +490,7 @@ def test_a_transfer_is_cancelled_with_or_without_a_group(
 
 @pytest.mark.parametrize("started", [False, True])
 def test_values_that_vllm_loses_fail_all_loads_but_that_of_the_start(
-    worker: Any,
-    layerwise: Callable[..., None],
-    tmp_path: Path,
-    started: bool,  # noqa: FBT001 - a parameter of the table
+    worker: Any, layerwise: Callable[..., None], tmp_path: Path, started: bool
 ) -> None:
     layerwise()
 

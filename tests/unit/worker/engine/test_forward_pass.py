@@ -113,7 +113,7 @@ class FakeSecondRunner(FakeRunner):
         super().__init__(layers)
         self.tables = [FakeTable([0] * 8) for _ in layers]
 
-    def prepare_dummy_attn(self, _batch: Any, valid_state_slots: bool = False) -> Any:  # noqa: FBT001, FBT002 - vLLM's
+    def prepare_dummy_attn(self, _batch: Any, valid_state_slots: bool = False) -> Any:
         for each in self.tables:
             each[:] = range(1, 9) if valid_state_slots else [0] * 8
         return tuple(self.tables), "slots"
@@ -199,10 +199,7 @@ def test_the_states_on_these_blocks_begin_with_zeros_and_get_their_values_back(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_rows_come_back_after_the_device_is_done(
-    worker: FakeWorker,
-    fails: bool,  # noqa: FBT001 - a parameter of the table
-) -> None:
+def test_the_rows_come_back_after_the_device_is_done(worker: FakeWorker, fails: bool) -> None:
     runner, waited = worker.model_runner, []
 
     def run() -> None:

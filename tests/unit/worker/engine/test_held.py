@@ -188,10 +188,7 @@ def test_a_descriptor_that_another_file_has_by_now_is_another_file(
 
 @pytest.mark.parametrize("breaks", [False, True])
 def test_what_the_device_does_not_register_is_held_all_the_same_with_the_reason(
-    held: Any,
-    cuda: FakeCuda,
-    files: Files,
-    breaks: bool,  # noqa: FBT001 - a parameter of the table
+    held: Any, cuda: FakeCuda, files: Files, breaks: bool
 ) -> None:
     cuda.breaks, cuda.refuses = breaks, "error 801"
     answer = done(held, files.link("a"))

@@ -107,9 +107,7 @@ def test_modules_of_an_adapter_that_a_process_does_not_apply_are_its_answer() ->
 
 @pytest.mark.usefixtures("lora_requests")
 @pytest.mark.parametrize("wraps", [True, False])
-def test_a_module_whose_weight_the_attention_absorbs_is_not_applied(
-    wraps: bool,  # noqa: FBT001 - a parameter of the table
-) -> None:
+def test_a_module_whose_weight_the_attention_absorbs_is_not_applied(wraps: bool) -> None:
     worker = FakeWorker(applied=LORAS)
     layer = worker.manager.modules["layers.0.o_proj"]
     worker.layers = [object(), FakeAttention(layer if wraps else layer.base_layer)]

@@ -106,9 +106,7 @@ WHOLE = ("weight", SimpleNamespace(arguments={"loaded_weight": "all of it"}))
     ],
 )
 def test_an_update_needs_all_parts_of_a_layer_or_none(
-    layerwise: Any,
-    loaded: list[tuple[str, Any]],
-    lacks: bool,  # noqa: FBT001 - a parameter of the table
+    layerwise: Any, loaded: list[tuple[str, Any]], lacks: bool
 ) -> None:
     layer: Any = FakeLayer(unfinished=True, loaded_weights=loaded)
     layer.output_sizes, layer.global_num_experts = [4, 4], 2
@@ -127,9 +125,7 @@ def test_experts_without_a_gate_have_one_part(layerwise: Any) -> None:
 
 @pytest.mark.parametrize(("sizes", "lacks"), [([8, 8, 4], False), ([8, 8, 8], True)])
 def test_padding_at_the_end_of_a_layer_does_not_count_as_a_missing_part(
-    layerwise: Any,
-    sizes: list[int],
-    lacks: bool,  # noqa: FBT001 - a parameter of the table
+    layerwise: Any, sizes: list[int], lacks: bool
 ) -> None:
     layer: Any = FakeLayer(unfinished=True, loaded_weights=[part(0), part(1)])
     layer.output_sizes, layer.tp_size = sizes, 2

@@ -171,11 +171,7 @@ async def test_a_sample_is_greedy_and_returns_the_ids_of_prompt_and_continuation
     [(1, 1, True), (MAX_LENGTH - 9, 8, True), (MAX_LENGTH - 8, 8, False), (0, 8, False)],
 )
 async def test_a_prompt_must_leave_room_for_its_continuation_and_one_more_token(
-    engine: VllmEngine,
-    client: FakeClient,
-    length: int,
-    max_tokens: int,
-    fits: bool,  # noqa: FBT001 - a parameter of the table
+    engine: VllmEngine, client: FakeClient, length: int, max_tokens: int, fits: bool
 ) -> None:
     if fits:
         ids, made = await engine.sample("x" * length, max_tokens)
@@ -330,7 +326,7 @@ async def test_a_failed_call_reports_whether_the_weights_may_have_changed(
     client: FakeClient,
     name: str,
     call: Callable[[VllmEngine], Awaitable[Any]],
-    touches: bool,  # noqa: FBT001 - a parameter of the table
+    touches: bool,
 ) -> None:
     client.answers[name] = ConnectionError("the engine is gone")
     with pytest.raises(EngineFailure) as failed:

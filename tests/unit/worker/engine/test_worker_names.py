@@ -32,8 +32,8 @@ class FakeFirstRunner(FakeRunner):
 
 
 class FakeSecondRunner(FakeRunner):
-    def prepare_dummy_attn(self, input_batch: Any, valid_state_slots: bool) -> None: ...  # noqa: FBT001 - vLLM's
-    def execute_model(self, is_profile: bool, valid_dummy_state_slots: bool) -> None: ...  # noqa: FBT001 - vLLM's
+    def prepare_dummy_attn(self, input_batch: Any, valid_state_slots: bool) -> None: ...
+    def execute_model(self, is_profile: bool, valid_dummy_state_slots: bool) -> None: ...
 
 
 FakeFirstRunner.__module__ = FIRST_RUNNER

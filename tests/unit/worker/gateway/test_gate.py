@@ -99,8 +99,7 @@ async def test_a_stream_whose_header_was_wrong_is_counted(port: FakePort) -> Non
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_unlabelled_tokens_are_counted_and_get_no_version(
-    port: FakePort,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    port: FakePort, stream: bool
 ) -> None:
     port.server.prompts = [[[FakeChoice(0, "length", None)]]]
     reply = await port.ask(stream=stream)
@@ -112,10 +111,7 @@ async def test_unlabelled_tokens_are_counted_and_get_no_version(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_spans_of_the_token_route_are_replaced(
-    port: FakePort,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
-) -> None:
+async def test_spans_of_the_token_route_are_replaced(port: FakePort, stream: bool) -> None:
     port.server.n = 2
     port.server.prompts = [[[FakeChoice(0)], [ended(0, ("base", 0, 2)), ended(1, ("base", 0, 3))]]]
     reply = await port.ask(

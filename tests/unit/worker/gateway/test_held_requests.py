@@ -270,9 +270,7 @@ def aborted(index: int, *, tokens: int = 0) -> FakeChoice:
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_a_reply_without_tokens_is_an_error_that_a_client_may_repeat(
-    port: FakePort,
-    path: str,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    port: FakePort, path: str, stream: bool
 ) -> None:
     port.server.prompts = [[[aborted(0)]]]
     reply = await port.ask(path, **BODIES[path], stream=stream)
@@ -293,10 +291,7 @@ async def test_a_reply_without_tokens_is_an_error_that_a_client_may_repeat(
     ids=["some tokens", "a later choice", "an earlier choice", "another prompt"],
 )
 async def test_a_reply_with_some_tokens_is_given_out_as_it_is(
-    port: FakePort,
-    prompts: Any,
-    n: int,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    port: FakePort, prompts: Any, n: int, stream: bool
 ) -> None:
     if not stream:  # vLLM gives the last output of all choices then
         prompts = [[[choice for step in steps for choice in step]] for steps in prompts]

@@ -184,9 +184,7 @@ def rename_last(logprobs: dict[str, Any], name: str = "token_id:99") -> None:
 @pytest.mark.parametrize("kind", ["chat", "completion"])
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 def test_an_inconsistent_reply_is_refused_streamed_or_whole(
-    damage: Any,
-    kind: str,
-    streams: bool,  # noqa: FBT001 - a parameter of the table
+    damage: Any, kind: str, streams: bool
 ) -> None:
     ids = [97, 98, 98]
     key = "delta" if streams else "message"
@@ -224,9 +222,7 @@ def test_an_inconsistent_reply_is_refused_streamed_or_whole(
     ],
 )
 def test_a_reply_to_another_prompt_is_refused(
-    place: str,
-    prompt: list[int] | None,
-    fits: bool,  # noqa: FBT001 - a parameter of the table
+    place: str, prompt: list[int] | None, fits: bool
 ) -> None:
     choice = completion(0, [97], end="stop")
     reply: dict[str, Any] = {"choices": [choice], "usage": {"completion_tokens": 1}}
@@ -262,10 +258,7 @@ def test_a_stream_with_another_prompt_ends_at_once(prompt: list[int]) -> None:
         ),
     ],
 )
-def test_only_an_opening_event_may_lack_ids(
-    hidden: dict[str, Any],
-    raises: bool,  # noqa: FBT001 - a parameter of the table
-) -> None:
+def test_only_an_opening_event_may_lack_ids(hidden: dict[str, Any], raises: bool) -> None:
     choice = {"index": 0, "token_ids": None, "logprobs": None, **hidden}
     seen = TokenReply(asked_of(CHAT, {"logprobs": True}), FACTS)
     blind = TokenReply(asked_of(CHAT, {"logprobs": True, "include_reasoning": False}), FACTS)

@@ -175,9 +175,7 @@ async def test_an_inconsistent_reply_is_an_error(port: FakePort, reply: Any) -> 
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_lists_of_the_engine_that_do_not_match_are_an_error(
-    port: FakePort,
-    choice: FakeChoice,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    port: FakePort, choice: FakeChoice, stream: bool
 ) -> None:
     port.server.prompts = [[[FakeChoice(0)], [choice]]]
     answer = await port.ask(stream=stream)
@@ -355,8 +353,7 @@ async def test_a_completion_whose_lists_are_for_other_tokens_is_an_error(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_echo_with_log_probabilities_has_the_text_of_the_prompt(
-    port: FakePort,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    port: FakePort, stream: bool
 ) -> None:
     lists = {
         "tokens": ["token_id:97", "token_id:98", "token_id:99"],

@@ -153,8 +153,7 @@ async def test_an_invalid_path_is_refused_without_being_repeated(
 
 @pytest.mark.parametrize("mistake", [False, True], ids=["the engine's failure", "our own mistake"])
 async def test_a_version_that_broke_the_engine_is_no_longer_held(
-    serving: WorkerHarness,
-    mistake: bool,  # noqa: FBT001 - a parameter of the table
+    serving: WorkerHarness, mistake: bool
 ) -> None:
     await serving.stage("1")
     await serving.pause()

@@ -362,8 +362,7 @@ async def test_a_bug_during_a_load_counts_as_a_broken_engine(
 
 @pytest.mark.parametrize("in_memory", [True, False])
 async def test_a_load_of_files_that_change_meanwhile_fails_unless_they_are_held(
-    serving: WorkerHarness,
-    in_memory: bool,  # noqa: FBT001 - a parameter of the table
+    serving: WorkerHarness, in_memory: bool
 ) -> None:
     if not in_memory:
         object.__setattr__(serving.agent.staging.rules, "budget_bytes", 0)

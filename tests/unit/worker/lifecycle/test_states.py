@@ -294,10 +294,7 @@ def test_after_a_failed_fence_a_closed_worker_neither_serves_nor_pauses() -> Non
     ],
 )
 def test_a_contradiction_between_a_worker_and_its_engine_is_found(
-    state: LifecycleState,
-    paused: bool,  # noqa: FBT001 - a column of the table
-    unfinished: int,
-    fits: bool,  # noqa: FBT001 - a column of the table
+    state: LifecycleState, paused: bool, unfinished: int, fits: bool
 ) -> None:
     found = contradiction(state, paused=paused, unfinished=unfinished)
 

@@ -130,8 +130,7 @@ async def test_a_staged_version_whose_files_were_rewritten_is_read_again(
 
 @pytest.mark.parametrize("loaded", [False, True], ids=["staged", "in the engine"])
 async def test_a_link_that_leads_to_other_files_is_another_source(
-    serving: WorkerHarness,
-    loaded: bool,  # noqa: FBT001 - a parameter of the table
+    serving: WorkerHarness, loaded: bool
 ) -> None:
     link = serving.root / "current"
     link.symlink_to(write_tiny(serving.root / "one", 1.0))

@@ -267,10 +267,7 @@ async def test_a_configuration_that_is_replaced_while_it_is_read_is_never_mixed(
     ids=["lora_A", "a part of lora_B", "a lora_B of zeros"],
 )
 def test_an_adapter_with_parts_that_were_never_written_is_refused(
-    tmp_path: Path,
-    hollow: str,
-    rest_is_zero: bool,  # noqa: FBT001 - a parameter of the table
-    reason: Reason | None,
+    tmp_path: Path, hollow: str, rest_is_zero: bool, reason: Reason | None
 ) -> None:
     """A lora_B is zero before the first step, and file systems may store zeros as holes."""
     rules, initial = tiny_rules(tmp_path)

@@ -66,8 +66,7 @@ async def test_putting_the_same_version_again_changes_nothing(lora: LoraHarness)
 
 @pytest.mark.parametrize("by_link", [False, True], ids=["rewritten", "a link that was moved"])
 async def test_files_of_the_same_size_and_time_are_not_the_files_of_a_served_version(
-    lora: LoraHarness,
-    by_link: bool,  # noqa: FBT001 - a parameter of the table
+    lora: LoraHarness, by_link: bool
 ) -> None:
     """A copy may keep the time. A peer that starts now reads these files under the same version."""
     link, one, two = lora.harness.root / "current", lora.write("one"), lora.write("two", seed=2)
@@ -401,10 +400,7 @@ async def test_the_same_bytes_of_two_runs_are_loaded_as_two_versions(lora: LoraH
 @pytest.mark.parametrize("stage_only", [False, True], ids=["put", "stage"])
 @pytest.mark.parametrize("later", [True, False], ids=["another version", "a removal"])
 async def test_a_later_call_supersedes_a_slow_one_for_the_same_adapter(
-    lora: LoraHarness,
-    monkeypatch: pytest.MonkeyPatch,
-    later: bool,  # noqa: FBT001 - a parameter of the table
-    stage_only: bool,  # noqa: FBT001 - a parameter of the table
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch, later: bool, stage_only: bool
 ) -> None:
     slow = SlowReads(lora, monkeypatch, "5")
     old = asyncio.create_task(lora.put("5", lora.write("5"), stage_only=stage_only))

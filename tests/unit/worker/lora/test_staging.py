@@ -94,9 +94,7 @@ async def test_with_another_digest_than_the_staged_one_the_files_are_read_again(
 
 @pytest.mark.parametrize("stage_only", [True, False])
 async def test_refused_files_of_an_adapter_are_not_read_again_until_they_change(
-    lora: LoraHarness,
-    monkeypatch: pytest.MonkeyPatch,
-    stage_only: bool,  # noqa: FBT001 - a parameter of the table
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch, stage_only: bool
 ) -> None:
     path, wrong = lora.write("1"), "sha256:" + "0" * 64
     reads = reads_of(lora, monkeypatch)
@@ -135,8 +133,7 @@ async def test_reused_versions_of_an_adapter_are_not_read_again(
 
 @pytest.mark.parametrize("stage_only", [True, False])
 async def test_a_staged_version_whose_files_were_rewritten_is_read_again(
-    lora: LoraHarness,
-    stage_only: bool,  # noqa: FBT001 - a parameter of the table
+    lora: LoraHarness, stage_only: bool
 ) -> None:
     """A peer that reads them now gets the new files under the same version."""
     path = lora.write("1")
@@ -187,9 +184,7 @@ async def test_a_served_version_whose_source_leads_out_of_the_roots_is_not_the_s
 
 @pytest.mark.parametrize("stage_only", [True, False])
 async def test_only_a_comparison_refuses_a_served_version_whose_store_does_not_answer(
-    lora: LoraHarness,
-    monkeypatch: pytest.MonkeyPatch,
-    stage_only: bool,  # noqa: FBT001 - a parameter of the table
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch, stage_only: bool
 ) -> None:
     path = lora.write("1")
     await lora.put("1", path)

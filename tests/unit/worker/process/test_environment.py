@@ -63,10 +63,7 @@ def test_defaults_may_be_overwritten_by_the_fleet() -> None:
         pytest.param(True, False, id="with several processes"),
     ],
 )
-def test_the_model_gets_its_own_process_where_required(
-    cpu: bool,  # noqa: FBT001 - a parameter of the table
-    single_process: bool,  # noqa: FBT001 - a parameter of the table
-) -> None:
+def test_the_model_gets_its_own_process_where_required(cpu: bool, single_process: bool) -> None:
     environment, _ = prepared({}, cpu=cpu, single_process=single_process)
 
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment
@@ -156,5 +153,5 @@ def test_progress_bars_are_off_with_json_logs() -> None:
         (("-tp",), False),
     ],
 )
-def test_several_engine_processes_are_recognised(extra: tuple[str, ...], parallel: bool) -> None:  # noqa: FBT001 - a parameter of the table
+def test_several_engine_processes_are_recognised(extra: tuple[str, ...], parallel: bool) -> None:
     assert is_parallel(extra) is parallel

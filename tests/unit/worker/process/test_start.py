@@ -77,8 +77,7 @@ def test_the_same_number_of_another_run_is_not_the_models_version() -> None:
 
 @pytest.mark.parametrize(("digest", "refused"), [(OWN, False), (OTHER, True), ("", False)])
 def test_the_models_weights_are_the_served_version_only_with_its_digest(
-    digest: str,
-    refused: bool,  # noqa: FBT001 - a parameter of the table
+    digest: str, refused: bool
 ) -> None:
     start = choose("base", None, digest=digest or None)  # as the environment is read
 

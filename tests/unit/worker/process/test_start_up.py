@@ -309,9 +309,7 @@ def test_a_file_of_the_model_that_cannot_be_opened_does_not_prevent_the_start(
 
 @pytest.mark.parametrize("has_index", [True, False])
 def test_vllm_starts_on_several_files_of_any_names(
-    prepare: Prepare,
-    tmp_path: Path,
-    has_index: bool,  # noqa: FBT001 - a parameter of the table
+    prepare: Prepare, tmp_path: Path, has_index: bool
 ) -> None:
     """`model.safetensors` as one of the files of an index would hide the others from transformers."""
     path = write_tiny(tmp_path / "root" / "7")

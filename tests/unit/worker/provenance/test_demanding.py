@@ -180,9 +180,7 @@ async def swapped(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_held_over_a_swap_gets_no_tokens_of_other_weights(
-    port: FakePort,
-    serving: WorkerHarness,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    port: FakePort, serving: WorkerHarness, stream: bool
 ) -> None:
     port.server.prompts = [[[FakeChoice(0)], [ended(0, ("1", 0, 2))]]]
     reply = await swapped(port, serving, {EXACT: "base"}, stream=stream)
@@ -307,11 +305,7 @@ async def test_a_demand_on_an_adapter_that_is_only_staged_is_unmet(
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("folder", "status"), [("run-7/step_4", 200), ("run-8/step_4", 409)])
 async def test_a_minimum_compares_no_numbers_of_adapters_of_two_directories(
-    serving: WorkerHarness,
-    lora: LoraHarness,
-    folder: str,
-    status: int,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    serving: WorkerHarness, lora: LoraHarness, folder: str, status: int, stream: bool
 ) -> None:
     """A request that came under one adapter gets the one that is served when it reaches the engine."""
     port = FakePort(serving.agent, names_no_runs=True)

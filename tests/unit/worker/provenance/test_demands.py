@@ -32,10 +32,7 @@ from fleet_worker.provenance.demands import Demand, DemandError, demand_of
     ],
 )
 def test_a_version_meets_or_fails_a_demand(
-    exact: str | None,
-    minimum: str | None,
-    version: str | None,
-    met: bool,  # noqa: FBT001 - a parameter of the table
+    exact: str | None, minimum: str | None, version: str | None, met: bool
 ) -> None:
     assert demand_of(exact, minimum).is_met_by(version and WeightName(version)) is met
 
@@ -113,8 +110,7 @@ STEP_40 = WeightName("40", scope="/run-7")
 
 @pytest.mark.parametrize(("by_scope", "met"), [(True, [STEP_4]), (False, [STEP_4, STEP_40])])
 def test_directories_count_as_runs_where_a_trainer_names_no_runs(
-    by_scope: bool,  # noqa: FBT001 - a parameter of the table
-    met: list[WeightName],
+    by_scope: bool, met: list[WeightName]
 ) -> None:
     demand = demand_of(None, "3").bound_to(STEP_3, by_scope=by_scope)
 

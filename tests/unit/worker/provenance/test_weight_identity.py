@@ -83,10 +83,7 @@ def spans_in(reply: httpx.Response) -> Any:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("path", ["/v1/completions", TOKEN_ROUTE])
 async def test_a_request_over_two_runs_with_the_same_number_has_two_spans(
-    port: FakePort,
-    serving: WorkerHarness,
-    path: str,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    port: FakePort, serving: WorkerHarness, path: str, stream: bool
 ) -> None:
     reply, digests = await over_two_runs(port, serving, path, stream=stream)
 
@@ -107,10 +104,7 @@ async def test_a_request_over_two_runs_with_the_same_number_has_two_spans(
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("path", BODY)
 async def test_no_label_of_the_engine_is_in_a_reply_of_any_data_route(
-    port: FakePort,
-    serving: WorkerHarness,
-    path: str,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    port: FakePort, serving: WorkerHarness, path: str, stream: bool
 ) -> None:
     reply, _ = await over_two_runs(port, serving, path, stream=stream)
 
@@ -230,11 +224,7 @@ async def held_over(
     ids=str,
 )
 async def test_a_request_accepted_for_one_run_gets_no_tokens_of_the_next(
-    port: FakePort,
-    serving: WorkerHarness,
-    demand: dict[str, str],
-    status: int,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    port: FakePort, serving: WorkerHarness, demand: dict[str, str], status: int, stream: bool
 ) -> None:
     await swap(serving, "run-7")
     reply = await held_over(port, serving, swap(serving, "run-8"), demand, stream=stream)
@@ -247,11 +237,7 @@ async def test_a_request_accepted_for_one_run_gets_no_tokens_of_the_next(
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(("first", "then"), [(None, "run-8"), ("run-8", None)])
 async def test_a_minimum_compares_no_numbers_of_a_run_and_of_weights_without_a_run(
-    port: FakePort,
-    serving: WorkerHarness,
-    first: str | None,
-    then: str | None,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    port: FakePort, serving: WorkerHarness, first: str | None, then: str | None, stream: bool
 ) -> None:
     await swap(serving, first)
     demand = {"x-weight-version-min": "3"}
@@ -279,12 +265,7 @@ def step_of_run(harness: WorkerHarness, run: str, step: int) -> str:
     [("run-7", 41, 200), ("run-7", 2, 409), ("run-8", 41, 409), ("run-8", 40, 409)],
 )
 async def test_a_minimum_compares_no_numbers_of_two_directories_of_a_trainer(
-    external: FakePort,
-    trainer: TrainerHarness,
-    run: str,
-    step: int,
-    status: int,
-    stream: bool,  # noqa: FBT001 - a parameter of the table
+    external: FakePort, trainer: TrainerHarness, run: str, step: int, status: int, stream: bool
 ) -> None:
     files, harness = trainer.driver.files, trainer.harness
     await files.load(HOLDER, step_of_run(harness, "run-7", 40))

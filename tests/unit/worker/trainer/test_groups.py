@@ -99,7 +99,7 @@ async def test_workers_that_join_one_group_agree_on_its_run(
     tmp_path_factory: pytest.TempPathFactory,
     of_engine: str | None,
     of_caller: str | None,
-    agree: bool,  # noqa: FBT001 - a parameter of the table
+    agree: bool,
 ) -> None:
     """By what NCCL draws for each group, or by what the control root sends to all workers."""
     async with start_worker(tmp_path_factory.mktemp("another")) as another:
@@ -147,8 +147,7 @@ async def test_a_minimum_is_met_by_later_versions_of_the_same_group(serving: Wor
 
 @pytest.mark.parametrize("known", [True, False], ids=["by all values", "not all values are known"])
 async def test_a_version_that_comes_again_in_its_group_never_names_two_sets_of_weights(
-    serving: WorkerHarness,
-    known: bool,  # noqa: FBT001 - a parameter of the table
+    serving: WorkerHarness, known: bool
 ) -> None:
     """A trainer repeats an update that has failed at another worker, or goes back without joining."""
     serving.engine.values_known = known
