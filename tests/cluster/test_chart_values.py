@@ -14,49 +14,10 @@ from fleet_api.settings import parse_settings as parse_api_settings
 from fleet_operator.api.weights import WeightsSpec
 from fleet_operator.runtime.settings import parse_settings
 
-DIGEST = "sha256:" + "a" * 64
-
 
 @pytest.fixture(scope="module")
 def cluster(devcluster_api: Cluster) -> Cluster:
     return devcluster_api
-
-
-@pytest.mark.parametrize(
-    ("values", "image"),
-    [
-        ((), "rlfleet/operator:0.1.0"),
-        (('image.registry="registry.example"',), "registry.example/rlfleet/operator:0.1.0"),
-        (('image.tag="2"',), "rlfleet/operator:2"),
-        (('image.tag="2"', f'image.digest="{DIGEST}"'), f"rlfleet/operator@{DIGEST}"),
-    ],
-)
-def test_the_image_has_a_registry_and_a_tag_or_a_digest(
-    cluster: Cluster, values: tuple[str, ...], image: str
-) -> None:
-    assert Rendered(cluster, *values).container()["image"] == image
-
-
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [('nameOverride="ops"', "rlfleet-ops"), ('fullnameOverride="weights"', "weights")],
-)
-def test_names_can_be_replaced(cluster: Cluster, value: str, name: str) -> None:
-    rendered = Rendered(cluster, value)
-    (lease,) = (a for a in rendered.container(name)["args"] if a.startswith("--lease-name="))
-
-    assert rendered.one("ServiceAccount", name)
-    assert lease == f"--lease-name={name}"
-
-
-def test_common_labels_are_on_every_object_and_on_the_pods(cluster: Cluster) -> None:
-    rendered = Rendered(cluster, 'commonLabels={"team": "rl"}', "crds.enabled=false")
-
-    assert [
-        o["kind"] for o in rendered.objects if o["metadata"]["labels"].get("team") != "rl"
-    ] == []
-    assert rendered.pod()["metadata"]["labels"]["team"] == "rl"
-    assert "team" not in rendered.one("Deployment")["spec"]["selector"]["matchLabels"]
 
 
 def test_operators_prefer_different_nodes_unless_an_affinity_is_given(cluster: Cluster) -> None:
@@ -69,32 +30,6 @@ def test_operators_prefer_different_nodes_unless_an_affinity_is_given(cluster: C
     assert term["topologyKey"] == "kubernetes.io/hostname"
     assert term["labelSelector"]["matchLabels"].items() <= labels.items()
     assert chosen == given
-
-
-def test_values_for_the_operators_pods_reach_its_manifest(cluster: Cluster) -> None:
-    volume = {"name": "ca", "configMap": {"name": "ca"}}
-    mount = {"name": "ca", "mountPath": "/etc/ca"}
-    rendered = Rendered(
-        cluster,
-        'extraArgs=["--log-level=DEBUG"]',
-        'extraEnv=[{"name": "A", "value": "1"}]',
-        'extraVolumes=[{"name": "ca", "configMap": {"name": "ca"}}]',
-        'extraVolumeMounts=[{"name": "ca", "mountPath": "/etc/ca"}]',
-        'strategy={"type": "Recreate"}',
-        "livenessProbe.periodSeconds=30",
-        "podSecurityContext.runAsUser=2000",
-    )
-    container, pod = rendered.container(), rendered.pod()["spec"]
-
-    assert container["args"][-1] == "--log-level=DEBUG"
-    assert container["env"] == [{"name": "A", "value": "1"}]
-    assert (pod["volumes"], container["volumeMounts"]) == ([volume], [mount])
-    assert rendered.one("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
-    assert container["livenessProbe"]["periodSeconds"] == 30
-    assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsNonRoot"]) == (
-        2000,
-        True,
-    )
 
 
 def test_objects_can_be_added_as_maps_and_as_templates(cluster: Cluster) -> None:
@@ -139,14 +74,6 @@ def test_a_disruption_budget_with_both_limits_is_refused(
         Rendered(
             cluster, "api.enabled=true", f"{budget}.minAvailable=1", f"{budget}.maxUnavailable=0"
         )
-
-
-@EACH_POD
-def test_a_disruption_budget_can_be_left_out(cluster: Cluster, place: str, name: str) -> None:
-    made = Rendered(cluster, "api.enabled=true", f"{place}podDisruptionBudget.enabled=false")
-
-    left = {o["metadata"]["name"] for o in made.all("PodDisruptionBudget")}
-    assert left == {"rlfleet", "rlfleet-api"} - {name}
 
 
 WITHOUT_NAMESPACE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
@@ -230,48 +157,6 @@ def test_notes_name_the_given_namespace(cluster: Cluster) -> None:
     assert NAMESPACE not in notes
 
 
-@EACH_POD
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ((), {}),
-        (("hostNetwork=true",), {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}),
-        (
-            ("hostNetwork=true", 'dnsPolicy="Default"'),
-            {"hostNetwork": True, "dnsPolicy": "Default"},
-        ),
-        (
-            ('dnsPolicy="None"', 'dnsConfig={"nameservers":["192.0.2.1"]}'),
-            {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.1"]}},
-        ),
-        (("hostNetwork=null", "dnsConfig=null"), {}),
-    ],
-)
-def test_a_pod_may_have_the_network_of_the_node_and_resolvers_of_its_own(
-    cluster: Cluster, place: str, name: str, values: tuple[str, ...], expected: dict[str, Any]
-) -> None:
-    made = Rendered(cluster, "api.enabled=true", *(f"{place}{value}" for value in values))
-
-    fields = ("hostNetwork", "dnsPolicy", "dnsConfig")
-    by_name = {
-        one: {key: value for key, value in made.pod(one)["spec"].items() if key in fields}
-        for one in ("rlfleet", "rlfleet-api")
-    }
-    assert by_name == {"rlfleet": {}, "rlfleet-api": {}} | {name: expected}
-
-
-@EACH_POD
-def test_a_pod_in_the_network_of_the_node_gives_its_port_to_the_next_one(
-    cluster: Cluster, place: str, name: str
-) -> None:
-    values = ("api.enabled=true", f"{place}hostNetwork=true")
-    replaced = Rendered(cluster, *values).one("Deployment", name)["spec"]
-    given = Rendered(cluster, *values, f'{place}strategy={{"type":"Recreate"}}')
-
-    assert replaced["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
-    assert given.one("Deployment", name)["spec"]["strategy"] == {"type": "Recreate"}
-
-
 def test_ports_can_be_changed(cluster: Cluster) -> None:
     made = Rendered(
         cluster,
@@ -308,35 +193,6 @@ def test_policies_that_do_not_fit_the_network_of_the_node_are_refused(
 
     if values[1] == "networkPolicy.enabled=true":
         assert Rendered(cluster, "api.enabled=true", 'watchNamespaces=["rl"]', *values, *named)
-
-
-@EACH_POD
-@pytest.mark.parametrize(
-    ("values", "mounted"),
-    [
-        ((), (True, None)),
-        (("serviceAccount.automountServiceAccountToken=false",), (False, None)),
-        (("automountServiceAccountToken=false",), (True, False)),
-        (
-            (
-                "serviceAccount.automountServiceAccountToken=false",
-                "automountServiceAccountToken=true",
-            ),
-            (False, True),
-        ),
-    ],
-)
-def test_accounts_and_pods_say_whether_the_token_is_mounted(
-    cluster: Cluster,
-    place: str,
-    name: str,
-    values: tuple[str, ...],
-    mounted: tuple[bool, bool | None],
-) -> None:
-    made = Rendered(cluster, "api.enabled=true", *(f"{place}{value}" for value in values))
-
-    of_account = made.one("ServiceAccount", name)["automountServiceAccountToken"]
-    assert (of_account, made.pod(name)["spec"].get("automountServiceAccountToken")) == mounted
 
 
 def test_the_annotations_for_artifact_hub_name_the_crds_and_a_valid_example(

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from tests.cluster.support.workspace import FLEET, Workspace
 from tests.support.pages import blocks
 from tests.support.waiting import soon
 
-from rlfleet import AsyncWeights, Forbidden, NotFound, Refused, Superseded, TimedOut, Weights
+from rlfleet import AsyncWeights, Forbidden, NotFound, Refused, Superseded, Weights
 from rlfleet.follow import follow
 from rlfleet.kube import AsyncKube
 from rlfleet.kubeconfig import load_access
@@ -40,25 +39,6 @@ def weights(workspace: Workspace) -> Iterator[Weights]:
 async def blocking(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """A call of the blocking client, in a thread of its own."""
     return await asyncio.to_thread(call, *arguments, **options)
-
-
-async def write_status(workspace: Workspace, **status: Any) -> None:
-    """The operator's writes, made by the test."""
-    await workspace.admin.merge(f"{workspace.path('weightversions')}/status", {"status": status})
-
-
-def spoken(generation: int, version: str, phase: str, *, stalled: str = "") -> dict[str, Any]:
-    """A status about a generation."""
-    condition = {
-        "type": "Stalled",
-        "status": "True",
-        "reason": stalled,
-        "message": "written by the test",
-        "observedGeneration": generation,
-        "lastTransitionTime": datetime.now(UTC).isoformat(),
-    }
-    reported = {"observedGeneration": generation, "desiredVersion": version, "phase": phase}
-    return reported | {"conditions": [condition] if stalled else []}
 
 
 # --- with the operator ----------------------------------------------------------------------------
@@ -119,31 +99,6 @@ async def test_a_refused_checkpoint_ends_the_wait_and_a_retry_takes_the_repaired
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_a_refused_version_stays_in_the_history_with_its_reason_and_its_writer(
-    workspace: Workspace, weights: Weights
-) -> None:
-    workspace.kubelet.bad_sources.add("/weights/step_2")
-    await workspace.make_fleet(replicas=2, version="1")
-    await workspace.applied("1", replicas=2)
-    with pytest.raises(Refused) as refused:
-        await blocking(weights.publish, "2", timeout_seconds=60)
-
-    await workspace.publish("3")
-    await workspace.applied("3", replicas=2)
-
-    newest, before, *_ = await blocking(weights.history)
-    assert (newest.version, newest.result) == ("3", "Applied")
-    assert (before.version, before.result, before.reason) == (
-        "2",
-        "Refused",
-        refused.value.reason,
-    )
-    assert before.message == refused.value.message
-    assert before.requested_by == "trainer"
-    assert newest.requested_by not in {"", "trainer"}
-
-
-@pytest.mark.usefixtures("shared_operator")
 async def test_a_second_writer_is_seen(workspace: Workspace, weights: Weights) -> None:
     await workspace.make_fleet(replicas=2, version="1")
     await workspace.applied("1", replicas=2)
@@ -162,10 +117,6 @@ async def test_a_second_writer_is_seen(workspace: Workspace, weights: Weights) -
     assert (await blocking(weights.wait, timeout_seconds=60)).version == "3"
 
 
-async def _desires(workspace: Workspace, version: str) -> bool:
-    return (await workspace.weights())["spec"]["version"] == version
-
-
 @pytest.mark.usefixtures("shared_operator")
 async def test_an_object_is_created_for_a_fleet(workspace: Workspace, weights: Weights) -> None:
     await workspace.make_fleet(replicas=1, version="1")
@@ -181,63 +132,6 @@ async def test_an_object_is_created_for_a_fleet(workspace: Workspace, weights: W
     assert found["spec"]["source"] == {"path": "/weights/one"}
     managers = {entry["manager"] for entry in found["metadata"]["managedFields"]}
     assert managers == {"trainer", "rlfleet-operator"}
-
-
-@pytest.mark.usefixtures("shared_operator")
-async def test_a_rollback_finds_the_directory_that_a_literal_path_has_left(
-    workspace: Workspace, weights: Weights
-) -> None:
-    await workspace.make_fleet(replicas=2, version="1")
-    await workspace.applied("1", replicas=2)
-    for version in ("2", "3"):
-        path = f"/weights/run/{version}"
-        await blocking(weights.publish, version, path=path, timeout_seconds=60)
-
-    rollout = await blocking(weights.rollback, "2", timeout_seconds=60)
-
-    assert rollout.weights.status.applied_version == "2"
-    applied = rollout.weights.status.applied
-    assert applied is not None
-    assert applied.source.path == "/weights/run/2"
-
-
-@pytest.mark.usefixtures("shared_operator")
-async def test_a_path_that_is_refused_leaves_the_template_and_a_way_back(
-    workspace: Workspace, weights: Weights
-) -> None:
-    workspace.kubelet.bad_sources.add("/weights/run/2")
-    await workspace.make_fleet(replicas=2, version="1")
-    await workspace.applied("1", replicas=2)
-    with pytest.raises(Refused):
-        await blocking(weights.publish, "2", path="/weights/run/2", run_id="r", timeout_seconds=60)
-    with pytest.raises(Refused, match="--path /weights/step_3") as refused:
-        await blocking(weights.publish, "3")
-    assert refused.value.reason == "SourceFixed"
-    with pytest.raises(NotFound, match="no record of version 9 of run r"):
-        await blocking(weights.rollback, "9")
-
-    back = await blocking(weights.undo, timeout_seconds=60)
-
-    assert (back.version, back.run_id) == ("1", None)
-    spec = (await workspace.weights())["spec"]
-    assert (spec["version"], spec["source"]) == ("1", {"path": "/weights/step_{version}"})
-    assert "runID" not in spec
-    assert (await blocking(weights.publish, "3", timeout_seconds=60)).applied
-
-
-@pytest.mark.usefixtures("shared_operator")
-async def test_a_fleet_without_workers_is_refused_at_once(
-    workspace: Workspace, weights: Weights
-) -> None:
-    await workspace.make_fleet(replicas=0, version="1")
-    began = time.monotonic()
-
-    with pytest.raises(Refused) as refused:
-        await blocking(weights.publish, "2", timeout_seconds=600)
-
-    assert refused.value.reason == "NoWorkers"
-    assert time.monotonic() - began < 60
-    assert await _desires(workspace, "2")
 
 
 # --- with statuses that the test writes -----------------------------------------------------------
@@ -269,44 +163,6 @@ async def test_a_field_that_the_crd_does_not_have_is_refused_and_not_dropped(
         await client.close()
 
     assert (await workspace.weights())["spec"]["version"] == "5"
-
-
-async def test_a_status_of_an_older_generation_is_not_an_outcome(workspace: Workspace) -> None:
-    await workspace.make_fleet(replicas=1, version="1")
-    generation = (await workspace.weights())["metadata"]["generation"]
-    await write_status(workspace, **spoken(generation, "1", "Staging", stalled="SourceNotFound"))
-    config = workspace.cluster.kubeconfig
-    async with AsyncWeights(FLEET, namespace=workspace.namespace, kubeconfig=config) as weights:
-        waiting = asyncio.create_task(weights.publish("2", timeout_seconds=60))
-        await workspace.until(lambda: _desires(workspace, "2"), "version 2 is desired")
-        # A late write about the generation before, and then the one that counts.
-        await write_status(workspace, **spoken(generation, "2", "Applied"))
-        reported = spoken(generation + 1, "2", "Staging", stalled="DigestMismatch")
-        await write_status(workspace, **reported)
-
-        with pytest.raises(Refused, match="DigestMismatch"):
-            await waiting
-
-
-async def test_a_timeout_leaves_the_version_desired(workspace: Workspace, weights: Weights) -> None:
-    await workspace.make_fleet(replicas=1, version="1")
-
-    with pytest.raises(TimedOut, match="the operator has not observed it"):
-        await blocking(weights.publish, "2", timeout_seconds=1)
-
-    assert await _desires(workspace, "2")
-
-
-async def test_a_deleted_object_is_not_waited_for(workspace: Workspace) -> None:
-    await workspace.make_fleet(replicas=1, version="1")
-    config = workspace.cluster.kubeconfig
-    async with AsyncWeights(FLEET, namespace=workspace.namespace, kubeconfig=config) as weights:
-        waiting = asyncio.create_task(weights.publish("2", timeout_seconds=60))
-        await workspace.until(lambda: _desires(workspace, "2"), "version 2 is desired")
-        await workspace.admin.delete(workspace.path("weightversions"))
-
-        with pytest.raises(NotFound, match="was deleted"):
-            await waiting
 
 
 # --- watches --------------------------------------------------------------------------------------

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.support.admin import ApiError, Json
+from tests.cluster.support.admin import Json
 from tests.cluster.support.fixtures import install
 from tests.cluster.support.workspace import FLEET, Release, Workspace
 
@@ -41,28 +40,6 @@ async def test_a_foreign_service_is_not_touched_until_its_name_is_free(
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_a_foreign_pod_is_not_touched_until_its_name_is_free(workspace: Workspace) -> None:
-    pods = f"/api/v1/namespaces/{workspace.namespace}/pods"
-    spec = {"containers": [{"name": "c", "image": "i"}], "nodeSelector": {"nowhere": "yes"}}
-    taken = await workspace.admin.create(
-        pods, {"metadata": {"name": f"{FLEET}-0", "labels": {"app": "other"}}, "spec": spec}
-    )
-    await workspace.make_fleet(replicas=2)
-
-    stalled = await _stalled(workspace)
-    assert stalled["reason"] == "NameTaken", stalled
-    assert f"Pod {FLEET}-0 exists already" in stalled["message"]
-    assert "Reason: NameTaken Status: True Type: Stalled" in await _described(workspace)
-    left = await workspace.admin.get(f"{pods}/{FLEET}-0")
-    assert left is not None
-    assert left["metadata"]["uid"] == taken["metadata"]["uid"]
-    assert "ownerReferences" not in left["metadata"]
-
-    await workspace.admin.delete(f"{pods}/{FLEET}-0", gracePeriodSeconds=0)
-    await workspace.applied("1", replicas=2, seconds=90)
-
-
-@pytest.mark.usefixtures("shared_operator")
 async def test_a_missing_right_is_named_until_it_is_granted_again(
     workspace: Workspace,
 ) -> None:
@@ -84,84 +61,6 @@ async def test_a_missing_right_is_named_until_it_is_granted_again(
     assert "Reason: WorkersFailing Status: True Type: Stalled" in described
     await _recovered(workspace)
     await workspace.applied("1", replicas=2)
-
-
-@pytest.mark.usefixtures("shared_operator")
-async def test_a_fixed_path_that_serves_the_files_of_an_earlier_version_is_reported(
-    workspace: Workspace,
-) -> None:
-    await workspace.make_fleet(replicas=2)
-    await workspace.applied("1", replicas=2)
-    await workspace.publish("2", source={"path": "/weights/step_2"})
-    await workspace.applied("2", replicas=2)
-    assert await workspace.condition("WeightsUnchanged") is None
-
-    await workspace.publish("3")  # a patch of one field
-
-    async def served() -> bool:
-        ready = await workspace.condition("Ready") or {}
-        return ready.get("status") == "True"
-
-    await workspace.until(served, "version 3 serves")
-    warning = await workspace.condition("WeightsUnchanged")
-    assert warning is not None
-    assert (warning["status"], warning["reason"]) == ("True", "SameFiles")
-    assert "version 2 " in warning["message"]
-    pins = (await workspace.fleet())["status"]["pinned"]
-    assert [(p["version"], p.get("sameAs")) for p in pins[:2]] == [("3", "2"), ("2", None)]
-
-    async def posted() -> bool:
-        path = f"/api/v1/namespaces/{workspace.namespace}/events"
-        events = (await workspace.admin.get(path) or {})["items"]
-        return "WeightsUnchanged" in {e["reason"] for e in events}
-
-    await workspace.until(posted, "the Event is posted")
-
-
-@pytest.mark.usefixtures("shared_operator")
-async def test_an_invalid_overlay_in_a_rollout_restarts_no_worker(
-    workspace: Workspace,
-) -> None:
-    await workspace.make_fleet(replicas=2)
-    await workspace.applied("1", replicas=2)
-    before = {n: p["metadata"]["uid"] for n, p in (await workspace.objects("pods")).items()}
-    for worker in workspace.kubelet.workers:
-        worker.slow_seconds = 1
-    await workspace.publish("2")
-
-    async def under_way() -> bool:
-        return await workspace.phase() in {"Staging", "Pausing", "Loading"}
-
-    await workspace.until(under_way, "the rollout is under way")
-
-    async def replaced() -> bool:
-        # An API server drops null from a merge patch: it must come in by a whole object.
-        fleet = await workspace.fleet()
-        fleet["spec"]["podOverlay"] = {"spec": {"tolerations": None}}
-        try:
-            await workspace.admin.replace(workspace.path("inferencefleets"), fleet)
-        except ApiError as error:
-            if error.status != HTTPStatus.CONFLICT:  # the operator has written the status
-                raise
-            return False
-        return True
-
-    await workspace.until(replaced, "the overlay is in the spec")
-
-    stalled = await _stalled(workspace)
-    assert stalled["reason"] == "InvalidSpec"
-    assert "tolerations" in stalled["message"]
-    assert "Reason: InvalidSpec Status: True Type: Stalled" in await _described(workspace)
-
-    async def serve_the_new_one() -> bool:
-        return workspace.serving == ["2", "2"]
-
-    await workspace.until(serve_the_new_one, "the rollout is finished")
-    after = {n: p["metadata"]["uid"] for n, p in (await workspace.objects("pods")).items()}
-    assert after == before
-
-    await workspace.change_fleet(podOverlay=None)
-    await workspace.applied("2", replicas=2)
 
 
 @pytest.fixture

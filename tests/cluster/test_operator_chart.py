@@ -175,19 +175,6 @@ def test_user_roles_get_rights_on_fleets_and_on_nothing_else(rendered: Rendered)
     assert not any(r.endswith("/status") for _, r, _ in rights(edit))
 
 
-def test_user_roles_are_absent_where_they_are_switched_off(cluster: Cluster) -> None:
-    made = Rendered(cluster, "rbac.aggregate=false")
-
-    assert [r["metadata"]["name"] for r in made.all("ClusterRole")] == ["rlfleet"]
-
-
-def test_roles_of_others_are_used_where_none_are_made(cluster: Cluster) -> None:
-    made = Rendered(cluster, "rbac.create=false", 'serviceAccount={"create":false,"name":"ours"}')
-
-    assert {o["kind"] for o in made.objects} & {"Role", "ClusterRole", "ServiceAccount"} == set()
-    assert made.pod()["spec"]["serviceAccountName"] == "ours"
-
-
 @pytest.mark.parametrize("part", ["", "api."], ids=["operator", "RL API"])
 def test_an_account_of_others_must_be_named(cluster: Cluster, part: str) -> None:
     with pytest.raises(CommandError, match=f"{part}serviceAccount.name is needed"):
@@ -212,14 +199,6 @@ def test_the_operator_understands_its_arguments(cluster: Cluster) -> None:
     assert settings.otlp_endpoint == "http://collector.monitoring:4318"
 
 
-def test_images_are_those_of_the_charts_release(rendered: Rendered) -> None:
-    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-
-    assert rendered.container()["image"] == f"rlfleet/operator:{version}"
-    settings = parse_settings(rendered.container()["args"])
-    assert settings.default_image == f"rlfleet/worker:{version}"
-
-
 def test_probes_ask_the_port_that_the_operator_opens(rendered: Rendered) -> None:
     container = rendered.container()
     settings = parse_settings(container["args"])
@@ -236,11 +215,6 @@ def test_probes_ask_the_port_that_the_operator_opens(rendered: Rendered) -> None
         "livenessProbe": "/livez",
         "readinessProbe": "/readyz",
     }
-
-
-def test_a_disruption_budget_comes_with_a_second_replica(cluster: Cluster) -> None:
-    assert len(Rendered(cluster).all("PodDisruptionBudget")) == 1
-    assert Rendered(cluster, "replicaCount=1").all("PodDisruptionBudget") == []
 
 
 def test_selectors_find_the_operators_pods(rendered: Rendered) -> None:
@@ -265,10 +239,6 @@ def test_crds_are_those_of_the_repository_and_kept_if_wanted(
         crd = found[expected["metadata"]["name"]]
         assert (crd["metadata"].pop("annotations", None) or {}) == policy
         assert crd == expected
-
-
-def test_the_crds_can_be_left_out(cluster: Cluster) -> None:
-    assert Rendered(cluster, "crds.enabled=false").all("CustomResourceDefinition") == []
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -340,47 +310,6 @@ def test_a_wrong_value_is_refused_by_its_name(cluster: Cluster, value: str, mess
         Rendered(cluster, value)
 
     assert "don't meet the specifications of the schema" in str(refused.value)
-
-
-def test_values_for_pods_arrive_in_the_pods(cluster: Cluster) -> None:
-    given = {
-        "podLabels": {"team": "rl"},
-        "podAnnotations": {"note": "1"},
-        "nodeSelector": {"disk": "fast"},
-        "tolerations": [{"key": "gpu", "operator": "Exists"}],
-        "affinity": {"nodeAffinity": {}},
-        "topologySpreadConstraints": [{"maxSkew": 1}],
-        "priorityClassName": "high",
-        "imagePullSecrets": [{"name": "pull"}],
-        "resources": {"limits": {"memory": "1Gi"}},
-    }
-    made = Rendered(cluster, *(f"{key}={json.dumps(value)}" for key, value in given.items()))
-    pod = made.pod()
-
-    assert pod["metadata"]["labels"]["team"] == "rl"
-    assert pod["metadata"]["annotations"] == given["podAnnotations"]
-    for key in given.keys() - {"podLabels", "podAnnotations", "resources"}:
-        assert pod["spec"][key] == given[key]
-    assert made.container()["resources"]["limits"] == {"memory": "1Gi"}
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("replicaCount=2", "rollout status deployment/rlfleet"),
-        ('watchNamespaces=["a","b"]', "and works in a, b."),
-        ("crds.enabled=false", "The CRDs were not installed"),
-        ("crds.keep=false", "deletes every fleet in the cluster"),
-    ],
-)
-def test_notes_say_what_to_know_of_these_values(cluster: Cluster, value: str, message: str) -> None:
-    def notes(*values: str) -> str:
-        chosen = [word for one in values for word in ("--set-json", one)]
-        dry = ("install", "notes", str(CHART), "--dry-run=client", "-n", NAMESPACE)
-        return cluster.helm(*dry, *chosen).stdout.partition("NOTES:")[2]
-
-    assert message.replace("/rlfleet", "/notes-rlfleet") in notes(value)
-    assert value == "replicaCount=2" or message not in notes()
 
 
 # --- what only a server can judge -------------------------------------------------------------
