@@ -17,7 +17,6 @@ from tests.support.programs import written_by
 from devcluster import Cluster, DevclusterError, parts
 from devcluster.errors import CommandError, NotRunningError
 from devcluster.paths import TOOLS
-from devcluster.waiting import wait_until
 
 
 def _command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -31,31 +30,6 @@ def _command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_control_plane_works_without_a_node(devcluster_api: Cluster) -> None:
-    deployment = ("create", "deployment", "idle", "--image=none", "--replicas=2")
-    devcluster_api.kubectl(*deployment)
-    pods = ("get", "pods", "-l", "app=idle", "-o", "json")
-
-    def created() -> bool:
-        items = json.loads(devcluster_api.kubectl(*pods).stdout)["items"]
-        return [item["status"]["phase"] for item in items] == ["Pending", "Pending"]
-
-    wait_until(created, 60.0, "the controllers to make two pods")
-    assert devcluster_api.kubectl("get", "nodes", "-o", "name").stdout == ""
-    devcluster_api.kubectl("delete", "deployment", "idle")
-
-
-def test_only_the_control_plane_runs(devcluster_api: Cluster) -> None:
-    components = devcluster_api.status()["nodes"]["1"]["components"]
-
-    assert [each["name"] for each in components if each["ready"]] == [
-        "etcd",
-        "kube-apiserver",
-        "kube-controller-manager",
-        "kube-scheduler",
-    ]
-
-
 def test_server_kubectl_and_helm_have_the_pinned_versions(devcluster_api: Cluster) -> None:
     versions = json.loads(devcluster_api.kubectl("version", "-o", "json").stdout)
     helm = devcluster_api.helm("version", "--template", "{{.Version}}").stdout
@@ -63,23 +37,6 @@ def test_server_kubectl_and_helm_have_the_pinned_versions(devcluster_api: Cluste
     assert versions["serverVersion"]["gitVersion"] == parts.kubernetes_version()
     assert versions["clientVersion"]["gitVersion"] == parts.kubernetes_version()
     assert helm == parts.helm_version()
-
-
-def test_helm_installs_and_removes_a_chart(devcluster_api: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "templates").mkdir()
-    (tmp_path / "Chart.yaml").write_text("{apiVersion: v2, name: tiny, version: 0.1.0}")
-    (tmp_path / "templates/map.yaml").write_text(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '{{ .Release.Name }}'}\n"
-        "data: {version: '{{ .Capabilities.KubeVersion.Version }}'}\n"
-    )
-
-    devcluster_api.helm("install", "try", str(tmp_path))
-
-    installed = devcluster_api.api.get("/api/v1/namespaces/default/configmaps/try")
-    assert installed is not None
-    assert installed["data"] == {"version": parts.kubernetes_version()}
-    devcluster_api.helm("uninstall", "try")
-    assert devcluster_api.api.get("/api/v1/namespaces/default/configmaps/try") is None
 
 
 def test_clients_write_nothing_into_the_users_home(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import gobuild, machine, parts, programs
+from devcluster import machine, parts, programs
 from devcluster.errors import BuildError
 from devcluster.paths import SOURCES, TOOLS, cache_folder, programs_folder
 from devcluster.progress import Progress
@@ -91,12 +90,6 @@ def test_missing_programs_are_built_once(calls: Path) -> None:
     built = calls.read_text()
     programs.ensure("api", _progress())
     assert calls.read_text() == built
-
-
-def test_the_control_plane_alone_does_not_build_the_rest() -> None:
-    programs.ensure("api", _progress())
-
-    assert programs.missing("node") == ("dns", "containers")
 
 
 def test_the_oldest_kubernetes_is_built_when_it_is_chosen_and_its_servers_are_used(
@@ -190,48 +183,6 @@ def test_go_writes_below_the_cache_folder_and_keeps_the_users_settings(
     assert "-modcacherw" in calls.read_text()
 
 
-def test_gos_caches_are_removed_after_success_unless_the_user_keeps_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("RLFLEET_KEEP_GO_CACHE", "1")
-    programs.ensure("api", _progress())
-    assert gobuild.go_folder().is_dir()
-
-    monkeypatch.delenv("RLFLEET_KEEP_GO_CACHE")
-    programs.ensure("node", _progress())
-    assert not gobuild.go_folder().exists()
-
-
-def test_without_a_terminal_progress_is_plain_lines() -> None:
-    stream = io.StringIO()
-
-    programs.ensure("api", Progress(stream))
-
-    lines = stream.getvalue().splitlines()
-    assert lines[0] == "one-time build of kube, certs"
-    assert "minutes" in lines[1]
-    assert lines[2] == "making kube …"
-    assert lines[3].startswith("made kube [")
-    assert "\r" not in stream.getvalue()
-
-
-def test_on_a_terminal_progress_is_one_line_that_moves() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    stream = Terminal()
-    progress = Progress(stream)
-    progress.begin("making kube")
-    progress.update("building kube: 7 packages compiled")
-    progress.done("made kube")
-
-    assert stream.getvalue().count("\n") == 1
-    # A machine that is halted in between shows more seconds.
-    moved = r"\r\033\[Kbuilding kube: 7 packages compiled \[\d+ s\]"
-    assert re.search(moved, stream.getvalue())
-
-
 @pytest.mark.parametrize("name", ["go.mod", "go.sum", "certs/main.go"])
 def test_a_change_of_any_source_changes_the_key(tmp_path: Path, name: str) -> None:
     module = tmp_path / "runtime"
@@ -245,20 +196,3 @@ def test_a_change_of_any_source_changes_the_key(tmp_path: Path, name: str) -> No
         source_file.write("\n")
 
     assert part.key() != before
-
-
-def test_a_change_of_a_flag_changes_the_key() -> None:
-    part = parts.Part("certs", SOURCES / "runtime", ("./certs",))
-
-    keys = {part.key(), parts.Part("certs", part.module, part.packages, tags=("a",)).key()}
-
-    assert len(keys) == 2
-
-
-def test_versions_are_read_from_the_pinned_modules() -> None:
-    assert parts.kubernetes_version().startswith("v1.")
-    assert parts.oldest_kubernetes_version().startswith("v1.")
-    assert parts.helm_version().startswith("v4.")
-    assert f"-X k8s.io/component-base/version.gitVersion={parts.kubernetes_version()}" in (
-        parts.KUBE.link
-    )

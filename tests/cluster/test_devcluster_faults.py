@@ -77,13 +77,6 @@ def test_a_component_that_dies_by_itself_is_started_again(devcluster_node: Clust
     wait_until(is_back, 60.0, "the scheduler to be started again")
 
 
-def test_an_unknown_component_or_node_is_refused(devcluster_node: Cluster) -> None:
-    with pytest.raises(DevclusterError, match="no component 'nonsense', only containerd, "):
-        devcluster_node.kill("nonsense")
-    with pytest.raises(DevclusterError, match="no node 2"):
-        devcluster_node.kill_node(2)
-
-
 @pytest.fixture
 def two_nodes(devcluster_node_possible: None) -> Iterator[Cluster]:
     with Cluster.start(nodes=2, mounts=APP_MOUNTS) as cluster:

@@ -7,7 +7,6 @@ import json
 import os
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.programs import written_by
@@ -16,7 +15,6 @@ from devcluster import DevclusterError, ImageConfig, distribution, settings
 from devcluster.errors import BuildError
 from devcluster.images import write_archive
 from devcluster.paths import cache_folder, run_folder
-from devcluster.spec import Spec, load_spec
 
 
 @pytest.fixture
@@ -37,13 +35,6 @@ def _layer(archive: Path) -> dict[str, tarfile.TarInfo]:
         assert layer is not None
         with tarfile.open(fileobj=io.BytesIO(layer.read())) as inner:
             return {member.name: member for member in inner.getmembers()}
-
-
-def _json(archive: Path, name: str) -> Any:
-    with tarfile.open(archive) as outer:
-        found = outer.extractfile(name)
-        assert found is not None
-        return json.load(found)
 
 
 def test_an_image_holds_the_base_and_the_given_files(tmp_path: Path, tree: Path) -> None:
@@ -70,24 +61,6 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path, tree: Path) -> None:
 
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
     assert (tmp_path / "a.tar").stat().st_size < 64 * 1024
-
-
-def test_the_configuration_is_what_a_container_engine_would_write(
-    tmp_path: Path, tree: Path
-) -> None:
-    config = ImageConfig(("/run",), ("serve",), {"A": "1"}, "2000:2000", "/app")
-    write_archive(tmp_path / "a.tar", "x/y:dev", {"/app": tree}, config)
-
-    manifest = _json(tmp_path / "a.tar", "manifest.json")[0]
-    assert manifest["RepoTags"] == ["x/y:dev"]
-    described = _json(tmp_path / "a.tar", manifest["Config"])
-    assert described["config"] == {
-        "Entrypoint": ["/run"],
-        "Cmd": ["serve"],
-        "Env": ["A=1"],
-        "User": "2000:2000",
-        "WorkingDir": "/app",
-    }
 
 
 def test_an_image_without_a_tag_or_with_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -164,13 +137,6 @@ def test_containers_get_the_machines_folders_read_only_and_no_limit_on_files() -
     assert spec["mounts"] == [
         {"source": "/here", "destination": "/there", "type": "bind", "options": ["rbind", "ro"]}
     ]
-
-
-def test_a_spec_survives_being_written_and_read(tmp_path: Path) -> None:
-    spec = Spec("x", tmp_path, "node", 2, (("/a", "/b"),), ("/p",), "c0ffee", 4711)
-    spec.save()
-
-    assert load_spec(tmp_path) == spec
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -87,16 +86,6 @@ def test_down_leaves_no_process_mount_link_group_rule_or_file(nft: Path) -> None
     assert machine_traces(cluster_id, nft) == before
 
 
-def test_a_running_cluster_mounts_and_links_nothing_on_the_machine(
-    devcluster_node: Cluster, nft: Path
-) -> None:
-    traces = machine_traces(devcluster_node.id, nft)
-
-    assert not [mount for mount in traces.mounts if "devcluster" in mount or "kubelet" in mount]
-    assert not [link for link in traces.links if link.startswith(("cni", "veth", "to-node"))]
-    assert "kube-proxy" not in traces.rules
-
-
 def test_a_node_changes_no_kernel_setting_of_the_machine(devcluster_node: Cluster) -> None:
     inside = devcluster_node.exec(["cat", "/proc/sys/kernel/panic"]).stdout
 
@@ -141,17 +130,6 @@ def test_killing_the_keeper_ends_the_nodes_and_the_next_command_sweeps_the_rest(
     janitor.sweep()
     # Any command sweeps: one may have come before and still run.
     wait_until(lambda: machine_traces(cluster_id, nft) == before, 60.0, "the rest to be swept")
-
-
-@pytest.mark.long
-def test_the_keeper_outlives_the_thread_that_started_it(devcluster_api_possible: None) -> None:
-    started: list[Cluster] = []
-    thread = threading.Thread(target=lambda: started.append(Cluster.start(profile="api")))
-    thread.start()
-    thread.join()
-
-    with started[0] as cluster:
-        assert cluster.kubectl("get", "namespaces").returncode == 0
 
 
 @pytest.mark.long

@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import socket
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.cluster.devcluster_app import PYTHON, app_pod, apply, deployment, pod, service
+from tests.cluster.devcluster_app import PYTHON, apply, deployment, pod, service
 
 from devcluster import Cluster, DevclusterError
 from devcluster.errors import CommandError
-from devcluster.paths import cache_folder
 from devcluster.waiting import wait_until
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -54,14 +51,6 @@ def app(devcluster_node: Cluster, devcluster_namespace: str) -> int:
     return devcluster_node.forward(devcluster_namespace, "service/app", 80)
 
 
-def test_an_image_of_a_few_kilobytes_runs_the_machines_python_as_user_1000(app: int) -> None:
-    reply = json.loads(_read(app))
-
-    assert reply["uid"] == 1000
-    assert PYTHON.startswith(reply["python"])
-    assert reply["greeting"] == "hello from the image"
-
-
 def test_a_read_only_root_refuses_writing_and_its_volumes_take_it(
     devcluster_node: Cluster, devcluster_namespace: str
 ) -> None:
@@ -78,92 +67,6 @@ def test_a_read_only_root_refuses_writing_and_its_volumes_take_it(
     assert _write(port, "/scratch/x", b"content") == b"written"
     assert _write(port, "/dev/shm/x", b"content") == b"written"  # noqa: S108 - in the pod
     assert _read(port, "/scratch/x") == b"content"
-
-
-def test_a_volume_on_a_folder_of_the_machine_is_the_folder_itself(
-    devcluster_node: Cluster, devcluster_namespace: str, request: pytest.FixtureRequest
-) -> None:
-    folder = cache_folder() / f"pv-{devcluster_namespace}"
-    folder.mkdir()
-    request.addfinalizer(lambda: shutil.rmtree(folder))
-    folder.chmod(0o777)
-    (folder / "from-machine").write_text("written by the machine")
-    name = f"pv-{devcluster_namespace}"
-    common: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": name}
-    apply(
-        devcluster_node,
-        devcluster_namespace,
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": name},
-            "spec": {**common, "capacity": {"storage": "1Gi"}, "hostPath": {"path": str(folder)}},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "data"},
-            "spec": {**common, "resources": {"requests": {"storage": "1Gi"}}},
-        },
-        pod(
-            "app",
-            volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
-            container={"volumeMounts": [{"name": "data", "mountPath": "/data"}]},
-        ),
-    )
-    _wait_ready(devcluster_node, devcluster_namespace, "pod/app")
-    port = devcluster_node.forward(devcluster_namespace, "pod/app", 8000)
-
-    assert _read(port, "/data/from-machine") == b"written by the machine"
-    assert _write(port, "/data/from-pod", b"written by the pod") == b"written"
-    assert (folder / "from-pod").read_bytes() == b"written by the pod"
-    assert (folder / "from-pod").stat().st_uid == 1000
-    devcluster_node.kubectl("delete", "pv", name, "--wait=false")
-
-
-def test_a_pod_reaches_the_api_server_with_its_account_and_no_more_rights_than_it_has(
-    devcluster_node: Cluster, devcluster_namespace: str
-) -> None:
-    source = """
-import ssl, sys, urllib.request
-from pathlib import Path
-account = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-context = ssl.create_default_context(cafile=account / "ca.crt")
-token = (account / "token").read_text()
-for path in sys.argv[1:]:
-    request = urllib.request.Request("https://kubernetes.default.svc" + path)
-    request.add_header("Authorization", "Bearer " + token)
-    try:
-        print(urllib.request.urlopen(request, context=context).status)
-    except urllib.error.HTTPError as error:
-        print(error.code)
-"""
-    spec = app_pod(restartPolicy="Never", container={"readinessProbe": None})
-    secrets_path = f"/api/v1/namespaces/{devcluster_namespace}/secrets"
-    spec["containers"][0]["command"] = [PYTHON, "-c", source, "/version", secrets_path]
-    asker = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asker"}, "spec": spec}
-
-    apply(devcluster_node, devcluster_namespace, asker)
-    done = ("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/asker", "--timeout=30s")
-    devcluster_node.kubectl(*done, "-n", devcluster_namespace)
-
-    said = devcluster_node.kubectl("logs", "asker", "-n", devcluster_namespace).stdout
-    assert said.split() == ["200", "403"]
-
-
-def test_services_resolve_by_name_in_pods_and_for_programs_run_inside(
-    devcluster_node: Cluster, devcluster_namespace: str, app: int
-) -> None:
-    del app  # it has to run
-    url = f"http://app.{devcluster_namespace}.svc.cluster.local/"
-    program = [PYTHON, "-c", f"import urllib.request as u; print(u.urlopen({url!r}).read())"]
-
-    on_the_node = devcluster_node.exec(program).stdout
-    into_pod = ("exec", "deployment/app", "-n", devcluster_namespace, "--")
-    in_a_pod = devcluster_node.kubectl(*into_pod, *program).stdout
-
-    assert "hello from the image" in on_the_node
-    assert "hello from the image" in in_a_pod
 
 
 def test_a_new_service_answers_at_once(devcluster_node: Cluster, devcluster_namespace: str) -> None:
