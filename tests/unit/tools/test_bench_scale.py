@@ -8,16 +8,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 
 from bench_scale import __main__ as bench
-from bench_scale import charts, goals, limits, report
+from bench_scale import goals, limits, report
 from bench_scale.fanout import BARRIERS, FIRST, body_of, roll
 from bench_scale.server import is_of_operator
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def rollout(seconds: float, writes: int = 7) -> dict[str, Any]:
@@ -84,16 +81,6 @@ def test_each_figure_is_next_to_its_goal() -> None:
     assert cells(table, "2. Applied, without calls") == ["1.0 ms"] * 3
 
 
-def test_a_size_that_failed_shows_its_progress() -> None:
-    table = report.tables(
-        results(size(16), {"workers": 256, "failed": "3 of 256 serve\nlog", "leases_lost": 1})
-    )
-
-    assert cells(table, "Leases lost") == ["0 (≤ 0)", "1 (≤ 0)"]
-    assert cells(table, "peak memory")[1] == "-"
-    assert "With 256 workers the run failed: `3 of 256 serve`" in table
-
-
 def test_missed_goals_are_named_with_their_sizes() -> None:
     table = report.tables(results(size(16), size(256)))
 
@@ -101,16 +88,6 @@ def test_missed_goals_are_named_with_their_sizes() -> None:
     assert "patch to last worker resumed, p50 (16, 256)" in line
     assert "one decision, slowest phase (16)" in line
     assert "÷ by hand with aiohttp" not in line
-
-
-def test_a_run_that_meets_its_goals_reports_it() -> None:
-    quick = size(256, rollouts=[rollout(0.1)], load_averages=[0.1, 0.1])
-    quick["rollouts"][0]["cpu_seconds"] = 0.01
-
-    table = report.tables(results(quick))
-
-    assert "Goals that this run misses" not in table
-    assert "This run reaches every goal of its sizes." in table
 
 
 class TestPublishing:
@@ -200,42 +177,6 @@ class TestPublishing:
         assert (folder / "scale.json").read_text() == "old"
         kept = json.loads((folder / "unfinished.json").read_text())
         assert [row["workers"] for row in kept["sizes"]] == [16]
-
-
-def test_strategies_and_faults_have_their_own_tables() -> None:
-    faults = {"alive": 990, "dead_percent": 1, "slow_percent": 1, "slow_ms": 250}
-    faults |= {"rollouts": [rollout(1.5)], "contenders": {"aiohttp": [by_hand(1.1)]}}
-    full = size(1000, strategies={"Rolling": [rollout(3.0), rollout(2.0)]}, faults=faults)
-    table = report.tables(results(full))
-
-    assert cells(table, "Rolling") == ["2.50 s", "3.00, 2.00", "7"]
-    assert cells(table, "the operator") == ["1.50 s", "1.50"]
-    assert cells(table, "one aiohttp session") == ["1.10 s", "1.10"]
-
-
-def test_charts_show_every_contender_and_part() -> None:
-    made = report.pictures(results(size(16), size(256), size(1000)))
-    trees = {name: ET.fromstring(picture) for name, picture in made.items()}  # noqa: S314 - ours
-
-    assert sorted(trees) == ["scale-phases.svg", "scale-time.svg"]
-    lines = trees["scale-time.svg"].findall(f"{SVG}polyline")
-    assert [len(str(line.get("points")).split()) for line in lines] == [3, 3, 3]
-    labels = [text.text for text in trees["scale-time.svg"].iter(f"{SVG}text")]
-    assert {"the operator", "one aiohttp session", "one httpx client per worker"} <= set(labels)
-    bars = trees["scale-phases.svg"].findall(f"{SVG}rect/{SVG}title")
-    assert len(bars) == 3 * len(report.PARTS)
-
-
-def test_labels_of_lines_with_the_same_end_do_not_overlap() -> None:
-    lines = {"a": [(16, 1.0), (256, 2.0)], "b": [(16, 1.0), (256, 2.0)]}
-    tree = ET.fromstring(charts.time_against_size(lines, "title"))  # noqa: S314 - ours
-    heights = {t.text: float(str(t.get("y"))) for t in tree.iter(f"{SVG}text")}
-
-    assert abs(heights["a"] - heights["b"]) >= 15
-
-
-def test_without_a_rollout_there_is_no_chart() -> None:
-    assert report.pictures(results({"workers": 16, "failed": "no"})) == {}
 
 
 @pytest.mark.parametrize(
