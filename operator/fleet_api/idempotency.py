@@ -73,9 +73,9 @@ class Key:
         return any(n == self._name and asked == named for n, _, asked, _ in _entries(weights))
 
     def has_seen_trouble_of(self, weights: WeightVersion) -> bool:
-        """Whether `Stalled` is as it was before this request. An earlier release did not write that."""
+        """Whether `Stalled` is as it was before this request."""
         now = _trouble(weights)
-        return any(n == self._name and saw in {None, now} for n, _, _, saw in _entries(weights))
+        return any(n == self._name and saw == now for n, _, _, saw in _entries(weights))
 
     def annotation(self, weights: WeightVersion, spec: Json) -> str:
         """The annotation with this key as the newest one. `spec`: what the request changes in the spec."""
@@ -165,16 +165,15 @@ class KeyedObjects:
         return body | {"metadata": metadata}
 
 
-def _entries(weights: WeightVersion) -> list[tuple[str, str, str, str | None]]:
+def _entries(weights: WeightVersion) -> list[tuple[str, str, str, str]]:
     """The remembered keys, their requests, the weights that these name, and the trouble that they saw.
 
-    Earlier releases did not write all of it. Empty if another writer has put something else there.
+    Empty if another writer has put something else there.
     """
     try:
         found = json.loads(weights.metadata.annotations.get(ANNOTATION, "[]"))
         return [
-            (str(n), str(request), str(more[0]) if more else "", str(more[1]) if more[1:] else None)
-            for n, request, *more in found
+            (str(name), str(request), str(asked), str(saw)) for name, request, asked, saw in found
         ]
     except (ValueError, TypeError, RecursionError):
         return []

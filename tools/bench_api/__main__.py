@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import json
 import statistics
 import sys
 import tempfile
@@ -24,12 +23,10 @@ from bench_scale import place
 from bench_scale.fakes import FakeFleet
 from bench_scale.fleet import NAME, fleet_of
 from bench_scale.operator import Operator
-from bench_worker.report import PAGE, REPOSITORY, machine
+from bench_worker.report import machine, publish
 from devcluster import Cluster, DevclusterError
 from free_ports import free_port
 
-RESULTS = REPOSITORY / "bench" / "results" / "api.json"
-BEGIN, END = "<!-- bench-api: begin -->", "<!-- bench-api: end -->"
 SIZES = (16, 256, 1000)
 GOALS = {256: 1.0, 1000: 1.0}
 """Workers → most seconds of a call by address, divided by those of the fan-out with aiohttp."""
@@ -62,7 +59,7 @@ def main() -> int:
         return 1
     print(table(results))
     if chosen == list(SIZES):
-        _publish(results)
+        publish("api", results, table(results))
     else:
         print(f"bench-api: only a run of {sizes} workers is published", file=sys.stderr)
     return 0
@@ -154,13 +151,6 @@ def table(results: dict[str, Any]) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def _publish(results: dict[str, Any]) -> None:
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{table(results)}{END}{after}")
 
 
 def _say(workers: int, text: str) -> None:

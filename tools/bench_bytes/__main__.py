@@ -17,11 +17,9 @@ from typing import Any
 
 import envs
 from bench_bytes.write import write
-from bench_worker.report import PAGE, REPOSITORY, machine
+from bench_worker.report import REPOSITORY, machine, publish
 from bench_worker.store import limited
 
-RESULTS = REPOSITORY / "bench" / "results" / "bytes.json"
-BEGIN, END = "<!-- bench-bytes: begin -->", "<!-- bench-bytes: end -->"
 GOAL_BYTES, GOAL_SECONDS = 0.03, 0.2
 _STORE_BYTES_PER_SECOND = 100_000_000
 
@@ -46,12 +44,9 @@ def main() -> int:
             "limited": _measured(folder, arguments.rounds, cached=False),
             "cached": _measured(folder, arguments.rounds, cached=True),
         }
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{_table(results)}{END}{after}")
-    sys.stdout.write(_table(results))
+    table = _table(results)
+    publish("bytes", results, table)
+    sys.stdout.write(table)
     return 0
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import statistics
 import sys
@@ -21,15 +20,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench_worker.report import PAGE, REPOSITORY, machine
+from bench_bytes.write import shapes
+from bench_worker.report import machine, publish
 from rlfleet import Deltas
 from rlfleet.deltas.options import Given
 from rlfleet.deltas.publisher import Order, Publisher
 from rlfleet.deltas.written import Written
 
-RESULTS = REPOSITORY / "bench" / "results" / "publish.json"
-BEGIN, END = "<!-- bench-publish: begin -->", "<!-- bench-publish: end -->"
-_HIDDEN, _INNER, _HEADS, _KEYS, _WORDS = 1024, 3072, 2048, 1024, 151_936
 _SEED = 74
 State = dict[str, npt.NDArray[Any]]
 
@@ -44,13 +41,9 @@ def main() -> int:
     results: dict[str, Any] = {"machine": machine(), "rounds": arguments.rounds}
     with tempfile.TemporaryDirectory(prefix="bench-publish-", dir=arguments.folder) as made:
         results |= _measured(Path(made), arguments.rounds, arguments.layers)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{_table(results)}{END}{after}")
-    sys.stdout.write(_table(results))
+    table = _table(results)
+    publish("publish", results, table)
+    sys.stdout.write(table)
     return 0
 
 
@@ -60,7 +53,7 @@ def _measured(folder: Path, rounds: int, layers: int) -> dict[str, Any]:
     state = dict(_tensors(chosen, layers))
     publisher, versions = Publisher(), iter(range(1, 1000))
 
-    def publish(deltas: Deltas | None) -> Written:
+    def written_by(deltas: Deltas | None) -> Written:
         version = str(next(versions))
         target = folder / f"step_{version}"
         order = Order(
@@ -74,10 +67,10 @@ def _measured(folder: Path, rounds: int, layers: int) -> dict[str, Any]:
         return publisher.write(order, Given(state_dict=state, config_from=folder))
 
     ways: dict[str, Callable[[], Written]] = {
-        "full": lambda: publish(Deltas(anchor_every=1)),  # it also keeps the copy
-        "delta_0": lambda: publish(Deltas(anchor_every=64)),
-        "delta_1": lambda: _after(state, chosen, 0.01, lambda: publish(Deltas(anchor_every=64))),
-        "delta_10": lambda: _after(state, chosen, 0.1, lambda: publish(Deltas(anchor_every=64))),
+        "full": lambda: written_by(Deltas(anchor_every=1)),  # it also keeps the copy
+        "delta_0": lambda: written_by(Deltas(anchor_every=64)),
+        "delta_1": lambda: _after(state, chosen, 0.01, lambda: written_by(Deltas(anchor_every=64))),
+        "delta_10": lambda: _after(state, chosen, 0.1, lambda: written_by(Deltas(anchor_every=64))),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ("plain", "digest", *ways)}
     written: dict[str, Written] = {}
@@ -97,19 +90,7 @@ def _measured(folder: Path, rounds: int, layers: int) -> dict[str, Any]:
 
 def _tensors(chosen: np.random.Generator, layers: int) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     """Weights whose 16 bits are those of bfloat16; numpy has no name for it, so they are called U16."""
-    shapes = {"model.embed_tokens.weight": (_WORDS, _HIDDEN), "model.norm.weight": (_HIDDEN,)}
-    for number in range(layers):
-        for part, rows, columns in (
-            ("self_attn.q_proj", _HEADS, _HIDDEN),
-            ("self_attn.k_proj", _KEYS, _HIDDEN),
-            ("self_attn.v_proj", _KEYS, _HIDDEN),
-            ("self_attn.o_proj", _HIDDEN, _HEADS),
-            ("mlp.gate_proj", _INNER, _HIDDEN),
-            ("mlp.up_proj", _INNER, _HIDDEN),
-            ("mlp.down_proj", _HIDDEN, _INNER),
-        ):
-            shapes[f"model.layers.{number}.{part}.weight"] = (rows, columns)
-    for name, shape in shapes.items():
+    for name, shape in shapes(layers):
         values = chosen.standard_normal(shape, np.float32) * np.float32(0.02)
         yield name, (values.view(np.uint32) >> 16).astype(np.uint16)
 

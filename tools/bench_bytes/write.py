@@ -28,13 +28,13 @@ def write(folder: Path, *, changed_share: float, layers: int) -> dict[str, int]:
         changed_share: Share of the elements that differ between the versions, 0 to 1.
         layers: The number of layers.
     """
-    shapes = dict(_shapes(layers))
+    model = dict(shapes(layers))
     old, new = np.random.default_rng(_SEED), np.random.default_rng(_SEED)
     chosen = np.random.default_rng(_SEED + 1)
     for name in ("base", "full"):
         (folder / name).mkdir()
         (folder / name / "config.json").write_text("{}")
-    _write(folder / "base" / WEIGHTS, shapes, lambda count: _values(old, count).tobytes())
+    _write(folder / "base" / WEIGHTS, model, lambda count: _values(old, count).tobytes())
 
     def next_version(count: int) -> bytes:
         values = _values(new, count)
@@ -43,7 +43,7 @@ def write(folder: Path, *, changed_share: float, layers: int) -> dict[str, int]:
         values[where] ^= chosen.integers(1, 4, len(where), np.uint16)
         return values.tobytes()
 
-    _write(folder / "full" / WEIGHTS, shapes, next_version)
+    _write(folder / "full" / WEIGHTS, model, next_version)
     names = {"version": "1", "base_version": "0"}
     write_between(
         folder / "base", folder / "full", folder / "delta", **names, begun=lambda _: lambda _: None
@@ -54,7 +54,8 @@ def write(folder: Path, *, changed_share: float, layers: int) -> dict[str, int]:
     }
 
 
-def _shapes(layers: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def shapes(layers: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the tensors of the model with this number of layers, and their shapes."""
     yield "model.embed_tokens.weight", (_WORDS, _HIDDEN)
     for number in range(layers):
         layer = f"model.layers.{number}"

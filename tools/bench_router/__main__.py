@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import statistics
 import subprocess
@@ -32,11 +31,9 @@ from bench_router.rollouts import (
 )
 from bench_router.routers import router
 from bench_worker import servers, swaps
-from bench_worker.report import PAGE, REPOSITORY, machine
+from bench_worker.report import REPOSITORY, machine, publish
 from fleet_operator.api.router import RouterPolicy
 
-RESULTS = REPOSITORY / "bench" / "results" / "router.json"
-BEGIN, END = "<!-- bench-router: begin -->", "<!-- bench-router: end -->"
 SERVICE = "plain Service"
 POLICIES: tuple[RouterPolicy, ...] = ("ConsistentHash", "StickyLeastLoaded")
 SHAPE = {"hidden": 512, "layers": 6}
@@ -63,10 +60,7 @@ def main() -> int:
         return 1
     print(table(results))
     if not parsed.keep_page:
-        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        _, _, after = rest.partition(END)
-        PAGE.write_text(f"{before}{BEGIN}\n{table(results)}{END}{after}")
+        publish("router", results, table(results))
     return 0
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 from bench_scale import charts, goals
 from bench_scale.contender import NAMES
-from bench_worker.report import PAGE, REPOSITORY
+from bench_worker.report import PAGE, REPOSITORY, fill
 
 RESULTS = REPOSITORY / "bench" / "results" / "scale.json"
 UNFINISHED = REPOSITORY / "build" / "bench-scale-unfinished.json"
 """The measurements of a run. They are published when they are complete."""
 CHARTS = REPOSITORY / "docs" / "images"
-BEGIN, END = "<!-- bench-scale: begin -->", "<!-- bench-scale: end -->"
 PARTS = {
     "to_stage": "patch to first call",
     "stage": "stage",
@@ -71,10 +70,7 @@ def write_page(results: Row) -> None:
     CHARTS.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures(results).items():
         (CHARTS / name).write_text(picture)
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{tables(results)}{END}{after}")
+    fill(PAGE, "bench-scale", tables(results))
 
 
 def pictures(results: Row) -> dict[str, str]:

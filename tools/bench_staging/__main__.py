@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import envs
-from bench_worker.report import PAGE, REPOSITORY, machine
+from bench_worker.report import REPOSITORY, RESULTS, machine, publish
 from fleet_worker.errors import counted
 
-RESULTS = REPOSITORY / "bench" / "results" / "staging.json"
-BEGIN, END = "<!-- bench-staging: begin -->", "<!-- bench-staging: end -->"
 GOAL = 0.9
 GOAL_RATE, GOAL_BESIDE, GOAL_LOOP = 1.5, 1.3, 0.97
 
@@ -42,13 +40,9 @@ def main() -> int:
         pairs = zip(row["before_seconds"], row["now_seconds"], strict=True)
         # Pairs of neighbouring rounds: a disturbance of the machine affects both.
         row["throughput_ratio"] = statistics.median(before / now for before, now in pairs)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{_table(results)}{END}{after}")
-    sys.stdout.write(_table(results))
+    table = _table(results)
+    publish("staging", results, table)
+    sys.stdout.write(table)
     return 0
 
 
@@ -67,7 +61,7 @@ def _beside(path: str, rounds: int, before: Path | None) -> dict[str, Any]:
         found["in_threads"] = _printed_by(
             "beside.py", path, f"--rounds={rounds}", "--in-threads", checkout=before
         )
-    elif "in_threads" in (last := json.loads(RESULTS.read_text())):
+    elif "in_threads" in (last := json.loads((RESULTS / "staging.json").read_text())):
         found["in_threads"] = last["in_threads"]
     return found
 

@@ -11,9 +11,8 @@ from typing import Any
 from bench_worker import store
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-RESULTS = REPOSITORY / "bench" / "results" / "worker.json"
+RESULTS = REPOSITORY / "bench" / "results"
 PAGE = REPOSITORY / "docs" / "performance.md"
-BEGIN, END = "<!-- bench-worker: begin -->", "<!-- bench-worker: end -->"
 
 
 def machine() -> dict[str, Any]:
@@ -32,18 +31,28 @@ def machine() -> dict[str, Any]:
 
 def published() -> dict[str, Any]:
     """The figures of the last run."""
-    found: dict[str, Any] = json.loads(RESULTS.read_text())
+    found: dict[str, Any] = json.loads((RESULTS / "worker.json").read_text())
     return found
 
 
 def write(results: dict[str, Any]) -> None:
     """Write both."""
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{table(results)}{END}{after}")
+    publish("worker", results, table(results))
+
+
+def publish(name: str, results: dict[str, Any], text: str) -> None:
+    """Write the figures of a benchmark to its file, and the text to its part of the page."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
+    fill(PAGE, f"bench-{name}", text)
+
+
+def fill(page: Path, part: str, text: str) -> None:
+    """Write the part of a page between its two marks."""
+    begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n{text}{end}{after}", encoding="utf-8")
 
 
 def table(results: dict[str, Any]) -> str:

@@ -480,17 +480,6 @@ async def test_a_late_repetition_does_not_bring_an_old_version_back(api: Api) ->
     assert api.cluster.objects.weights["spec"]["version"] == "44"
 
 
-async def test_a_key_of_a_release_that_stored_no_weights_is_remembered(api: Api) -> None:
-    await publish(api, "43", key="step-43")
-    await publish(api, "44", key="step-44")
-    assert api.cluster.objects.weights is not None
-    annotations = api.cluster.objects.weights["metadata"]["annotations"]
-    annotations[ANNOTATION] = json.dumps([e[:2] for e in json.loads(annotations[ANNOTATION])])
-
-    status, problem = await publish(api, "43", key="step-43")
-    assert (status, problem["reason"]) == (409, "Superseded")
-
-
 @pytest.mark.parametrize(
     ("first", "second", "by"),
     [

@@ -95,7 +95,9 @@ class TestPublishing:
 
     @pytest.fixture
     def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        (tmp_path / "page.md").write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+        (tmp_path / "page.md").write_text(
+            "before\n<!-- bench-scale: begin -->\nold\n<!-- bench-scale: end -->\nafter\n"
+        )
         (tmp_path / "scale.json").write_text("old")
         monkeypatch.setattr(report, "PAGE", tmp_path / "page.md")
         monkeypatch.setattr(report, "RESULTS", tmp_path / "scale.json")
