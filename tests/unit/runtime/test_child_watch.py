@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from tests.support import virtual_time
 from tests.support.builders import FLEET_UID, make_fleet, make_worker, target
 from tests.support.fake_kube import FakeCluster
 
@@ -18,6 +17,8 @@ from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.router_objects import RouterObjects
 from fleet_operator.runtime.unread_objects import UnreadObjects
+
+pytestmark = pytest.mark.virtual_time
 
 KEY = ("rl", "policy")
 SERVICE = "/api/v1/namespaces/rl/services/policy"
@@ -65,141 +66,117 @@ async def watched() -> AsyncIterator[Fleet]:
 
 
 @pytest.mark.parametrize("path", [SERVICE, BUDGET])
-def test_a_deleted_child_is_created_again(path):
-    async def story() -> None:
-        async with watched() as fleet:
-            fleet.cluster.drop(path)
-            await asyncio.sleep(0.01)
-            assert fleet.changes == [KEY]
-            await fleet.reconcile()
-            assert path in fleet.cluster.objects
-
-    virtual_time.run(story())
+async def test_a_deleted_child_is_created_again(path):
+    async with watched() as fleet:
+        fleet.cluster.drop(path)
+        await asyncio.sleep(0.01)
+        assert fleet.changes == [KEY]
+        await fleet.reconcile()
+        assert path in fleet.cluster.objects
 
 
-def test_a_changed_selector_is_restored():
-    async def story() -> None:
-        async with watched() as fleet:
-            changed = fleet.cluster.objects[SERVICE]
-            before = changed["spec"]["selector"]
-            changed = changed | {"spec": changed["spec"] | {"selector": {"app": "another"}}}
-            fleet.cluster.put(SERVICE, changed)
-            await asyncio.sleep(0.01)
-            assert fleet.changes == [KEY]
-            await fleet.reconcile()
-            assert fleet.cluster.objects[SERVICE]["spec"]["selector"] == before
-
-    virtual_time.run(story())
+async def test_a_changed_selector_is_restored():
+    async with watched() as fleet:
+        changed = fleet.cluster.objects[SERVICE]
+        before = changed["spec"]["selector"]
+        changed = changed | {"spec": changed["spec"] | {"selector": {"app": "another"}}}
+        fleet.cluster.put(SERVICE, changed)
+        await asyncio.sleep(0.01)
+        assert fleet.changes == [KEY]
+        await fleet.reconcile()
+        assert fleet.cluster.objects[SERVICE]["spec"]["selector"] == before
 
 
-def test_removed_labels_are_restored():
-    async def story() -> None:
-        async with watched() as fleet:
-            bare = dict(fleet.cluster.objects[SERVICE])
-            labels = bare["metadata"].pop("labels")
-            fleet.cluster.put(SERVICE, bare)
-            await asyncio.sleep(0.01)
-            assert fleet.changes == [KEY]
-            await fleet.reconcile()
-            assert fleet.cluster.objects[SERVICE]["metadata"]["labels"] == labels
-
-    virtual_time.run(story())
+async def test_removed_labels_are_restored():
+    async with watched() as fleet:
+        bare = dict(fleet.cluster.objects[SERVICE])
+        labels = bare["metadata"].pop("labels")
+        fleet.cluster.put(SERVICE, bare)
+        await asyncio.sleep(0.01)
+        assert fleet.changes == [KEY]
+        await fleet.reconcile()
+        assert fleet.cluster.objects[SERVICE]["metadata"]["labels"] == labels
 
 
-def test_own_writes_and_foreign_fields_cause_no_reconcile():
-    async def story() -> None:
-        async with watched() as fleet:
-            busy = fleet.cluster.objects[BUDGET] | {"status": {"currentHealthy": 3}}
-            fleet.cluster.put(BUDGET, busy)
-            await asyncio.sleep(0.01)
-            fleet.children.forget_written()
-            await fleet.reconcile()
-            await asyncio.sleep(0.01)
-            assert fleet.changes == []
-
-    virtual_time.run(story())
+async def test_own_writes_and_foreign_fields_cause_no_reconcile():
+    async with watched() as fleet:
+        busy = fleet.cluster.objects[BUDGET] | {"status": {"currentHealthy": 3}}
+        fleet.cluster.put(BUDGET, busy)
+        await asyncio.sleep(0.01)
+        fleet.children.forget_written()
+        await fleet.reconcile()
+        await asyncio.sleep(0.01)
+        assert fleet.changes == []
 
 
-def test_an_object_with_our_label_and_no_fleet_is_ignored():
-    async def story() -> None:
-        async with watched() as fleet:
-            labels = {"app.kubernetes.io/managed-by": "rlfleet"}
-            metadata = {"name": "other", "namespace": "rl", "uid": "other", "labels": labels}
-            fleet.cluster.put("/api/v1/namespaces/rl/services/other", {"metadata": metadata})
-            await asyncio.sleep(0.01)
-            fleet.cluster.drop("/api/v1/namespaces/rl/services/other")
-            await asyncio.sleep(0.01)
-            assert fleet.changes == []
-
-    virtual_time.run(story())
+async def test_an_object_with_our_label_and_no_fleet_is_ignored():
+    async with watched() as fleet:
+        labels = {"app.kubernetes.io/managed-by": "rlfleet"}
+        metadata = {"name": "other", "namespace": "rl", "uid": "other", "labels": labels}
+        fleet.cluster.put("/api/v1/namespaces/rl/services/other", {"metadata": metadata})
+        await asyncio.sleep(0.01)
+        fleet.cluster.drop("/api/v1/namespaces/rl/services/other")
+        await asyncio.sleep(0.01)
+        assert fleet.changes == []
 
 
 ROUTER = "/apis/apps/v1/namespaces/rl/deployments/policy-router"
 ROUTER_SERVICE = "/api/v1/namespaces/rl/services/policy-router"
 
 
-def test_a_router_is_made_again_counted_and_deleted_with_its_field():
+async def test_a_router_is_made_again_counted_and_deleted_with_its_field():
     routed = make_fleet(make_worker().serving("1"), router={"image": "router:1"})
 
-    async def story() -> None:
-        async with watched() as fleet:
+    async with watched() as fleet:
 
-            async def reconcile(observed) -> None:
-                seen = replace(observed, router=fleet.routers.of(KEY, FLEET_UID))
-                for write in fleet.children.due(seen, target("1")).values():
-                    await write()
-                await asyncio.sleep(0.01)
-
-            await reconcile(routed)
-            fleet.cluster.drop(ROUTER)
+        async def reconcile(observed) -> None:
+            seen = replace(observed, router=fleet.routers.of(KEY, FLEET_UID))
+            for write in fleet.children.due(seen, target("1")).values():
+                await write()
             await asyncio.sleep(0.01)
-            fleet.changes.clear()
-            await reconcile(routed)
-            stored = fleet.cluster.objects[ROUTER]
-            fleet.changes.clear()
-            fleet.cluster.put(ROUTER, stored | {"status": {"readyReplicas": 1}})
-            await asyncio.sleep(0.01)
-            assert fleet.changes == [KEY], "the status of the fleet shows ready replicas"
-            assert fleet.routers.of(KEY, FLEET_UID).ready_replicas == 1
-            await reconcile(OBSERVED)
-            assert ROUTER not in fleet.cluster.objects
-            assert ROUTER_SERVICE not in fleet.cluster.objects
-            assert SERVICE in fleet.cluster.objects
-            assert fleet.routers.of(KEY, FLEET_UID).objects == ()
 
-    virtual_time.run(story())
+        await reconcile(routed)
+        fleet.cluster.drop(ROUTER)
+        await asyncio.sleep(0.01)
+        fleet.changes.clear()
+        await reconcile(routed)
+        stored = fleet.cluster.objects[ROUTER]
+        fleet.changes.clear()
+        fleet.cluster.put(ROUTER, stored | {"status": {"readyReplicas": 1}})
+        await asyncio.sleep(0.01)
+        assert fleet.changes == [KEY], "the status of the fleet shows ready replicas"
+        assert fleet.routers.of(KEY, FLEET_UID).ready_replicas == 1
+        await reconcile(OBSERVED)
+        assert ROUTER not in fleet.cluster.objects
+        assert ROUTER_SERVICE not in fleet.cluster.objects
+        assert SERVICE in fleet.cluster.objects
+        assert fleet.routers.of(KEY, FLEET_UID).objects == ()
 
 
-def test_a_deployment_of_that_name_with_another_owner_is_left_alone():
+async def test_a_deployment_of_that_name_with_another_owner_is_left_alone():
     routed = make_fleet(make_worker().serving("1"), router={"image": "router:1"})
     foreign = {"metadata": {"name": "policy-router", "labels": {}}, "spec": {"replicas": 3}}
 
-    async def story() -> None:
-        async with watched() as fleet:
-            fleet.cluster.put(ROUTER, foreign)
-            write = fleet.children.due(routed, target("1"))["Deployment policy-router"]
-            with pytest.raises(NameTaken):
-                await write()
-            assert fleet.cluster.objects[ROUTER]["spec"] == {"replicas": 3}
-
-    virtual_time.run(story())
+    async with watched() as fleet:
+        fleet.cluster.put(ROUTER, foreign)
+        write = fleet.children.due(routed, target("1"))["Deployment policy-router"]
+        with pytest.raises(NameTaken):
+            await write()
+        assert fleet.cluster.objects[ROUTER]["spec"] == {"replicas": 3}
 
 
 @pytest.mark.parametrize("owners", [[], [{"uid": "another", "controller": True}]], ids=str)
-def test_an_object_of_another_owner_with_a_routers_labels_is_not_the_router(owners):
+async def test_an_object_of_another_owner_with_a_routers_labels_is_not_the_router(owners):
     routed = make_fleet(make_worker().serving("1"), router={"image": "router:1"})
 
-    async def story() -> None:
-        async with watched() as fleet:
-            for write in fleet.children.due(routed, target("1")).values():
-                await write()
-            own = fleet.cluster.objects[ROUTER]
-            metadata = own["metadata"] | {"name": "copy", "uid": "copy", "ownerReferences": owners}
-            copied = own | {"metadata": metadata, "status": {"readyReplicas": 1}}
-            fleet.cluster.put(ROUTER.replace("/policy-router", "/copy"), copied)
-            await asyncio.sleep(0.01)
-            router = fleet.routers.of(KEY, FLEET_UID)
-            assert {o.path for o in router.objects} == {ROUTER, ROUTER_SERVICE}
-            assert router.ready_replicas == 0
-
-    virtual_time.run(story())
+    async with watched() as fleet:
+        for write in fleet.children.due(routed, target("1")).values():
+            await write()
+        own = fleet.cluster.objects[ROUTER]
+        metadata = own["metadata"] | {"name": "copy", "uid": "copy", "ownerReferences": owners}
+        copied = own | {"metadata": metadata, "status": {"readyReplicas": 1}}
+        fleet.cluster.put(ROUTER.replace("/policy-router", "/copy"), copied)
+        await asyncio.sleep(0.01)
+        router = fleet.routers.of(KEY, FLEET_UID)
+        assert {o.path for o in router.objects} == {ROUTER, ROUTER_SERVICE}
+        assert router.ready_replicas == 0

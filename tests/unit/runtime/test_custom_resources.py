@@ -28,6 +28,8 @@ from fleet_operator.runtime.kopf_watch import build_registry
 from fleet_operator.runtime.store import Store
 from fleet_operator.time_shares import TimeShares
 
+pytestmark = pytest.mark.virtual_time
+
 ROOT = "/apis/rlfleet.dev/v1alpha1/namespaces"
 KEY = ("rl", "policy")
 SECOND_PATH = WEIGHTS_PATH.replace("/policy", "/second")
@@ -306,68 +308,59 @@ class Watched:
             return await self.begun.get()
 
 
-def test_the_other_namespaces_are_watched_while_one_is_refused(
+async def test_the_other_namespaces_are_watched_while_one_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def story() -> None:
-        watched, filled = Watched(monkeypatch), Filled()
-        await filled.fill()
-        task = asyncio.create_task(filled.resources.follow(asyncio.Event(), lambda: None))
-        assert await watched.next() == ("rl", "lab")
-        filled.kube.refuses = lambda _verb, path: Terminal("403") if "/lab/" in path else None
-        watched.broken.set()
-        filled.cluster.put(*fleet(name="new", uid="f-new"))
-        for namespace in ("rl", "lab"):
-            filled.cluster.drop(path_of("weightversions", namespace, "policy"))
-        assert await watched.next() == ("rl",)
-        assert filled.uids == {"f-rl", "f-new", "f-lab", "w-lab"}
-        await asyncio.sleep(10 * REFUSED_SECONDS)
-        assert watched.begun.empty()
-        filled.kube.refuses = lambda _verb, _path: None
-        assert await watched.next() == ("rl", "lab")
-        assert filled.uids == {"f-rl", "f-new", "f-lab"}
-        task.cancel()
-        await asyncio.wait([task])
-
-    virtual_time.run(story())
+    watched, filled = Watched(monkeypatch), Filled()
+    await filled.fill()
+    task = asyncio.create_task(filled.resources.follow(asyncio.Event(), lambda: None))
+    assert await watched.next() == ("rl", "lab")
+    filled.kube.refuses = lambda _verb, path: Terminal("403") if "/lab/" in path else None
+    watched.broken.set()
+    filled.cluster.put(*fleet(name="new", uid="f-new"))
+    for namespace in ("rl", "lab"):
+        filled.cluster.drop(path_of("weightversions", namespace, "policy"))
+    assert await watched.next() == ("rl",)
+    assert filled.uids == {"f-rl", "f-new", "f-lab", "w-lab"}
+    await asyncio.sleep(10 * REFUSED_SECONDS)
+    assert watched.begun.empty()
+    filled.kube.refuses = lambda _verb, _path: None
+    assert await watched.next() == ("rl", "lab")
+    assert filled.uids == {"f-rl", "f-new", "f-lab"}
+    task.cancel()
+    await asyncio.wait([task])
 
 
 # --- what depends on it -------------------------------------------------------------------------
 
 
-def test_the_successor_of_a_weight_version_that_was_deleted_in_a_gap_steers_the_fleet() -> None:
-    async def story() -> None:
-        async with Rig(replicas=2) as rig:
-            await rig.applied("1")
-            second = copy.deepcopy(rig.cluster.objects[WEIGHTS_PATH])
-            second["metadata"] |= {
-                "name": "second",
-                "uid": "weights-2",
-                "creationTimestamp": "2026-01-01T01:00:00+00:00",
-            }
-            second["spec"]["version"] = "2"
-            rig.cluster.drop(WEIGHTS_PATH)
-            rig.operator.store.put_weights(rig.cluster.put(SECOND_PATH, second))
-            await rig.until(lambda: rig.serving == ["2", "2"])
+async def test_the_successor_of_a_weight_version_that_was_deleted_in_a_gap_steers_the_fleet() -> (
+    None
+):
+    async with Rig(replicas=2) as rig:
+        await rig.applied("1")
+        second = copy.deepcopy(rig.cluster.objects[WEIGHTS_PATH])
+        second["metadata"] |= {
+            "name": "second",
+            "uid": "weights-2",
+            "creationTimestamp": "2026-01-01T01:00:00+00:00",
+        }
+        second["spec"]["version"] = "2"
+        rig.cluster.drop(WEIGHTS_PATH)
+        rig.operator.store.put_weights(rig.cluster.put(SECOND_PATH, second))
+        await rig.until(lambda: rig.serving == ["2", "2"])
 
-    virtual_time.run(story())
 
-
-def test_a_fleet_that_was_deleted_in_a_gap_gets_no_pod_and_no_secret() -> None:
-    async def story() -> None:
-        async with Rig(replicas=2) as rig:
-            await rig.applied("1")
-            for path in [p for p in rig.cluster.objects if p.startswith(FLEET_PATH)]:
-                rig.cluster.drop(path)
-            owned = [
-                p for p, o in rig.cluster.objects.items() if "ownerReferences" in o["metadata"]
-            ]
-            for path in owned:  # as the garbage collector does
-                rig.cluster.drop(path)
-            before = len(rig.kube.requests)
-            await rig.until(lambda: rig.operator.store.fleet(KEY) is None)
-            sent = rig.kube.requests[before:]
-            kinds = ("/pods", "/secrets")
-            assert [p for verb, p in sent if verb == "POST" and p.endswith(kinds)] == []
-
-    virtual_time.run(story())
+async def test_a_fleet_that_was_deleted_in_a_gap_gets_no_pod_and_no_secret() -> None:
+    async with Rig(replicas=2) as rig:
+        await rig.applied("1")
+        for path in [p for p in rig.cluster.objects if p.startswith(FLEET_PATH)]:
+            rig.cluster.drop(path)
+        owned = [p for p, o in rig.cluster.objects.items() if "ownerReferences" in o["metadata"]]
+        for path in owned:  # as the garbage collector does
+            rig.cluster.drop(path)
+        before = len(rig.kube.requests)
+        await rig.until(lambda: rig.operator.store.fleet(KEY) is None)
+        sent = rig.kube.requests[before:]
+        kinds = ("/pods", "/secrets")
+        assert [p for verb, p in sent if verb == "POST" and p.endswith(kinds)] == []

@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.support import virtual_time
 from tests.support.builders import make_worker
 
 from fleet_operator.core.identity import WeightsId
 from fleet_operator.runtime.epochs import MAX_AHEAD, Epochs, raise_terms
 from fleet_worker.protocol import MAX_TERM, Epoch
+
+pytestmark = pytest.mark.virtual_time
 
 KEY, OTHER = ("rl", "policy"), ("rl", "other")
 
@@ -102,104 +103,83 @@ async def raising(lease: FakeLease) -> tuple[list[Epochs], asyncio.Task[None], l
     return fleets, task, again
 
 
-def test_a_refusal_raises_nothing_until_the_lease_was_read():
-    async def story() -> None:
-        lease = FakeLease()
-        (epochs, _), task, again = await raising(lease)
-        epochs.note_refusal(POD, Epoch(term=40, sequence=3))
-        assert epochs.last.term == 5
-        assert epochs.is_term_pending
-        await lease.says(ours=True)
-        assert epochs.last.term == 41
-        assert not epochs.is_term_pending
-        assert again == [KEY]
-        task.cancel()
-
-    virtual_time.run(story())
+async def test_a_refusal_raises_nothing_until_the_lease_was_read():
+    lease = FakeLease()
+    (epochs, _), task, again = await raising(lease)
+    epochs.note_refusal(POD, Epoch(term=40, sequence=3))
+    assert epochs.last.term == 5
+    assert epochs.is_term_pending
+    await lease.says(ours=True)
+    assert epochs.last.term == 41
+    assert not epochs.is_term_pending
+    assert again == [KEY]
+    task.cancel()
 
 
-def test_a_refusal_raises_the_term_of_its_own_fleet_only():
-    async def story() -> None:
-        lease = FakeLease()
-        (epochs, other), task, _ = await raising(lease)
-        epochs.note_refusal(POD, Epoch(term=5 + MAX_AHEAD, sequence=0))
-        await lease.says(ours=True)
-        assert epochs.last.term == 6 + MAX_AHEAD
-        assert other.last.term == 5
-        task.cancel()
-
-    virtual_time.run(story())
+async def test_a_refusal_raises_the_term_of_its_own_fleet_only():
+    lease = FakeLease()
+    (epochs, other), task, _ = await raising(lease)
+    epochs.note_refusal(POD, Epoch(term=5 + MAX_AHEAD, sequence=0))
+    await lease.says(ours=True)
+    assert epochs.last.term == 6 + MAX_AHEAD
+    assert other.last.term == 5
+    task.cancel()
 
 
-def test_where_another_leads_nothing_is_raised_and_nothing_is_called():
-    async def story() -> None:
-        lease = FakeLease()
-        (epochs, _), task, again = await raising(lease)
-        epochs.note_refusal(POD, Epoch(term=6, sequence=1))
-        await lease.says(ours=False)
-        assert epochs.last.term == 5
-        assert epochs.is_term_pending
-        assert again == []
-        task.cancel()
-
-    virtual_time.run(story())
+async def test_where_another_leads_nothing_is_raised_and_nothing_is_called():
+    lease = FakeLease()
+    (epochs, _), task, again = await raising(lease)
+    epochs.note_refusal(POD, Epoch(term=6, sequence=1))
+    await lease.says(ours=False)
+    assert epochs.last.term == 5
+    assert epochs.is_term_pending
+    assert again == []
+    task.cancel()
 
 
-def test_refusals_of_many_workers_cost_one_reading():
-    async def story() -> None:
-        lease = FakeLease()
-        (epochs, other), task, _ = await raising(lease)
-        for term in (40, 44, 42):
-            epochs.note_refusal(POD, Epoch(term=term, sequence=0))
-            other.note_refusal(POD, Epoch(term=7, sequence=0))
-        await lease.says(ours=True)
-        assert (epochs.last.term, other.last.term) == (45, 8)
-        assert lease.readings == 1
-        task.cancel()
-
-    virtual_time.run(story())
+async def test_refusals_of_many_workers_cost_one_reading():
+    lease = FakeLease()
+    (epochs, other), task, _ = await raising(lease)
+    for term in (40, 44, 42):
+        epochs.note_refusal(POD, Epoch(term=term, sequence=0))
+        other.note_refusal(POD, Epoch(term=7, sequence=0))
+    await lease.says(ours=True)
+    assert (epochs.last.term, other.last.term) == (45, 8)
+    assert lease.readings == 1
+    task.cancel()
 
 
-def test_a_newer_refusal_while_the_lease_is_read_is_read_for_again():
-    async def story() -> None:
-        lease = FakeLease()
-        (epochs, _other), task, _ = await raising(lease)
-        epochs.note_refusal(POD, Epoch(term=40, sequence=0))
-        await asyncio.sleep(0.01)
-        epochs.note_refusal(POD, Epoch(term=50, sequence=0))
-        await lease.says(ours=True)
-        assert epochs.is_term_pending
-        await lease.says(ours=True)
-        assert epochs.last.term == 51
-        assert lease.readings == 2
-        task.cancel()
-
-    virtual_time.run(story())
+async def test_a_newer_refusal_while_the_lease_is_read_is_read_for_again():
+    lease = FakeLease()
+    (epochs, _other), task, _ = await raising(lease)
+    epochs.note_refusal(POD, Epoch(term=40, sequence=0))
+    await asyncio.sleep(0.01)
+    epochs.note_refusal(POD, Epoch(term=50, sequence=0))
+    await lease.says(ours=True)
+    assert epochs.is_term_pending
+    await lease.says(ours=True)
+    assert epochs.last.term == 51
+    assert lease.readings == 2
+    task.cancel()
 
 
-def test_a_late_call_of_our_own_does_not_cause_a_read_of_the_lease():
-    async def story() -> None:
-        epochs = Epochs(KEY, lambda: 5)
-        epochs.for_step(WeightsId("1"), admits=False)
-        late = epochs.for_step(WeightsId("2"), admits=False)
-        epochs.note_refusal(POD, late)
-        assert not epochs.is_term_pending
-
-    virtual_time.run(story())
+async def test_a_late_call_of_our_own_does_not_cause_a_read_of_the_lease():
+    epochs = Epochs(KEY, lambda: 5)
+    epochs.for_step(WeightsId("1"), admits=False)
+    late = epochs.for_step(WeightsId("2"), admits=False)
+    epochs.note_refusal(POD, late)
+    assert not epochs.is_term_pending
 
 
 @pytest.mark.parametrize("term", [6 + MAX_AHEAD, MAX_TERM - 1, MAX_TERM])
-def test_a_worker_far_beyond_the_lease_is_named_until_it_is_recreated(term: int):
-    async def story() -> None:
-        epochs = Epochs(KEY, lambda: 5)
-        epochs.note_refusal(POD, Epoch(term=term, sequence=7))
-        assert epochs.last.term == 5, "its peers and its successor are called as before"
-        assert not epochs.is_term_pending
-        assert epochs.beyond([POD]) == ["policy-0"]
-        assert epochs.beyond([make_worker(0).restarted(1).pod_view()]) == []
-        assert epochs.beyond([POD]) == []
-
-    virtual_time.run(story())
+async def test_a_worker_far_beyond_the_lease_is_named_until_it_is_recreated(term: int):
+    epochs = Epochs(KEY, lambda: 5)
+    epochs.note_refusal(POD, Epoch(term=term, sequence=7))
+    assert epochs.last.term == 5, "its peers and its successor are called as before"
+    assert not epochs.is_term_pending
+    assert epochs.beyond([POD]) == ["policy-0"]
+    assert epochs.beyond([make_worker(0).restarted(1).pod_view()]) == []
+    assert epochs.beyond([POD]) == []
 
 
 def read_lease(epochs: Epochs) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import pytest
-from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.unit.runtime.test_pod_informer import KEY, drop, pod, put
 
@@ -20,6 +19,8 @@ from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.reads import Read
 from fleet_operator.runtime.unread_objects import UnreadObjects
 from rlfleet_resources.reasons import ConditionReason
+
+pytestmark = pytest.mark.virtual_time
 
 PODS = "/api/v1/pods"
 WATCH = Read("watch", "pods", None)
@@ -69,73 +70,64 @@ UNREAD = [("pods policy-1", ConditionReason.OBJECT_UNREAD)]
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["in a list", "in a watch"])
-def test_an_object_that_is_too_large_is_reported_on_its_fleet_until_it_is_smaller_or_gone(
+async def test_an_object_that_is_too_large_is_reported_on_its_fleet_until_it_is_smaller_or_gone(
     *, listed: bool
 ) -> None:
-    async def story() -> None:
-        cluster = FakeCluster()
-        if listed:
+    cluster = FakeCluster()
+    if listed:
+        put(cluster, unread(1))
+    async with Reading(cluster.client()) as reading:
+        if not listed:
             put(cluster, unread(1))
-        async with Reading(cluster.client()) as reading:
-            if not listed:
-                put(cluster, unread(1))
-            put(cluster, pod(2))
-            await asyncio.sleep(0.01)
-            assert reading.ordinals == [1, 2], "its names are known, and those behind it are read"
-            assert reading.shown() == UNREAD
-            assert reading.shown(("rl", "other")) == []
-            reading.woken.clear()
-            put(cluster, pod(1))
-            await asyncio.sleep(0.01)
-            assert reading.shown() == []
-            assert reading.woken
-            put(cluster, unread(1))
-            await asyncio.sleep(0.01)
-            drop(cluster, 1)
-            await asyncio.sleep(0.01)
-            assert reading.shown() == []
-
-    virtual_time.run(story())
-
-
-def test_an_unread_object_that_is_deleted_in_a_gap_is_reported_no_more() -> None:
-    async def story() -> None:
-        cluster = FakeCluster()
-        # Its ordinal makes it no worker, so only the report knows it.
-        foreign = unread(1)
-        del foreign["metadata"]["labels"]["rlfleet.dev/ordinal"]
-        put(cluster, foreign)
-        client = cluster.client()
-        async with Reading(client) as reading:
-            assert reading.shown() == UNREAD
-            client.events_per_watch, client.watch_error = 0, Retryable("connection reset")
-            put(cluster, pod(2))
-            await asyncio.sleep(5)
-            drop(cluster, 1)
-            cluster.compact()
-            client.events_per_watch = None
-            await asyncio.sleep(30)
-            assert reading.shown() == []
-
-    virtual_time.run(story())
-
-
-def test_an_object_that_cannot_be_taken_holds_back_no_other() -> None:
-    async def story() -> None:
-        cluster = FakeCluster()
-        put(cluster, pod(0, conditions=[{"odd": "condition"}]))
+        put(cluster, pod(2))
+        await asyncio.sleep(0.01)
+        assert reading.ordinals == [1, 2], "its names are known, and those behind it are read"
+        assert reading.shown() == UNREAD
+        assert reading.shown(("rl", "other")) == []
+        reading.woken.clear()
         put(cluster, pod(1))
-        async with Reading(cluster.client()) as reading:
-            put(cluster, pod(2, conditions=[{"odd": "condition"}]))
-            put(cluster, pod(3))
-            await asyncio.sleep(0.01)
-            assert reading.ordinals == [1, 3]
-            assert reading.shown() == [
-                ("pods policy-0", ConditionReason.INTERNAL_ERROR),
-                ("pods policy-2", ConditionReason.INTERNAL_ERROR),
-            ]
+        await asyncio.sleep(0.01)
+        assert reading.shown() == []
+        assert reading.woken
+        put(cluster, unread(1))
+        await asyncio.sleep(0.01)
+        drop(cluster, 1)
+        await asyncio.sleep(0.01)
+        assert reading.shown() == []
 
-    virtual_time.run(story())
+
+async def test_an_unread_object_that_is_deleted_in_a_gap_is_reported_no_more() -> None:
+    cluster = FakeCluster()
+    # Its ordinal makes it no worker, so only the report knows it.
+    foreign = unread(1)
+    del foreign["metadata"]["labels"]["rlfleet.dev/ordinal"]
+    put(cluster, foreign)
+    client = cluster.client()
+    async with Reading(client) as reading:
+        assert reading.shown() == UNREAD
+        client.events_per_watch, client.watch_error = 0, Retryable("connection reset")
+        put(cluster, pod(2))
+        await asyncio.sleep(5)
+        drop(cluster, 1)
+        cluster.compact()
+        client.events_per_watch = None
+        await asyncio.sleep(30)
+        assert reading.shown() == []
+
+
+async def test_an_object_that_cannot_be_taken_holds_back_no_other() -> None:
+    cluster = FakeCluster()
+    put(cluster, pod(0, conditions=[{"odd": "condition"}]))
+    put(cluster, pod(1))
+    async with Reading(cluster.client()) as reading:
+        put(cluster, pod(2, conditions=[{"odd": "condition"}]))
+        put(cluster, pod(3))
+        await asyncio.sleep(0.01)
+        assert reading.ordinals == [1, 3]
+        assert reading.shown() == [
+            ("pods policy-0", ConditionReason.INTERNAL_ERROR),
+            ("pods policy-2", ConditionReason.INTERNAL_ERROR),
+        ]
 
 
 class Breaking(FakeKube):
@@ -152,79 +144,70 @@ class Breaking(FakeKube):
             yield event
 
 
-def test_after_several_breaks_at_one_version_the_objects_are_listed_and_it_is_reported(
+async def test_after_several_breaks_at_one_version_the_objects_are_listed_and_it_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def story() -> None:
-        cluster = FakeCluster()
-        kube = Breaking(cluster)
-        kube.error_of_watch = Broken("a line cannot be read")
-        async with Reading(kube) as reading:
-            put(cluster, pod(1))
-            await asyncio.sleep(60)
-            assert reading.ordinals == [1], "it is found by listing"
-            await asyncio.sleep(60)
-            assert reading.shown() == [(str(WATCH), ConditionReason.READ_REFUSED)]
-            watches = kube.requests.count(("WATCH", PODS))
-            lists = kube.requests.count(("GET", PODS))
-            assert lists == watches - BREAKS_AT_MOST + 1, "not before, and each time from then on"
-            kube.error_of_watch = None
-            await asyncio.sleep(30)
-            put(cluster, pod(2))
-            await asyncio.sleep(1)
-            assert reading.shown() == []
-
-    virtual_time.run(story())
+    cluster = FakeCluster()
+    kube = Breaking(cluster)
+    kube.error_of_watch = Broken("a line cannot be read")
+    async with Reading(kube) as reading:
+        put(cluster, pod(1))
+        await asyncio.sleep(60)
+        assert reading.ordinals == [1], "it is found by listing"
+        await asyncio.sleep(60)
+        assert reading.shown() == [(str(WATCH), ConditionReason.READ_REFUSED)]
+        watches = kube.requests.count(("WATCH", PODS))
+        lists = kube.requests.count(("GET", PODS))
+        assert lists == watches - BREAKS_AT_MOST + 1, "not before, and each time from then on"
+        kube.error_of_watch = None
+        await asyncio.sleep(30)
+        put(cluster, pod(2))
+        await asyncio.sleep(1)
+        assert reading.shown() == []
     assert any(one.levelno == logging.WARNING for one in caplog.records)
 
 
-def test_streams_that_break_between_events_resume_without_a_list_or_a_report(
+async def test_streams_that_break_between_events_resume_without_a_list_or_a_report(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def story() -> None:
-        cluster = FakeCluster()
-        kube = cluster.client()
-        kube.events_per_watch, kube.watch_error = 1, Broken("connection reset")
-        async with Reading(kube) as reading:
-            for n in range(10):
-                put(cluster, pod(n))
-            await asyncio.sleep(120)
-            assert reading.ordinals == list(range(10))
-            assert kube.requests.count(("GET", PODS)) == 1
-            assert reading.shown() == []
-
-    virtual_time.run(story())
+    cluster = FakeCluster()
+    kube = cluster.client()
+    kube.events_per_watch, kube.watch_error = 1, Broken("connection reset")
+    async with Reading(kube) as reading:
+        for n in range(10):
+            put(cluster, pod(n))
+        await asyncio.sleep(120)
+        assert reading.ordinals == list(range(10))
+        assert kube.requests.count(("GET", PODS)) == 1
+        assert reading.shown() == []
     assert [one.getMessage() for one in caplog.records if one.levelno > logging.DEBUG] == []
 
 
 @pytest.mark.parametrize(
     "error", [TooLarge("a line"), KeyError("metadata")], ids=["size", "defect"]
 )
-def test_a_stream_that_fails_stops_no_other_and_is_begun_again(error: Exception) -> None:
-    async def story() -> None:
-        cluster = FakeCluster()
-        kube = Breaking(cluster)
-        kube.error_of_watch, kube.broken_namespace = error, "/lab/"
-        async with Reading(kube, "rl", "lab") as reading:
-            put(cluster, pod(1))
-            put(cluster, pod(1, namespace="lab"))
-            await asyncio.sleep(90)
-            assert reading.ordinals == [1]
-            assert reading.shown() == []
-            lab = ("lab", "policy")
-            (problem,) = reading.problems.of(lab)
-            assert (problem.part, problem.reason) == (
-                "watch pods in namespace lab",
-                ConditionReason.READ_REFUSED,
-            )
-            assert [p.ordinal for p in reading.informer.pods_of(lab)] == [1]
-            kube.error_of_watch = None
-            await asyncio.sleep(30)
-            put(cluster, pod(2, namespace="lab"))
-            await asyncio.sleep(1)
-            assert reading.shown(lab) == []
-
-    virtual_time.run(story())
+async def test_a_stream_that_fails_stops_no_other_and_is_begun_again(error: Exception) -> None:
+    cluster = FakeCluster()
+    kube = Breaking(cluster)
+    kube.error_of_watch, kube.broken_namespace = error, "/lab/"
+    async with Reading(kube, "rl", "lab") as reading:
+        put(cluster, pod(1))
+        put(cluster, pod(1, namespace="lab"))
+        await asyncio.sleep(90)
+        assert reading.ordinals == [1]
+        assert reading.shown() == []
+        lab = ("lab", "policy")
+        (problem,) = reading.problems.of(lab)
+        assert (problem.part, problem.reason) == (
+            "watch pods in namespace lab",
+            ConditionReason.READ_REFUSED,
+        )
+        assert [p.ordinal for p in reading.informer.pods_of(lab)] == [1]
+        kube.error_of_watch = None
+        await asyncio.sleep(30)
+        put(cluster, pod(2, namespace="lab"))
+        await asyncio.sleep(1)
+        assert reading.shown(lab) == []
 
 
 class Heavy(FakeKube):
@@ -241,22 +224,17 @@ class Heavy(FakeKube):
         return await super().get(path, params)
 
 
-def test_after_a_page_that_is_too_large_the_next_request_is_for_fewer_objects() -> None:
-    async def story() -> None:
-        cluster = FakeCluster()
-        for n in range(10):
-            put(cluster, pod(n))
-        kube = Heavy(cluster)
-        kube.limits = []
-        async with Reading(kube) as reading:
-            assert reading.ordinals == list(range(10))
-            assert kube.limits[:9] == [500, 250, 125, 62, 31, 15, 7, 3, 6], (
-                "more again after a success"
-            )
-            kube.fits = 0
-        async with Reading(kube) as reading:
-            await asyncio.sleep(30)
-            assert not reading.informer.is_synced("rl")
-            assert [r for _, r in reading.shown()] == [ConditionReason.READ_REFUSED]
-
-    virtual_time.run(story())
+async def test_after_a_page_that_is_too_large_the_next_request_is_for_fewer_objects() -> None:
+    cluster = FakeCluster()
+    for n in range(10):
+        put(cluster, pod(n))
+    kube = Heavy(cluster)
+    kube.limits = []
+    async with Reading(kube) as reading:
+        assert reading.ordinals == list(range(10))
+        assert kube.limits[:9] == [500, 250, 125, 62, 31, 15, 7, 3, 6], "more again after a success"
+        kube.fits = 0
+    async with Reading(kube) as reading:
+        await asyncio.sleep(30)
+        assert not reading.informer.is_synced("rl")
+        assert [r for _, r in reading.shown()] == [ConditionReason.READ_REFUSED]

@@ -24,6 +24,8 @@ from fleet_operator.runtime.operator_process import EXIT_LOST_LEASE, STUCK_SECON
 from fleet_operator.runtime.permissions import REVIEWS
 from fleet_operator.runtime.settings import Settings
 
+pytestmark = pytest.mark.virtual_time
+
 KEY = ("rl", "policy")
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
 FLEET = {
@@ -123,46 +125,37 @@ def run(story: Any) -> None:
     virtual_time.run(story())
 
 
-def test_a_stopped_leader_ends_with_0_and_releases_the_lease():
-    async def story() -> None:
-        process = Process(cluster := FakeCluster())
-        process.start()
-        await process.until(lambda: process.operator.synced)
-        process.stop.set()
-        assert await process.code(within_seconds=1) == 0
-        assert cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == ""
-
-    run(story)
+async def test_a_stopped_leader_ends_with_0_and_releases_the_lease():
+    process = Process(cluster := FakeCluster())
+    process.start()
+    await process.until(lambda: process.operator.synced)
+    process.stop.set()
+    assert await process.code(within_seconds=1) == 0
+    assert cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == ""
 
 
-def test_a_stopped_standby_ends_with_0_and_takes_nothing():
-    async def story() -> None:
-        cluster = FakeCluster()
-        leader, standby = Process(cluster), Process(cluster, identity="standby")
-        leader.start()
-        await leader.until(lambda: leader.operator.synced)
-        standby.start()
-        await asyncio.sleep(5)
-        standby.stop.set()
-        assert await standby.code(within_seconds=1) == 0
-        assert cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == "me"
-        leader.stop.set()
-        await leader.code(within_seconds=1)
-
-    run(story)
+async def test_a_stopped_standby_ends_with_0_and_takes_nothing():
+    cluster = FakeCluster()
+    leader, standby = Process(cluster), Process(cluster, identity="standby")
+    leader.start()
+    await leader.until(lambda: leader.operator.synced)
+    standby.start()
+    await asyncio.sleep(5)
+    standby.stop.set()
+    assert await standby.code(within_seconds=1) == 0
+    assert cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == "me"
+    leader.stop.set()
+    await leader.code(within_seconds=1)
 
 
-def test_a_leader_whose_lease_is_taken_ends_with_3():
-    async def story() -> None:
-        process = Process(cluster := FakeCluster())
-        process.start()
-        await process.until(lambda: process.operator.synced)
-        lease = cluster.objects[LEASE_PATH]
-        cluster.put(LEASE_PATH, lease | {"spec": lease["spec"] | {"holderIdentity": "other"}})
-        assert await process.code(within_seconds=3) == EXIT_LOST_LEASE
-        assert cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == "other"
-
-    run(story)
+async def test_a_leader_whose_lease_is_taken_ends_with_3():
+    process = Process(cluster := FakeCluster())
+    process.start()
+    await process.until(lambda: process.operator.synced)
+    lease = cluster.objects[LEASE_PATH]
+    cluster.put(LEASE_PATH, lease | {"spec": lease["spec"] | {"holderIdentity": "other"}})
+    assert await process.code(within_seconds=3) == EXIT_LOST_LEASE
+    assert cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == "other"
 
 
 @pytest.mark.parametrize(
@@ -172,16 +165,13 @@ def test_a_leader_whose_lease_is_taken_ends_with_3():
         pytest.param({"hangs": True}, id="hangs"),
     ],
 )
-def test_a_leader_whose_server_is_gone_ends_with_3_at_the_deadline(fault):
-    async def story() -> None:
-        process = Process(FakeCluster())
-        process.start()
-        await process.until(lambda: process.operator.synced)
-        for name, value in fault.items():
-            setattr(process.server, name, value)
-        assert await process.code(within_seconds=11) == EXIT_LOST_LEASE
-
-    run(story)
+async def test_a_leader_whose_server_is_gone_ends_with_3_at_the_deadline(fault):
+    process = Process(FakeCluster())
+    process.start()
+    await process.until(lambda: process.operator.synced)
+    for name, value in fault.items():
+        setattr(process.server, name, value)
+    assert await process.code(within_seconds=11) == EXIT_LOST_LEASE
 
 
 def refuses_lists(_verb: str, path: str) -> Retryable | None:
@@ -192,129 +182,102 @@ def refuses_lists(_verb: str, path: str) -> Retryable | None:
 class TestChecking:
     """A process that may be unable to lead is not ready, and leads nothing."""
 
-    def test_a_server_that_cannot_answer_yet_is_waited_for(self):
-        async def story() -> None:
-            process = Process(cluster := FakeCluster())
-            process.server.error = Retryable("503")
-            process.start()
-            await asyncio.sleep(40)
-            assert "not checked yet" in process.operator._not_ready()
-            assert LEASE_PATH not in cluster.objects
-            process.server.error = None
-            await process.until(lambda: process.operator.synced, seconds=2)
-            assert process.operator._not_ready() == ""
+    async def test_a_server_that_cannot_answer_yet_is_waited_for(self):
+        process = Process(cluster := FakeCluster())
+        process.server.error = Retryable("503")
+        process.start()
+        await asyncio.sleep(40)
+        assert "not checked yet" in process.operator._not_ready()
+        assert LEASE_PATH not in cluster.objects
+        process.server.error = None
+        await process.until(lambda: process.operator.synced, seconds=2)
+        assert process.operator._not_ready() == ""
+        process.stop.set()
+        assert await process.code(within_seconds=1) == 0
+
+    async def test_the_operator_can_be_stopped_meanwhile(self):
+        process = Process(FakeCluster())
+        process.server.hangs = True
+        process.start()
+        await asyncio.sleep(5)
+        process.stop.set()
+        assert await process.code(within_seconds=1) == 0
+
+    async def test_missing_crds_are_reported_with_what_to_install(self):
+        process = Process(FakeCluster())
+        process.server.crds = False
+        process.start()
+        with pytest.raises(Terminal, match=r"install the CRDs .*kubectl apply -f crds/"):
+            await process.code(within_seconds=5)
+        assert LEASE_PATH not in process.server.cluster.objects
+
+    async def test_a_standby_that_could_lead_is_ready(self):
+        leader, standby = Process(cluster := FakeCluster()), Process(cluster, identity="other")
+        leader.start()
+        await leader.until(lambda: leader.operator.synced)
+        standby.start()
+        await standby.until(lambda: standby.operator.fit, seconds=2)
+        assert standby.operator._not_ready() == ""
+        for process in (standby, leader):
             process.stop.set()
-            assert await process.code(within_seconds=1) == 0
-
-        run(story)
-
-    def test_the_operator_can_be_stopped_meanwhile(self):
-        async def story() -> None:
-            process = Process(FakeCluster())
-            process.server.hangs = True
-            process.start()
-            await asyncio.sleep(5)
-            process.stop.set()
-            assert await process.code(within_seconds=1) == 0
-
-        run(story)
-
-    def test_missing_crds_are_reported_with_what_to_install(self):
-        async def story() -> None:
-            process = Process(FakeCluster())
-            process.server.crds = False
-            process.start()
-            with pytest.raises(Terminal, match=r"install the CRDs .*kubectl apply -f crds/"):
-                await process.code(within_seconds=5)
-            assert LEASE_PATH not in process.server.cluster.objects
-
-        run(story)
-
-    def test_a_standby_that_could_lead_is_ready(self):
-        async def story() -> None:
-            leader, standby = Process(cluster := FakeCluster()), Process(cluster, identity="other")
-            leader.start()
-            await leader.until(lambda: leader.operator.synced)
-            standby.start()
-            await standby.until(lambda: standby.operator.fit, seconds=2)
-            assert standby.operator._not_ready() == ""
-            for process in (standby, leader):
-                process.stop.set()
-                await process.code(within_seconds=1)
-
-        run(story)
+            await process.code(within_seconds=1)
 
 
 class TestFilling:
     """Before its caches are filled a leader decides nothing, but it can be stopped."""
 
-    def test_a_server_that_needs_time_for_new_crds_is_waited_for(self):
-        async def story() -> None:
-            process = Process(FakeCluster())
-            process.server.refuses = refuses_lists
-            process.start()
-            await asyncio.sleep(40)
-            assert process.operator._not_ready() == "the caches are not filled yet"
-            process.server.refuses = lambda _v, _p: None
-            await process.until(lambda: process.operator.synced, seconds=LONGEST_RETRY_SECONDS + 1)
-            assert process.operator._not_ready() == ""
-            process.stop.set()
-            assert await process.code(within_seconds=1) == 0
+    async def test_a_server_that_needs_time_for_new_crds_is_waited_for(self):
+        process = Process(FakeCluster())
+        process.server.refuses = refuses_lists
+        process.start()
+        await asyncio.sleep(40)
+        assert process.operator._not_ready() == "the caches are not filled yet"
+        process.server.refuses = lambda _v, _p: None
+        await process.until(lambda: process.operator.synced, seconds=LONGEST_RETRY_SECONDS + 1)
+        assert process.operator._not_ready() == ""
+        process.stop.set()
+        assert await process.code(within_seconds=1) == 0
 
-        run(story)
+    async def test_the_operator_can_be_stopped_meanwhile(self):
+        process = Process(FakeCluster())
+        process.server.refuses = refuses_lists
+        process.start()
+        await asyncio.sleep(5)
+        process.stop.set()
+        assert await process.code(within_seconds=1) == 0
 
-    def test_the_operator_can_be_stopped_meanwhile(self):
-        async def story() -> None:
-            process = Process(FakeCluster())
-            process.server.refuses = refuses_lists
-            process.start()
-            await asyncio.sleep(5)
-            process.stop.set()
-            assert await process.code(within_seconds=1) == 0
+    async def test_the_operator_ends_when_the_lease_is_lost_meanwhile(self):
+        process = Process(cluster := FakeCluster())
+        process.server.refuses = refuses_lists
+        process.start()
+        await asyncio.sleep(5)
+        lease = cluster.objects[LEASE_PATH]
+        cluster.put(LEASE_PATH, lease | {"spec": lease["spec"] | {"holderIdentity": "other"}})
+        assert await process.code(within_seconds=3) == EXIT_LOST_LEASE
 
-        run(story)
+    async def test_an_operator_that_cannot_list_pods_can_be_stopped(self):
+        process = Process(FakeCluster())
+        process.server.refuses = lambda _v, p: Terminal("403") if p.endswith("/pods") else None
+        process.start()
+        await asyncio.sleep(5)
+        assert not process.operator.pods.is_synced("rl")
+        assert process.operator.synced, "the fleets are worked on: they report it"
+        process.stop.set()
+        assert await process.code(within_seconds=1) == 0
 
-    def test_the_operator_ends_when_the_lease_is_lost_meanwhile(self):
-        async def story() -> None:
-            process = Process(cluster := FakeCluster())
-            process.server.refuses = refuses_lists
-            process.start()
-            await asyncio.sleep(5)
-            lease = cluster.objects[LEASE_PATH]
-            cluster.put(LEASE_PATH, lease | {"spec": lease["spec"] | {"holderIdentity": "other"}})
-            assert await process.code(within_seconds=3) == EXIT_LOST_LEASE
-
-        run(story)
-
-    def test_an_operator_that_cannot_list_pods_can_be_stopped(self):
-        async def story() -> None:
-            process = Process(FakeCluster())
-            process.server.refuses = lambda _v, p: Terminal("403") if p.endswith("/pods") else None
-            process.start()
-            await asyncio.sleep(5)
-            assert not process.operator.pods.is_synced("rl")
-            assert process.operator.synced, "the fleets are worked on: they report it"
-            process.stop.set()
-            assert await process.code(within_seconds=1) == 0
-
-        run(story)
-
-    def test_crds_that_are_deleted_meanwhile_end_the_process(self):
-        async def story() -> None:
-            process = Process(FakeCluster())
-            process.server.refuses = refuses_lists
-            process.start()
-            await process.until(lambda: process.operator.fit)
-            process.server.crds, process.server.refuses = False, lambda _v, _p: None
-            with pytest.raises(Terminal, match=r"install the CRDs .*kubectl apply -f crds/"):
-                await process.code(within_seconds=5)
-            assert process.server.cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == ""
-
-        run(story)
+    async def test_crds_that_are_deleted_meanwhile_end_the_process(self):
+        process = Process(FakeCluster())
+        process.server.refuses = refuses_lists
+        process.start()
+        await process.until(lambda: process.operator.fit)
+        process.server.crds, process.server.refuses = False, lambda _v, _p: None
+        with pytest.raises(Terminal, match=r"install the CRDs .*kubectl apply -f crds/"):
+            await process.code(within_seconds=5)
+        assert process.server.cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == ""
 
 
 @pytest.mark.parametrize("part", ["child_watch", "schemas", "watches"])
-def test_a_part_that_fails_is_begun_again_and_ends_neither_the_process_nor_the_others(
+async def test_a_part_that_fails_is_begun_again_and_ends_neither_the_process_nor_the_others(
     monkeypatch, part
 ):
     begun_at: list[float] = []
@@ -328,44 +291,38 @@ def test_a_part_that_fails_is_begun_again_and_ends_neither_the_process_nor_the_o
         ready.set()
         await fail()
 
-    async def story() -> None:
-        cluster = FakeCluster()
-        cluster.put(FLEET_PATH, FLEET)
-        process = Process(cluster)
-        if part == "watches":
-            monkeypatch.setattr(kopf_watch, "run", watch_and_fail)
-        else:
-            monkeypatch.setattr(getattr(process.operator, part), "run", fail)
-        process.start()
-        await process.until(lambda: len(begun_at) == 3, seconds=60)
-        assert process.ended is not None
-        assert not process.ended.done()
-        assert process.operator.lease.is_leader
-        assert "InternalError" in {p.reason for p in process.operator.problems.of(KEY)}
-        process.stop.set()
-        assert await process.code(within_seconds=10) == 0
-
-    run(story)
+    cluster = FakeCluster()
+    cluster.put(FLEET_PATH, FLEET)
+    process = Process(cluster)
+    if part == "watches":
+        monkeypatch.setattr(kopf_watch, "run", watch_and_fail)
+    else:
+        monkeypatch.setattr(getattr(process.operator, part), "run", fail)
+    process.start()
+    await process.until(lambda: len(begun_at) == 3, seconds=60)
+    assert process.ended is not None
+    assert not process.ended.done()
+    assert process.operator.lease.is_leader
+    assert "InternalError" in {p.reason for p in process.operator.problems.of(KEY)}
+    process.stop.set()
+    assert await process.code(within_seconds=10) == 0
 
 
-def test_a_process_that_does_not_lead_writes_nothing_and_may_ask_for_its_permissions():
+async def test_a_process_that_does_not_lead_writes_nothing_and_may_ask_for_its_permissions():
     """It may have been frozen in the middle of its work."""
 
-    async def story() -> None:
-        process = Process(FakeCluster())
-        writes = ("create", "replace", "apply", "merge")
-        for write in (*(getattr(process.server, w)(CONFIG, {}) for w in writes), deletion(process)):
-            with pytest.raises(Terminal, match=NOT_LEADING):
-                await write
-        assert process.server.requests == [], "nothing is even sent"
-        await process.server.create(REVIEWS, {"metadata": {"name": "review"}, "spec": {}})
-        process.start()
-        await process.until(lambda: process.operator.synced)
-        await process.server.apply(CONFIG, {"kind": "ConfigMap", "metadata": {"name": "c"}})
-        process.stop.set()
-        await process.code(within_seconds=10)
-
-    run(story)
+    process = Process(FakeCluster())
+    writes = ("create", "replace", "apply", "merge")
+    for write in (*(getattr(process.server, w)(CONFIG, {}) for w in writes), deletion(process)):
+        with pytest.raises(Terminal, match=NOT_LEADING):
+            await write
+    assert process.server.requests == [], "nothing is even sent"
+    await process.server.create(REVIEWS, {"metadata": {"name": "review"}, "spec": {}})
+    process.start()
+    await process.until(lambda: process.operator.synced)
+    await process.server.apply(CONFIG, {"kind": "ConfigMap", "metadata": {"name": "c"}})
+    process.stop.set()
+    await process.code(within_seconds=10)
 
 
 async def test_the_process_measures_its_requests_to_the_api_server():
@@ -380,41 +337,35 @@ def deletion(process: Process) -> Awaitable[None]:
     return process.server.delete(CONFIG, uid="u")
 
 
-def test_only_a_leader_can_be_not_live():
-    async def story() -> None:
-        process = Process(FakeCluster())
-        assert process.operator._not_live() == ""
-        process.start()
-        await process.until(lambda: process.operator.synced)
-        assert process.operator._not_live() == ""
-        process.server.hangs = True
-        await process.until(lambda: not process.operator.lease.is_leader)
-        assert process.operator._not_live() == "the Lease has expired"
-        await process.code(within_seconds=5)
-
-    run(story)
+async def test_only_a_leader_can_be_not_live():
+    process = Process(FakeCluster())
+    assert process.operator._not_live() == ""
+    process.start()
+    await process.until(lambda: process.operator.synced)
+    assert process.operator._not_live() == ""
+    process.server.hangs = True
+    await process.until(lambda: not process.operator.lease.is_leader)
+    assert process.operator._not_live() == "the Lease has expired"
+    await process.code(within_seconds=5)
 
 
-def test_a_leader_whose_queue_has_stopped_is_not_live():
-    async def story() -> None:
-        process = Process(FakeCluster())
+async def test_a_leader_whose_queue_has_stopped_is_not_live():
+    process = Process(FakeCluster())
 
-        async def works_on_nothing() -> None:
-            await asyncio.get_running_loop().create_future()
+    async def works_on_nothing() -> None:
+        await asyncio.get_running_loop().create_future()
 
-        process.operator._work = works_on_nothing
-        process.start()
-        await process.until(lambda: process.operator.synced)
-        process.operator.queue.add(("rl", "policy"))
-        await asyncio.sleep(STUCK_SECONDS - 1)
-        assert process.operator._not_live() == ""
-        await asyncio.sleep(2)
-        waited = f"a fleet has been waiting for {STUCK_SECONDS + 1:.0f} s"
-        assert process.operator._not_live() == waited
-        process.stop.set()
-        await process.code(within_seconds=5)
-
-    run(story)
+    process.operator._work = works_on_nothing
+    process.start()
+    await process.until(lambda: process.operator.synced)
+    process.operator.queue.add(("rl", "policy"))
+    await asyncio.sleep(STUCK_SECONDS - 1)
+    assert process.operator._not_live() == ""
+    await asyncio.sleep(2)
+    waited = f"a fleet has been waiting for {STUCK_SECONDS + 1:.0f} s"
+    assert process.operator._not_live() == waited
+    process.stop.set()
+    await process.code(within_seconds=5)
 
 
 class ServerWithoutRights(Server):
@@ -437,7 +388,7 @@ class ServerWithoutRights(Server):
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
 @pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
-def test_resources_without_the_right_to_read_are_reported_and_watched_again_later(
+async def test_resources_without_the_right_to_read_are_reported_and_watched_again_later(
     monkeypatch, verb, plural
 ):
     begun: list[asyncio.Future[None]] = []
@@ -449,32 +400,29 @@ def test_resources_without_the_right_to_read_are_reported_and_watched_again_late
 
     monkeypatch.setattr(kopf_watch, "run", watches)
 
-    async def story() -> None:
-        cluster = FakeCluster()
-        cluster.put(FLEET_PATH, FLEET)
-        process = Process(cluster, server=ServerWithoutRights)
-        process.start()
-        problems = process.operator.problems
-        await process.until(lambda: begun)
-        process.server.forbid({"list": "GET", "watch": "WATCH"}[verb], plural)
-        begun[-1].set_exception(RuntimeError("403, as kopf raises it"))
-        await process.until(lambda: problems.of(KEY))
-        (problem,) = problems.of(KEY)
-        assert problem.reason == "ReadRefused"
-        assert not problem.leaves_ready
-        assert f"{verb} {plural}" in problem.message
-        assert problems.of(("elsewhere", "policy")) == ()
-        await asyncio.sleep(300)
-        assert len(begun) == 1, "nothing is watched while it is refused"
-        cluster.drop(FLEET_PATH)
-        process.server.refuses = lambda _v, _p: None
-        await process.until(lambda: len(begun) == 2, seconds=90)
-        assert problems.of(KEY) == ()
-        assert process.operator.store.fleet_keys() == [], "what went meanwhile is forgotten"
-        process.stop.set()
-        assert await process.code(within_seconds=10) == 0
-
-    run(story)
+    cluster = FakeCluster()
+    cluster.put(FLEET_PATH, FLEET)
+    process = Process(cluster, server=ServerWithoutRights)
+    process.start()
+    problems = process.operator.problems
+    await process.until(lambda: begun)
+    process.server.forbid({"list": "GET", "watch": "WATCH"}[verb], plural)
+    begun[-1].set_exception(RuntimeError("403, as kopf raises it"))
+    await process.until(lambda: problems.of(KEY))
+    (problem,) = problems.of(KEY)
+    assert problem.reason == "ReadRefused"
+    assert not problem.leaves_ready
+    assert f"{verb} {plural}" in problem.message
+    assert problems.of(("elsewhere", "policy")) == ()
+    await asyncio.sleep(300)
+    assert len(begun) == 1, "nothing is watched while it is refused"
+    cluster.drop(FLEET_PATH)
+    process.server.refuses = lambda _v, _p: None
+    await process.until(lambda: len(begun) == 2, seconds=90)
+    assert problems.of(KEY) == ()
+    assert process.operator.store.fleet_keys() == [], "what went meanwhile is forgotten"
+    process.stop.set()
+    assert await process.code(within_seconds=10) == 0
 
 
 async def test_without_an_endpoint_there_is_no_tracing() -> None:

@@ -6,9 +6,10 @@ import asyncio
 from collections import Counter
 
 import pytest
-from tests.support import virtual_time
 from tests.support.rig import WEIGHTS_PATH, Rig
 from tests.support.virtual_time import now
+
+pytestmark = pytest.mark.virtual_time
 
 READ_SECONDS = 3.0
 
@@ -39,73 +40,58 @@ async def slow(rig: Rig) -> Counting:
 
 
 @pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
-def test_workers_read_one_after_the_other_in_order_of_ordinal(strategy: str) -> None:
-    async def story() -> None:
-        async with Rig(replicas=6, rollout={"maxStaging": 2, "strategy": strategy}) as rig:
-            counting = await slow(rig)
-            rig.publish("2")
-            await rig.applied("2", seconds=300)
+async def test_workers_read_one_after_the_other_in_order_of_ordinal(strategy: str) -> None:
+    async with Rig(replicas=6, rollout={"maxStaging": 2, "strategy": strategy}) as rig:
+        counting = await slow(rig)
+        rig.publish("2")
+        await rig.applied("2", seconds=300)
 
-            assert counting.most == 2
-            assert counting.began == list(range(6))
-            assert Counter(k for k, _ in rig.workers.asked)["stage 2"] == 6
-
-    virtual_time.run(story())
+        assert counting.most == 2
+        assert counting.began == list(range(6))
+        assert Counter(k for k, _ in rig.workers.asked)["stage 2"] == 6
 
 
-def test_a_place_that_is_free_is_taken_at_once() -> None:
-    async def story() -> None:
-        async with Rig(replicas=6, rollout={"maxStaging": "50%"}) as rig:
-            await slow(rig)
-            started = now()
-            rig.publish("2")
-            await rig.until(lambda: rig.phase in {"Pausing", "Loading"})
+async def test_a_place_that_is_free_is_taken_at_once() -> None:
+    async with Rig(replicas=6, rollout={"maxStaging": "50%"}) as rig:
+        await slow(rig)
+        started = now()
+        rig.publish("2")
+        await rig.until(lambda: rig.phase in {"Pausing", "Loading"})
 
-            assert now() - started < 2 * READ_SECONDS + 0.5
-
-    virtual_time.run(story())
+        assert now() - started < 2 * READ_SECONDS + 0.5
 
 
-def test_stages_that_an_earlier_leader_started_count() -> None:
-    async def story() -> None:
-        async with Rig(replicas=6, rollout={"maxStaging": 2}) as rig:
-            counting = await slow(rig)
-            rig.publish("2")
-            await rig.until(lambda: len(counting.began) == 4)
-            await rig.restart_operator()
-            await rig.applied("2", seconds=300)
+async def test_stages_that_an_earlier_leader_started_count() -> None:
+    async with Rig(replicas=6, rollout={"maxStaging": 2}) as rig:
+        counting = await slow(rig)
+        rig.publish("2")
+        await rig.until(lambda: len(counting.began) == 4)
+        await rig.restart_operator()
+        await rig.applied("2", seconds=300)
 
-            assert counting.most == 2
-            assert counting.began == list(range(6))
-
-    virtual_time.run(story())
+        assert counting.most == 2
+        assert counting.began == list(range(6))
 
 
-def test_a_worker_whose_answers_are_lost_keeps_its_slot_until_it_answers_again() -> None:
-    async def story() -> None:
-        async with Rig(replicas=4, rollout={"maxStaging": 1}) as rig:
-            counting = await slow(rig)
-            rig.publish("2")
-            await rig.until(lambda: counting.began == [0])
-            rig.workers.silent = {0}
-            await asyncio.sleep(READ_SECONDS - 1)
-            assert counting.began == [0]
-            await asyncio.sleep(READ_SECONDS)
-            rig.workers.silent = set()
-            await rig.applied("2", seconds=300)
+async def test_a_worker_whose_answers_are_lost_keeps_its_slot_until_it_answers_again() -> None:
+    async with Rig(replicas=4, rollout={"maxStaging": 1}) as rig:
+        counting = await slow(rig)
+        rig.publish("2")
+        await rig.until(lambda: counting.began == [0])
+        rig.workers.silent = {0}
+        await asyncio.sleep(READ_SECONDS - 1)
+        assert counting.began == [0]
+        await asyncio.sleep(READ_SECONDS)
+        rig.workers.silent = set()
+        await rig.applied("2", seconds=300)
 
-            assert counting.most == 1
-
-    virtual_time.run(story())
+        assert counting.most == 1
 
 
-def test_a_version_sets_a_bound_of_its_own() -> None:
-    async def story() -> None:
-        async with Rig(replicas=4, rollout={"maxStaging": 1}) as rig:
-            counting = await slow(rig)
-            rig.change(WEIGHTS_PATH, version="2", rollout={"maxStaging": 3})
-            await rig.applied("2", seconds=300)
+async def test_a_version_sets_a_bound_of_its_own() -> None:
+    async with Rig(replicas=4, rollout={"maxStaging": 1}) as rig:
+        counting = await slow(rig)
+        rig.change(WEIGHTS_PATH, version="2", rollout={"maxStaging": 3})
+        await rig.applied("2", seconds=300)
 
-            assert counting.most == 3
-
-    virtual_time.run(story())
+        assert counting.most == 3

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.support import virtual_time
+import pytest
 from tests.support.rig import FLEET_PATH, PODS_PATH, Rig
 
 from fleet_operator.errors import FleetError, Terminal
 from rlfleet_resources import names
+
+pytestmark = pytest.mark.virtual_time
 
 OLD, NEW = "rlfleet/worker:1", "rlfleet/worker:2"
 
@@ -32,45 +34,39 @@ def restarts(rig: Rig) -> set[str]:
     return {m.get("annotations", {}).get(names.ANNOTATION_RESTARTED_AT, "") for m in metadata}
 
 
-def test_another_release_replaces_no_worker_until_it_is_let() -> None:
-    async def story() -> None:
-        async with Rig(replicas=2) as rig:
-            await rig.applied("1")
-            before = uids(rig)
-            await rig.kill_operator()
-            rig.default_image = NEW
-            await rig.start_operator()
-            await rig.until(lambda: rig.condition("UpdateAvailable"))
-            condition = rig.condition("UpdateAvailable")
-            assert condition is not None
-            assert condition["message"].startswith(f"image {OLD} -> {NEW}. ")
+async def test_another_release_replaces_no_worker_until_it_is_let() -> None:
+    async with Rig(replicas=2) as rig:
+        await rig.applied("1")
+        before = uids(rig)
+        await rig.kill_operator()
+        rig.default_image = NEW
+        await rig.start_operator()
+        await rig.until(lambda: rig.condition("UpdateAvailable"))
+        condition = rig.condition("UpdateAvailable")
+        assert condition is not None
+        assert condition["message"].startswith(f"image {OLD} -> {NEW}. ")
 
-            rig.change(FLEET_PATH, replicas=3)
-            await rig.until(lambda: rig.serving == ["1", "1", "1"])
-            assert before < uids(rig)
-            assert images(rig) == {OLD}
+        rig.change(FLEET_PATH, replicas=3)
+        await rig.until(lambda: rig.serving == ["1", "1", "1"])
+        assert before < uids(rig)
+        assert images(rig) == {OLD}
 
-            rig.change(FLEET_PATH, update={"restartedAt": "2026-03-01T12:00:00Z"})
-            await rig.until(lambda: images(rig) == {NEW} and rig.serving == ["1", "1", "1"])
-            await rig.until(lambda: rig.condition("UpdateAvailable") is None)
-
-    virtual_time.run(story())
+        rig.change(FLEET_PATH, update={"restartedAt": "2026-03-01T12:00:00Z"})
+        await rig.until(lambda: images(rig) == {NEW} and rig.serving == ["1", "1", "1"])
+        await rig.until(lambda: rig.condition("UpdateAvailable") is None)
 
 
-def test_an_earlier_restart_request_brings_no_old_template_back() -> None:
-    async def story() -> None:
-        async with Rig(replicas=1, update={"restartedAt": "x"}) as rig:
-            await rig.applied("1")
-            await rig.kill_operator()
-            rig.default_image = NEW
-            await rig.start_operator()
-            rig.change(FLEET_PATH, update={"restartedAt": "y"})
-            await rig.until(lambda: images(rig) == {NEW} and rig.serving == ["1"])
-            rig.change(FLEET_PATH, update={"restartedAt": "x"})
-            await rig.until(lambda: restarts(rig) == {"x"} and rig.serving == ["1"])
-            assert images(rig) == {NEW}
-
-    virtual_time.run(story())
+async def test_an_earlier_restart_request_brings_no_old_template_back() -> None:
+    async with Rig(replicas=1, update={"restartedAt": "x"}) as rig:
+        await rig.applied("1")
+        await rig.kill_operator()
+        rig.default_image = NEW
+        await rig.start_operator()
+        rig.change(FLEET_PATH, update={"restartedAt": "y"})
+        await rig.until(lambda: images(rig) == {NEW} and rig.serving == ["1"])
+        rig.change(FLEET_PATH, update={"restartedAt": "x"})
+        await rig.until(lambda: restarts(rig) == {"x"} and rig.serving == ["1"])
+        assert images(rig) == {NEW}
 
 
 def refuses_records(verb: str, path: str) -> FleetError | None:
@@ -80,82 +76,70 @@ def refuses_records(verb: str, path: str) -> FleetError | None:
     return None
 
 
-def test_a_template_that_cannot_be_recorded_takes_no_worker_away() -> None:
-    async def story() -> None:
-        async with Rig(replicas=3, update={"maxUnavailable": "100%"}) as rig:
-            await rig.applied("1")
-            before = uids(rig)
-            rig.kube.refuses = refuses_records
-            rig.change(FLEET_PATH, engine={"image": "other:1"})
-            await rig.until(lambda: rig.condition("Stalled"))
-            stalled = rig.condition("Stalled")
-            assert stalled is not None
-            assert stalled["reason"] == "WriteRefused"
-            await asyncio.sleep(60)
+async def test_a_template_that_cannot_be_recorded_takes_no_worker_away() -> None:
+    async with Rig(replicas=3, update={"maxUnavailable": "100%"}) as rig:
+        await rig.applied("1")
+        before = uids(rig)
+        rig.kube.refuses = refuses_records
+        rig.change(FLEET_PATH, engine={"image": "other:1"})
+        await rig.until(lambda: rig.condition("Stalled"))
+        stalled = rig.condition("Stalled")
+        assert stalled is not None
+        assert stalled["reason"] == "WriteRefused"
+        await asyncio.sleep(60)
 
-            assert uids(rig) == before
-            assert rig.serving == ["1", "1", "1"]
+        assert uids(rig) == before
+        assert rig.serving == ["1", "1", "1"]
 
-            rig.change(FLEET_PATH, replicas=2)
-            await rig.until(lambda: len(pods(rig)) == 2)
+        rig.change(FLEET_PATH, replicas=2)
+        await rig.until(lambda: len(pods(rig)) == 2)
 
-            rig.kube.refuses = lambda _verb, _path: None
-            await rig.until(lambda: images(rig) == {"other:1"} and rig.serving == ["1", "1"])
-            await rig.until(lambda: rig.condition("Stalled") is None)
-
-    virtual_time.run(story())
+        rig.kube.refuses = lambda _verb, _path: None
+        await rig.until(lambda: images(rig) == {"other:1"} and rig.serving == ["1", "1"])
+        await rig.until(lambda: rig.condition("Stalled") is None)
 
 
-def test_a_spec_that_goes_back_needs_no_record_that_was_refused() -> None:
-    async def story() -> None:
-        async with Rig(replicas=1) as rig:
-            await rig.applied("1")
-            rig.kube.refuses = refuses_records
-            rig.change(FLEET_PATH, engine={"image": "other:1"})
-            await rig.until(lambda: rig.condition("Stalled"))
-            rig.change(FLEET_PATH, engine={}, replicas=2)
-            await rig.until(lambda: rig.serving == ["1", "1"])
-            await rig.until(lambda: rig.condition("Stalled") is None)
+async def test_a_spec_that_goes_back_needs_no_record_that_was_refused() -> None:
+    async with Rig(replicas=1) as rig:
+        await rig.applied("1")
+        rig.kube.refuses = refuses_records
+        rig.change(FLEET_PATH, engine={"image": "other:1"})
+        await rig.until(lambda: rig.condition("Stalled"))
+        rig.change(FLEET_PATH, engine={}, replicas=2)
+        await rig.until(lambda: rig.serving == ["1", "1"])
+        await rig.until(lambda: rig.condition("Stalled") is None)
 
-            assert images(rig) == {OLD}
-
-    virtual_time.run(story())
+        assert images(rig) == {OLD}
 
 
-def test_a_scale_down_lets_requests_end_and_deletes_then() -> None:
-    async def story() -> None:
-        async with Rig(replicas=3) as rig:
-            await rig.applied("1")
-            workers = list(rig.workers.workers.values())
-            rig.change(FLEET_PATH, replicas=1)
-            await rig.until(lambda: len(pods(rig)) == 1)
+async def test_a_scale_down_lets_requests_end_and_deletes_then() -> None:
+    async with Rig(replicas=3) as rig:
+        await rig.applied("1")
+        workers = list(rig.workers.workers.values())
+        rig.change(FLEET_PATH, replicas=1)
+        await rig.until(lambda: len(pods(rig)) == 1)
 
-            assert rig.serving == ["1"]
-            assert [w.requests.ended for w in workers] == [[], [], []]
-            assert {k for k, _ in rig.workers.asked if k.startswith("fence")} == {"fence"}
-            (kept,) = pods(rig).values()
-            assert kept["metadata"]["labels"]["rlfleet.dev/traffic"] == "allowed"
-
-    virtual_time.run(story())
+        assert rig.serving == ["1"]
+        assert [w.requests.ended for w in workers] == [[], [], []]
+        assert {k for k, _ in rig.workers.asked if k.startswith("fence")} == {"fence"}
+        (kept,) = pods(rig).values()
+        assert kept["metadata"]["labels"]["rlfleet.dev/traffic"] == "allowed"
 
 
-def test_another_leader_reverts_a_drain_that_is_no_longer_planned() -> None:
-    async def story() -> None:
-        async with Rig(replicas=2) as rig:
-            await rig.applied("1")
-            before = uids(rig)
-            rig.change(FLEET_PATH, replicas=1)
-            await rig.until(
-                lambda: any(
-                    p["metadata"]["labels"]["rlfleet.dev/traffic"] == "draining"
-                    for p in pods(rig).values()
-                )
+async def test_another_leader_reverts_a_drain_that_is_no_longer_planned() -> None:
+    async with Rig(replicas=2) as rig:
+        await rig.applied("1")
+        before = uids(rig)
+        rig.change(FLEET_PATH, replicas=1)
+        await rig.until(
+            lambda: any(
+                p["metadata"]["labels"]["rlfleet.dev/traffic"] == "draining"
+                for p in pods(rig).values()
             )
-            await rig.kill_operator()
-            rig.change(FLEET_PATH, replicas=2)
-            await rig.start_operator()
-            await rig.until(lambda: rig.serving == ["1", "1"])
+        )
+        await rig.kill_operator()
+        rig.change(FLEET_PATH, replicas=2)
+        await rig.start_operator()
+        await rig.until(lambda: rig.serving == ["1", "1"])
 
-            assert uids(rig) == before
-
-    virtual_time.run(story())
+        assert uids(rig) == before

@@ -17,6 +17,8 @@ from fleet_operator.core.manifests import revisions
 from fleet_operator.errors import Conflict, FleetError, Retryable, Terminal, Unknown
 from fleet_operator.runtime.callers import BUSY_SECONDS
 
+pytestmark = pytest.mark.virtual_time
+
 CORE = "/api/v1/namespaces/rl"
 BUDGET = "/apis/policy/v1/namespaces/rl/poddisruptionbudgets/policy"
 POOL = "/apis/inference.networking.k8s.io/v1/namespaces/rl/inferencepools/policy"
@@ -72,18 +74,15 @@ def start_version(rig: Rig) -> str:
     return str(found["data"].get("version"))
 
 
-def test_the_table_names_every_request_that_a_fleet_costs() -> None:
-    async def story() -> None:
-        async with Rig(replicas=1) as rig:
-            await rig.applied("1")
-            rig.publish("2")
-            await both_are_ready(rig, "2")
-            made = set(rig.kube.requests)
-            # Other tests cover the watch and the Lease.
-            made -= {("GET", PODS_PATH), ("WATCH", PODS_PATH)}
-            assert {r for r in made if "/leases" not in r[1]} == {p.values for p in REQUESTS}
-
-    virtual_time.run(story())
+async def test_the_table_names_every_request_that_a_fleet_costs() -> None:
+    async with Rig(replicas=1) as rig:
+        await rig.applied("1")
+        rig.publish("2")
+        await both_are_ready(rig, "2")
+        made = set(rig.kube.requests)
+        # Other tests cover the watch and the Lease.
+        made -= {("GET", PODS_PATH), ("WATCH", PODS_PATH)}
+        assert {r for r in made if "/leases" not in r[1]} == {p.values for p in REQUESTS}
 
 
 @pytest.mark.parametrize(("verb", "path"), REQUESTS)
@@ -112,32 +111,29 @@ def test_one_request_that_fails_once_changes_nothing_in_the_end(
 
 
 @pytest.mark.parametrize(("verb", "path"), [p for p in REQUESTS if p.values[0] in METHODS])
-def test_a_write_that_took_effect_without_an_answer_is_not_done_twice_over(
+async def test_a_write_that_took_effect_without_an_answer_is_not_done_twice_over(
     verb: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
-        async with Rig(replicas=1) as rig:
-            lost: list[str] = []
-            real = getattr(rig.kube, METHODS[verb])
+    async with Rig(replicas=1) as rig:
+        lost: list[str] = []
+        real = getattr(rig.kube, METHODS[verb])
 
-            async def losing(at: str, body: Any) -> Any:
-                answer = await real(at, body)
-                if at == path and not lost:
-                    lost.append(at)
-                    raise Unknown("the answer was lost")
-                return answer
+        async def losing(at: str, body: Any) -> Any:
+            answer = await real(at, body)
+            if at == path and not lost:
+                lost.append(at)
+                raise Unknown("the answer was lost")
+            return answer
 
-            setattr(rig.kube, METHODS[verb], losing)
-            await rig.applied("1")
-            rig.publish("2")
-            await both_are_ready(rig, "2")
-            assert lost == [path]
-            assert len([p for p in rig.cluster.objects if p.startswith(PODS_PATH)]) == 1
-            assert len(rig.workers.workers) == 1, "a lost answer creates no second worker"
-            secrets = [p for p in rig.cluster.objects if "/secrets/" in p]
-            assert len(secrets) == 1
-
-    virtual_time.run(story())
+        setattr(rig.kube, METHODS[verb], losing)
+        await rig.applied("1")
+        rig.publish("2")
+        await both_are_ready(rig, "2")
+        assert lost == [path]
+        assert len([p for p in rig.cluster.objects if p.startswith(PODS_PATH)]) == 1
+        assert len(rig.workers.workers) == 1, "a lost answer creates no second worker"
+        secrets = [p for p in rig.cluster.objects if "/secrets/" in p]
+        assert len(secrets) == 1
     assert "defect" not in caplog.text
 
 
@@ -147,28 +143,25 @@ DURING = [p for p in REQUESTS if p.values[1].endswith(("/status", "policy-applie
 
 @pytest.mark.parametrize(("verb", "path"), [p for p in DURING if p.values[0] != "GET"])
 @pytest.mark.parametrize("error", ERRORS, ids=str)
-def test_workers_wait_only_for_the_status_that_pins_their_weights_and_the_server_is_not_stormed(
+async def test_workers_wait_only_for_the_status_that_pins_their_weights_and_the_server_is_not_stormed(
     verb: str, path: str, error: FleetError
 ) -> None:
-    async def story() -> None:
-        async with Rig(replicas=1) as rig:
-            await both_are_ready(rig, "1")
-            rig.kube.refuses = lambda v, p: error if (v, p) == (verb, path) else None
-            before, began = rig.kube.requests.count((verb, path)), now()
-            rig.publish("2")
-            if path.endswith("inferencefleets/policy/status"):
-                # Version 2 has no digest before this is stored: nothing is loaded.
-                await rig.until(lambda: now() - began >= FAILING_SECONDS / 2)
-                assert rig.serving == ["1"]
-            else:
-                await rig.until(lambda: rig.serving == ["2"], seconds=FAILING_SECONDS / 2)
-            await rig.until(lambda: now() - began >= FAILING_SECONDS, seconds=FAILING_SECONDS + 1)
-            tries = rig.kube.requests.count((verb, path)) - before
-            assert 1 <= tries <= 2 * FAILING_SECONDS / BUSY_SECONDS
-            rig.kube.refuses = lambda _v, _p: None
-            await both_are_ready(rig, "2")
-
-    virtual_time.run(story())
+    async with Rig(replicas=1) as rig:
+        await both_are_ready(rig, "1")
+        rig.kube.refuses = lambda v, p: error if (v, p) == (verb, path) else None
+        before, began = rig.kube.requests.count((verb, path)), now()
+        rig.publish("2")
+        if path.endswith("inferencefleets/policy/status"):
+            # Version 2 has no digest before this is stored: nothing is loaded.
+            await rig.until(lambda: now() - began >= FAILING_SECONDS / 2)
+            assert rig.serving == ["1"]
+        else:
+            await rig.until(lambda: rig.serving == ["2"], seconds=FAILING_SECONDS / 2)
+        await rig.until(lambda: now() - began >= FAILING_SECONDS, seconds=FAILING_SECONDS + 1)
+        tries = rig.kube.requests.count((verb, path)) - before
+        assert 1 <= tries <= 2 * FAILING_SECONDS / BUSY_SECONDS
+        rig.kube.refuses = lambda _v, _p: None
+        await both_are_ready(rig, "2")
 
 
 def test_each_failure_is_logged_with_the_name_of_the_fleet_and_counted_by_kind(
@@ -195,31 +188,25 @@ def only(verb: str, path: str, error: FleetError) -> Callable[[str, str], FleetE
     return lambda v, p: error if (v, p) == (verb, path) else None
 
 
-def test_a_problem_of_creating_pods_is_removed_when_they_are_created() -> None:
-    async def story() -> None:
-        async with Rig(replicas=2) as rig:
-            rig.kube.refuses = only("POST", PODS_PATH, Terminal("403 exceeded quota: gpus"))
-            await rig.until(lambda: "quota" in str(rig.fleet), seconds=2000)
-            assert rig.serving == []
-            rig.kube.refuses = lambda _v, _p: None
-            await rig.until(lambda: is_ready(rig, FLEET_PATH))
-            assert "quota" not in str(rig.fleet)
-            assert rig.condition("Stalled") is None
-
-    virtual_time.run(story())
+async def test_a_problem_of_creating_pods_is_removed_when_they_are_created() -> None:
+    async with Rig(replicas=2) as rig:
+        rig.kube.refuses = only("POST", PODS_PATH, Terminal("403 exceeded quota: gpus"))
+        await rig.until(lambda: "quota" in str(rig.fleet), seconds=2000)
+        assert rig.serving == []
+        rig.kube.refuses = lambda _v, _p: None
+        await rig.until(lambda: is_ready(rig, FLEET_PATH))
+        assert "quota" not in str(rig.fleet)
+        assert rig.condition("Stalled") is None
 
 
-def test_while_the_watch_is_late_only_the_pod_that_was_deleted_ends() -> None:
-    async def story() -> None:
-        async with Rig(replicas=3) as rig:
-            await rig.until(lambda: is_ready(rig, FLEET_PATH))
-            rig.kube.watch_delay_seconds = 1000
-            rig.change(FLEET_PATH, engine={"args": ["--seed=2"]})
-            await rig.until(lambda: deleted(rig) > 0)
-            with pytest.raises(AssertionError):
-                await rig.until(lambda: deleted(rig) > 1, seconds=60)
-
-    virtual_time.run(story())
+async def test_while_the_watch_is_late_only_the_pod_that_was_deleted_ends() -> None:
+    async with Rig(replicas=3) as rig:
+        await rig.until(lambda: is_ready(rig, FLEET_PATH))
+        rig.kube.watch_delay_seconds = 1000
+        rig.change(FLEET_PATH, engine={"args": ["--seed=2"]})
+        await rig.until(lambda: deleted(rig) > 0)
+        with pytest.raises(AssertionError):
+            await rig.until(lambda: deleted(rig) > 1, seconds=60)
 
 
 def deleted(rig: Rig) -> int:

@@ -4,43 +4,39 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support import virtual_time
+import pytest
 from tests.support.counted_calls import operator_calls
 
 from fleet_operator.errors import Retryable, WriteUndone
 from fleet_operator.runtime.attempts import FIRST_SECONDS, LASTS_SECONDS
 from fleet_operator.runtime.repeated_writes import MOST_WRITES, RepeatedWrites
 
+pytestmark = pytest.mark.virtual_time
 
-def test_one_that_was_changed_back_once_is_repeated_at_once():
-    async def story() -> None:
-        writes = RepeatedWrites[str]()
-        assert writes.wait_seconds("a") == 0
+
+async def test_one_that_was_changed_back_once_is_repeated_at_once():
+    writes = RepeatedWrites[str]()
+    assert writes.wait_seconds("a") == 0
+    writes.note("a", "Service a")
+    assert writes.wait_seconds("a") == 0
+    assert writes.error_of("a") is None
+    writes.note("a", "Service a")
+    error = writes.error_of("a")
+    assert isinstance(error, Retryable)
+    assert error.after_seconds == FIRST_SECONDS
+    assert writes.undone() == []
+
+
+async def test_one_that_was_changed_back_repeatedly_is_a_problem_until_it_has_lasted():
+    writes = RepeatedWrites[str]()
+    for _ in range(3):
         writes.note("a", "Service a")
-        assert writes.wait_seconds("a") == 0
-        assert writes.error_of("a") is None
-        writes.note("a", "Service a")
-        error = writes.error_of("a")
-        assert isinstance(error, Retryable)
-        assert error.after_seconds == FIRST_SECONDS
-        assert writes.undone() == []
-
-    virtual_time.run(story())
-
-
-def test_one_that_was_changed_back_repeatedly_is_a_problem_until_it_has_lasted():
-    async def story() -> None:
-        writes = RepeatedWrites[str]()
-        for _ in range(3):
-            writes.note("a", "Service a")
-        (error,) = writes.undone()
-        assert isinstance(error, WriteUndone)
-        assert "Service a: another controller" in str(error)
-        await asyncio.sleep(LASTS_SECONDS)
-        assert writes.undone() == []
-        assert writes.wait_seconds("a") == 0
-
-    virtual_time.run(story())
+    (error,) = writes.undone()
+    assert isinstance(error, WriteUndone)
+    assert "Service a: another controller" in str(error)
+    await asyncio.sleep(LASTS_SECONDS)
+    assert writes.undone() == []
+    assert writes.wait_seconds("a") == 0
 
 
 def test_twice_as_many_writes_cost_twice_as_much_and_their_memory_is_bounded():
@@ -56,31 +52,25 @@ def test_twice_as_many_writes_cost_twice_as_much_and_their_memory_is_bounded():
     cost_of(4 * MOST_WRITES)
 
 
-def test_one_that_was_not_stored_is_a_problem_at_once_while_it_is_needed():
-    async def story() -> None:
-        writes = RepeatedWrites[str]()
-        writes.note("a", "Service a", lost="its port did not change")
-        (error,) = writes.undone()
-        assert "its port did not change: an admission webhook" in str(error)
-        assert writes.wait_seconds("a") == FIRST_SECONDS
-        await asyncio.sleep(LASTS_SECONDS)
-        assert writes.undone(), "it is still missing"
-        writes.keep_missing(["a"])
-        assert writes.undone()
-        writes.keep_missing([])
-        assert writes.undone() == []
-
-    virtual_time.run(story())
+async def test_one_that_was_not_stored_is_a_problem_at_once_while_it_is_needed():
+    writes = RepeatedWrites[str]()
+    writes.note("a", "Service a", lost="its port did not change")
+    (error,) = writes.undone()
+    assert "its port did not change: an admission webhook" in str(error)
+    assert writes.wait_seconds("a") == FIRST_SECONDS
+    await asyncio.sleep(LASTS_SECONDS)
+    assert writes.undone(), "it is still missing"
+    writes.keep_missing(["a"])
+    assert writes.undone()
+    writes.keep_missing([])
+    assert writes.undone() == []
 
 
-def test_a_forgotten_one_is_the_first_one_again():
-    async def story() -> None:
-        writes = RepeatedWrites[str]()
-        for _ in range(3):
-            writes.note("a", "Service a")
-        writes.forget("a")
+async def test_a_forgotten_one_is_the_first_one_again():
+    writes = RepeatedWrites[str]()
+    for _ in range(3):
+        writes.note("a", "Service a")
+    writes.forget("a")
 
-        assert writes.wait_seconds("a") == 0
-        assert writes.undone() == []
-
-    virtual_time.run(story())
+    assert writes.wait_seconds("a") == 0
+    assert writes.undone() == []

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.rig import LEASE_PATHS, FakeWorkers
 from tests.support.virtual_time import now
@@ -109,69 +108,62 @@ class Start:
     ("namespaces", "known"),
     [(("rl",), {"rl"}), (("rl", "lab"), {"rl", "lab"}), ((), {"rl", "lab", "elsewhere"})],
 )
-def test_all_of_the_watched_namespaces_is_known_before_anything_is_decided(
+@pytest.mark.virtual_time
+async def test_all_of_the_watched_namespaces_is_known_before_anything_is_decided(
     namespaces: tuple[str, ...], known: set[str]
 ) -> None:
-    async def story() -> None:
-        start = Start(namespaces=namespaces)
-        await start.fill()
-        for namespace in ("rl", "lab", "elsewhere"):
-            expected = (True, [f"of-{namespace}"], 1) if namespace in known else (False, [], 0)
-            assert start.known(namespace) == expected
-        assert start.operator.synced
-
-    virtual_time.run(story())
+    start = Start(namespaces=namespaces)
+    await start.fill()
+    for namespace in ("rl", "lab", "elsewhere"):
+        expected = (True, [f"of-{namespace}"], 1) if namespace in known else (False, [], 0)
+        assert start.known(namespace) == expected
+    assert start.operator.synced
 
 
 @pytest.mark.parametrize("plural", ["inferencefleets", "weightversions", "pods"])
 @pytest.mark.parametrize("error", [Retryable("429", after_seconds=1), Retryable("503")], ids=str)
-def test_a_server_that_is_not_ready_yet_is_waited_for(plural: str, error: FleetError) -> None:
-    async def story() -> None:
-        start = Start()
-        until = now() + 2.5 * RETRY_SECONDS
-        start.kube.refuses = lambda verb, path: (
-            error if verb == "GET" and path.endswith(f"/{plural}") and now() < until else None
-        )
-        filling = asyncio.create_task(start.fill())
-        await asyncio.sleep(2.4 * RETRY_SECONDS)
-        assert not start.operator.synced, "nothing is decided on half of the objects"
-        await filling
-        assert start.known("lab") == (True, ["of-lab"], 1)
-        tries = [p for v, p in start.kube.requests if v == "GET" and p.endswith(f"/{plural}")]
-        assert len(tries) <= 20, "it is not stormed"
-
-    virtual_time.run(story())
+@pytest.mark.virtual_time
+async def test_a_server_that_is_not_ready_yet_is_waited_for(plural: str, error: FleetError) -> None:
+    start = Start()
+    until = now() + 2.5 * RETRY_SECONDS
+    start.kube.refuses = lambda verb, path: (
+        error if verb == "GET" and path.endswith(f"/{plural}") and now() < until else None
+    )
+    filling = asyncio.create_task(start.fill())
+    await asyncio.sleep(2.4 * RETRY_SECONDS)
+    assert not start.operator.synced, "nothing is decided on half of the objects"
+    await filling
+    assert start.known("lab") == (True, ["of-lab"], 1)
+    tries = [p for v, p in start.kube.requests if v == "GET" and p.endswith(f"/{plural}")]
+    assert len(tries) <= 20, "it is not stormed"
 
 
-def test_removed_resources_are_reported_by_name() -> None:
-    async def story() -> None:
-        start = Start()
-        for path in [p for p in start.cluster.objects if "/rlfleet.dev/" in p]:
-            start.cluster.drop(path)
+@pytest.mark.virtual_time
+async def test_removed_resources_are_reported_by_name() -> None:
+    start = Start()
+    for path in [p for p in start.cluster.objects if "/rlfleet.dev/" in p]:
+        start.cluster.drop(path)
 
-        start.kube.refuses = lambda _verb, path: NotFound(path) if "/rlfleet.dev/" in path else None
-        with pytest.raises(Terminal, match="CRD"):
-            await start.fill()
-
-    virtual_time.run(story())
+    start.kube.refuses = lambda _verb, path: NotFound(path) if "/rlfleet.dev/" in path else None
+    with pytest.raises(Terminal, match="CRD"):
+        await start.fill()
 
 
-def test_one_object_that_cannot_be_read_does_not_hide_the_others(
+@pytest.mark.virtual_time
+async def test_one_object_that_cannot_be_read_does_not_hide_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def story() -> None:
-        start = Start()
-        start.cluster.put(*fleet_in("rl", "another", replicas=-1))
-        await start.fill()
-        assert start.known("rl") == (True, ["of-rl"], 1)
-        assert start.known("lab") == (True, ["of-lab"], 1)
-
-    virtual_time.run(story())
+    start = Start()
+    start.cluster.put(*fleet_in("rl", "another", replicas=-1))
+    await start.fill()
+    assert start.known("rl") == (True, ["of-rl"], 1)
+    assert start.known("lab") == (True, ["of-lab"], 1)
     assert "InferenceFleet rl/another cannot be read" in caplog.text
 
 
 @pytest.mark.parametrize("compacted", [False, True], ids=["in time", "token expired"])
-def test_custom_resources_are_read_page_by_page(*, compacted: bool) -> None:
+@pytest.mark.virtual_time
+async def test_custom_resources_are_read_page_by_page(*, compacted: bool) -> None:
     class Paging(FakeKube):
         """Notes how many raw WeightVersions are held when the next page is read."""
 
@@ -193,19 +185,16 @@ def test_custom_resources_are_read_page_by_page(*, compacted: bool) -> None:
     held: list[int] = []
     raw: list[weakref.ref[Raw]] = []
 
-    async def story() -> None:
-        start = Start(namespaces=("rl",))
-        for number in range(99):
-            path, body = weights_in("rl", f"v{number}")
-            body["metadata"] |= {"name": f"more-{number}", "uid": f"more-{number}"}
-            start.cluster.put(path.replace("/policy", f"/more-{number}"), body)
-        kube = Paging(start.cluster)
-        kube.page_size = 10
-        store = Store(lambda _key: None)
-        await CustomResources(kube, store, ("rl",), lambda _read, _error: None, TimeShares()).fill()
-        assert len(store.weights_of(("rl", "policy"))) == 100
-
-    virtual_time.run(story())
+    start = Start(namespaces=("rl",))
+    for number in range(99):
+        path, body = weights_in("rl", f"v{number}")
+        body["metadata"] |= {"name": f"more-{number}", "uid": f"more-{number}"}
+        start.cluster.put(path.replace("/policy", f"/more-{number}"), body)
+    kube = Paging(start.cluster)
+    kube.page_size = 10
+    store = Store(lambda _key: None)
+    await CustomResources(kube, store, ("rl",), lambda _read, _error: None, TimeShares()).fill()
+    assert len(store.weights_of(("rl", "policy"))) == 100
     assert len(held) == 13 if compacted else len(held) == 10
     assert max(held) <= 10
 

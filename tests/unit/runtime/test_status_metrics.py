@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support import virtual_time
 from tests.support.builders import applied_status
 from tests.support.rig import WEIGHTS_PATH, Rig
 
@@ -30,6 +29,8 @@ from rlfleet_resources.weights_status import (
     RolloutWorkers,
     WeightsStatus,
 )
+
+pytestmark = pytest.mark.virtual_time
 
 KEY = ("rl", "policy")
 FLEET = {"namespace": "rl", "fleet": "policy"}
@@ -165,7 +166,7 @@ def test_the_lag_of_a_weightversion_follows_the_same_rules(
     assert shown == [(labels, n) for n in lag]
 
 
-def test_an_adapter_lags_and_ages_while_a_version_of_it_does_not_get_through():
+async def test_an_adapter_lags_and_ages_while_a_version_of_it_does_not_get_through():
     path = f"{WEIGHTS_PATH}-tuned"
 
     def shown(rig: Rig, name: str) -> float:
@@ -174,21 +175,18 @@ def test_an_adapter_lags_and_ages_while_a_version_of_it_does_not_get_through():
         (sample,) = [s for s in found if s.labels["adapter"] == "tuned"]
         return sample.value
 
-    async def story() -> None:
-        async with Rig(replicas=2, adapters={"max": 1}) as rig:
-            await rig.applied("1")
-            rig.add_adapter(path, "tuned", "9")
-            await rig.until(lambda: rig.status(path).get("appliedVersion") == "9", what="version 9")
-            rig.workers.hanging = {0, 1}
-            rig.change(path, version="12")
-            await rig.until(lambda: rig.status(path)["desiredVersion"] == "12", what="a rollout")
-            assert "appliedVersion" not in rig.status(path)
-            applied_at = datetime.fromisoformat(rig.status(path)["applied"]["appliedAt"])
-            assert shown(rig, "rlfleet_weightversion_lag_versions") == 3
-            since = shown(rig, "rlfleet_weightversion_applied_timestamp_seconds")
-            assert since == applied_at.timestamp()
-
-    virtual_time.run(story())
+    async with Rig(replicas=2, adapters={"max": 1}) as rig:
+        await rig.applied("1")
+        rig.add_adapter(path, "tuned", "9")
+        await rig.until(lambda: rig.status(path).get("appliedVersion") == "9", what="version 9")
+        rig.workers.hanging = {0, 1}
+        rig.change(path, version="12")
+        await rig.until(lambda: rig.status(path)["desiredVersion"] == "12", what="a rollout")
+        assert "appliedVersion" not in rig.status(path)
+        applied_at = datetime.fromisoformat(rig.status(path)["applied"]["appliedAt"])
+        assert shown(rig, "rlfleet_weightversion_lag_versions") == 3
+        since = shown(rig, "rlfleet_weightversion_applied_timestamp_seconds")
+        assert since == applied_at.timestamp()
 
 
 def test_the_age_of_an_adapter_is_absent_where_nothing_has_recorded_it():

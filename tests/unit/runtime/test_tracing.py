@@ -12,7 +12,6 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
-from tests.support import virtual_time
 from tests.support.builders import NOW, applied_status, history_of, make_weights
 from tests.support.rig import WEIGHTS_PATH, Rig
 
@@ -23,6 +22,8 @@ from fleet_worker.protocol import PauseMode
 from rlfleet_resources import names
 from rlfleet_resources.source import WeightSource
 from rlfleet_resources.weights_status import HistoryEntry, RolloutPhase, WeightsStatus
+
+pytestmark = pytest.mark.virtual_time
 
 KEY = ("rl", "policy")
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -121,22 +122,19 @@ def trace_of(span: ReadableSpan) -> str:
     return format_trace_id(span.context.trace_id)
 
 
-def test_a_rollout_is_a_child_of_the_trainers_span_and_has_a_child_for_each_call_to_a_worker() -> (
+async def test_a_rollout_is_a_child_of_the_trainers_span_and_has_a_child_for_each_call_to_a_worker() -> (
     None
 ):
     seen = Seen()
 
-    async def story() -> None:
-        rig = Rig(replicas=2)
-        rig.traces = seen.tracing
-        async with rig:
-            await rig.applied("1")
-            annotations = {names.ANNOTATION_TRACEPARENT: f"00-{TRACE}-{PARENT}-01"}
-            rig.cluster.objects[WEIGHTS_PATH]["metadata"]["annotations"] = annotations
-            rig.publish("2")
-            await rig.applied("2")
-
-    virtual_time.run(story())
+    rig = Rig(replicas=2)
+    rig.traces = seen.tracing
+    async with rig:
+        await rig.applied("1")
+        annotations = {names.ANNOTATION_TRACEPARENT: f"00-{TRACE}-{PARENT}-01"}
+        rig.cluster.objects[WEIGHTS_PATH]["metadata"]["annotations"] = annotations
+        rig.publish("2")
+        await rig.applied("2")
     spans = [s for s in seen.spans if s.attributes["rlfleet.version"] == "2"]
     (rollout,) = (s for s in spans if s.name == "rollout")
     calls = [s for s in spans if s.name != "rollout"]
@@ -212,27 +210,24 @@ def test_a_call_for_the_same_version_of_another_run_has_no_span() -> None:
     assert seen.named("load") == []
 
 
-def test_the_rollout_of_an_adapter_and_that_of_the_base_weights_are_two_traces() -> None:
+async def test_the_rollout_of_an_adapter_and_that_of_the_base_weights_are_two_traces() -> None:
     """They run at the same time, on the same workers."""
     seen, path = Seen(), f"{WEIGHTS_PATH}-tuned"
 
-    async def story() -> None:
-        rig = Rig(replicas=2, adapters={"max": 1})
-        rig.traces = seen.tracing
-        async with rig:
-            await rig.applied("1")
-            rig.add_adapter(path, "tuned", "1")
-            await rig.until(lambda: rig.status(path).get("appliedVersion") == "1", what="version 1")
-            of_base, of_adapter = f"00-{TRACE}-{PARENT}-01", f"00-{'a' * 32}-{PARENT}-01"
-            for at, traceparent in ((WEIGHTS_PATH, of_base), (path, of_adapter)):
-                metadata = rig.cluster.objects[at]["metadata"]
-                metadata["annotations"] = {names.ANNOTATION_TRACEPARENT: traceparent}
-            rig.cluster.objects[path]["spec"] |= {"version": "2"}
-            rig.publish("2")
-            await rig.applied("2")
-            await rig.until(lambda: rig.status(path).get("appliedVersion") == "2", what="version 2")
-
-    virtual_time.run(story())
+    rig = Rig(replicas=2, adapters={"max": 1})
+    rig.traces = seen.tracing
+    async with rig:
+        await rig.applied("1")
+        rig.add_adapter(path, "tuned", "1")
+        await rig.until(lambda: rig.status(path).get("appliedVersion") == "1", what="version 1")
+        of_base, of_adapter = f"00-{TRACE}-{PARENT}-01", f"00-{'a' * 32}-{PARENT}-01"
+        for at, traceparent in ((WEIGHTS_PATH, of_base), (path, of_adapter)):
+            metadata = rig.cluster.objects[at]["metadata"]
+            metadata["annotations"] = {names.ANNOTATION_TRACEPARENT: traceparent}
+        rig.cluster.objects[path]["spec"] |= {"version": "2"}
+        rig.publish("2")
+        await rig.applied("2")
+        await rig.until(lambda: rig.status(path).get("appliedVersion") == "2", what="version 2")
     spans = [s for s in seen.spans if s.attributes["rlfleet.version"] == "2"]
     adapters = [s for s in spans if s.attributes.get("rlfleet.adapter") == "tuned"]
     base = [s for s in spans if "rlfleet.adapter" not in s.attributes]

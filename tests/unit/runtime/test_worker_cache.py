@@ -7,13 +7,14 @@ from dataclasses import replace
 from unittest import mock
 
 import pytest
-from tests.support import virtual_time
 from tests.support.builders import call_for, make_worker, work
 
 from fleet_operator.core.worker_view import PodView, Standing
 from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.worker_cache import LARGE_BYTES, MAX_LARGE_BYTES, WorkerCache
 from fleet_worker.protocol import AdapterFailure, Epoch, Reason
+
+pytestmark = pytest.mark.virtual_time
 
 POD = make_worker().pod_view()
 EPOCH = Epoch(term=1, sequence=1)
@@ -64,18 +65,15 @@ class TestLostCalls:
         await task
         cache.end_call(call_for(self.KEY), answer, 7)
 
-    def test_a_call_without_an_answer_is_remembered_until_the_worker_answers(self):
-        async def story() -> None:
-            cache = WorkerCache()
-            ask(cache, 5, says("1"))
-            await self.called(cache, SILENT)
-            assert cache.view(POD, 8).lost_calls == (self.KEY,)
-            ask(cache, 8, SILENT)
-            assert cache.view(POD, 9).lost_calls == (self.KEY,)
-            ask(cache, 9, says("1"))
-            assert cache.view(POD, 9).lost_calls == ()
-
-        virtual_time.run(story())
+    async def test_a_call_without_an_answer_is_remembered_until_the_worker_answers(self):
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
+        await self.called(cache, SILENT)
+        assert cache.view(POD, 8).lost_calls == (self.KEY,)
+        ask(cache, 8, SILENT)
+        assert cache.view(POD, 9).lost_calls == (self.KEY,)
+        ask(cache, 9, says("1"))
+        assert cache.view(POD, 9).lost_calls == ()
 
     def test_a_call_counts_as_lost_when_its_container_has_restarted(self):
         """The news of the restart may be late, so that the call went to the new process."""
@@ -117,36 +115,30 @@ class TestLostCalls:
             compared(answer)
             assert [(c.work, c.seconds) for c in cache.view(POD, 8).compared] == known
 
-    def test_an_admission_without_an_answer_may_open_the_worker_until_it_accepts_a_newer_epoch(
+    async def test_an_admission_without_an_answer_may_open_the_worker_until_it_accepts_a_newer_epoch(
         self,
     ):
-        async def story() -> None:
-            cache = WorkerCache()
-            ask(cache, 5, joins(EPOCH))
-            assert not cache.view(POD, 5).may_open
-            for text in ("admit 1", "stage 2"):
-                task = asyncio.create_task(asyncio.sleep(0))
-                cache.begin_call(POD.uid, work(text), task, 6, epoch=EPOCH)
-                assert cache.view(POD, 6).may_open
-                await task
-                cache.end_call(call_for(text), SILENT, 7)
-            for epoch, may in ((EPOCH, True), (Epoch(term=1, sequence=2), False), (EPOCH, False)):
-                ask(cache, 9, joins(epoch))
-                assert cache.view(POD, 9).may_open is may
-
-        virtual_time.run(story())
-
-    def test_an_answered_admission_leaves_no_doubt(self):
-        async def story() -> None:
-            cache = WorkerCache()
-            ask(cache, 5, joins(EPOCH))
+        cache = WorkerCache()
+        ask(cache, 5, joins(EPOCH))
+        assert not cache.view(POD, 5).may_open
+        for text in ("admit 1", "stage 2"):
             task = asyncio.create_task(asyncio.sleep(0))
-            cache.begin_call(POD.uid, work("admit 1"), task, 6, epoch=EPOCH)
+            cache.begin_call(POD.uid, work(text), task, 6, epoch=EPOCH)
+            assert cache.view(POD, 6).may_open
             await task
-            cache.end_call(call_for("admit 1"), says("1"), 7)
-            assert not cache.view(POD, 8).may_open
+            cache.end_call(call_for(text), SILENT, 7)
+        for epoch, may in ((EPOCH, True), (Epoch(term=1, sequence=2), False), (EPOCH, False)):
+            ask(cache, 9, joins(epoch))
+            assert cache.view(POD, 9).may_open is may
 
-        virtual_time.run(story())
+    async def test_an_answered_admission_leaves_no_doubt(self):
+        cache = WorkerCache()
+        ask(cache, 5, joins(EPOCH))
+        task = asyncio.create_task(asyncio.sleep(0))
+        cache.begin_call(POD.uid, work("admit 1"), task, 6, epoch=EPOCH)
+        await task
+        cache.end_call(call_for("admit 1"), says("1"), 7)
+        assert not cache.view(POD, 8).may_open
 
     @pytest.mark.parametrize("epoch", [None, Epoch(term=1, sequence=9), Epoch(term=2, sequence=0)])
     def test_an_earlier_leader_may_have_admitted_a_worker_that_has_not_accepted_this_term(
@@ -158,28 +150,22 @@ class TestLostCalls:
 
         assert cache.view(POD, 5).may_open is (epoch is None or epoch.term < 2)
 
-    def test_a_call_with_an_answer_is_not(self):
-        async def story() -> None:
-            cache = WorkerCache()
-            ask(cache, 5, says("1"))
-            await self.called(cache, says("1"))
-            assert cache.view(POD, 8).lost_calls == ()
+    async def test_a_call_with_an_answer_is_not(self):
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
+        await self.called(cache, says("1"))
+        assert cache.view(POD, 8).lost_calls == ()
 
-        virtual_time.run(story())
-
-    def test_an_entry_whose_call_is_cancelled_for_another_is_lost(self):
-        async def story() -> None:
-            cache = WorkerCache()
-            ask(cache, 5, says("1"))
-            given_up, other = (asyncio.create_task(asyncio.sleep(60)) for _ in range(2))
-            cache.begin_call(POD.uid, self.KEY, given_up, 0, epoch=EPOCH)
-            cache.begin_call(POD.uid, work("fence"), other, 0, epoch=EPOCH)
-            assert cache.view(POD, 6).lost_calls == (self.KEY,)
-            cache.end_call(call_for("fence"), says("1"), 7)
-            assert cache.view(POD, 7).lost_calls == ()
-            other.cancel()
-
-        virtual_time.run(story())
+    async def test_an_entry_whose_call_is_cancelled_for_another_is_lost(self):
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
+        given_up, other = (asyncio.create_task(asyncio.sleep(60)) for _ in range(2))
+        cache.begin_call(POD.uid, self.KEY, given_up, 0, epoch=EPOCH)
+        cache.begin_call(POD.uid, work("fence"), other, 0, epoch=EPOCH)
+        assert cache.view(POD, 6).lost_calls == (self.KEY,)
+        cache.end_call(call_for("fence"), says("1"), 7)
+        assert cache.view(POD, 7).lost_calls == ()
+        other.cancel()
 
     def test_a_later_lost_call_hides_an_earlier_one_of_the_same_kind_only(self):
         cache = WorkerCache()
@@ -277,21 +263,18 @@ class TestLookingAgain:
 
         assert [cache.view(POD, at).silent_seconds for at in (7, 9)] == [1, 3]
 
-    def test_a_call_is_seen_when_it_begins_and_when_it_ends(self):
-        async def story() -> None:
-            cache = WorkerCache()
-            ask(cache, 5, says("1"))
-            before = cache.view(POD, 6)
-            task = asyncio.create_task(asyncio.sleep(0))
-            cache.begin_call(POD.uid, work("stage 2"), task, 0, epoch=EPOCH)
-            during = cache.view(POD, 6)
-            await task
-            cache.end_call(call_for("stage 2"), says("2"), 7)
-            after = cache.view(POD, 8)
-            assert [before.call, during.call, after.call] == [None, work("stage 2"), None]
-            assert [before.version, during.version, after.version] == ["1", "1", "2"]
-
-        virtual_time.run(story())
+    async def test_a_call_is_seen_when_it_begins_and_when_it_ends(self):
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
+        before = cache.view(POD, 6)
+        task = asyncio.create_task(asyncio.sleep(0))
+        cache.begin_call(POD.uid, work("stage 2"), task, 0, epoch=EPOCH)
+        during = cache.view(POD, 6)
+        await task
+        cache.end_call(call_for("stage 2"), says("2"), 7)
+        after = cache.view(POD, 8)
+        assert [before.call, during.call, after.call] == [None, work("stage 2"), None]
+        assert [before.version, during.version, after.version] == ["1", "1", "2"]
 
     def test_so_is_a_change_of_its_pod(self):
         cache = WorkerCache()
@@ -543,16 +526,13 @@ class TestForgetting:
         asyncio.run(story())
 
 
-def test_time_is_what_the_caller_says():
+async def test_time_is_what_the_caller_says():
     """The cache has no clock of its own."""
 
-    async def story() -> None:
-        cache = WorkerCache()
-        ask(cache, 5, holds("1"))
-        await asyncio.sleep(100)
-        assert cache.view(POD, 6).state_age_seconds == 1
-
-    virtual_time.run(story())
+    cache = WorkerCache()
+    ask(cache, 5, holds("1"))
+    await asyncio.sleep(100)
+    assert cache.view(POD, 6).state_age_seconds == 1
 
 
 def test_a_call_for_an_earlier_process_makes_the_operator_poll_again():

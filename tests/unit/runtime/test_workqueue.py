@@ -19,6 +19,8 @@ from tests.support.virtual_time import START_SECONDS, now
 from fleet_operator.runtime.workqueue import RUNS_AT_ONCE, RUNS_PER_SECOND, WorkQueue
 from fleet_operator.time_shares import TimeShares
 
+pytestmark = pytest.mark.virtual_time
+
 Work = Callable[[str], Coroutine[Any, Any, None]]
 
 
@@ -67,41 +69,32 @@ async def run_for(queue: WorkQueue[str], work: Work, seconds: float) -> None:
         await running
 
 
-def test_the_time_is_counted_for_which_a_key_was_due():
-    async def story() -> None:
-        waits: list[tuple[str, float]] = []
-        queue = a_queue(workers=1, begun=lambda key, seconds: waits.append((key, seconds)))
-        diary = Diary(takes_seconds=2)
+async def test_the_time_is_counted_for_which_a_key_was_due():
+    waits: list[tuple[str, float]] = []
+    queue = a_queue(workers=1, begun=lambda key, seconds: waits.append((key, seconds)))
+    diary = Diary(takes_seconds=2)
+    queue.add("a")
+    queue.add("b", after_seconds=0.5)
+    await run_for(queue, diary.work, 5)
+
+    assert waits == [("a", pytest.approx(0)), ("b", pytest.approx(1.5))]
+
+
+async def test_a_key_is_worked_on_at_once():
+    queue, diary = a_queue(), Diary()
+    queue.add("a")
+    await run_for(queue, diary.work, 1)
+
+    assert diary.begun == [("a", 0)]
+
+
+async def test_a_key_that_is_added_ten_times_is_worked_on_once():
+    queue, diary = a_queue(), Diary()
+    for _ in range(10):
         queue.add("a")
-        queue.add("b", after_seconds=0.5)
-        await run_for(queue, diary.work, 5)
+    await run_for(queue, diary.work, 1)
 
-        assert waits == [("a", pytest.approx(0)), ("b", pytest.approx(1.5))]
-
-    virtual_time.run(story())
-
-
-def test_a_key_is_worked_on_at_once():
-    async def story() -> None:
-        queue, diary = a_queue(), Diary()
-        queue.add("a")
-        await run_for(queue, diary.work, 1)
-
-        assert diary.begun == [("a", 0)]
-
-    virtual_time.run(story())
-
-
-def test_a_key_that_is_added_ten_times_is_worked_on_once():
-    async def story() -> None:
-        queue, diary = a_queue(), Diary()
-        for _ in range(10):
-            queue.add("a")
-        await run_for(queue, diary.work, 1)
-
-        assert diary.begun == [("a", 0)]
-
-    virtual_time.run(story())
+    assert diary.begun == [("a", 0)]
 
 
 @pytest.mark.parametrize(
@@ -114,124 +107,100 @@ def test_a_key_that_is_added_ten_times_is_worked_on_once():
         pytest.param([-3], [0], id="a time that has passed is now"),
     ],
 )
-def test_delays(delays, begun):
-    async def story() -> None:
-        queue, diary = a_queue(), Diary()
-        for delay in delays:
-            queue.add("a", after_seconds=delay)
-        await run_for(queue, diary.work, 20)
+async def test_delays(delays, begun):
+    queue, diary = a_queue(), Diary()
+    for delay in delays:
+        queue.add("a", after_seconds=delay)
+    await run_for(queue, diary.work, 20)
 
-        assert [when for _, when in diary.begun] == begun
-
-    virtual_time.run(story())
+    assert [when for _, when in diary.begun] == begun
 
 
-def test_a_key_that_is_added_while_it_is_worked_on_runs_once_more_afterwards():
-    async def story() -> None:
-        queue, diary = a_queue(workers=4), Diary(takes_seconds=3)
-        running = asyncio.create_task(run_for(queue, diary.work, 20))
+async def test_a_key_that_is_added_while_it_is_worked_on_runs_once_more_afterwards():
+    queue, diary = a_queue(workers=4), Diary(takes_seconds=3)
+    running = asyncio.create_task(run_for(queue, diary.work, 20))
+    queue.add("a")
+    await asyncio.sleep(1)
+    for _ in range(5):
         queue.add("a")
-        await asyncio.sleep(1)
-        for _ in range(5):
-            queue.add("a")
-        await running
+    await running
 
-        assert diary.begun == [("a", 0), ("a", 3)]
-
-    virtual_time.run(story())
+    assert diary.begun == [("a", 0), ("a", 3)]
 
 
-def test_keys_do_not_wait_for_each_other_while_a_worker_is_free():
-    async def story() -> None:
-        queue, diary = a_queue(), Diary(takes_seconds=5)
-        for key in "abc":
-            queue.add(key)
-        await run_for(queue, diary.work, 20)
+async def test_keys_do_not_wait_for_each_other_while_a_worker_is_free():
+    queue, diary = a_queue(), Diary(takes_seconds=5)
+    for key in "abc":
+        queue.add(key)
+    await run_for(queue, diary.work, 20)
 
-        assert diary.begun == [("a", 0), ("b", 0), ("c", 5)]
-
-    virtual_time.run(story())
+    assert diary.begun == [("a", 0), ("b", 0), ("c", 5)]
 
 
-def test_a_key_that_is_due_while_it_is_worked_on_does_not_keep_others_waiting():
-    async def story() -> None:
-        queue, diary = a_queue(), Diary(takes_seconds=5)
-        running = asyncio.create_task(run_for(queue, diary.work, 20))
-        queue.add("a")
-        await asyncio.sleep(1)
-        queue.add("a")
-        queue.add("b")
-        queue.add("c", after_seconds=2)
-        await running
+async def test_a_key_that_is_due_while_it_is_worked_on_does_not_keep_others_waiting():
+    queue, diary = a_queue(), Diary(takes_seconds=5)
+    running = asyncio.create_task(run_for(queue, diary.work, 20))
+    queue.add("a")
+    await asyncio.sleep(1)
+    queue.add("a")
+    queue.add("b")
+    queue.add("c", after_seconds=2)
+    await running
 
-        assert diary.begun == [("a", 0), ("b", 1), ("c", 5), ("a", 6)]
-
-    virtual_time.run(story())
+    assert diary.begun == [("a", 0), ("b", 1), ("c", 5), ("a", 6)]
 
 
-def test_a_cancelled_task_of_the_work_ends_no_worker_and_the_key_runs_again():
-    async def story() -> None:
-        queue, diary = a_queue(workers=1), Diary()
-        parts: list[asyncio.Task[None]] = []
+async def test_a_cancelled_task_of_the_work_ends_no_worker_and_the_key_runs_again():
+    queue, diary = a_queue(workers=1), Diary()
+    parts: list[asyncio.Task[None]] = []
 
-        async def work(key: str) -> None:
-            if len(parts) < 3:
-                parts.append(asyncio.create_task(asyncio.sleep(60)))
-                asyncio.get_running_loop().call_later(1, parts[-1].cancel)
-                await parts[-1]
-            await diary.work(key)
+    async def work(key: str) -> None:
+        if len(parts) < 3:
+            parts.append(asyncio.create_task(asyncio.sleep(60)))
+            asyncio.get_running_loop().call_later(1, parts[-1].cancel)
+            await parts[-1]
+        await diary.work(key)
 
-        queue.add("a")
-        await run_for(queue, work, 10)
+    queue.add("a")
+    await run_for(queue, work, 10)
 
-        assert diary.begun == [("a", 3)]
-
-    virtual_time.run(story())
+    assert diary.begun == [("a", 3)]
 
 
-def test_an_idle_queue_wakes_up_for_a_new_key():
-    async def story() -> None:
-        queue, diary = a_queue(workers=3), Diary()
-        running = asyncio.create_task(run_for(queue, diary.work, 20))
-        await asyncio.sleep(7)
-        queue.add("a")
-        await running
+async def test_an_idle_queue_wakes_up_for_a_new_key():
+    queue, diary = a_queue(workers=3), Diary()
+    running = asyncio.create_task(run_for(queue, diary.work, 20))
+    await asyncio.sleep(7)
+    queue.add("a")
+    await running
 
-        assert diary.begun == [("a", 7)]
-
-    virtual_time.run(story())
+    assert diary.begun == [("a", 7)]
 
 
-def test_a_sleeping_queue_wakes_up_for_an_earlier_time():
-    async def story() -> None:
-        queue, diary = a_queue(workers=1), Diary()
-        queue.add("late", after_seconds=15)
-        running = asyncio.create_task(run_for(queue, diary.work, 20))
-        await asyncio.sleep(1)
-        queue.add("soon", after_seconds=2)
-        await running
+async def test_a_sleeping_queue_wakes_up_for_an_earlier_time():
+    queue, diary = a_queue(workers=1), Diary()
+    queue.add("late", after_seconds=15)
+    running = asyncio.create_task(run_for(queue, diary.work, 20))
+    await asyncio.sleep(1)
+    queue.add("soon", after_seconds=2)
+    await running
 
-        assert diary.begun == [("soon", 3), ("late", 15)]
-
-    virtual_time.run(story())
+    assert diary.begun == [("soon", 3), ("late", 15)]
 
 
-def test_depth_counts_what_is_due_and_waits():
-    async def story() -> None:
-        queue, diary = a_queue(workers=1), Diary(takes_seconds=5)
-        for key in "abc":
-            queue.add(key)
-        queue.add("later", after_seconds=100)
-        assert queue.depth() == 3
-        running = asyncio.create_task(run_for(queue, diary.work, 20))
-        await asyncio.sleep(1)
-        assert queue.depth() == 2
-        queue.add("a")
-        assert queue.depth() == 2, "a key that is being worked on does not wait"
-        await running
-        assert queue.depth() == 0
-
-    virtual_time.run(story())
+async def test_depth_counts_what_is_due_and_waits():
+    queue, diary = a_queue(workers=1), Diary(takes_seconds=5)
+    for key in "abc":
+        queue.add(key)
+    queue.add("later", after_seconds=100)
+    assert queue.depth() == 3
+    running = asyncio.create_task(run_for(queue, diary.work, 20))
+    await asyncio.sleep(1)
+    assert queue.depth() == 2
+    queue.add("a")
+    assert queue.depth() == 2, "a key that is being worked on does not wait"
+    await running
+    assert queue.depth() == 0
 
 
 @given(
@@ -312,207 +281,165 @@ class TestTheBoundOfOneKey:
         await run_for(queue, work, seconds)
         return runs
 
-    def test_a_key_that_is_added_again_at_once_is_held_back(self):
-        async def story() -> None:
-            runs = await self.spin(a_queue(), 60)
-            bound = RUNS_AT_ONCE + 60 * RUNS_PER_SECOND
-            assert bound * 0.9 < len(runs["spins"]) <= bound + 1
-            for n, at in enumerate(runs["spins"][:-RUNS_AT_ONCE]):
-                within = sum(at <= t < at + 1 for t in runs["spins"][n:])
-                assert within <= RUNS_AT_ONCE + RUNS_PER_SECOND + 1
+    async def test_a_key_that_is_added_again_at_once_is_held_back(self):
+        runs = await self.spin(a_queue(), 60)
+        bound = RUNS_AT_ONCE + 60 * RUNS_PER_SECOND
+        assert bound * 0.9 < len(runs["spins"]) <= bound + 1
+        for n, at in enumerate(runs["spins"][:-RUNS_AT_ONCE]):
+            within = sum(at <= t < at + 1 for t in runs["spins"][n:])
+            assert within <= RUNS_AT_ONCE + RUNS_PER_SECOND + 1
 
-        virtual_time.run(story())
+    async def test_it_delays_no_other_key(self):
+        runs = await self.spin(a_queue(), 60)
+        gaps = [b - a for a, b in itertools.pairwise(runs["rests"])]
+        assert len(gaps) > 50
+        assert max(gaps) < 1.1
 
-    def test_it_delays_no_other_key(self):
-        async def story() -> None:
-            runs = await self.spin(a_queue(), 60)
-            gaps = [b - a for a, b in itertools.pairwise(runs["rests"])]
-            assert len(gaps) > 50
-            assert max(gaps) < 1.1
+    async def test_after_a_rest_it_may_run_as_often_at_once_as_before(self):
+        queue = a_queue()
+        await self.spin(queue, 30)
+        await asyncio.sleep(RUNS_AT_ONCE / RUNS_PER_SECOND)
+        runs = await self.spin(queue, 0.9)
+        assert len(runs["spins"]) >= RUNS_AT_ONCE
 
-        virtual_time.run(story())
-
-    def test_after_a_rest_it_may_run_as_often_at_once_as_before(self):
-        async def story() -> None:
-            queue = a_queue()
-            await self.spin(queue, 30)
-            await asyncio.sleep(RUNS_AT_ONCE / RUNS_PER_SECOND)
-            runs = await self.spin(queue, 0.9)
-            assert len(runs["spins"]) >= RUNS_AT_ONCE
-
-        virtual_time.run(story())
-
-    def test_it_is_logged_once(self, caplog):
-        async def story() -> None:
-            await self.spin(a_queue(), 60)
-
-        virtual_time.run(story())
+    async def test_it_is_logged_once(self, caplog):
+        await self.spin(a_queue(), 60)
         assert [r.getMessage().partition(" ")[0] for r in caplog.records] == ["spins"]
 
-    def test_keys_that_rest_are_forgotten(self):
-        async def story() -> None:
-            queue, diary = a_queue(), Diary()
-            for n in range(5 * RUNS_AT_ONCE):
-                queue.add(f"key-{n}", after_seconds=float(n))
-            await run_for(queue, diary.work, 5 * RUNS_AT_ONCE)
-            assert len(queue._budgets) <= RUNS_AT_ONCE + 2
-
-        virtual_time.run(story())
+    async def test_keys_that_rest_are_forgotten(self):
+        queue, diary = a_queue(), Diary()
+        for n in range(5 * RUNS_AT_ONCE):
+            queue.add(f"key-{n}", after_seconds=float(n))
+        await run_for(queue, diary.work, 5 * RUNS_AT_ONCE)
+        assert len(queue._budgets) <= RUNS_AT_ONCE + 2
 
 
 class TestTenants:
     """The keys of one tenant delay no other one."""
 
     @pytest.mark.parametrize("takes_seconds", [0.5, 5.0])
-    def test_a_key_of_another_tenant_begins_at_once(self, takes_seconds):
-        async def story() -> None:
-            queue, diary = a_queue(workers=16), Diary(takes_seconds=takes_seconds)
-            for n in range(1500):
-                queue.add(f"many/{n}")
-            running = asyncio.create_task(run_for(queue, diary.work, 30))
-            await asyncio.sleep(1)
-            for n in range(3):
-                queue.add(f"one/{n}")
-            await running
+    async def test_a_key_of_another_tenant_begins_at_once(self, takes_seconds):
+        queue, diary = a_queue(workers=16), Diary(takes_seconds=takes_seconds)
+        for n in range(1500):
+            queue.add(f"many/{n}")
+        running = asyncio.create_task(run_for(queue, diary.work, 30))
+        await asyncio.sleep(1)
+        for n in range(3):
+            queue.add(f"one/{n}")
+        await running
 
-            assert [t for k, t in diary.begun if k.startswith("one/")] == [1, 1, 1]
-            assert len(diary.begun) > 12 * 29 / takes_seconds
+        assert [t for k, t in diary.begun if k.startswith("one/")] == [1, 1, 1]
+        assert len(diary.begun) > 12 * 29 / takes_seconds
 
-        virtual_time.run(story())
+    async def test_a_tenant_that_uses_the_loop_waits_for_its_share_and_the_others_do_not(self):
+        shares = TimeShares()
+        queue, begun = a_queue(workers=16, shares=shares), Counter[str]()
 
-    def test_a_tenant_that_uses_the_loop_waits_for_its_share_and_the_others_do_not(self):
-        async def story() -> None:
-            shares = TimeShares()
-            queue, begun = a_queue(workers=16, shares=shares), Counter[str]()
+        async def work(key: str) -> None:
+            begun[key] += 1
+            shares.note(key, 0.05 if key == "busy" else 0.001, now())
+            await asyncio.sleep(0.05)
+            queue.add(key, after_seconds=0.001 if key == "busy" else 0.05)
 
-            async def work(key: str) -> None:
-                begun[key] += 1
-                shares.note(key, 0.05 if key == "busy" else 0.001, now())
-                await asyncio.sleep(0.05)
-                queue.add(key, after_seconds=0.001 if key == "busy" else 0.05)
+        for key in ("busy", "quiet"):
+            queue.add(key)
+        await run_for(queue, work, 60)
 
-            for key in ("busy", "quiet"):
-                queue.add(key)
-            await run_for(queue, work, 60)
+        assert 0.4 < begun["busy"] * 0.05 / 60 < 0.6
+        assert begun["quiet"] > 550
 
-            assert 0.4 < begun["busy"] * 0.05 / 60 < 0.6
-            assert begun["quiet"] > 550
+    async def test_the_time_of_a_run_counts_and_not_that_of_its_waits(self):
+        shares = Mock(wait_seconds=Mock(return_value=0.0))
+        queue = a_queue(shares=shares)
 
-        virtual_time.run(story())
+        async def work(_: str) -> None:
+            await asyncio.sleep(5)
+            began = time.thread_time()
+            while time.thread_time() - began < 0.02:
+                pass
+            await asyncio.sleep(5)
 
-    def test_the_time_of_a_run_counts_and_not_that_of_its_waits(self):
-        async def story() -> None:
-            shares = Mock(wait_seconds=Mock(return_value=0.0))
-            queue = a_queue(shares=shares)
+        queue.add("rl/policy")
+        await run_for(queue, work, 20)
 
-            async def work(_: str) -> None:
-                await asyncio.sleep(5)
-                began = time.thread_time()
-                while time.thread_time() - began < 0.02:
-                    pass
-                await asyncio.sleep(5)
-
-            queue.add("rl/policy")
-            await run_for(queue, work, 20)
-
-            tenant, seconds, _ = shares.note.call_args.args
-            assert tenant == "rl"
-            assert 0.02 <= seconds < 0.5
-
-        virtual_time.run(story())
+        tenant, seconds, _ = shares.note.call_args.args
+        assert tenant == "rl"
+        assert 0.02 <= seconds < 0.5
 
 
 class TestDeadlines:
     """Keys with a deadline wait for no key without one."""
 
-    def test_they_begin_while_all_other_workers_are_taken(self):
-        async def story() -> None:
-            deadlines = {"rl/paused": 1000.0}
-            queue = a_queue(workers=2, urgent_workers=1, deadlines=deadlines)
-            diary = Diary(takes_seconds=50)
-            for n in range(10):
-                queue.add(f"t{n}/k")
-            running = asyncio.create_task(run_for(queue, diary.work, 20))
-            await asyncio.sleep(1)
-            queue.add("rl/paused")
-            await running
-
-            assert ("rl/paused", 1) in diary.begun
-
-        virtual_time.run(story())
-
-    def test_a_key_that_gets_a_deadline_while_it_waits_waits_no_longer(self):
-        async def story() -> None:
-            deadlines: dict[str, float] = {}
-            queue = a_queue(workers=1, deadlines=deadlines)
-            diary = Diary(takes_seconds=50)
-            for key in ("t/k", "rl/policy"):
-                queue.add(key)
-            running = asyncio.create_task(run_for(queue, diary.work, 120))
-            await asyncio.sleep(3)
-            deadlines["rl/policy"] = 1000.0
-            queue.add("rl/policy")
-            await asyncio.sleep(1)
-            del deadlines["rl/policy"]
-            await running
-
-            assert diary.begun == [("t/k", 0), ("rl/policy", 3)]
-
-        virtual_time.run(story())
-
-    def test_the_first_deadline_of_a_tenant_comes_first(self):
-        async def story() -> None:
-            deadlines = {"rl/late": 90.0, "rl/soon": 30.0, "rl/later": 95.0}
-            queue, diary = a_queue(deadlines=deadlines), Diary(takes_seconds=1)
-            for key in deadlines:
-                queue.add(key)
-            await run_for(queue, diary.work, 20)
-
-            assert [key for key, _ in diary.begun] == ["rl/soon", "rl/late", "rl/later"]
-
-        virtual_time.run(story())
-
-    def test_deadlines_of_one_tenant_do_not_keep_those_of_another_waiting(self):
-        async def story() -> None:
-            deadlines = {f"many/{n}": 0.0 for n in range(1000)} | {"one/k": 1000.0}
-            queue = a_queue(urgent_workers=8, deadlines=deadlines)
-            diary = Diary(takes_seconds=1)
-            for key in deadlines:
-                queue.add(key)
-            await run_for(queue, diary.work, 20)
-
-            assert ("one/k", 0) in diary.begun
-
-        virtual_time.run(story())
-
-    def test_they_do_not_wait_for_a_share_of_the_time(self):
-        async def story() -> None:
-            shares = TimeShares()
-            shares.note("other", 1.0, START_SECONDS)
-            shares.note("rl", 60.0, START_SECONDS)
-            queue = a_queue(deadlines={"rl/paused": 1000.0}, shares=shares)
-            diary = Diary()
-            for key in ("rl/paused", "rl/policy"):
-                queue.add(key)
-            await run_for(queue, diary.work, 20)
-
-            assert diary.begun[0] == ("rl/paused", 0)
-            assert [k for k, t in diary.begun if t > 1] == ["rl/policy"]
-
-        virtual_time.run(story())
-
-
-def test_a_queue_is_stuck_when_none_begins_not_when_a_tenant_waits_for_its_turn():
-    async def story() -> None:
-        queue, diary = a_queue(workers=1), Diary(takes_seconds=5)
-        for n in range(100):
-            queue.add(f"many/{n}")
-        running = asyncio.create_task(run_for(queue, diary.work, 300))
-        await asyncio.sleep(200)
-        assert queue.depth() > 50
-        assert queue.stuck_seconds() <= 5
+    async def test_they_begin_while_all_other_workers_are_taken(self):
+        deadlines = {"rl/paused": 1000.0}
+        queue = a_queue(workers=2, urgent_workers=1, deadlines=deadlines)
+        diary = Diary(takes_seconds=50)
+        for n in range(10):
+            queue.add(f"t{n}/k")
+        running = asyncio.create_task(run_for(queue, diary.work, 20))
+        await asyncio.sleep(1)
+        queue.add("rl/paused")
         await running
-        await asyncio.sleep(100)
-        assert queue.stuck_seconds() >= 100
 
-    virtual_time.run(story())
+        assert ("rl/paused", 1) in diary.begun
+
+    async def test_a_key_that_gets_a_deadline_while_it_waits_waits_no_longer(self):
+        deadlines: dict[str, float] = {}
+        queue = a_queue(workers=1, deadlines=deadlines)
+        diary = Diary(takes_seconds=50)
+        for key in ("t/k", "rl/policy"):
+            queue.add(key)
+        running = asyncio.create_task(run_for(queue, diary.work, 120))
+        await asyncio.sleep(3)
+        deadlines["rl/policy"] = 1000.0
+        queue.add("rl/policy")
+        await asyncio.sleep(1)
+        del deadlines["rl/policy"]
+        await running
+
+        assert diary.begun == [("t/k", 0), ("rl/policy", 3)]
+
+    async def test_the_first_deadline_of_a_tenant_comes_first(self):
+        deadlines = {"rl/late": 90.0, "rl/soon": 30.0, "rl/later": 95.0}
+        queue, diary = a_queue(deadlines=deadlines), Diary(takes_seconds=1)
+        for key in deadlines:
+            queue.add(key)
+        await run_for(queue, diary.work, 20)
+
+        assert [key for key, _ in diary.begun] == ["rl/soon", "rl/late", "rl/later"]
+
+    async def test_deadlines_of_one_tenant_do_not_keep_those_of_another_waiting(self):
+        deadlines = {f"many/{n}": 0.0 for n in range(1000)} | {"one/k": 1000.0}
+        queue = a_queue(urgent_workers=8, deadlines=deadlines)
+        diary = Diary(takes_seconds=1)
+        for key in deadlines:
+            queue.add(key)
+        await run_for(queue, diary.work, 20)
+
+        assert ("one/k", 0) in diary.begun
+
+    async def test_they_do_not_wait_for_a_share_of_the_time(self):
+        shares = TimeShares()
+        shares.note("other", 1.0, START_SECONDS)
+        shares.note("rl", 60.0, START_SECONDS)
+        queue = a_queue(deadlines={"rl/paused": 1000.0}, shares=shares)
+        diary = Diary()
+        for key in ("rl/paused", "rl/policy"):
+            queue.add(key)
+        await run_for(queue, diary.work, 20)
+
+        assert diary.begun[0] == ("rl/paused", 0)
+        assert [k for k, t in diary.begun if t > 1] == ["rl/policy"]
+
+
+async def test_a_queue_is_stuck_when_none_begins_not_when_a_tenant_waits_for_its_turn():
+    queue, diary = a_queue(workers=1), Diary(takes_seconds=5)
+    for n in range(100):
+        queue.add(f"many/{n}")
+    running = asyncio.create_task(run_for(queue, diary.work, 300))
+    await asyncio.sleep(200)
+    assert queue.depth() > 50
+    assert queue.stuck_seconds() <= 5
+    await running
+    await asyncio.sleep(100)
+    assert queue.stuck_seconds() >= 100
