@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,16 +18,7 @@ from tests.support.prometheus import Prometheus, filled_in, impatient, scrape_jo
 from tests.support.series import selectors
 
 import stack
-from chaos.holds import held_in
-from chaos.network import operators_without_workers
-from chaos.processes import (
-    NoSuchProcessError,
-    leader_pod,
-    signal_leader,
-    signal_operator,
-    signal_worker,
-    without_operator,
-)
+from chaos.processes import NoSuchProcessError, signal_worker, without_operator
 from devcluster import Cluster
 from stack.operator import CHART, RELEASE
 from stack.operator import NAMESPACE as SYSTEM
@@ -38,7 +28,6 @@ pytestmark = pytest.mark.long
 API = f"{RELEASE}-api"
 HOLD_SECONDS = 3
 WITHIN_SECONDS = 120
-STOPPED_SECONDS = 3
 RULES = yaml.safe_load((CHART / "files/alerts.yaml").read_text())
 EXPRESSIONS = {
     (page["uid"], panel["title"], target["expr"])
@@ -184,38 +173,6 @@ def test_a_truncated_checkpoint_fires_its_alert_which_ends_with_the_next_version
     resolves(fleet, prometheus, alert)
 
 
-def test_a_trainer_that_runs_ahead_fires_its_alert(fleet: Fleet, prometheus: Prometheus) -> None:
-    alert = "RlfleetFleetLagging"
-    before = fleet.get(f"wv/{fleet.name}")["spec"]["version"]
-
-    fleet.publish(str(int(before) + 11), suspend=True)
-    fires(fleet, prometheus, alert)
-
-    back = str(fleet.next_step())
-    fleet.publish(back, rollbackTo=back, suspend=False)
-    fleet.wait_whole()
-    resolves(fleet, prometheus, alert)
-
-
-def test_a_name_that_is_taken_fires_its_alert(fleet: Fleet, prometheus: Prometheus) -> None:
-    alert = "RlfleetFleetStalled"
-    other = fleet.get(f"ifl/{fleet.name}")
-    metadata = {"name": "taken", "namespace": NAMESPACE}
-    made = {k: other[k] for k in ("apiVersion", "kind", "spec")} | {"metadata": metadata}
-    made["spec"]["replicas"] = 0
-
-    fleet.kubectl("create", "service", "clusterip", "taken", "--tcp=80")
-    try:
-        fleet.kubectl("apply", "-f", "-", stdin=json.dumps(made))
-        fires(fleet, prometheus, alert)
-        (firing,) = prometheus.ask(f'ALERTS{{alertname="{alert}", alertstate="firing"}}')
-        assert (firing["metric"]["fleet"], firing["metric"]["reason"]) == ("taken", "NameTaken")
-    finally:
-        fleet.kubectl("delete", "service", "taken")
-    resolves(fleet, prometheus, alert)
-    fleet.kubectl("delete", "ifl", "taken")
-
-
 def test_workers_that_hang_fire_the_alerts_of_their_fleet(
     fleet: Fleet, prometheus: Prometheus
 ) -> None:
@@ -233,92 +190,6 @@ def test_workers_that_hang_fire_the_alerts_of_their_fleet(
     for alert in alerts:
         resolves(fleet, prometheus, alert)
     fleet.wait_whole()
-
-
-def test_a_router_that_does_not_start_fires_its_alert(fleet: Fleet, prometheus: Prometheus) -> None:
-    alert = "RlfleetRouterUnavailable"
-
-    fleet.patch_fleet({"spec": {"router": {"image": "registry.invalid/router:1"}}})
-    try:
-        fires(fleet, prometheus, alert)
-    finally:
-        fleet.patch_fleet({"spec": {"router": None}})
-    resolves(fleet, prometheus, alert)
-
-
-def test_a_failed_worker_that_is_not_recreated_fires_its_alert(
-    fleet: Fleet, prometheus: Prometheus
-) -> None:
-    """It is quarantined, since it stages nothing in time, and the fleet may recreate none."""
-    alert, limits = "RlfleetWorkersFailed", {"timeouts": {"stageSeconds": 3}, "maxFailures": 1}
-
-    fleet.patch_fleet({"spec": {"recycle": {"maxPerFleet": 0}}})
-    with held_in(fleet, "Staging", rollout=limits):
-        fires(fleet, prometheus, alert)
-    fleet.patch_fleet({"spec": {"recycle": {"maxPerFleet": None}}})
-    fleet.publish(str(fleet.next_step()), rollout=None)
-    fleet.wait_whole()
-    resolves(fleet, prometheus, alert)
-
-
-def test_a_rollout_that_is_held_up_fires_the_alerts_of_its_time_and_of_its_pause(
-    fleet: Fleet, prometheus: Prometheus
-) -> None:
-    alerts = ("RlfleetWorkerPaused", "RlfleetRolloutSlow")
-
-    with held_in(fleet, "Loading"):
-        fire_together(fleet, prometheus, alerts)
-    for alert in alerts:
-        resolves(fleet, prometheus, alert)
-    fleet.wait_whole()
-
-
-def test_operators_that_reach_no_worker_fire_the_alerts_of_silence_and_of_leases(
-    fleet: Fleet, prometheus: Prometheus
-) -> None:
-    alerts = ("RlfleetPauseLeaseExpired", "RlfleetWorkersSilent")
-
-    with held_in(fleet, "Pausing"), operators_without_workers(fleet):
-        fire_together(fleet, prometheus, alerts)
-    for alert in alerts:
-        resolves(fleet, prometheus, alert)
-    fleet.wait_whole()
-
-
-def test_an_operator_that_may_not_write_fires_its_alert(
-    fleet: Fleet, prometheus: Prometheus
-) -> None:
-    alert, role = "RlfleetReconcileFailing", f"clusterrole/{RELEASE}"
-    found = json.loads(fleet.cluster.kubectl("get", role, "-o", "json").stdout)
-    found["metadata"] = {k: found["metadata"][k] for k in ("name", "labels")}
-    statuses = "inferencefleets/status"
-    fewer = [rule for rule in found["rules"] if statuses not in rule["resources"]]
-    assert len(fewer) == len(found["rules"]) - 1
-
-    fleet.cluster.kubectl("replace", "-f", "-", stdin=json.dumps(found | {"rules": fewer}))
-    try:
-        fleet.publish(str(fleet.next_step()))
-        fires(fleet, prometheus, alert)
-    finally:
-        fleet.cluster.kubectl("replace", "-f", "-", stdin=json.dumps(found))
-    resolves(fleet, prometheus, alert)
-    fleet.wait_whole()
-
-
-def test_an_operator_that_gets_no_processor_time_fires_its_alert(
-    fleet: Fleet, prometheus: Prometheus
-) -> None:
-    """It is stopped for less than its Lease lasts."""
-    alert = "RlfleetEventLoopLagging"
-    before = leader_pod(fleet.cluster)
-
-    stopped = signal_leader(fleet.cluster, "SIGSTOP")
-    time.sleep(STOPPED_SECONDS)
-    signal_operator(fleet.cluster, stopped, "SIGCONT")
-    fires(fleet, prometheus, alert)
-    assert leader_pod(fleet.cluster) == before
-    # The series shows the worst of up to two minutes.
-    resolves(fleet, prometheus, alert, 2 * WITHIN_SECONDS)
 
 
 def test_an_operator_that_is_stopped_fires_its_alert(fleet: Fleet, prometheus: Prometheus) -> None:

@@ -13,14 +13,12 @@ from tests.engine.conftest import Weights
 from tests.engine.test_wire_tokens import (
     CHAT,
     COMPLETION,
-    GENERATE,
     PLACEHOLDER,
     PROMPT,
     TOKEN_CHAT,
     TOOL,
     ask,
 )
-from tests.support.selection import others_long
 from tests.support.waiting import eventually
 from tests.support.worker import REPLY_SECONDS, WorkerProcess, events_of
 
@@ -154,55 +152,6 @@ def swap_in_the_middle(
         worker.must("resume", version=version)
 
     yield swap
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "stream"),
-    others_long(
-        {"nvext, whole", "token route, streamed"},
-        [
-            pytest.param(path, body, stream, id=f"{name}, {way}")
-            for name, path, body in (
-                ("token route", TOKEN_CHAT, {"tokens": PROMPT, "logprobs": True}),
-                ("nvext", COMPLETION, {"nvext": {"token_data": PROMPT}}),
-                (
-                    "generate",
-                    GENERATE,
-                    {"token_ids": PROMPT, "sampling_params": {"logprobs": 0}},
-                ),
-            )
-            for stream, way in ((False, "whole"), (True, "streamed"))
-        ],
-    ),
-)
-def test_over_a_swap_a_reply_names_both_versions(
-    worker: WorkerProcess,
-    weights: Weights,
-    home: str,
-    new_version: NewVersion,
-    path: str,
-    body: Json,
-    stream: bool,
-) -> None:
-    options: Json = {"max_tokens": LONG, "ignore_eos": True}
-    if path == GENERATE:
-        body = {**body, "sampling_params": {**body["sampling_params"], **options}}
-        options = {}
-    replies: list[httpx.Response] = []
-    with swap_in_the_middle(worker, weights, version := new_version()) as swap:
-        thread = threading.Thread(
-            target=lambda: replies.append(ask(worker, path, **body, **options, stream=stream))
-        )
-        thread.start()
-        swap()
-        thread.join(timeout=REPLY_SECONDS)
-
-    (reply,) = replies
-    found = last_versions_in(events_of(reply.text)) if stream else versions_in(reply.json())
-    (first, second) = found[0]
-    assert (first["version"], second["version"]) == (home, version)
-    assert 0 < first["end"] == second["start"] < second["end"] == LONG
-    assert "kv_from" not in second, "the cache was emptied"
 
 
 def test_a_stream_ends_where_other_weights_than_demanded_continue(

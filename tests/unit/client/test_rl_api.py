@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from tests.support.fake_cluster import READER, TRAINER
-from tests.support.fake_objects import TIME, condition, patches
+from tests.support.fake_objects import TIME, patches
 from tests.support.families import IPV6, needs_ipv6
 from tests.support.identities import D1
 from tests.support.pages import ROOT, blocks
@@ -32,11 +32,9 @@ from rlfleet import (
     TimedOut,
     Unavailable,
     Weights,
-    rollout,
 )
 from rlfleet import arguments as known_arguments
 from rlfleet.ports import Kind
-from rlfleet_resources.names import ANNOTATION_TRACEPARENT
 
 Use = Callable[..., Any]
 
@@ -79,37 +77,6 @@ async def test_a_version_is_applied_with_the_rollout_that_the_object_shows(
     assert spec["digest"] is None
 
 
-async def test_the_files_of_a_label_are_decided_as_by_kubeconfig(api: Api, call: Use) -> None:
-    await call(api, "publish", "43", path="/other/43")
-    with pytest.raises(Refused, match="--path /weights/step_44") as refused:
-        await call(api, "publish", "44")
-    assert refused.value.reason == "SourceFixed"
-    assert (
-        await call(api, "publish", "44", same_files=True)
-    ).weights.spec.source.path == "/other/43"
-    with pytest.raises(NotFound, match="it has: 44, 42, 41"):
-        await call(api, "rollback", "99")
-
-    assert (await call(api, "undo")).version == "42"
-    assert (await call(api, "current")).spec.source.path == "/weights/step_{version}"
-
-
-async def test_files_that_no_worker_finds_are_refused(
-    api: Api, call: Use, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rollout, "ABSENT_SECONDS", 0.2)
-    api.objects._obeys = False
-    absent = condition(
-        "Ready", "WaitingForCheckpoint", 2, status="False", message="see /weights: a"
-    )
-    api.objects.script.append(lambda: api.objects.look("Pending", absent))
-
-    with pytest.raises(Refused, match="see /weights: a"):
-        await call(api, "publish", "43")
-    with pytest.raises(TimedOut):
-        await call(api, "publish", "43", wait_for_files=True, timeout_seconds=0.5)
-
-
 @needs_ipv6
 async def test_the_url_may_have_an_address_of_ipv6(call: Use) -> None:
     async with rl_api(IPV6) as api:
@@ -117,20 +84,6 @@ async def test_the_url_may_have_an_address_of_ipv6(call: Use) -> None:
 
     assert rollout.applied
     assert "[::1]" in api.url
-
-
-async def test_a_rollout_is_part_of_the_trace_of_its_own_publication_only(
-    api: Api, call: Use
-) -> None:
-    span = f"00-{'a' * 32}-{'b' * 16}-01"
-
-    await call(api, "publish", "43", traceparent=span)
-    await call(api, "publish", "44")
-
-    sent = [
-        body["metadata"]["annotations"][ANNOTATION_TRACEPARENT] for body in patches(api.objects)
-    ]
-    assert sent == [span, None]
 
 
 async def test_a_stall_is_refused_with_its_reason_and_message(api: Api, call: Use) -> None:
@@ -179,11 +132,6 @@ async def test_a_wait_for_a_long_rollout_times_out_and_the_version_stays_desired
     with pytest.raises(TimedOut, match="phase Staging"):
         await call(api, "wait", timeout_seconds=0.3)
     assert (await call(api, "current")).spec.version == "43"
-
-
-async def test_without_waiting_it_returns_at_once(api: Api, call: Use) -> None:
-    assert not (await call(api, "publish", "43", wait=False)).applied
-    assert (await call(api, "wait")).applied
 
 
 async def test_a_read_returns_the_object_and_the_fleets_status(api: Api, call: Use) -> None:
@@ -247,26 +195,6 @@ async def test_an_answer_that_is_lost_makes_no_second_change(api: Api, call: Use
         "PUT /fleets/rl/policy/v1/rl/weights"
     ] * 2
     assert len(patches(api.objects)) == 1
-
-
-async def test_a_repetition_brings_no_old_version_back(api: Api, call: Use) -> None:
-    def replaced() -> web.Response:
-        api.objects.desire(version="44")
-        return web.Response(status=502)
-
-    original = api.objects.patch
-
-    async def patch(kind: Any, name: str, body: Any) -> Any:
-        made = await original(kind, name, body)
-        api.odd.append(("PUT", replaced()))
-        return made
-
-    api.objects.patch = patch
-    with pytest.raises(Superseded) as superseded:
-        await call(api, "publish", "43", timeout_seconds=20)
-
-    assert superseded.value.by == "44"
-    assert api.objects.weights["spec"]["version"] == "44"
 
 
 async def test_a_state_that_fails_for_a_while_is_read_again(api: Api, call: Use) -> None:
