@@ -117,15 +117,6 @@ async def test_a_repository_that_still_names_a_version_gets_a_conflict_with_its_
     assert (await workspace.weights())["spec"]["version"] == "2"
 
 
-async def test_the_first_of_the_two_must_name_a_version(workspace: Workspace) -> None:
-    await workspace.make_fleet(replicas=1)
-    path = workspace.path("weightversions")
-    await workspace.admin.delete(path)
-
-    with pytest.raises(ApiError, match=r"spec\.version: Required value"):
-        await workspace.admin.apply(path, manifest(), manager=GITOPS)
-
-
 @pytest.mark.parametrize(("scaled", "replicas"), [(False, 1), (True, 4)])
 async def test_replicas_that_a_manifest_no_longer_names(
     workspace: Workspace, *, scaled: bool, replicas: int

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.cluster.support.fake_kubelet import hold, let_go, let_stages_go
 from tests.cluster.support.workspace import FLEET, Workspace
 
 CHILDREN = (
@@ -20,7 +19,6 @@ COLLECTED_SECONDS = 120
 """The garbage collector looks for new kinds each 30 s, and then waits up to 30 s for their objects. In a
 fresh cluster ours is one.
 """
-SWAP_SECONDS = 3
 
 
 async def _children(workspace: Workspace) -> dict[str, dict]:
@@ -137,36 +135,3 @@ async def test_orphaned_workers_are_adopted_and_keep_serving(
     # A worker compares the files that the new WeightVersion names. No worker loads anything.
     assert set(_kinds(workspace) - before) == {"stage"}
     assert workspace.serving == ["1", "1"]
-
-
-@pytest.mark.usefixtures("shared_operator")
-async def test_a_swap_back_continues_when_its_weight_version_is_deleted(
-    workspace: Workspace,
-) -> None:
-    """The strategy is then that of the fleet, which forbids mixed versions."""
-    await workspace.make_fleet(replicas=3, version="1")
-    await workspace.applied("1")
-    first, *others = workspace.kubelet.workers
-    hold(others)
-    await workspace.publish("2", rollout={"strategy": "InFlight"})
-
-    async def one_serves_the_new_version() -> bool:
-        return first.generates and first.weights == "2"
-
-    await workspace.until(one_serves_the_new_version, "one worker serves 2")
-    hold([first])
-    before = _kinds(workspace)
-    await workspace.publish("1", rollbackTo="1")
-
-    async def it_swaps_back() -> bool:
-        let_stages_go([first])
-        return first.work is not None and first.work.kind == "apply"
-
-    async def all_serve_again() -> bool:
-        return workspace.serving == ["1", "1", "1"]
-
-    await workspace.until(it_swaps_back, "the worker swaps back to 1")
-    await workspace.kubectl("delete", f"wv/{FLEET}")
-    let_go([first], after_seconds=SWAP_SECONDS)
-    await workspace.until(all_serve_again, "all workers serve 1")
-    assert (_kinds(workspace) - before)["fence"] == 0

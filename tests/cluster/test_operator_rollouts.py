@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import Awaitable, Callable
 
@@ -13,7 +12,6 @@ from tests.model.fake_state import digest_of
 from tests.model.fake_worker import FakeWorker
 
 from fleet_operator.runtime import status_writer
-from fleet_worker.protocol import OpenRequest
 
 MAX_WRITES = 7
 LOOKS = 5
@@ -82,81 +80,6 @@ async def test_an_idle_fleet_costs_no_write(workspace: Workspace) -> None:
     await _looked_again(workspace)
 
     assert [f"{w.method} {w.path}" for w in operator.proxy.writes[writes:]] == []
-
-
-@pytest.mark.usefixtures("shared_operator")
-async def test_the_newest_of_many_versions_wins_and_no_worker_stays_paused(
-    workspace: Workspace,
-) -> None:
-    await workspace.make_fleet(replicas=3, version="1")
-    await workspace.applied("1")
-    for worker in workspace.kubelet.workers:
-        worker.slow_seconds = 0.3
-
-    for version in range(2, 9):
-        await workspace.publish(str(version))
-
-    await workspace.applied("8")
-    status = (await workspace.weights())["status"]
-    assert status["supersededVersions"] >= 1
-    assert all(w.lease_until is None for w in workspace.kubelet.workers)
-
-
-@pytest.mark.usefixtures("shared_operator")
-@pytest.mark.parametrize("strategy", ["Synchronized", "Canary"])
-async def test_two_runs_with_the_same_numbers_are_distinguished_everywhere(
-    workspace: Workspace, strategy: str
-) -> None:
-    await workspace.make_fleet(replicas=2, version="1", rollout={"strategy": strategy})
-    await workspace.applied("1", replicas=2)
-    for run in ("run-a", "run-b"):
-        await workspace.publish("5", runID=run, source={"path": f"/weights/{run}/step_{{version}}"})
-        of_run = f"5~{run}"
-        await workspace.applied("5", replicas=2, weights=of_run)
-
-        digest = digest_of(of_run)
-        assert {(w.label, w.run_id) for w in workspace.kubelet.workers} == {("5", run)}
-        applied = (await workspace.fleet())["status"]["applied"]
-        assert (applied["version"], applied["runID"], applied["digest"]) == ("5", run, digest)
-        data = (await workspace.objects("configmaps"))[f"{FLEET}-applied"]["data"]
-        assert (data["version"], data["runID"], data["digest"]) == ("5", run, digest)
-
-    history = (await workspace.weights())["status"]["history"]
-    assert [(e["version"], e.get("runID")) for e in history][:2] == [
-        ("5", "run-b"),
-        ("5", "run-a"),
-    ]
-    await workspace.kubelet.kill(f"{FLEET}-1")
-    worker = workspace.kubelet.worker(f"{FLEET}-1")
-    assert (worker.start_version, worker.start_run_id) == ("5", "run-b")
-    await workspace.applied("5", replicas=2, weights="5~run-b")
-    opened = [c.ticket.request for port in workspace.kubelet.ports.values() for c in port.calls]
-    runs = {(r.version, r.run_id) for r in opened if isinstance(r, OpenRequest)}
-    assert {("5", "run-a"), ("5", "run-b")} <= runs
-
-
-@pytest.mark.usefixtures("shared_operator")
-async def test_a_worker_that_answers_and_does_nothing_is_reported_and_called_ever_later(
-    workspace: Workspace,
-) -> None:
-    await workspace.make_fleet(replicas=2, version="1", rollout={"maxFailures": 0})
-    await workspace.applied("1", replicas=2)
-    idle = workspace.kubelet.worker(f"{FLEET}-1")
-    idle.ignores = frozenset({"stage"})
-    await workspace.publish("2")
-
-    async def is_reported() -> bool:
-        stalled = await workspace.condition("Stalled")
-        return bool(stalled and stalled["reason"] == "CallWithoutEffect")
-
-    await workspace.until(is_reported, "the worker is reported")
-    stalled = await workspace.condition("Stalled")
-    assert stalled is not None
-    assert f"{FLEET}-1" in stalled["message"]
-    calls = [c for c in workspace.kubelet.ports[f"{FLEET}-1"].calls if c.kind == "stage"]
-    assert len(calls) <= 3
-    idle.ignores = frozenset()
-    await workspace.applied("2", replicas=2)
 
 
 @pytest.mark.usefixtures("shared_operator")
@@ -235,37 +158,6 @@ async def test_an_adapter_is_served_with_the_base_weights_and_restored_after_a_r
     await workspace.applied("1", replicas=2)
 
 
-@pytest.mark.usefixtures("shared_operator")
-async def test_a_worker_that_finds_other_files_of_an_adapter_is_not_admitted(
-    workspace: Workspace,
-) -> None:
-    await workspace.make_fleet(replicas=2, version="1", adapters={"max": 2})
-    await workspace.applied("1", replicas=2)
-    await workspace.make_adapter("math", version="1")
-    await workspace.kubectl("wait", "--for=condition=Ready", "wv/math", "--timeout=30s")
-    (pin,) = (await workspace.fleet())["status"]["pinnedAdapters"]
-    path = pin["source"]["path"]
-    worker = workspace.kubelet.worker(f"{FLEET}-1")
-    worker.files.rewritten[path] = "others"
-
-    await workspace.kubelet.kill(f"{FLEET}-1")
-    await workspace.until(
-        lambda: _is_stalled(workspace, "VersionReused"), "VersionReused is reported"
-    )
-    assert worker.admitted is False
-    assert worker.adapters == {}
-
-    worker.files.rewritten.pop(path)
-    await workspace.until(lambda: _generates(worker), "the first files are back")
-    assert worker.adapters["math"].digest == pin["digest"]
-
-
-async def _is_stalled(workspace: Workspace, reason: str) -> bool:
-    found = json.loads(await workspace.kubectl("get", "wv/math", "-o", "json"))
-    stalled = [c for c in found["status"]["conditions"] if c["type"] == "Stalled"]
-    return [c["reason"] for c in stalled] == [reason]
-
-
 def _adapters_of(worker: FakeWorker) -> dict[str, str]:
     return {name: adapter.version for name, adapter in worker.adapters.items()}
 
@@ -309,28 +201,3 @@ async def _looked_again(workspace: Workspace) -> None:
         return await operator.metric("rlfleet_reconcile_seconds_count") >= until
 
     await workspace.until(has, "the operator looks at the fleet")
-
-
-@pytest.mark.usefixtures("shared_operator")
-async def test_a_service_that_is_deleted_or_changed_is_restored_at_once(
-    workspace: Workspace,
-) -> None:
-    await workspace.make_fleet(replicas=1, version="1")
-    await workspace.applied("1", replicas=1)
-    before = (await workspace.objects("services"))[FLEET]
-
-    await workspace.kubectl("delete", f"service/{FLEET}", "--wait=false")
-
-    async def is_back() -> bool:
-        found = (await workspace.objects("services")).get(FLEET)
-        return found is not None and found["metadata"]["uid"] != before["metadata"]["uid"]
-
-    await workspace.until(is_back, "the Service is there again")
-
-    await workspace.kubectl("patch", f"service/{FLEET}", "-p", '{"spec": {"selector": {"a": "b"}}}')
-
-    async def is_right() -> bool:
-        found = (await workspace.objects("services"))[FLEET]
-        return bool(found["spec"]["selector"] == before["spec"]["selector"])
-
-    await workspace.until(is_right, "the Service selects the workers again")

@@ -78,16 +78,6 @@ async def test_a_valid_sample_is_taken(admin, namespace, sample):
         await apply(admin, namespace, document)
 
 
-def test_kubectl_takes_every_valid_sample_and_a_dry_run_keeps_nothing(cluster, namespace):
-    files = [argument for sample in VALID for argument in ("-f", str(sample))]
-    arguments = ("apply", "-n", namespace, "--validate=strict", "--dry-run=server", *files)
-    answer = cluster.kubectl(*arguments)
-
-    count = sum(len(documents(sample)) for sample in VALID)
-    assert answer.stdout.count("created (server dry run)") == count
-    assert cluster.kubectl("get", "ifl,wv", "-n", namespace, "-o", "name").stdout == ""
-
-
 @pytest.mark.parametrize("sample", FLEETS, ids=name_of)
 async def test_the_pod_and_the_service_of_a_fleet_are_what_a_real_api_server_takes(
     admin, namespace, sample
@@ -175,18 +165,6 @@ def test_an_unknown_field_is_pruned_where_validation_is_not_strict(cluster, name
     answer = cluster.kubectl("get", "wv", "policy", "-n", namespace, "-o", "yaml")
 
     assert "colour" not in yaml.safe_load(answer.stdout)["spec"]
-
-
-async def test_scale_goes_through_the_scale_subresource(admin, cluster, namespace):
-    (document,) = documents(CRDS / "samples/valid/fleet-smallest.yaml")
-    await apply(admin, namespace, document)
-    cluster.kubectl("scale", "ifl/policy", "--replicas=5", "-n", namespace)
-
-    answer = cluster.kubectl(
-        "get", "ifl/policy", "-n", namespace, "-o", "jsonpath={.spec.replicas}"
-    )
-
-    assert answer.stdout == "5"
 
 
 @pytest.mark.parametrize("crd", sorted(CRDS.glob("*.yaml")), ids=lambda path: path.stem)
