@@ -169,16 +169,6 @@ class TestPausedWorkersWithoutACall:
 
         assert texts_of(taken.actions) == ["resume 41 on policy-0"]
 
-    def test_a_worker_with_the_new_weights_resumes_on_them(self):
-        assert texts_of(in_flight.step(view(make_worker(0).paused("42"))).actions) == [
-            "resume 42 on policy-0"
-        ]
-
-    def test_a_worker_whose_swap_failed_resumes_its_old_version(self):
-        held = make_worker(0).paused("41").staged("42")
-
-        assert texts_of(in_flight.step(view(held)).actions) == ["resume 41 on policy-0"]
-
     def test_a_worker_with_a_running_call_is_left_alone(self):
         assert in_flight.step(view(make_worker(0).loading("41", "42"))).actions == ()
 
@@ -196,12 +186,6 @@ class TestFailures:
         assert taken.actions == ()
         assert taken.problem is not None
         assert not taken.problem.halt
-
-    def test_a_swap_that_breaks_an_engine_halts_the_rollout(self):
-        problem = self.under_way(self.BROKE, staged(1)).problem
-
-        assert problem is not None
-        assert problem.halt
 
     def test_a_member_whose_engine_refused_the_goal_while_it_joined_halts_the_rollout(self):
         refused = staged(0).failed_to_load("42")
@@ -252,14 +236,6 @@ class TestFailures:
         assert taken.problem is not None
         assert taken.problem.reason is ConditionReason.WORKERS_FAILING
         assert texts_of(taken.actions) == ["admit 41 on policy-0"]
-
-    def test_after_the_rollout_a_failure_belongs_to_the_joining_worker(self):
-        applied = {"phase": RolloutPhase.APPLIED, "applied": "42"}
-        problem = in_flight.step(view(self.BROKE, new(1), **applied)).problem
-
-        assert problem is not None
-        assert not problem.halt
-        assert "cannot join" in problem.message
 
     def test_a_halt_leaves_every_worker_on_its_version(self):
         taken = self.under_way(new(0), staged(1), halted=True)
@@ -317,13 +293,6 @@ def test_a_suspended_rollout_starts_nothing():
 
 
 class TestJoiningWorkers:
-    def test_with_mixing_both_versions_are_admitted(self):
-        joining = [make_worker(1).joining("41"), make_worker(2).joining("42")]
-        taken = rolling.step(view(new(0), *joining, maxUnavailable=1))
-
-        assert "admit 42 on policy-2" in texts_of(taken.actions)
-        assert "stage 42 on policy-1" in texts_of(taken.actions)
-
     def test_the_first_workers_are_admitted_on_the_desired_version(self):
         assert texts_of(rolling.step(view(make_worker(0).joining("41"))).actions) == [
             "stage 42 on policy-0"
@@ -333,12 +302,6 @@ class TestJoiningWorkers:
         taken = rolling.step(view(make_worker(0).joining("41"), suspended=True))
 
         assert texts_of(taken.actions) == ["admit 41 on policy-0"]
-
-    def test_after_a_halt_they_are_admitted_on_the_applied_version(self):
-        joining_worker = make_worker(1).joining("41")
-        taken = rolling.step(view(staged(0), joining_worker, halted=True))
-
-        assert texts_of(taken.actions) == ["admit 41 on policy-1"]
 
 
 class TestRolloutsThatCannotProceed:

@@ -40,14 +40,6 @@ def done(*workers: WorkerBuilder, **given) -> list[str]:
     return texts_of(decide(*workers, **given).actions)
 
 
-def test_a_joining_worker_stages_loads_and_is_admitted():
-    assert done(joining_worker()) == ["stage 42 on policy-0"]
-    assert done(joining_worker().doing("stage", "42")) == []
-    assert done(joining_worker().staged("42")) == ["load 42 on policy-0"]
-    assert done(joining_worker().staged("42").doing("load", "42")) == []
-    assert done(joining_worker(version="42")) == ["admit 42 on policy-0"]
-
-
 def test_a_worker_that_stages_another_version_gets_the_right_one():
     assert done(joining_worker().doing("stage", "41")) == ["stage 42 on policy-0"]
 
@@ -58,10 +50,6 @@ def test_a_starting_worker_gets_no_call():
 
 def test_no_worker_is_admitted_where_that_would_mix_versions():
     assert done(joining_worker(version="42"), open_now=False) == []
-
-
-def test_no_worker_is_admitted_during_a_call():
-    assert done(joining_worker(version="42").doing("load", "43")) == []
 
 
 def test_a_worker_with_unfinished_requests_gets_no_call():
@@ -76,17 +64,8 @@ def test_a_closed_worker_that_reports_serving_or_paused_is_fenced_again():
     assert done(half_closed.doing("fence")) == []
 
 
-def test_a_worker_on_the_next_version_waits_for_it():
-    assert done(joining_worker(version="43"), coming="43") == []
-    assert done(joining_worker(version="43")) == ["stage 42 on policy-0"]
-
-
 class TestVersionThatCannotBeLoaded:
     REFUSED = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND)
-
-    def test_the_fallback_is_staged_meanwhile(self):
-        assert done(self.REFUSED) == ["stage 41 on policy-0"]
-        assert done(self.REFUSED.staged("41")) == ["load 41 on policy-0"]
 
     def test_the_staged_fallback_is_loaded_before_the_desired_version_is_retried(self):
         refused = joining_worker().refused("42", Reason.DIGEST_MISMATCH, age_seconds=4)
@@ -131,15 +110,6 @@ class TestVersionThatCannotBeLoaded:
         assert done(refused.staged("41")) == ["load 41 on policy-0"]
         assert done(broke.staged("41")) == ["load 41 on policy-0"]
         assert done(just_broke.staged("41")) == ["stage 42 on policy-0"], "its turn was before"
-
-    def test_two_refused_versions_are_retried_in_turn(self):
-        def refused(newest: str, oldest: str, age_seconds: float) -> WorkerBuilder:
-            before = joining_worker().refused(oldest, Reason.DIGEST_MISMATCH, age_seconds=45)
-            return before.refused(newest, Reason.DIGEST_MISMATCH, age_seconds=age_seconds)
-
-        assert done(refused("42", "41", 1)) == ["stage 41 on policy-0"]
-        assert decide(refused("41", "42", 4)).requeue_after_seconds == 6
-        assert done(refused("41", "42", 11)) == ["stage 42 on policy-0"]
 
     def test_a_refused_version_is_retried_later(self):
         refused = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=4)
@@ -189,23 +159,6 @@ class TestWorkerThatCannotJoin:
             "(policy-0). The operator retries every 10 s"
         )
 
-    def test_repeated_broken_loads_are_one_problem_in_every_phase(self):
-        broke = joining_worker().failed_to_load("42", age_seconds=99)
-        phases = [
-            broke,
-            broke.staged("42"),
-            broke.doing("load", "42"),
-            broke.reporting(phase="broken"),
-        ]
-        problems = [decide(worker, fallback="42").problem for worker in phases]
-
-        assert len(set(problems)) == 1
-        assert problems[0] is not None
-        assert problems[0].reason is ConditionReason.WORKERS_FAILING
-
-    def test_with_another_version_to_join_on_nothing_is_reported(self):
-        assert decide(self.REFUSED, fallback="41").problem is None
-
     def test_a_version_that_breaks_an_engine_is_reported_in_any_case(self):
         problem = decide(
             joining_worker().failed_to_load("42", age_seconds=99), fallback="41"
@@ -220,26 +173,6 @@ class TestWorkerThatCannotJoin:
 
         assert problem is not None
         assert problem.message.startswith("1 worker cannot join at version 41")
-
-    def test_a_worker_that_cannot_join_stays_reported_while_both_versions_are_retried(self):
-        rests = (
-            joining_worker()
-            .refused("42", Reason.DIGEST_MISMATCH)
-            .refused("41", Reason.DIGEST_MISMATCH)
-        )
-        problems = [
-            decide(worker).problem
-            for worker in (
-                rests,
-                rests.doing("stage", "42"),
-                rests.refused("42", Reason.DIGEST_MISMATCH),
-                rests.refused("42", Reason.DIGEST_MISMATCH).doing("stage", "41"),
-            )
-        ]
-
-        assert problems[0] is not None
-        assert problems[0].reason is ConditionReason.DIGEST_MISMATCH
-        assert len(set(problems)) == 1
 
     def test_a_joined_worker_is_not_reported(self):
         waiting = joining_worker(version="42").refused("42", Reason.SOURCE_NOT_FOUND)

@@ -132,19 +132,6 @@ class TestCalls:
 
         assert _calls(fleet) == ["stage 42 on policy-0"]
 
-    @pytest.mark.parametrize(
-        "worker",
-        [
-            _with(make_worker(0).paused("base")),
-            _with(make_worker(0).serving("base").doing("stage", "42")),
-            _with(make_worker(0).serving("base").asked_to("stage-adapter sql 7")),
-            _with(make_worker(0).serving("base").silent()),
-            _with(make_worker(0).serving("base"), slots=None),
-        ],
-    )
-    def test_a_worker_that_cannot_accept_it_gets_no_call(self, worker):
-        assert _calls(_fleet(worker, wants=_weights("7"))) in ([], ["resume base on policy-0"])
-
     def test_a_refusal_is_retried_after_ten_seconds(self):
         worker = _with(make_worker(0).serving("base"))
         early = _fleet(_refusing(worker, "7", age_seconds=9), wants=_weights("7"))
@@ -363,21 +350,6 @@ class TestStatus:
         assert progressing.reason is ConditionReason.WAITING_FOR_CHECKPOINT
         assert status.phase is RolloutPhase.PENDING
 
-    def test_a_refusal_of_another_adapter_is_ignored(self):
-        worker = _refusing(
-            _with(make_worker(0).serving("base"), sql="7"), "7", age_seconds=1, name="other"
-        )
-        status = self._status(_fleet(worker, wants=_weights("7")))
-
-        assert condition_of(status.conditions, ConditionType.STALLED) is None
-
-    def test_a_refusal_of_base_weights_with_the_same_version_is_ignored(self):
-        serving = _with(make_worker(0).serving("base"), sql="6")
-        worker = serving.refused("7", Reason.SOURCE_NOT_FOUND).refused("8", Reason.SOURCE_NOT_FOUND)
-        status = self._status(_fleet(worker, wants=_weights("7")))
-
-        assert condition_of(status.conditions, ConditionType.STALLED) is None
-
     def test_a_slot_with_running_requests_is_waited_for(self):
         worker = _with(make_worker(0).serving("base"), sql="6")
         failure = AdapterFailure(
@@ -440,12 +412,6 @@ class TestTime:
         assert (problem.reason, problem.halt) == (ConditionReason.DEADLINE_EXCEEDED, False)
         assert "1 worker does not serve version 7" in problem.message
         assert "SourceNotReady: no such folder (policy-0)" in problem.message
-
-    def test_a_late_rollout_continues_in_its_phase(self):
-        step = self._plan_after(self.WITH_BASE + 1, self._waiting()).step
-
-        assert step.phase is RolloutPhase.STAGING
-        assert texts_of(step.actions) == ["stage-adapter sql 7 on policy-0"]
 
     def test_a_worker_whose_read_does_not_end_is_reported(self):
         done = _with(make_worker(0).serving("base"), sql="7")
@@ -531,12 +497,6 @@ class TestPodsWithoutSlots:
         wants = replace(weights, status=status, watched=Watched(phase_seconds=99_999))
 
         assert _plan(_fleet(worker, wants=wants)).step.problem is None
-
-    def test_a_suspended_adapter_does_not_report_them(self):
-        worker = _with(make_worker(0).serving("base"), slots=None)
-        wants = _weights("7", spec={"suspend": True})
-
-        assert _plan(_fleet(worker, wants=wants, update={"paused": True})).step.problem is None
 
 
 class TestRefusals:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from tests.support.builders import WorkerBuilder, make_transition, make_view, make_worker, texts_of
-from tests.support.figures import figures
 
 from fleet_operator.core.strategies.synchronized import step
 from fleet_worker.protocol import Reason
@@ -86,13 +85,6 @@ def test_the_fleet_is_not_updated_while_requests_are_held(workers):
     assert step(make_view(*workers)).holds_requests
 
 
-@pytest.mark.parametrize(
-    "workers", [[old(0)], [new(0)], []], ids=["staging", "applied", "no workers"]
-)
-def test_the_fleet_is_updated_otherwise(workers):
-    assert not step(make_view(*workers)).holds_requests
-
-
 class TestOvertaken:
     def test_before_a_load_all_workers_resume_the_old_version_at_once(self):
         taken = step(make_view(held(0), held(1), wants="43"))
@@ -117,24 +109,12 @@ class TestOvertaken:
         assert "resume 41 on policy-1" in texts_of(taken.actions)
         assert "resume 42 on policy-0" not in texts_of(taken.actions)
 
-    def test_if_the_load_broke_an_engine_no_other_worker_loads_the_overtaken_version(self):
-        broke = make_worker(2).joining("41").failed_to_load("42")
-
-        view = make_view(loaded(0), held(1), broke, wants="43", transition=make_transition())
-
-        assert step(view).goal.version == "43"
-
     def test_workers_that_have_loaded_the_overtaken_version_wait_for_no_newer_one(self):
         broke = make_worker(2).joining("41").failed_to_load("42")
         workers = [loaded(0), loaded(1), broke]
         taken = step(make_view(*workers, wants="43", transition=make_transition()))
 
         assert {"resume 42 on policy-0", "resume 42 on policy-1"} <= set(texts_of(taken.actions))
-
-    def test_the_version_before_the_pause_is_not_completed(self):
-        left_over = make_worker(0).paused("40")
-
-        assert step(make_view(left_over, wants="43")).goal.version == "43"
 
 
 class TestWithoutATimeout:
@@ -242,14 +222,6 @@ class TestPausedNextToOthersThatServe:
     def test_it_waits_for_them_if_they_have_staged(self):
         assert self.actions(self.ASTRAY, old(1).staged("43")) == ["pause on policy-1"]
 
-    def test_it_goes_forward_if_it_cannot_read_the_applied_version(self):
-        refused = self.ASTRAY.refused("41", Reason.SOURCE_NOT_FOUND)
-
-        assert self.actions(refused, old(1)) == ["stage 43 on policy-1"]
-
-    def test_it_goes_forward_if_no_worker_serves_the_applied_version(self):
-        assert self.actions(self.ASTRAY, cut_off(1, seconds=5)) == []
-
     def test_it_is_fenced_if_it_can_do_neither_for_long(self):
         refused = self.ASTRAY.refused("41", Reason.SOURCE_NOT_FOUND)
 
@@ -274,25 +246,8 @@ class TestSuspendedOrHalted:
 
         assert texts_of(taken.actions) == ["load 42 on policy-0", "load 42 on policy-1"]
 
-    def test_an_abandoned_version_is_replaced_where_it_was_loaded(self):
-        back = make_worker(0).paused("42").staged("41")
-        taken = step(make_view(back, held(1), halted=True))
-
-        assert taken.goal.version == "41"
-        assert texts_of(taken.actions) == ["load 41 on policy-0"]
-
 
 class TestFailures:
-    def test_a_refusal_is_reported_without_a_pause(self):
-        refused = old(0).refused("42", Reason.CHECKPOINT_TRUNCATED)
-        taken = step(make_view(refused, staged(1)))
-
-        assert taken.actions == ()
-        assert taken.failed == ("policy-0",)
-        assert taken.problem is not None
-        assert taken.problem.reason is ConditionReason.CHECKPOINT_TRUNCATED
-        assert not taken.problem.halt
-
     def test_a_refusal_is_retried_later(self):
         refused = old(0).refused("42", Reason.CHECKPOINT_TRUNCATED, age_seconds=11)
 
@@ -308,15 +263,6 @@ class TestFailures:
         assert texts_of(taken.actions) == ["fence on policy-0"]
         (fence,) = taken.actions
         assert fence.drain_timeout_seconds == 60, "its requests may finish first"
-
-    def test_not_all_workers_may_fail(self):
-        both = [old(n).refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)]
-        taken = step(make_view(*both, maxFailures=9))
-
-        assert taken.actions == ()
-        assert taken.problem is not None
-        assert figures(taken.problem.message) >= {2, 42}
-        assert "maxFailures" not in taken.problem.message
 
     def test_a_worker_that_was_left_behind_is_not_admitted_on_the_old_version(self):
         left = make_worker(0).joining("41").refused("42", Reason.CHECKPOINT_TRUNCATED)
@@ -412,21 +358,6 @@ class TestFailures:
         assert after(stages.heard(901), 902) is not None
         assert after(stages, 1801) is not None
 
-    def test_a_silent_worker_that_may_fail_is_quarantined(self):
-        view = make_view(
-            staged(0).silent(70), held(1), phase=PAUSING, phase_seconds=61, maxFailures=1
-        )
-
-        assert texts_of(step(view).actions) == ["Quarantine policy-0"]
-
-    def test_a_load_that_broke_an_engine_halts_the_rollout(self):
-        broke = make_worker(0).joining("41").failed_to_load("42")
-        taken = step(make_view(broke, held(1)))
-
-        assert taken.problem is not None
-        assert taken.problem.halt
-        assert not [a for a in texts_of(taken.actions) if a.startswith("load 42")]
-
     def test_a_load_that_broke_the_only_engine_halts_the_rollout(self):
         broke = make_worker(0).joining("41").failed_to_load("42")
         problem = step(make_view(broke)).problem
@@ -439,12 +370,6 @@ class TestFailures:
         problem = step(make_view(broke, make_worker(1).joining("42"))).problem
 
         assert problem is None or not problem.halt
-
-    def test_after_a_broken_load_a_later_refusal_waits(self):
-        broke = old(0).failed_to_load("42", age_seconds=50)
-        refused = broke.refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=1)
-
-        assert step(make_view(refused)).actions == ()
 
     def test_a_load_refused_within_max_failures_fences_its_worker(self):
         refused = held(0).failed_to_load("42", Reason.CHECKPOINT_CHANGED)
@@ -460,11 +385,6 @@ class TestUnreachableWorker:
         taken = step(make_view(cut_off(0, seconds=60), held(1), wants="43"))
 
         assert texts_of(taken.actions) == ["stage 43 on policy-1"]
-
-    def test_an_unreachable_worker_is_quarantined_when_the_others_waited_long(self):
-        taken = step(make_view(cut_off(0, seconds=61), held(1), wants="43"))
-
-        assert "Quarantine policy-0" in texts_of(taken.actions)
 
     def test_an_unreachable_worker_is_quarantined_during_a_rollback(self):
         taken = step(make_view(cut_off(0, seconds=61), held(1), halted=True))
@@ -485,11 +405,6 @@ class TestLeases:
 
         assert "pause on policy-0" in texts_of(taken.actions)
 
-    def test_a_pause_is_renewed_during_a_load(self):
-        taken = step(make_view(make_worker(0).loading("41", "42").heard(16), loaded(1)))
-
-        assert texts_of(taken.actions) == ["pause on policy-0"]
-
     def test_a_pause_is_renewed_during_the_load_of_an_overtaken_version(self):
         busy = make_worker(0).loading("41", "42").heard(16)
 
@@ -497,20 +412,6 @@ class TestLeases:
             "pause on policy-0",
             "resume 41 on policy-1",
         ]
-
-    def test_a_pause_is_renewed_during_the_load_of_an_abandoned_version(self):
-        busy = make_worker(0).loading("41", "42").heard(16)
-        ending = make_worker(1).paused("41").heard(16)
-        taken = step(make_view(busy, ending, halted=True))
-
-        assert texts_of(taken.actions[:2]) == ["pause on policy-0", "pause on policy-1"]
-        assert texts_of(taken.actions[2:]) == ["resume 41 on policy-1"], "the last call counts"
-
-    def test_a_worker_that_is_left_behind_is_not_renewed(self):
-        ending = held(0).failed_to_load("42", Reason.CHECKPOINT_CHANGED).heard(20)
-        taken = step(make_view(ending, held(1), maxFailures=1))
-
-        assert texts_of(taken.actions[-1:]) == ["fence on policy-0"]
 
     def test_a_joining_worker_waits_for_the_load_of_an_overtaken_version(self):
         """Admitted, it would serve; and the loaded ones could not open next to it."""
