@@ -104,14 +104,15 @@ def place_of(seen: WeightVersion | None, asked: Publication) -> tuple[str, str |
 def may_be_rewritten(seen: WeightVersion, asked: dict[str, Any]) -> bool:
     """Whether only the operator can tell if a published version still has its files.
 
-    It has the version of the patch already, so nothing would make the operator look. A rollout that goes
-    on reads the files anyway, and would begin again. A digest says which files are meant.
+    It has the version of the patch already, and workers have served it, so nothing would make the operator
+    look. A first rollout that goes on reads the files anyway, and would begin again. A digest says which
+    files are meant.
 
     `asked`: the spec of the patch.
     """
-    status = seen.status
-    done = (status.desired_version, status.desired_run_id) if status.phase in _ENDED else None
-    return label_of(seen) == (asked["version"], asked["runID"]) == done and asked["digest"] is None
+    status, label = seen.status, label_of(seen)
+    ended = status.has_reached(*label) or (status.is_about(*label) and status.phase in _ENDED)
+    return ended and label == (asked["version"], asked["runID"]) and asked["digest"] is None
 
 
 def rollback(

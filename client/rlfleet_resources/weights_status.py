@@ -160,3 +160,10 @@ class WeightsStatus(Status):
     def is_about(self, version: str, run_id: str | None) -> bool:
         """Whether this is about a rollout of this version of this run."""
         return (self.desired_version, self.desired_run_id) == (version, run_id)
+
+    def has_reached(self, version: str, run_id: str | None) -> bool:
+        """Whether all workers have agreed on this version of this run, and on no other one since then. A
+        worker that joins brings the phase back.
+        """
+        applied = self.applied
+        return applied is not None and (applied.version, applied.run_id) == (version, run_id)

@@ -144,8 +144,9 @@ class Files:
         """The first weights there."""
         return self.copied.get(source, content_of(source))
 
-    def copy(self, source: str, path: str) -> None:
+    def copy(self, source: str, path: str, now: float) -> None:
         """The trainer writes the files of one step under the path of another one."""
+        self.changed_at[path] = now
         self.copied[path] = f"{version_in(content_of(path))}{_COPY}{self.at(source)}"
 
     def are_others_than(self, weights: str, source: str) -> bool:

@@ -185,7 +185,7 @@ class RandomActions:
         source = source if earlier else MODEL_SOURCE
         if path not in self.fleet.files.copied and source != path:
             self.fleet.note("trainer", f"writes the files of version {earlier} to {path}")
-            self.fleet.files.copy(source, path)
+            self.fleet.files.copy(source, path, self.fleet.now)
 
     def _ask_for(self, version: str, **fields: Any) -> None:
         spec = self.fleet.desired.base_spec

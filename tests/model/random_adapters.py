@@ -67,7 +67,8 @@ class RandomAdapters:
         folder, _, number = path.rpartition("step_")
         if path not in self.known and number != "1" and self.copies.random() < 0.2:
             self.fleet.note("trainer", f"writes the files of the version before to {path}")
-            self.fleet.files.copy(f"{folder}step_{int(number) - 1}", path)
+            before = f"{folder}step_{int(number) - 1}"
+            self.fleet.files.copy(before, path, self.fleet.now)
         self.known.add(path)
 
     def publish_next(self) -> None:

@@ -155,6 +155,11 @@ class WorkerBuilder:
             )
         )
 
+    def working_for(self, seconds: float) -> Self:
+        """Its work has lasted for so long."""
+        work = (self.reported or {})["operation"]
+        return self.reporting(operation=work.model_copy(update={"running_seconds": seconds}))
+
     def refused(
         self, version: str, reason: Reason, *, age_seconds: float = 1, message: str = "injected"
     ) -> Self:

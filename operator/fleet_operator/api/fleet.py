@@ -163,8 +163,10 @@ class Rollout(Resource):
 
     @property
     def longest_hold_seconds(self) -> float:
-        """How long workers may hold their requests: for a rollout, and for the way back."""
-        return 2 * self.hold_seconds
+        """How long workers may hold their requests: for a rollout, for the way back, and for the next version
+        that all are ready for.
+        """
+        return 3 * self.hold_seconds
 
 
 class Update(Resource):

@@ -1,13 +1,15 @@
 """Workers that must be out of service, whatever the strategy wishes.
 
     worker                                                  its call
+    has worked for longer than requests may be held         a fence at once, or a quarantine if it is silent
     serves other bytes than the pin of its version          a fence after its requests have ended
     serves neither the applied weights nor the goal         the same
     holds its requests with such weights                    a fence at once: they cannot end
     is silent, and may serve other weights by itself        a quarantine, before others open
     is closed, and an admission may still be under way      a fence, unless another call goes to it
 
-All but the first hold only where versions must not mix, and keep two versions from generating at once:
+A pause is renewed until the work of its worker ends, so a load that hangs has its end here. The rows from the
+third one on hold only where versions must not mix, and keep two versions from generating at once:
 
 * A worker that hangs, or whose node is cut off, leaves the Service when its probe fails, and returns when it
   recovers. Its latch cannot be closed meanwhile. A quarantine lasts. A new leader does not know whether a
@@ -30,25 +32,35 @@ from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Admit, Load, Resume
 from fleet_operator.core.facts import Facts, Workers
 from fleet_operator.core.identity import TRANSFERRED_DIGEST, WeightsId, same_weights
+from fleet_operator.core.lateness import works_too_long
 from fleet_operator.core.messages import some
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
+from fleet_worker.protocol import Phase
 from rlfleet_resources.weights_status import RolloutPhase
 
 _NO_CLIENTS = frozenset({Standing.CLOSED, Standing.ABSENT})
+_HOLDS = frozenset({Phase.PAUSED, Phase.LOADING})
 _SOON_OPEN = frozenset({RolloutPhase.PAUSING, RolloutPhase.LOADING})
 
 
-def set_apart(step: Step, view: RolloutView, pins: Pins) -> tuple[Step, Mapping[WeightsId, str]]:
+def set_apart(
+    step: Step, view: RolloutView, pins: Pins, *, limits_holds: bool = False
+) -> tuple[Step, Mapping[WeightsId, str]]:
     """The step, in which workers that must be out of service have no other calls than these.
+
+    `limits_holds`: the operator decides how long requests are held, not a trainer.
 
     Returns: the step; and the names of workers that may generate other weights, by the weights at which the
         step opens workers.
     """
     differ = "the digest of its weights differs from the pin of their version"
     apart = {m.pod.uid: (m, differ) for m in _with_other_bytes(view, pins)}
+    if limits_holds:
+        at_work = view.workers.where(_holds_for_its_work)
+        apart |= {m.pod.uid: (m, _ENDLESS) for m in at_work if works_too_long(view, m)}
     if view.forbids_mixing:
         reason = f"it has version {{}}, and the fleet serves {view.applied.label}"
         for m in _of_other_versions(step, view):
@@ -61,6 +73,15 @@ def set_apart(step: Step, view: RolloutView, pins: Pins) -> tuple[Step, Mapping[
     wishes = tuple(a for a in step.actions if a.pod_uid not in apart or isinstance(a, Quarantine))
     step = replace(step, actions=(*wishes, *calls)) if apart else step
     return _before_opening(step, view) if view.forbids_mixing else (step, {})
+
+
+def _holds_for_its_work(worker: Facts) -> bool:
+    """Whether it holds its requests until its work ends, or did so when it answered last. A swap has limits
+    of its own.
+    """
+    pod, works = worker.pod, worker.operation is not None and not worker.is_doing("apply")
+    gone = pod.deleting or pod.quarantined or not pod.running
+    return worker.admitted and worker.phase in _HOLDS and works and not gone
 
 
 def _with_other_bytes(view: RolloutView, pins: Pins) -> Workers:
@@ -127,6 +148,7 @@ def _before_opening(step: Step, view: RolloutView) -> tuple[Step, Mapping[Weight
 
 
 _SILENT = "it does not answer, and may serve other weights than the fleet when it comes back"
+_ENDLESS = "it holds its requests, and its work does not end"
 _UNSURE = "an admission at another version may still be under way to it"
 
 

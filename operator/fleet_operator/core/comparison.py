@@ -3,8 +3,8 @@
 A rollout to a version that all workers have loaded reads no file, and one to staged bytes reads none
 again. So another run could write over the directory, create the WeightVersion again, and get `Ready`
 for files that no worker has read. If the fleet knows the digest of a version when a WeightVersion
-requests it, one serving worker compares the files before the version is Ready. So does one when an
-applied version is requested again, which the retry annotation says. Files that are gone count as the same:
+requests it, one serving worker compares the files before the version is Ready. So does one when a version
+that all workers had is requested again, which the retry annotation says. Files that are gone count as the same:
 trainers delete old checkpoints. The same holds for each LoRA adapter.
 
 A trainer that names the digest in its spec has said which files it means, so no worker compares them.
@@ -20,6 +20,7 @@ from fleet_operator.core.actions import CompareFiles, CompareLora
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import same_weights
+from fleet_operator.core.lateness import lasts
 from fleet_operator.core.messages import problem_of_comparison
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
@@ -38,7 +39,9 @@ def needs_comparison(weights: WeightsView | None, desired: Checkpoint) -> bool:
     status = weights.status
     # Without a start, it is the status of a WeightVersion that steered no fleet yet.
     is_new = status.started_at is None or not status.is_about(desired.version, desired.run_id)
-    is_again = status.phase is RolloutPhase.APPLIED and status.retried != weights.retry
+    reached = status.phase is RolloutPhase.APPLIED
+    reached = reached or status.has_reached(desired.version, desired.run_id)
+    is_again = reached and status.retried != weights.retry
     # A spec that names other files may name those of the version later, after they were written over.
     return status.files_unread or is_new or is_again or desired.reused
 
@@ -119,8 +122,7 @@ def _problem_of(
         if (view.failure_of(w, goal) or _waits_for_retry(w, view, goal, adapter))
         and not _finds_none(w, goal)
     ]
-    is_comparing = view.phase is RolloutPhase.COMPARING
-    is_late = is_comparing and view.phase_seconds > view.staging_seconds()
+    is_late = lasts(view, view.staging_seconds(), RolloutPhase.COMPARING)
     failed = refused or (serving[:1] if is_late else [])
     return problem_of_comparison(failed, goal) if failed else None
 

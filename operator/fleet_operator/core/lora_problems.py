@@ -22,6 +22,7 @@ from fleet_operator.core import worker_failures
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import same_weights
+from fleet_operator.core.lateness import lasts
 from fleet_operator.core.messages import (
     problem_of,
     problem_of_joiners,
@@ -30,7 +31,6 @@ from fleet_operator.core.messages import (
     problem_of_stragglers,
 )
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView
-from fleet_operator.core.strategies.shared import late
 from fleet_operator.core.worker_view import WorkerView
 from fleet_operator.counts import counted
 from rlfleet_resources.weights_status import RolloutPhase
@@ -117,9 +117,8 @@ def _problem_of_members(
     # Pods without slots that are not kept are being replaced, which may take longer. So do workers that
     # have joined since then.
     able = [w for w in behind if w.takes_lora and w.state and w.state.uptime_seconds > limit]
-    overdue = late(view, RolloutPhase.STAGING, limit, able)
-    overdue += late(view, RolloutPhase.LOADING, limit, able)
-    return problem_of_late(overdue, goal) if overdue else None
+    is_late = lasts(view, limit, RolloutPhase.STAGING, RolloutPhase.LOADING)
+    return problem_of_late(able, goal) if able and is_late else None
 
 
 def _limit_seconds(view: RolloutView) -> float:

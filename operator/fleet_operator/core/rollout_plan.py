@@ -222,7 +222,7 @@ def plan_rollout(
     """Decides the next step of the fleet's rollout. `drain_begins`: of another worker."""
     wished = wished or wished_rollout(observed, now=now)
     view, pins, halted, external = wished.view, wished.pins, wished.halted, wished.external
-    step, others = set_apart(wished.step, view, pins)
+    step, others = set_apart(wished.step, view, pins, limits_holds=not observed.is_external)
     transition, is_recorded = transition_after(step, observed, view, halted=halted, now=now)
     situation = Situation(
         goal=step.goal,

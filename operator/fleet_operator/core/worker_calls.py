@@ -139,7 +139,7 @@ def take_out_of_service(worker: WorkerView, *, reason: str) -> Fence | Quarantin
     """Takes a worker out of service: with a fence, or with a quarantine if the worker is silent or ignores
     fences.
     """
-    if worker.standing is Standing.UNKNOWN or worker.ignores_fences:
+    if worker.standing in {Standing.UNKNOWN, Standing.ABSENT} or worker.ignores_fences:
         return Quarantine(pod_name=worker.pod.name, pod_uid=worker.pod.uid, reason=reason)
     return fence_now(worker, reason=reason)
 

@@ -139,11 +139,22 @@ class TestVersionsThatArePublishedAgain:
     @pytest.mark.parametrize(
         "phase", ["Pending", "Staging", "Pausing", "Loading", "Resuming", "Suspended", "Halted"]
     )
-    def test_a_rollout_that_continues_does_not_begin_again(self, call: Call, phase: str) -> None:
+    @pytest.mark.parametrize(
+        ("applied", "is_marked"),
+        [
+            pytest.param("41", False, id="its first rollout continues, and reads the files"),
+            pytest.param("42", True, id="a worker joins: all others have it, and read nothing"),
+        ],
+    )
+    def test_the_operator_must_look_again_once_all_workers_had_the_version(
+        self, call: Call, phase: str, applied: str, *, is_marked: bool
+    ) -> None:
         objects = FakeObjects(obeys=False)
-        objects.look(phase)
+        source = {"path": f"/weights/step_{applied}"}
+        record = {"version": applied, "source": source, "appliedAt": "2026-11-22T10:00:00Z"}
+        objects.look(phase, applied=record)
 
-        assert call(objects, "publish", "42", wait=False).weights.retry == ""
+        assert bool(call(objects, "publish", "42", wait=False).weights.retry) == is_marked
 
     def test_a_version_that_is_applied_for_another_one_is_not_meant(self, call: Call) -> None:
         objects = FakeObjects(obeys=False)

@@ -119,6 +119,46 @@ def made_of(taken: Step, *workers: WorkerBuilder) -> Step:
     return permitted(apart, Situation(goal=taken.goal, others=others))[0]
 
 
+HOLD = 60 + 60 + 600
+HANGS = W(0).loading("41", "42").working_for(601)
+
+
+@pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling", "Canary"])
+@pytest.mark.parametrize(
+    ("worker", "calls"),
+    [
+        pytest.param(HANGS.heard(2 * HOLD), {"fence"}, id="a load hangs"),
+        pytest.param(HANGS.heard(2 * HOLD - 1), {"pause"}, id="it may still end"),
+        pytest.param(
+            W(0).loading("41", "42").working_for(600).heard(3 * HOLD), {"pause"}, id="it began late"
+        ),
+        pytest.param(
+            HANGS.heard(2 * HOLD).silent(LONG).unready(),
+            {"Quarantine"},
+            id="a load hangs, silently",
+        ),
+        pytest.param(
+            HANGS.doing("apply", "42").heard(3 * HOLD), set(), id="a swap has its own end"
+        ),
+    ],
+)
+def test_a_worker_whose_work_does_not_end_holds_its_requests_no_longer_than_the_limit(
+    worker, calls, strategy
+):
+    fleet = make_fleet(worker, W(1).serving("41"), status=MOVES, rollout={"strategy": strategy})
+    plan = plan_rollout(fleet, now=NOW)
+
+    assert {a.split()[0] for a in texts_of(plan.step.actions) if "policy-0" in a} == calls
+
+
+def test_the_operator_does_not_limit_how_long_a_trainer_holds_requests():
+    fleet = make_fleet(
+        HANGS.heard(9 * HOLD), weights={"roots": ["/weights"], "management": "External"}
+    )
+
+    assert not plan_rollout(fleet, now=NOW).step.actions
+
+
 RESUME = worker_calls.resume(W(0).paused("42").view(), reason="")
 ADMIT = worker_calls.admit(W(1).joining("42").view(), reason="")
 STAGE = worker_calls.stage(W(4).view(), target("42"), make_view().settings, reason="")

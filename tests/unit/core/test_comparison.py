@@ -128,6 +128,20 @@ class TestFilesOfAServedVersion:
         assert decision.weights["wv-2"].files_unread
         assert decision.weights["wv-2"].retried == "again"
 
+    def test_so_is_one_that_all_workers_had_before_another_one_joined(self):
+        before = self.BEGUN.model_copy(
+            update={
+                "phase": RolloutPhase.LOADING,
+                "files_unread": False,
+                "applied": self.STATUS.applied,
+            }
+        )
+        wants = replace(asks("40", RUN_7), status=before, watched=self.WATCHED, retry="again")
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
+        assert decision.weights["wv-2"].files_unread
+
     def test_a_comparison_from_before_the_version_was_published_again_does_not_count(self):
         workers = [self.SERVING[0].compared("40", 5), *self.SERVING[1:]]
         wants = self._published_again(RolloutPhase.COMPARING)

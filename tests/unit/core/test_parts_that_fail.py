@@ -107,7 +107,7 @@ def test_without_a_plan_only_pauses_are_renewed(monkeypatch):
 def test_without_a_plan_a_pause_is_renewed_for_a_limited_time(monkeypatch):
     monkeypatch.setattr(decision, "plan_rollout", raising)
     fleet = in_a_pause(rollout={"timeouts": {"pauseSeconds": 10, "loadSeconds": 10}})
-    long = tuple(replace(w, state_age_seconds=200.0) for w in fleet.workers)
+    long = tuple(replace(w, state_age_seconds=300.0) for w in fleet.workers)
 
     assert decided(replace(fleet, workers=long)).worker_calls == ()
 

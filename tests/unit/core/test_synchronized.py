@@ -120,7 +120,7 @@ class TestOvertaken:
 class TestWithoutATimeout:
     """A rollback and a superseded rollout have no barrier: there the pauses count."""
 
-    LONG = 2 * (60 + 60 + 600)
+    LONG = 3 * (60 + 60 + 600)
 
     def back(self, *workers: WorkerBuilder):
         return texts_of(step(make_view(*workers, halted=True, phase=RolloutPhase.HALTED)).actions)
@@ -130,12 +130,6 @@ class TestWithoutATimeout:
 
         assert "load 41 on policy-1" in self.back(waits.heard(self.LONG - 1), stays)
         assert "fence on policy-1" in self.back(waits.heard(self.LONG), stays)
-
-    def test_a_load_of_an_abandoned_version_that_hangs_is_fenced_although_the_others_serve(self):
-        hangs = make_worker(1).loading("41", "42")
-
-        assert self.back(old(0), hangs.heard(self.LONG - 1)) == ["pause on policy-1"]
-        assert "fence on policy-1" in self.back(old(0), hangs.heard(self.LONG))
 
     def test_a_swap_to_an_abandoned_version_ends_without_a_fence(self):
         """The strategy was InFlight. The pause of a swap is never renewed."""
@@ -184,7 +178,7 @@ class TestPausedLongBeforeTheVersion:
 
     def test_without_a_rollout_they_get_no_more_time(self):
         """The WeightVersion was deleted, or its version is refused."""
-        held_long = make_worker(0).paused("42").loaded().staged("41").heard(self.LONG)
+        held_long = make_worker(0).paused("42").loaded().staged("41").heard(self.TOO_LONG)
         view = make_view(held_long, make_worker(1).paused("41"), wants="41", phase=LOADING)
 
         assert "fence on policy-0" in texts_of(step(view).actions)
@@ -194,7 +188,7 @@ class TestPausedLongBeforeTheVersion:
         [
             (make_worker(1).serving("41").staged("43"), LONG, {"pause"}),
             (make_worker(1).serving("41").staged("43"), TOO_LONG, {"pause", "fence"}),
-            (make_worker(1).serving("41").staged("43").silent(), LONG, {"Quarantine"}),
+            (make_worker(1).serving("41").staged("43").silent(), TOO_LONG, {"Quarantine"}),
         ],
         ids=["long", "too long", "silent"],
     )
@@ -290,7 +284,7 @@ class TestFailures:
             pytest.param(STAGING, [old(0), staged(1)], 900, id="staging"),
             pytest.param(PAUSING, [pausing(0), held(1)], 60, id="pausing"),
             pytest.param(PAUSING, [staged(0).silent(), held(1)], 60, id="pausing, silent"),
-            pytest.param(PAUSING, [staged(0), held(1)], 120, id="pausing, our calls were lost"),
+            pytest.param(PAUSING, [staged(0), held(1)], 60, id="pausing, our calls were lost"),
             pytest.param(LOADING, [held(0), loaded(1)], 600, id="loading"),
         ],
     )
@@ -305,14 +299,14 @@ class TestFailures:
         assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
 
     def test_the_message_names_the_phase_of_the_late_worker(self):
-        late = {"phase": LOADING, "phase_seconds": 601}
+        late = {"phase": LOADING, "phase_seconds": 602}
 
         def message_for(worker: WorkerBuilder) -> str:
             problem = step(make_view(worker, loaded(1), **late)).problem
             return problem.message if problem else ""
 
         assert "paused" in message_for(held(0))
-        assert "load 42" in message_for(make_worker(0).loading("41", "42"))
+        assert "load 42" in message_for(make_worker(0).loading("41", "42").working_for(601))
 
     def test_a_drain_within_its_timeout_does_not_make_a_pause_late(self):
         workers = [pausing(0), held(1)]
@@ -327,11 +321,11 @@ class TestFailures:
         swaps = make_worker(0).loading("41", "42").doing("apply", "42")
 
         def after(seconds: float):
-            workers = (swaps.heard(seconds), loaded(1))
-            return step(make_view(*workers, phase=LOADING, phase_seconds=601)).problem
+            workers = (swaps.working_for(seconds), loaded(1))
+            return step(make_view(*workers, phase=LOADING, phase_seconds=1801)).problem
 
-        assert after(0) is None
-        assert after(600) is not None
+        assert after(600) is None
+        assert after(601) is not None
 
     def test_such_a_swap_may_have_drained_before(self):
         swaps = make_worker(0).loading("41", "42").doing("apply", "42")
@@ -339,9 +333,9 @@ class TestFailures:
 
         def after(seconds: float):
             late = {"phase": LOADING, "phase_seconds": 800, "pause": pause}
-            return step(make_view(swaps.heard(seconds), loaded(1), **late)).problem
+            return step(make_view(swaps.working_for(seconds), loaded(1), **late)).problem
 
-        assert after(699) is None
+        assert after(700) is None
         assert after(701) is not None
 
     def test_a_worker_that_began_to_stage_late_gets_its_time(self):
@@ -355,7 +349,7 @@ class TestFailures:
 
         assert after(stages, 901) is None
         assert after(started, 901) is None
-        assert after(stages.heard(901), 902) is not None
+        assert after(stages.working_for(901), 902) is not None
         assert after(stages, 1801) is not None
 
     def test_a_load_that_broke_the_only_engine_halts_the_rollout(self):

@@ -34,6 +34,7 @@ from fleet_operator.core.advance import Mode
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.joining import Admission
+from fleet_operator.core.lateness import lasts
 from fleet_operator.core.messages import pod_names, problem_of, some, unready
 from fleet_operator.core.missing_checkpoint import is_missing
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step, Strategy
@@ -47,7 +48,6 @@ from fleet_operator.core.strategies.baselines import (
 from fleet_operator.core.strategies.shared import (
     advanced,
     failed_to_load,
-    late,
     over_budget,
     with_joiners,
     without,
@@ -156,16 +156,15 @@ def _late_verdict(
     limit += view.settings.pause.drain_timeout_seconds
     phase = RolloutPhase.PENDING if lacking else RolloutPhase.JUDGING
     slow = lacking or [w for w in chosen or view.workers if not _report(w, view)]
-    overdue = late(view, phase, limit, slow)
-    if not overdue:
+    if not slow or not lasts(view, limit, phase):
         return None
     goal = view.applied if lacking else view.desired
-    restarted = all(w.state is None or w.state.uptime_seconds <= limit for w in overdue)
+    restarted = all(w.state is None or w.state.uptime_seconds <= limit for w in slow)
     had_time = not restarted or (
-        view.phase_seconds > 2 * limit and any(w.pod.restarts > 1 for w in overdue)
+        view.phase_seconds > 2 * limit and any(w.pod.restarts > 1 for w in slow)
     )
     halt = bool(chosen) and not lacking and had_time
-    return problem_of(overdue, goal, phase, may_fail=view.may_fail, halt=halt)
+    return problem_of(slow, goal, phase, may_fail=view.may_fail, halt=halt)
 
 
 def _next_calls(view: RolloutView, chosen: Sequence[WorkerView]) -> list[WorkerCall]:

@@ -39,6 +39,7 @@ from fleet_operator.core.advance import Mode
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
 from fleet_operator.core.joining import Admission
+from fleet_operator.core.lateness import is_late, lasts, late
 from fleet_operator.core.messages import (
     pod_names,
     problem_of_missing,
@@ -53,8 +54,6 @@ from fleet_operator.core.strategies.shared import (
     advanced,
     closed_by_load,
     failed_to_load,
-    late,
-    late_to_stage,
     over_budget,
     refused_by,
     with_joiners,
@@ -76,9 +75,9 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     refused = refused_by(view, goal, behind)
     closed = closed_by_load(view, goal)
     swapping = behind.where(lambda f: f.is_doing("apply", goal))
-    stuck = [m for m in swapping if _is_stuck(m, view)]
+    stuck = [m for m in swapping if is_late(view, "apply", goal, m)]
     waiting = behind.where(lambda f: not f.has_bytes(goal))
-    overdue = late_to_stage(view, goal, waiting)
+    overdue = late(view, "stage", goal, waiting)
     failed = list({m.pod.uid: m for m in (*refused, *closed, *stuck, *overdue)}.values())
     phase = _phase(view, goal, behind, closed)
     halt = bool(closed or stuck or overdue or failed_to_load(view, goal, refused))
@@ -98,7 +97,7 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     all_failed = bool(behind) and not without(behind, failed)
     if all_failed:
         problem = problem or problem_of_stragglers(behind, goal)
-    beyond = behind if _lasts_too_long(view, behind, at_once) else NO_WORKERS
+    beyond = behind if _lasts_too_long(view, at_once) else NO_WORKERS
     missing = view.replicas - view.members.count(lambda f: f.standing is Standing.OPEN)
     blocked = at_once is not None and missing >= at_once
     if beyond and not blocked:
@@ -183,25 +182,10 @@ def _may_swap(worker: Facts) -> bool:
     return worker.standing is Standing.OPEN and (asked or not isinstance(worker.phase, Phase))
 
 
-def _is_stuck(worker: WorkerView, view: RolloutView) -> bool:
-    """Whether a swap, or a load, lasts longer than a load and a drain may. The time of silence counts too.
-
-    The age of the last answer does not count: a worker that got no call since then may have finished
-    its swap, and would be fenced although it serves.
-    """
-    operation = worker.state.operation if worker.state is not None else None
-    seconds = (operation.running_seconds if operation else 0) + worker.silent_seconds
-    return seconds > view.settings.timeouts.load_seconds + view.settings.pause.limit()
-
-
-def _lasts_too_long(view: RolloutView, behind: Workers, at_once: int | None) -> bool:
+def _lasts_too_long(view: RolloutView, at_once: int | None) -> bool:
     """Whether a rollout lasts longer than all of its groups together may. It continues."""
     timeouts, groups = view.settings.timeouts, ceil(view.replicas / (at_once or view.replicas or 1))
-    limit = view.staging_seconds() + groups * timeouts.load_seconds
-    return bool(
-        late(view, RolloutPhase.STAGING, limit, behind)
-        or late(view, RolloutPhase.LOADING, limit, behind)
-    )
+    return lasts(view, view.staging_seconds() + groups * timeouts.load_seconds, *_UNDER_WAY)
 
 
 def _note(view: RolloutView, goal: Checkpoint, behind: Workers) -> str:

@@ -1,4 +1,4 @@
-"""Parts that all strategies share: failed and late workers, pauses, and the calls to joining workers."""
+"""Parts that all strategies share: failed workers, and the calls to members and to joining workers."""
 
 from __future__ import annotations
 
@@ -69,37 +69,6 @@ def without(workers: Iterable[WorkerView], others: Collection[WorkerView]) -> Wo
     return Workers([w for w in workers if w.pod.uid not in uids])
 
 
-def late(
-    view: RolloutView, phase: RolloutPhase, limit_seconds: float, workers: Sequence[WorkerView]
-) -> list[WorkerView]:
-    """The workers, if the recorded phase is this one and has lasted longer than allowed."""
-    if view.phase is not phase or view.phase_seconds <= limit_seconds:
-        return []
-    return list(workers)
-
-
-def late_to_stage(
-    view: RolloutView, goal: Checkpoint, waiting: Sequence[WorkerView]
-) -> list[WorkerView]:
-    """The workers that should have staged the goal by now.
-
-    Once the phase has lasted as long as all groups of `maxStaging` may take, these are all workers,
-    except for those that joined or began to stage within one timeout. One timeout later these are late,
-    too: a worker that restarts in each attempt would never be. Before that, these are the workers that
-    stage, or are silent, for longer than one timeout.
-    """
-    limit = float(view.settings.timeouts.stage_seconds)
-    if not late(view, RolloutPhase.STAGING, limit, waiting):
-        return []
-    all_seconds = view.staging_seconds()
-    began = [w for w in waiting if not _began_lately(w, goal, limit)]
-    overdue = late(view, RolloutPhase.STAGING, all_seconds + limit, waiting)
-    overdue = overdue or late(view, RolloutPhase.STAGING, all_seconds, began)
-    return overdue or late(
-        view, RolloutPhase.STAGING, limit, [w for w in waiting if _stages_longer(w, goal, limit)]
-    )
-
-
 def advanced(
     view: RolloutView,
     workers: Iterable[WorkerView],
@@ -113,57 +82,6 @@ def advanced(
     target, seconds = Target(weights, mode, reason), view.rollout_seconds
     workers = Workers.of(workers)
     return advance(workers, target, view.settings, within_seconds=seconds, renews=renews)
-
-
-def _stages_longer(worker: WorkerView, goal: Checkpoint, limit_seconds: float) -> bool:
-    staging_seconds = worker.seconds_at("stage", goal)
-    return (worker.silent_seconds if staging_seconds is None else staging_seconds) > limit_seconds
-
-
-def _began_lately(worker: WorkerView, goal: Checkpoint, limit_seconds: float) -> bool:
-    """Whether a worker that answers has staged for no longer than this, or has run for no longer."""
-    seconds = worker.seconds_at("stage", goal)
-    if seconds is None and worker.state is not None and not worker.silent_seconds:
-        seconds = worker.state.uptime_seconds
-    return seconds is not None and seconds <= limit_seconds
-
-
-def blocking(
-    view: RolloutView, by: Sequence[WorkerView], *, is_timed: bool = False
-) -> list[WorkerView]:
-    """The workers, if other workers stay paused for them longer than a rollout and a rollback may
-    take; otherwise none.
-
-    A phase starts again with each newer version, after each lost answer, and with each leader. A pause
-    does not. `is_timed`: their phase has a timeout. They may have become ready
-    for the goal only now, so they get the time of one more rollout.
-    """
-    longest = max((m.held_seconds for m in view.held), default=0.0)
-    return list(by) if longest > _longest_hold_seconds(view, is_timed=is_timed) else []
-
-
-def held_by_work(view: RolloutView, *, is_timed: bool = False) -> list[WorkerView]:
-    """The held workers that still load, or resume, once their pause lasts longer than `blocking` allows.
-
-    Their pauses are renewed until the work ends, so a load that hangs needs an end here. The pause of a
-    swap is not renewed: it ends by itself.
-    """
-    limit = _longest_hold_seconds(view, is_timed=is_timed)
-    work = view.held.where(lambda f: bool(f.operation) and not f.is_doing("apply"))
-    return [m for m in work if m.held_seconds > limit]
-
-
-def _longest_hold_seconds(view: RolloutView, *, is_timed: bool) -> float:
-    more_seconds = view.settings.hold_seconds if is_timed else 0.0
-    return view.settings.longest_hold_seconds + more_seconds
-
-
-def has_timeout(view: RolloutView, goal: Checkpoint) -> bool:
-    """Whether the recorded phase is about the way to the goal, so that its timeout applies. In a rollback
-    and in a superseded rollout it is about another version. Without a rollout it is about none.
-    """
-    others = view.halted or view.is_superseded or same_weights(goal, view.applied)
-    return same_weights(goal, view.desired) and not others
 
 
 def may_resume(view: RolloutView) -> Workers:

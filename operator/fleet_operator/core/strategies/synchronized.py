@@ -28,15 +28,12 @@ only if all members have loaded it: they serve at once.
 Failures:
 * A worker that refuses to stage is untouched. The old weights keep serving, the worker is called
   again every 10 s, and the problem is reported.
-* A worker that still serves while others pause missed the call. It is called again, and counts as
-  late only after twice the timeout. Other workers are late after the timeout.
-* If more than `maxFailures` workers fail to pause or load, the rollout halts. The goal becomes the
-  applied version: workers that have loaded roll back, and all workers serve again.
+* A worker that is late with a call (`lateness`) has failed. If more than `maxFailures` workers fail to pause
+  or load, the rollout halts. The goal becomes the applied version: workers that have loaded roll back, and
+  all workers serve again.
 * Up to `maxFailures` failed workers are fenced, and join again when they can.
-* A rollback cannot be abandoned, nor can a superseded rollout that has begun to load. A worker that
-  keeps the others paused for twice as long as a rollout may take is fenced. So is one whose load of an
-  abandoned version lasts that long, although the others serve. Workers that have just become ready
-  for the desired version get the time of one more rollout.
+* A rollback cannot be abandoned, nor can a superseded rollout that has begun to load. There a worker is
+  fenced that keeps the others paused for longer than a worker of the fleet may be.
 """
 
 from __future__ import annotations
@@ -48,18 +45,14 @@ from fleet_operator.core.advance import Mode
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import NO_WORKERS, Workers
 from fleet_operator.core.joining import Admission
+from fleet_operator.core.lateness import blocking, is_late, late
 from fleet_operator.core.messages import pod_names, some, unready, why
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
     advanced,
     begun_by,
-    blocking,
     closed_by_load,
-    has_timeout,
-    held_by_work,
-    late,
-    late_to_stage,
     may_resume,
     over_budget,
     refused_by,
@@ -69,7 +62,6 @@ from fleet_operator.core.strategies.shared import (
 )
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_operator.counts import agree, counted, counted_of
-from fleet_worker.protocol import Phase
 from rlfleet_resources.weights_status import RolloutPhase
 
 
@@ -116,7 +108,7 @@ def _at_hand(view: RolloutView, weights: Checkpoint) -> bool:
 def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     waiting = behind.where(lambda f: not f.has_bytes(goal))
     refused = refused_by(view, goal, waiting)
-    overdue = late_to_stage(view, goal, waiting)
+    overdue = late(view, "stage", goal, waiting)
     resumed = may_resume(view)
     reason = f"the rollout does not need the pause; version {view.applied.label} keeps serving"
     others = without((*waiting, *without(view.held, waiting)), resumed)
@@ -129,13 +121,16 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     problem = over_budget(view, goal, counted, RolloutPhase.STAGING, halt=bool(overdue))
     if failed and problem is None and len(failed) == len(waiting):
         actions += _drained(failed, goal, view)
-    fenced = blocking(view, waiting.where(lambda f: f.standing is not Standing.OPEN))
+    # Those that wait for themselves, and those that can neither resume next to the others nor go back.
+    stuck = waiting.where(lambda f: f.standing is not Standing.OPEN)
+    ahead = view.held.where(lambda f: f.has_bytes(goal) and not f.has_loaded(view.applied))
+    fenced = blocking(view, (*stuck, *without(ahead, stuck)))
     if goal.is_transferred:  # no worker can go back to it, so none holds up the others
         fenced = list(waiting.where(lambda f: f.standing is Standing.HELD))
-    # Those that cannot resume next to the others, nor go back, wait for as long as a rollout would.
-    ahead = view.held.where(lambda f: f.has_bytes(goal) and not f.has_loaded(view.applied))
-    fenced += blocking(view, without(ahead, fenced), is_timed=True)
-    fenced += without(_silent_members(view), fenced)
+    if view.held:  # they cannot resume next to a silent worker that may generate other weights
+        silent = view.members.where(lambda f: f.standing is Standing.UNKNOWN)
+        elsewhere = silent.where(lambda f: not f.has_loaded(view.applied))
+        fenced += without([w for w in elsewhere if is_late(view, "pause", goal, w)], fenced)
     done = len(behind) - len(waiting)
     share = counted_of(done, len(behind), "worker", "has", "have")
     return Step(
@@ -149,36 +144,13 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     )
 
 
-def _silent_members(view: RolloutView) -> list[WorkerView]:
-    """Members that are silent for longer than `pauseSeconds` and may run another version than the
-    applied one. Held workers cannot resume next to them.
-    """
-    if not view.held:
-        return []
-    limit = view.settings.timeouts.pause_seconds
-    return [
-        m
-        for m in view.members.where(
-            lambda f: f.standing is Standing.UNKNOWN and not f.has_loaded(view.applied)
-        )
-        if m.silent_seconds > limit
-    ]
-
-
 def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     unpaused = behind.where(lambda f: f.standing is not Standing.HELD)
-    limit = float(view.settings.timeouts.pause_seconds + view.settings.pause.limit())
-    # A worker that serves and answers missed the call, perhaps while no operator was the leader.
-    unaware = unpaused.where(lambda f: f.phase is Phase.SERVING and not f.silent)
-    aware = unpaused.where(lambda f: f.phase is not Phase.SERVING or f.silent)
-    overdue = late(view, RolloutPhase.PAUSING, limit, aware)
-    overdue += late(view, RolloutPhase.PAUSING, 2 * limit, unaware)
+    overdue = late(view, "pause", goal, unpaused)
     problem = over_budget(view, goal, overdue, RolloutPhase.PAUSING, halt=True)
     reason = f"all workers have staged version {goal.label}"
     actions = advanced(view, (*unpaused, *view.held), goal, Mode.HOLD, reason)
-    silent = unpaused.where(lambda f: f.silent)
-    fenced = overdue or blocking(view, unpaused, is_timed=has_timeout(view, goal))
-    fenced = (fenced or blocking(view, silent)) if problem is None else []
+    fenced = (overdue or blocking(view, unpaused)) if problem is None else []
     return Step(
         goal=goal,
         phase=RolloutPhase.PAUSING,
@@ -193,12 +165,7 @@ def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
 def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     refused = refused_by(view, goal, behind)
     broke = closed_by_load(view, goal)
-    limit = float(view.settings.timeouts.load_seconds)
-    # Swaps of a strategy without a barrier share one phase, and each may have begun late in it.
-    drain = view.settings.pause.limit()
-    slow = [m for m in behind if not _swaps_in_time(m, goal, limit + drain)]
-    overdue = late(view, RolloutPhase.LOADING, limit, slow)
-    overdue = overdue or blocking(view, behind, is_timed=has_timeout(view, goal))
+    overdue = late(view, "load", goal, behind) or blocking(view, behind)
     failed = [*refused, *broke, *without(overdue, refused)]
     problem = over_budget(view, goal, failed, RolloutPhase.LOADING, halt=True)
     loading = without(behind, failed) if problem is None else NO_WORKERS
@@ -216,11 +183,6 @@ def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
         failed=pod_names(failed),
         holds_requests=True,
     )
-
-
-def _swaps_in_time(worker: WorkerView, goal: Checkpoint, limit_seconds: float) -> bool:
-    seconds = worker.seconds_at("apply", goal)
-    return seconds is not None and seconds <= limit_seconds
 
 
 def _drained(workers: Sequence[WorkerView], goal: Checkpoint, view: RolloutView) -> Actions:
@@ -245,7 +207,6 @@ def _open(view: RolloutView, goal: Checkpoint) -> Step:
     # A worker may still be loading an abandoned version. Its pause is renewed until it can roll back.
     reason = f"all workers have loaded {goal.label}"
     actions: Actions = advanced(view, held, goal, Mode.SERVE, reason)
-    actions += _fenced(held_by_work(view, is_timed=has_timeout(view, goal)), goal)
     if not view.members:
         phase, note = RolloutPhase.PENDING, "no worker is admitted"
     elif held:
