@@ -105,7 +105,7 @@ def may_be_rewritten(seen: WeightVersion, asked: dict[str, Any]) -> bool:
     """Whether only the operator can tell if a published version still has its files.
 
     It has the version of the patch already, and workers have served it, so nothing would make the operator
-    look. A first rollout that goes on reads the files anyway, and would begin again. A digest says which
+    look. A first rollout that continues reads the files anyway, and would begin again. A digest says which
     files are meant.
 
     `asked`: the spec of the patch.

@@ -77,18 +77,3 @@ def test_a_fleet_converges_though_a_worker_could_not_end_its_requests(
 
     assert fleet.serving == ["2", "2", "2"]
     assert fleet.converged()
-
-
-def test_a_worker_of_an_earlier_release_that_is_half_closed_is_closed_and_admitted_again() -> None:
-    fleet = Simulation(seed=4, replicas=2)
-    fleet.settle()
-    pod = fleet.pod(0)
-    pod.worker.careless = True
-    fleet.cling(pod, 10.0)
-    epoch = pod.worker.epoch or Epoch(term=0, sequence=0)
-    pod.worker.take(FenceRequest(reason="a test", epoch=epoch), fleet.now)
-    assert (pod.worker.phase, pod.worker.admitted) == (Phase.SERVING, False)
-    fleet.look(60)
-
-    assert fleet.serving == ["1", "1"]
-    assert fleet.converged()

@@ -156,7 +156,7 @@ class WorkerBuilder:
         )
 
     def working_for(self, seconds: float) -> Self:
-        """Its work has lasted for so long."""
+        """Its work has lasted for these seconds."""
         work = (self.reported or {})["operation"]
         return self.reporting(operation=work.model_copy(update={"running_seconds": seconds}))
 

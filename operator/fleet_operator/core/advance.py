@@ -1,7 +1,9 @@
-"""Decides the next call to a worker on its way to its target: one table for all strategies.
+"""Decides the next call to a worker on its way to its target: one table for all strategies, and for adapters.
 
 Behind a barrier, a pause that ends soon is renewed before anything else. A worker that is at other work, or waits for a retry
 after a refusal, gets no call. It opens at the weights that it has.
+
+A load of an adapter takes no worker away. It reads the files by itself once their digest is pinned.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from enum import Enum, auto
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core import worker_calls, worker_failures
-from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.actions import PutLora, StageLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts, Workers
 from fleet_operator.core.work import WorkKind
@@ -37,11 +39,19 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The weights of a worker, and their mode. `reason`: of its next call."""
+    """The weights of a worker, and their mode.
+
+    Fields:
+        reason: of its next call.
+        adapter: the name of the adapter whose weights these are; empty for base weights.
+        needs_stage: a load takes bytes that were staged before.
+    """
 
     weights: Checkpoint
     mode: Mode
     reason: str
+    adapter: str = ""
+    needs_stage: bool = True
 
 
 _NEXT: Mapping[tuple[Standing, Mode], tuple[WorkKind | None, WorkKind | None, WorkKind | None]] = {
@@ -67,6 +77,11 @@ _CALLS: Mapping[WorkKind, Callable[[WorkerView, Target, Rollout], WorkerCall]] =
     "resume": lambda w, t, _: worker_calls.resume(w, reason=t.reason),
     "admit": lambda w, t, _: worker_calls.admit(w, reason=t.reason),
     "fence": lambda w, t, how: worker_calls.fence_after_drain(w, how, reason=t.reason),
+}
+_LORA_CALLS: Mapping[WorkKind, Callable[[WorkerView, Target, Rollout], WorkerCall]] = {
+    "stage": lambda w, t, how: _put_lora(w, t, how, StageLora),
+    "load": lambda w, t, how: _put_lora(w, t, how, PutLora),
+    "apply": lambda w, t, how: _put_lora(w, t, how, PutLora),
 }
 _OPENS = frozenset({"apply", "resume", "admit"})
 """Calls that wait for any other work of a worker."""
@@ -104,7 +119,7 @@ def _next_work(now: Facts, target: Target) -> WorkKind | None:
     kind = lacks
     if now.has_loaded(weights):
         kind = loaded
-    elif now.has_bytes(weights):
+    elif now.has_bytes(weights) or not target.needs_stage:
         kind = has_bytes
     is_at_work = now.is_doing("load") or now.is_doing("apply") or now.is_doing("fence")
     is_called = now.is_called_to("apply") or now.is_called_to("admit")
@@ -124,6 +139,8 @@ def _calls_to(
     renews: bool,
 ) -> Iterator[WorkerCall]:
     """The renewal of a pause comes first. A resume is wished after it, since it may not be permitted."""
+    if target.adapter and not worker.accepts_lora:
+        kind = None
     if kind in _NEEDS_FILES and worker_failures.failed_lately(
         worker, target.weights, within_seconds=within_seconds
     ):
@@ -133,4 +150,11 @@ def _calls_to(
         reason = "the rollout needs longer than the pause lease"
         yield worker_calls.pause(worker, settings, reason=reason)
     if kind is not None and (kind == "resume" or not renews):
-        yield _CALLS[kind](worker, target, settings)
+        yield (_LORA_CALLS if target.adapter else _CALLS)[kind](worker, target, settings)
+
+
+def _put_lora(
+    worker: WorkerView, target: Target, settings: Rollout, kind: type[PutLora | StageLora]
+) -> WorkerCall:
+    name, goal, reason = target.adapter, target.weights, target.reason
+    return worker_calls.put_lora(worker, name, goal, settings, reason=reason, kind=kind)

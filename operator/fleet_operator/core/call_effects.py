@@ -59,8 +59,7 @@ def is_reported(call: WorkerCall, state: WorkerState | None) -> bool:
         return False
     known: tuple[Failure | None, ...]
     if isinstance(call, PutLora | StageLora):
-        failures = state.adapter_failures or (state.adapter_failure,)
-        known = tuple(f for f in failures if f is not None and f.name == call.adapter)
+        known = tuple(f for f in state.adapter_failures if f.name == call.adapter)
     else:
         known = (state.stage_failure, state.load_failure, *state.earlier_stage_failures)
     return any(

@@ -61,21 +61,11 @@ class JoinStep:
     requeue_after_seconds: float | None = None
 
 
-_HALF_CLOSED = frozenset({Phase.SERVING, Phase.PAUSED})
-"""Phases of a worker with a closed latch only in an earlier release, after a failed fence."""
-
-
 def join(joining: tuple[WorkerView, ...], admission: Admission, settings: Rollout) -> JoinStep:
     """Decides the next call to every joining worker."""
     ready = [w for w in joining if w.state is not None and w.state.phase is Phase.JOINING]
     goal, problem = _goal(ready, admission)
-    actions: list[WorkerCall] = [
-        worker_calls.fence_now(
-            w, reason=f"its latch is closed and it is {w.state.phase}: a fence has failed"
-        )
-        for w in joining
-        if w.state is not None and w.state.phase in _HALF_CLOSED and not w.busy
-    ]
+    actions: list[WorkerCall] = []
     retries: list[float] = []
     for worker in ready:
         target = _target_of(worker, goal, admission)
@@ -99,7 +89,8 @@ def _target_of(worker: WorkerView, goal: Checkpoint, admission: Admission) -> Ta
     """Returns the target of a joining worker. It serves the weights in its engine if these admit it, waits if
     the members will have the same ones, and else loads its own goal.
     """
-    own = _own_goal(worker, goal, admission)
+    other = admission.fallback if goal != admission.fallback else admission.goal
+    own = own_goal(worker, goal, other, may_keep=admission.allows_mixing)
     admissible = (goal, own) if admission.allows_mixing else (goal,)
     loaded = next((w for w in admissible if worker.has_loaded(w)), None)
     if loaded is not None:
@@ -190,31 +181,30 @@ def _problem_without_source(
     return RolloutProblem(reason=ConditionReason.SOURCE_UNKNOWN, message=message, halt=False)
 
 
-def _own_goal(worker: WorkerView, goal: Checkpoint, admission: Admission) -> Checkpoint:
-    """Returns the weights that this worker prepares: the fallback while it cannot load the goal, and
+def own_goal(
+    worker: WorkerView, goal: Checkpoint, other: Checkpoint, *, may_keep: bool
+) -> Checkpoint:
+    """Returns the weights that this worker prepares: the other ones while it cannot load the goal, and
     never weights without a source if the other ones have one.
 
-    If the worker refused the fallback, it refused the goal before: both wait, or the worker would try
-    them in turn without a break. A running stage of the other one ends first, and the worker loads it: the
-    stage may take longer than the wait for the goal, and would start repeatedly.
+    `may_keep`: the other ones admit it, too.
+
+    If the worker refused both, both wait, or it would try them in turn without a break. A running stage of
+    the other ones ends first, and the worker loads them: the stage may take longer than the wait for the
+    goal, and would start repeatedly.
     """
-    other = admission.fallback if goal != admission.fallback else admission.goal
-    if (
-        admission.allows_mixing
-        and worker.has_loaded(other)
-        and worker_failures.failure_of(worker, goal)
-    ):
+    if may_keep and worker.has_loaded(other) and worker_failures.failure_of(worker, goal):
         return other  # admitted with what it has
     if goal.is_transferred or other.is_transferred:
         return other if goal.is_transferred and not worker.has_loaded(goal) else goal
     refused = worker_failures.last_failure(worker, goal)
-    if refused is not None and worker.is_doing("stage", other):
+    if refused is None:
+        return goal
+    if worker.is_doing("stage", other):
         return other
-    if refused is not None and worker.has_staged(other):
+    if worker.has_staged(other):
         last = worker_failures.last_failure(worker, other)
         if last is None or last.age_seconds > refused.age_seconds:
             return other
-    failed = (goal, other)
-    return (
-        other if any(worker_failures.failed_lately(worker, weights) for weights in failed) else goal
-    )
+    waits = any(worker_failures.failed_lately(worker, weights) for weights in (goal, other))
+    return other if waits else goal

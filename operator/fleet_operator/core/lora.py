@@ -4,7 +4,8 @@ An adapter's rollout is planned like that of base weights: `as_seen_by_lora` put
 versions and failures in the place of the base weights'.
 
 No worker is paused: new requests get the new version, and running requests keep the one that they
-began with. So all strategies share one plan: every worker updates at once, by itself.
+began with. So all strategies share one plan: every worker updates at once, by itself. Its calls come from
+the table of base weights (`advance`).
 
     worker serves or joins, has another version     StageLora
     its files are staged, their digest is pinned    PutLora
@@ -21,23 +22,24 @@ version that the workers still serve counts as applied.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from fleet_operator.api.fleet import Rollout
-from fleet_operator.core import worker_calls, worker_failures
-from fleet_operator.core.actions import StageLora, WorkerCall
+from fleet_operator.core import worker_failures
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.advance import Mode, Target, advance
 from fleet_operator.core.apart import set_apart
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.comparison import compare_files, needs_comparison
 from fleet_operator.core.dropped_pins import Bounded, within_bounds
 from fleet_operator.core.facts import NO_WORKERS, Workers
 from fleet_operator.core.identity import same_weights
+from fleet_operator.core.joining import own_goal
 from fleet_operator.core.lora_goals import applied_lora
 from fleet_operator.core.lora_leftovers import drops, removals
 from fleet_operator.core.lora_pins import with_pins_of_lora
-from fleet_operator.core.lora_problems import problem_of_lora, remembers_all
+from fleet_operator.core.lora_problems import problem_of_lora
 from fleet_operator.core.messages import pod_names, some, unready
 from fleet_operator.core.missing_checkpoint import wait_for_source
 from fleet_operator.core.observed import FleetObserved, WeightsView
@@ -98,7 +100,7 @@ def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -
     begun = recorded is not None or not stays
     if goal.reused or not begun:
         asked = NO_WORKERS
-    wishes = [a for w in asked if (a := _next_call(w, weights, goal, recorded, settings, pins))]
+    wishes = _wishes(view, weights.spec.adapter, goal, recorded, asked, pins)
     done = len(members) - len(behind)
     share = counted_of(done, len(members), "worker", "serves", "serve")
     note = f"{share} version {goal.version} of adapter {weights.spec.adapter}"
@@ -191,9 +193,7 @@ def _seen_as(worker: WorkerView, name: str) -> WorkerView:
         return worker
     held = next((a for a in worker.state.adapters if a.name == name), None)
     serves = held is not None and held.version is not None
-    last = worker.state.adapter_failure  # all that a worker of an earlier release reports
-    known = worker.state.adapter_failures or ((last,) if last else ())
-    failures = tuple(f for f in known if f.name == name)
+    failures = tuple(f for f in worker.state.adapter_failures if f.name == name)
     projected = {
         "version": held.version if held else None,
         "run_id": held.run_id if held and serves else None,
@@ -215,28 +215,29 @@ def _seen_as(worker: WorkerView, name: str) -> WorkerView:
     )
 
 
-def _next_call(
-    worker: WorkerView,
-    weights: WeightsView,
+def _wishes(
+    view: RolloutView,
+    name: str,
     goal: Checkpoint,
     recorded: Checkpoint | None,
-    settings: Rollout,
+    asked: Workers,
     pins: Pins,
-) -> WorkerCall | None:
-    if not worker.accepts_lora:
-        return None
-    own = goal
-    if recorded and worker.standing is Standing.CLOSED and not same_weights(goal, recorded):
-        if not remembers_all(worker) and worker_failures.failed_lately(worker, recorded):
-            return None  # it refused the goal before: both wait
-        if worker_failures.failed_lately(worker, goal):
-            own = recorded  # the applied version admits it, too
-    if worker.has_loaded(own) or worker_failures.failed_lately(worker, own):
-        return None
-    name = weights.spec.adapter
-    if worker.has_staged(own) or pins.is_stored(own):
-        return worker_calls.put_lora(worker, name, own, settings)
-    return worker_calls.put_lora(worker, name, own, settings, kind=StageLora)
+) -> Iterator[WorkerCall]:
+    """The next calls to the workers asked. One that joins may have the applied version instead."""
+
+    def calls(
+        workers: Iterable[WorkerView], weights: Checkpoint, mode: Mode
+    ) -> Sequence[WorkerCall]:
+        reason = f"the goal of adapter {name} is version {weights.label}"
+        needs_stage = not pins.is_stored(weights)
+        target = Target(weights, mode, reason, adapter=name, needs_stage=needs_stage)
+        return advance(Workers.of(workers), target, view.settings, renews=False)
+
+    joining = asked.where(lambda f: f.standing is Standing.CLOSED)
+    yield from calls(asked.where(lambda f: f.standing is not Standing.CLOSED), goal, Mode.SERVE)
+    for worker in joining:
+        own = own_goal(worker, goal, recorded or goal, may_keep=True)
+        yield from calls([worker], own, Mode.KEEP)
 
 
 def _phase(

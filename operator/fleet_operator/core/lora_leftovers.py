@@ -40,8 +40,9 @@ def drops(observed: FleetObserved, weights: WeightsView, plan: RolloutPlan) -> l
         return []
     name, goal = weights.spec.adapter, plan.step.goal
     settings = weights.spec.rollout.over(observed.spec.rollout)
+    reason = f"it holds a version that is not the goal, {goal.label}"
     wishes: list[WorkerCall] = [
-        worker_calls.put_lora(worker, name, goal, settings, kind=StageLora)
+        worker_calls.put_lora(worker, name, goal, settings, reason=reason, kind=StageLora)
         for worker in observed.workers.where(lambda f: f.has_lora)
         if goal.digest and worker.accepts_lora and _holds_more(worker, name, (goal, plan.desired))
     ]

@@ -71,13 +71,6 @@ def problem_of_lora(
     return problem
 
 
-def remembers_all(worker: WorkerView) -> bool:
-    """Whether a worker that has refused an adapter reports the refusals of all versions. A worker of an
-    earlier release reports its last refusal only.
-    """
-    return worker.state is not None and bool(worker.state.adapter_failures)
-
-
 def _problem_of_joiners(
     joining: Workers, goal: Checkpoint, recorded: Checkpoint
 ) -> RolloutProblem | None:
@@ -87,9 +80,7 @@ def _problem_of_joiners(
     out = _kept_out(joining.where(lambda f: f.refuses), goal, recorded)
     failed = [w for w in out if worker_failures.failure_of(w, recorded)]
     if not failed:
-        tried = [w for w in out if not remembers_all(w)]
-        failed = [w for w in tried if worker_failures.failure_of(w, goal)]
-        return problem_of_joiners(failed, goal) if failed else None
+        return None
     problem = problem_of_joiners(failed, recorded)
     refused = [(w, f) for w in failed if (f := worker_failures.last_failure(w, goal))]
     if not refused or same_weights(goal, recorded):

@@ -205,13 +205,14 @@ def put_lora(
     goal: Checkpoint,
     settings: Rollout,
     *,
+    reason: str,
     kind: type[PutLora | StageLora] = PutLora,
 ) -> PutLora | StageLora:
     """Asks a worker to serve the goal under an adapter's name. `kind`: `StageLora` only stages it."""
     return kind(
         pod_uid=worker.pod.uid,
         pod_name=worker.pod.name,
-        reason=f"the goal of adapter {name} is version {goal.label}",
+        reason=reason,
         version=goal.version,
         run_id=goal.run_id,
         adapter=name,
@@ -229,8 +230,7 @@ def compare(
     files = replace(goal, digest=None)  # with a digest the worker would read no files
     if not adapter:
         return stage(worker, files, settings, reason=reason, kind=CompareFiles)
-    call = put_lora(worker, adapter, files, settings, kind=CompareLora)
-    return replace(call, reason=reason)
+    return put_lora(worker, adapter, files, settings, reason=reason, kind=CompareLora)
 
 
 def remove_lora(worker: WorkerView, name: str) -> RemoveLora:

@@ -57,11 +57,6 @@ def test_a_worker_with_unfinished_requests_gets_no_call():
     assert done(joining_worker(version="42").doing("fence")) == []
 
 
-def test_a_closed_worker_that_reports_serving_or_paused_is_fenced_again():
-    half_closed = make_worker(0).serving("42").reporting(admitted=False)
-    assert done(half_closed) == ["fence on policy-0"]
-    assert done(make_worker(0).paused("42").reporting(admitted=False)) == ["fence on policy-0"]
-    assert done(half_closed.doing("fence")) == []
 
 
 class TestVersionThatCannotBeLoaded:
@@ -85,8 +80,8 @@ class TestVersionThatCannotBeLoaded:
         assert done(broke) == ["stage 42 on policy-0"]
 
     def test_if_the_fallback_fails_both_wait(self):
-        refused = joining_worker().refused("41", Reason.SOURCE_NOT_FOUND, age_seconds=4)
-        made = decide(refused)
+        refused = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=14)
+        made = decide(refused.refused("41", Reason.SOURCE_NOT_FOUND, age_seconds=4))
 
         assert made.actions == ()
         assert made.requeue_after_seconds == 6

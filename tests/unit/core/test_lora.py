@@ -360,7 +360,7 @@ class TestStatus:
             age_seconds=0.5,
         )
         status = self._status(
-            _fleet(worker.reporting(adapter_failure=failure), wants=_weights("7", applied="6"))
+            _fleet(worker.reporting(adapter_failures=(failure,)), wants=_weights("7", applied="6"))
         )
 
         assert condition_of(status.conditions, ConditionType.STALLED) is None

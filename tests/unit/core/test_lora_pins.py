@@ -85,7 +85,7 @@ def refuses(worker: WorkerBuilder, reason: Reason) -> WorkerBuilder:
     failure = AdapterFailure(
         name="sql", version="7", reason=reason, message="other files", age_seconds=1
     )
-    return worker.reporting(adapter_failure=failure)
+    return worker.reporting(adapter_failures=(failure,))
 
 
 def fleet_of(*workers: WorkerBuilder, wants: Any, pinned: tuple[PinnedAdapter, ...] = ()):
@@ -397,27 +397,6 @@ class TestReusedVersions:
 
 
 class TestRefusals:
-    def test_a_worker_that_refuses_both_versions_rests_and_is_reported(self):
-        """It remembers its last refusal only, so the other version would look untried."""
-        member = has(make_worker(0).serving("base"), D1, version="6")
-        failure = AdapterFailure(
-            name="sql", version="6", reason=Reason.DIGEST_MISMATCH, message="?", age_seconds=1
-        )
-        joining_worker = has(make_worker(1).joining("base"), None).reporting(
-            adapter_failure=failure
-        )
-        decision = decided(
-            fleet_of(
-                member,
-                joining_worker,
-                wants=asks(applied="6"),
-                pinned=(pin("7", D1), pin("6", D1)),
-            )
-        )
-
-        assert [c.pod_name for c in decision.worker_calls] == ["policy-0"]
-        assert reason_of(decision) == "VersionReused"
-
     def test_failures_within_the_limit_are_reported_once_no_other_worker_makes_progress(self):
         workers = [
             has(make_worker(0).serving("base"), D1),

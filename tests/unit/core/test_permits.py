@@ -25,7 +25,7 @@ ONE, TWO, THREE = (make_worker(n).paused("41").view() for n in range(3))
 
 
 def lora(name: str) -> PutLora:
-    return worker_calls.put_lora(ONE, name, target("7"), HOW)
+    return worker_calls.put_lora(ONE, name, target("7"), HOW, reason="its goal")
 
 
 LOAD = worker_calls.load(ONE, target("42"), HOW, reason="all are paused")

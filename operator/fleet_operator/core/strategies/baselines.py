@@ -78,15 +78,10 @@ def has_answers(worker: WorkerView, weights: Named) -> bool:
 
 
 def _has_compared_with(worker: WorkerView, weights: Named) -> bool:
-    """Whether the worker has compared its last answers with those of these weights, which it still keeps.
-
-    Workers of an earlier release report neither the run nor the digest of the other weights.
-    """
+    """Whether the worker has compared its last answers with those of these weights, which it still keeps."""
     report = worker.state.probe if worker.state else None
     if report is None or report.compared_with is None:
         return False
-    if report.compared_with_run_id is None and report.compared_with_digest is None:
-        return report.compared_with == weights.version
     other = WeightsId(
         report.compared_with, report.compared_with_run_id, report.compared_with_digest
     )
