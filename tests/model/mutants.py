@@ -337,8 +337,8 @@ MUTANTS = [
         6,
         "a swap is late by the age of an old answer",
         "core/lateness.py",
-        "seconds = state.operation.running_seconds + worker.silent_seconds",
-        "seconds = state.operation.running_seconds + worker.state_age_seconds",
+        "return state.operation.running_seconds + silent",
+        "return state.operation.running_seconds + worker.state_age_seconds",
         story="an_answer_that_is_20_seconds_old",
     ),
     Mutant(
@@ -716,8 +716,8 @@ MUTANTS = [
         6,
         "a swap that began late in its phase is late with the phase",
         "core/lateness.py",
-        'kind = "apply" if worker.is_doing("apply", goal) else kind',
-        "pass",
+        'f.is_doing("apply", goal) for f in',
+        "False for f in",
         story="a_change_of_strategy_late_in_a_swap",
     ),
     Mutant(
@@ -835,8 +835,8 @@ MUTANTS = [
         6,
         "a worker that joins late must have staged together with the others",
         "core/lateness.py",
-        "seconds = state.operation.running_seconds + worker.silent_seconds",
-        "seconds = waited",
+        "return state.operation.running_seconds + silent",
+        "return waited",
         story="a_worker_that_joins_late_in_the_staging",
     ),
     Mutant(
@@ -899,8 +899,8 @@ MUTANTS = [
         3,
         "a load of an abandoned version that hangs keeps its worker paused",
         "core/apart.py",
-        "if works_too_long(view, m)",
-        "if False",
+        "(m, _ENDLESS) for m in at_work",
+        "(m, _ENDLESS) for m in ()",
         story="a_load_of_an_abandoned_version_that_hangs",
     ),
     Mutant(

@@ -32,7 +32,7 @@ from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Admit, Load, Resume
 from fleet_operator.core.facts import Facts, Workers
 from fleet_operator.core.identity import TRANSFERRED_DIGEST, WeightsId, same_weights
-from fleet_operator.core.lateness import works_too_long
+from fleet_operator.core.lateness import working_too_long
 from fleet_operator.core.messages import some
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.pod_actions import Quarantine
@@ -59,8 +59,8 @@ def set_apart(
     differ = "the digest of its weights differs from the pin of their version"
     apart = {m.pod.uid: (m, differ) for m in _with_other_bytes(view, pins)}
     if limits_holds:
-        at_work = view.workers.where(_holds_for_its_work)
-        apart |= {m.pod.uid: (m, _ENDLESS) for m in at_work if works_too_long(view, m)}
+        at_work = working_too_long(view, view.workers.where(_holds_for_its_work))
+        apart |= {m.pod.uid: (m, _ENDLESS) for m in at_work}
     if view.forbids_mixing:
         reason = f"it has version {{}}, and the fleet serves {view.applied.label}"
         for m in _of_other_versions(step, view):

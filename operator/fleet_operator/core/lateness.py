@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.facts import Workers
 from fleet_operator.core.strategies.base import RolloutView
 from fleet_operator.core.work import WorkKind
 from fleet_operator.core.worker_view import WorkerView
@@ -45,36 +46,48 @@ def lasts(view: RolloutView, seconds: float, *phases: RolloutPhase) -> bool:
 
 
 def late(
-    view: RolloutView, kind: WorkKind, goal: Checkpoint, workers: Sequence[WorkerView]
+    view: RolloutView,
+    kind: WorkKind,
+    goal: Checkpoint,
+    workers: Sequence[WorkerView],
+    *,
+    in_phase: bool = True,
 ) -> list[WorkerView]:
-    """The workers that should have followed a call to `stage`, `pause` or `load` by now."""
-    limit, phase = _limit_seconds(view, kind), _CALLED_IN[kind]
-    if not lasts(view, limit, phase):
-        return []
-    together = view.staging_seconds() if kind == "stage" else limit
-    waited, had_more = view.phase_seconds - together + limit, lasts(view, together + limit, phase)
+    """The workers that should have followed a call by now.
+
+    `in_phase`: the call belongs to a phase, which may be over. Otherwise only the work that workers report
+    counts, and their silence.
+    """
+    limit, swap_limit = _limit_seconds(view, kind), _limit_seconds(view, "apply")
+    waited, had_more = 0.0, False
+    if in_phase:
+        together, phase = view.staging_seconds() if kind == "stage" else limit, _CALLED_IN[kind]
+        if not lasts(view, limit, phase):
+            return []
+        waited, had_more = (
+            view.phase_seconds - together + limit,
+            lasts(view, together + limit, phase),
+        )
+    weights = None if kind == "pause" else goal
+    swaps = {f: f.is_doing("apply", goal) for f in Workers.of(workers).kinds}
+    works = {f: swaps[f] or f.is_doing(kind, weights) for f in swaps}
     return [
         w
         for w in workers
-        if is_late(view, kind, goal, w, waited) or (had_more and not w.is_doing("apply", goal))
+        if (had_more and not swaps[w.facts])
+        or _seconds(w, waited, works=works[w.facts]) > (swap_limit if swaps[w.facts] else limit)
     ]
 
 
-def is_late(
-    view: RolloutView, kind: WorkKind, goal: Checkpoint, worker: WorkerView, waited: float = 0.0
-) -> bool:
-    """Whether the time of this worker is longer than the limit of the call. `waited`: since its turn came.
+def _seconds(worker: WorkerView, waited: float, *, works: bool) -> float:
+    """The time of a worker. `waited`: since its turn came. `works`: it works on the call.
 
     The age of its last answer does not count: a worker that got no call since then may have ended its work.
     """
-    kind = "apply" if worker.is_doing("apply", goal) else kind
-    weights = None if kind == "pause" else goal
-    state, seconds = worker.state, max(waited, worker.silent_seconds)
-    if state is not None and state.operation and worker.is_doing(kind, weights):
-        seconds = state.operation.running_seconds + worker.silent_seconds
-    elif state is not None and not worker.silent_seconds:
-        seconds = min(waited, state.uptime_seconds)
-    return seconds > _limit_seconds(view, kind)
+    state, silent = worker.state, worker.silent_seconds
+    if works and state is not None and state.operation is not None:
+        return state.operation.running_seconds + silent
+    return max(waited, silent) if silent or state is None else min(waited, state.uptime_seconds)
 
 
 def _limit_seconds(view: RolloutView, kind: str) -> float:
@@ -93,11 +106,14 @@ def blocking(view: RolloutView, by: Sequence[WorkerView]) -> list[WorkerView]:
     return list(by) if longest > view.settings.longest_hold_seconds else []
 
 
-def works_too_long(view: RolloutView, worker: WorkerView) -> bool:
-    """Whether a worker holds its requests until its work ends, and this work is late. A fence waits for its
-    end, so it must come by the time of one rollout before the requests are held too long.
+def working_too_long(view: RolloutView, workers: Sequence[WorkerView]) -> list[WorkerView]:
+    """Those of the workers whose work is late, and which hold their requests until it ends. A fence waits for
+    its end, so it must come by the time of one rollout before the requests are held too long.
     """
-    work, settings = worker.state and worker.state.operation, view.settings
-    if not work or worker.held_seconds <= settings.longest_hold_seconds - settings.hold_seconds:
-        return False
-    return work.running_seconds + worker.silent_seconds > _limit_seconds(view, work.kind)
+    limit = view.settings.longest_hold_seconds - view.settings.hold_seconds
+    held = [(w, w.state.operation) for w in workers if w.held_seconds > limit and w.state]
+    return [
+        w
+        for w, work in held
+        if work and work.running_seconds + w.silent_seconds > _limit_seconds(view, work.kind)
+    ]

@@ -39,7 +39,7 @@ from fleet_operator.core.advance import Mode
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
 from fleet_operator.core.joining import Admission
-from fleet_operator.core.lateness import is_late, lasts, late
+from fleet_operator.core.lateness import lasts, late
 from fleet_operator.core.messages import (
     pod_names,
     problem_of_missing,
@@ -75,7 +75,7 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     refused = refused_by(view, goal, behind)
     closed = closed_by_load(view, goal)
     swapping = behind.where(lambda f: f.is_doing("apply", goal))
-    stuck = [m for m in swapping if is_late(view, "apply", goal, m)]
+    stuck = late(view, "apply", goal, swapping, in_phase=False)
     waiting = behind.where(lambda f: not f.has_bytes(goal))
     overdue = late(view, "stage", goal, waiting)
     failed = list({m.pod.uid: m for m in (*refused, *closed, *stuck, *overdue)}.values())

@@ -45,7 +45,7 @@ from fleet_operator.core.advance import Mode
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import NO_WORKERS, Workers
 from fleet_operator.core.joining import Admission
-from fleet_operator.core.lateness import blocking, is_late, late
+from fleet_operator.core.lateness import blocking, late
 from fleet_operator.core.messages import pod_names, some, unready, why
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
@@ -130,7 +130,7 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     if view.held:  # they cannot resume next to a silent worker that may generate other weights
         silent = view.members.where(lambda f: f.standing is Standing.UNKNOWN)
         elsewhere = silent.where(lambda f: not f.has_loaded(view.applied))
-        fenced += without([w for w in elsewhere if is_late(view, "pause", goal, w)], fenced)
+        fenced += without(late(view, "pause", goal, elsewhere, in_phase=False), fenced)
     done = len(behind) - len(waiting)
     share = counted_of(done, len(behind), "worker", "has", "have")
     return Step(
