@@ -128,7 +128,7 @@ def _before_opening(step: Step, view: RolloutView) -> tuple[Step, Mapping[Weight
         for weights in opened | soon  # quarantined now, they delay no worker later
     }
     quarantines = {
-        w.pod.uid: Quarantine(pod_name=w.pod.name, pod_uid=w.pod.uid, reason=_SILENT)
+        w.pod.uid: worker_calls.take_out_of_service(w, reason=_SILENT)
         for w in silent
         if any(not w.has_loaded(weights) for weights in in_the_way)
         and (w.state is not None or w.silent_seconds >= PROBE_SECONDS)
