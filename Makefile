@@ -87,9 +87,6 @@ soak: ## Simulate histories with every fault, a million steps: STEPS=1000000, SE
 	@PYTHONPATH=$(PYTHONPATH):$(CURDIR) $(PYTHON) -m tests.model.soak $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: mutants
-# Each mutant is a process of its own.
-mutants: export PYTHONDONTWRITEBYTECODE :=
-mutants: export PYTHONPYCACHEPREFIX := $(RLFLEET_CACHE)/pycache
 mutants: ## How many mistakes in the planner random histories find, with STEPS=20000 each: ONLY=text, LEAST=90
 	@PYTHONPATH=$(PYTHONPATH):$(CURDIR) $(PYTHON) -m tests.model.score $(if $(STEPS),--steps $(STEPS)) \
 	  $(if $(ONLY),--only "$(ONLY)") $(if $(LEAST),--least $(LEAST))

@@ -5,8 +5,6 @@ and promise 13.
     that could compare saw no parameter change, and only then. What could not be compared counts
     neither way. `Remarks` has what the workers say about its files, and is there only if they say
     anything.
-
-    python -m tests.model.effects --histories 20 [--promise 13]
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from tests.model.fake_worker import FakeWorker
-from tests.model.hunt import hunt_among
 from tests.model.simulator import Simulation
 
 from fleet_operator.core.decision import Decision
@@ -121,7 +118,3 @@ def _overtake(fleet: EffectSimulation) -> None:
             return
         fleet.reconcile()
         fleet.tick(fleet.random.choice([0.1, 1.0]))
-
-
-if __name__ == "__main__":
-    hunt_among(effect_history, __doc__.partition("\n")[0])

@@ -20,7 +20,6 @@ from collections.abc import Callable, Collection
 from tests.model.fake_state import Ticket, version_in
 from tests.model.fake_worker import FakeWorker
 from tests.model.faults import Faults
-from tests.model.hunt import hunt_among
 from tests.model.simulator import Simulation
 
 from fleet_worker.protocol import ApplyRequest, Epoch, LoadEffect, LoadRequest, Phase
@@ -410,6 +409,3 @@ ENDINGS: list[Callable[[FakeTrainer], None]] = [
     one_is_cut_off_in_an_update,
     an_answer_is_lost_in_an_update,
 ]
-
-if __name__ == "__main__":
-    hunt_among(external_history, __doc__.partition("\n")[0])

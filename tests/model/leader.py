@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import InitVar, dataclass, field, replace
+from functools import wraps
 from typing import Any
 
 from tests.model.desired import NO_STATUS, Asked, Desired
@@ -50,6 +51,7 @@ def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same, computed once for every spec (measured: a third of a simulation's time)."""
     known: dict[tuple[Any, ...], tuple[FleetSpec, Any]] = {}
 
+    @wraps(function)
     def remembered(observed: FleetObserved, *rest: str) -> Any:
         whose = (observed.name, observed.namespace, observed.uid)
         key = (id(observed.spec), *whose, *rest)
@@ -57,6 +59,7 @@ def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
             known[key] = (observed.spec, function(observed, *rest))
         return known[key][1]
 
+    remembered.cache_clear = known.clear  # type: ignore[attr-defined]  # as that of `functools.cache`
     return remembered
 
 

@@ -1,9 +1,11 @@
-"""One-line mistakes in the planner, each with the promise that it breaks."""
+"""Mistakes in the planner: one-line ones, each with the promise that it breaks, and rules that are left out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
+
+from fleet_operator.core import advance, permits
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,29 @@ class Mutant:
     rollout: dict[str, Any] | None = field(default=None)
     story: str | None = None
     package: str = "fleet_operator"
+
+    @property
+    def name(self) -> str:
+        return f"{self.promise}: {self.mistake}"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A rule that is taken out of a chain or table of rules.
+
+    Fields:
+        module: of `core`.
+        table: the name of a tuple of rules, or of a mapping, whose keys are the rules.
+    """
+
+    module: str
+    table: str
+    rule: Any
+
+    @property
+    def name(self) -> str:
+        rule = getattr(self.rule, "__name__", None) or " ".join(r.name for r in self.rule)
+        return f"left out of {self.module}: {rule}"
 
 
 SYNCHRONIZED: dict[str, Any] = {}
@@ -111,7 +136,7 @@ MUTANTS = [
         "a new leader forgets that its predecessor may have admitted a worker",
         "core/admissions.py",
         "if accepted is None or accepted.term < term:",
-        "if False:",
+        "if accepted is None:",
         story="an_admission_of_a_former_leader_that_arrives_late",
     ),
     Mutant(
@@ -772,7 +797,7 @@ MUTANTS = [
         15,
         "sessions that are between two turns do not count",
         "core/worker_view.py",
-        "return max(self.requests, (self.state.sessions or 0) if self.state else 0)",
+        "return max(self.requests, self.state.sessions if self.state else 0)",
         "return self.requests",
         ROLLING,
     ),
@@ -967,3 +992,9 @@ MUTANTS = [
         story="a_worker_that_ignores_pauses",
     ),
 ]
+
+RULES = [
+    *(LeftOut("permits", "PERMITS", permit) for permit in permits.PERMITS),
+    *(LeftOut("advance", "_NEXT", row) for row in vars(advance)["_NEXT"]),
+]
+"""Each permit, and each row of the table of calls."""

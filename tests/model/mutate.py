@@ -1,101 +1,124 @@
-"""Runs a module in a process of its own, after one mistake was made in the code under test.
+"""Makes a mistake in the code under test, in this process, and undoes it.
 
-    python -m tests.model.mutate '{"module": "fleet_operator.core.pins", "line": …, "instead": …}' \\
-        tests.model.hunt --steps 20000
-
-Nothing is copied: the mistake is made while the module is imported.
+Only the code of functions is exchanged. They stay the same objects, so the mistake also holds in modules that have
+imported them before.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import runpy
-import subprocess
+import importlib
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FunctionType, ModuleType
 
-if TYPE_CHECKING:
-    from tests.model.mutants import Mutant
+from tests.model.mutants import LeftOut, Mutant
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = {"fleet_operator": ROOT / "operator", "fleet_worker": ROOT / "worker"}
+_UNDER_TEST = ("fleet_operator", "fleet_worker", "rlfleet_resources", "tests.model")
 
 
-def run_mutated(mutant: Mutant | None, module: str, *arguments: str, seconds: float = 570) -> str:
-    """The output of a module that runs with a mistake in the code; None: with the code as it is."""
-    command = [sys.executable, "-m", module]
-    if mutant is not None:
-        found = (FOLDERS[mutant.package] / mutant.package / mutant.file).read_text()
-        assert found.count(mutant.line) == 1, "the line is not there any more, or not once"
-        name = f"{mutant.package}/{mutant.file}".removesuffix(".py").replace("/", ".")
-        mistake = {"module": name, "line": mutant.line, "instead": mutant.instead}
-        command = [*command[:2], "tests.model.mutate", json.dumps(mistake), module]
-    done = subprocess.run(
-        [*command, *arguments],
-        cwd=ROOT,
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "client", *FOLDERS.values(), ROOT)))},
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@contextmanager
+def mistaken(mutant: Mutant | LeftOut | None) -> Iterator[None]:
+    """The code under test has this mistake meanwhile; None: no mistake."""
+    match mutant:
+        case Mutant():
+            made = _other_code(mutant)
+        case LeftOut():
+            made = _shorter_table(mutant)
+        case None:
+            yield
+            return
+    with made:
+        _forget()
+        try:
+            yield
+        finally:
+            _forget()
 
 
-def breaks(mutant: Mutant | None, module: str, *arguments: str) -> bool:
-    """Whether a module that looks for a broken promise (`hunt`) finds one."""
-    said = run_mutated(mutant, module, *arguments)
-    assert said.startswith(("promise ", "every promise held\n")), said
-    return said.startswith("promise ")
+@contextmanager
+def _other_code(mutant: Mutant) -> Iterator[None]:
+    name = f"{mutant.package}/{mutant.file}".removesuffix(".py").replace("/", ".")
+    module = importlib.import_module(name)
+    path = str(module.__file__)
+    text = Path(path).read_text()
+    assert text.count(mutant.line) == 1, f"the line is not in {mutant.file}, or not once"
+    code = compile(text.replace(mutant.line, mutant.instead), path, "exec", dont_inherit=True)
+    before = {f: f.__code__ for f, new in _functions(module, code) if _differ(f.__code__, new)}
+    assert before, f"no function of {mutant.file} has the line"
+    for function, new in _functions(module, code):
+        if function in before:
+            function.__code__ = new
+    try:
+        yield
+    finally:
+        for function, old in before.items():
+            function.__code__ = old
 
 
-class _Mistaken(SourceFileLoader):
-    """Loads a module with another line in the place of one of its own."""
-
-    def __init__(self, name: str, path: str, line: str, instead: str) -> None:
-        super().__init__(name, path)
-        self.line, self.instead = line, instead
-
-    def path_stats(self, path: str) -> Any:
-        """No compiled form of the module counts."""
-        raise OSError(path)
-
-    def get_data(self, path: str) -> bytes:
-        text = super().get_data(path).decode()
-        assert text.count(self.line) == 1
-        return text.replace(self.line, self.instead).encode()
-
-
-@dataclass(frozen=True)
-class _Finder(MetaPathFinder):
-    module: str
-    line: str
-    instead: str
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: Any = None
-    ) -> ModuleSpec | None:
-        found = PathFinder.find_spec(fullname, path, target) if fullname == self.module else None
-        if found is not None:
-            assert found.origin is not None
-            found.loader = _Mistaken(fullname, found.origin, self.line, self.instead)
-        return found
+@contextmanager
+def _shorter_table(mutant: LeftOut) -> Iterator[None]:
+    module = importlib.import_module(f"fleet_operator.core.{mutant.module}")
+    whole = getattr(module, mutant.table)
+    assert mutant.rule in whole, f"{mutant.table} has no such rule"
+    if isinstance(whole, Mapping):
+        rest: object = {key: value for key, value in whole.items() if key != mutant.rule}
+    else:
+        rest = tuple(rule for rule in whole if rule is not mutant.rule)
+    setattr(module, mutant.table, rest)
+    try:
+        yield
+    finally:
+        setattr(module, mutant.table, whole)
 
 
-def main() -> None:
-    mistake, module, *arguments = sys.argv[1:]
-    sys.meta_path.insert(0, _Finder(**json.loads(mistake)))
-    sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__")
+def _functions(owner: ModuleType | type, code: CodeType) -> Iterator[tuple[FunctionType, CodeType]]:
+    """Each function of a module or class, with its code in another compilation."""
+    for inner in code.co_consts:
+        if not isinstance(inner, CodeType):
+            continue
+        found = vars(owner).get(inner.co_name)
+        if isinstance(found, type):
+            yield from _functions(found, inner)
+        elif (function := _plain(found)) is not None and _arguments(function) == inner.co_varnames[
+            : inner.co_argcount
+        ]:
+            yield function, inner
 
 
-if __name__ == "__main__":
-    main()
+def _plain(found: object) -> FunctionType | None:
+    """The function behind an attribute, if it is one."""
+    if isinstance(found, property):
+        found = found.fget
+    elif isinstance(found, cached_property):
+        found = found.func
+    elif isinstance(found, staticmethod | classmethod):
+        found = found.__func__
+    found = getattr(found, "__wrapped__", found)
+    return found if isinstance(found, FunctionType) else None
+
+
+def _arguments(function: FunctionType) -> tuple[str, ...]:
+    return function.__code__.co_varnames[: function.__code__.co_argcount]
+
+
+def _differ(one: CodeType, other: CodeType) -> bool:
+    return _likeness(one) != _likeness(other)
+
+
+def _likeness(code: CodeType) -> tuple[object, ...]:
+    """What code does, without its lines."""
+    consts = (_likeness(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts)
+    return code.co_code, code.co_names, code.co_varnames, *consts
+
+
+def _forget() -> None:
+    """Clear what functions have remembered: it may come from the other code."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_UNDER_TEST):
+            for value in list(vars(module).values()):
+                clear = getattr(value, "cache_clear", None)
+                if callable(clear):
+                    clear()

@@ -7,8 +7,6 @@ objects cannot be read, and the operator has defects.
 
 `decide`, `runtime.kube_pods`, `runtime.kube_children` and `runtime.problems` are real. The API server is
 simulated here, without waiting.
-
-    python -m tests.model.refusals --histories 20 [--promise 10]
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from unittest import mock
 
 from tests.model.desired import BASE_UID
 from tests.model.fake_revisions import at_once
-from tests.model.hunt import hunt_among
 from tests.model.leader import Doing, Leader, WriteApplied, WriteFleet, WriteWeights
 from tests.model.simulator import Simulation
 
@@ -351,7 +348,3 @@ def _change_template(fleet: RefusingSimulation, *, odd: bool) -> None:
     else:
         fleet.refuse_templates()
         fleet.change_fleet("changes the template", engine={"args": [f"--seed={fleet.now}"]})
-
-
-if __name__ == "__main__":
-    hunt_among(refused_history, __doc__.partition("\n")[0])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.model.blocks import first_ones_short
 from tests.model.effects import effect_history
+from tests.model.hunt import breaks
 from tests.model.mutants import Mutant
-from tests.model.mutate import breaks
 
 BLOCKS = 4
 HISTORIES_PER_BLOCK = 6
@@ -58,4 +58,4 @@ def test_versions_that_changed_nothing_and_remarks_are_reported_and_no_others(bl
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.promise}: {m.mistake}")
 def test_a_mistake_is_caught_as_promise_thirteen(mutant: Mutant) -> None:
-    assert breaks(mutant, "tests.model.effects", "--promise", "13")
+    assert breaks(mutant, effect_history, 13)

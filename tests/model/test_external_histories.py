@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.model.blocks import first_ones_short
 from tests.model.external_fleets import external_history
+from tests.model.hunt import breaks
 from tests.model.mutants import Mutant
-from tests.model.mutate import breaks
 
 BLOCKS, HISTORIES_PER_BLOCK = 6, 30
 
@@ -92,4 +92,4 @@ def test_every_history_of_an_external_fleet_ends_with_the_trainers_version(block
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.promise}: {m.mistake}")
 def test_a_mistake_is_caught_as_the_promise_that_it_breaks(mutant: Mutant) -> None:
-    assert breaks(mutant, "tests.model.external_fleets", "--promise", str(mutant.promise))
+    assert breaks(mutant, external_history, mutant.promise)

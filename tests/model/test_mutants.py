@@ -1,6 +1,6 @@
-"""The harness bites: for every promise, one-line mistakes in the planner that it catches.
+"""The harness bites: for every promise, mistakes in the planner that it catches.
 
-Each mistake is made in a process of its own (`mutate`). It plays a story or random histories until the
+Each mistake is made in this process (`mutate`), and then a story or random histories are played until the
 promise breaks that the mistake must break. Other promises do not count. A mutant whose line is gone fails
 its test, so that this list keeps up with the code. `make mutants` counts how many mistakes random histories
 find, whether they have a story or not.
@@ -8,14 +8,18 @@ find, whether they have a story or not.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
+from functools import partial
 
 import pytest
-from tests.model.mutants import MUTANTS, Mutant
-from tests.model.mutate import breaks
+from tests.model.hunt import breaks
+from tests.model.mutants import MUTANTS, LeftOut, Mutant
+from tests.model.mutate import mistaken
+from tests.model.random_history import history
+from tests.model.stories import STORIES
 
-HUNT = "tests.model.hunt"
+from fleet_operator.core import permits
+
 HISTORIES = 200
 
 
@@ -25,7 +29,7 @@ def cases() -> list[object]:
     return [
         pytest.param(
             m,
-            id=f"{m.promise}: {m.mistake}",
+            id=m.name,
             marks=() if m.story or first[m.promise] is m else pytest.mark.long,
         )
         for m in MUTANTS
@@ -34,21 +38,35 @@ def cases() -> list[object]:
 
 @pytest.mark.parametrize("mutant", cases())
 def test_a_mistake_is_caught_as_the_promise_that_it_breaks(mutant: Mutant) -> None:
-    tried = ["--story", mutant.story] if mutant.story else ["--histories", str(HISTORIES)]
-    tried += ["--rollout", json.dumps(mutant.rollout)] if mutant.rollout is not None else []
-
-    assert breaks(mutant, HUNT, *tried, "--promise", str(mutant.promise))
+    if mutant.story:
+        story = next(s for s in STORIES if s.__name__ == mutant.story)
+        assert breaks(mutant, lambda _: story(), mutant.promise, histories=1)
+    else:
+        play = partial(history, rollout=mutant.rollout)
+        assert breaks(mutant, play, mutant.promise, histories=HISTORIES)
 
 
 def test_the_planner_as_it_is_breaks_none_of_them():
-    assert not breaks(None, HUNT, "--histories", "3")
+    assert not breaks(None, history, promise=7, histories=3)
 
 
 def test_a_break_of_another_promise_does_not_count():
     mutant = next(m for m in MUTANTS if m.promise == 7)
 
-    assert breaks(mutant, HUNT, "--histories", "3")
-    assert not breaks(mutant, HUNT, "--promise", "1", "--histories", "3")
+    assert breaks(mutant, history, 7, histories=3)
+    assert not breaks(mutant, history, 1, histories=3)
+
+
+def test_a_mistake_ends_with_its_history():
+    pinned, chain = vars(permits)["_pinned"], permits.PERMITS
+    code = pinned.__code__
+    with mistaken(next(m for m in MUTANTS if m.file == "core/permits.py")):
+        assert pinned.__code__ is not code
+    with mistaken(LeftOut("permits", "PERMITS", pinned)):
+        assert pinned not in permits.PERMITS
+
+    assert pinned.__code__ is code
+    assert permits.PERMITS is chain
 
 
 def test_every_promise_has_its_mistakes():

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 from tests.model.blocks import first_ones_short
+from tests.model.hunt import breaks
 from tests.model.mutants import Mutant
-from tests.model.mutate import breaks
 from tests.model.refusals import RefusingSimulation, refused_history
 
 from rlfleet_resources.conditions import condition_of
@@ -89,11 +89,11 @@ def test_a_template_that_cannot_be_recorded_is_reported_until_it_can_be():
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.promise}: {m.mistake}")
 def test_a_mistake_is_caught_as_a_refused_call(mutant: Mutant) -> None:
-    assert breaks(mutant, "tests.model.refusals", "--promise", "10")
+    assert breaks(mutant, refused_history, 10)
 
 
 def test_the_operator_as_it_is_keeps_the_promise():
-    assert not breaks(None, "tests.model.refusals", "--promise", "10", "--histories", "3")
+    assert not breaks(None, refused_history, 10, histories=3)
 
 
 def stalled_of(fleet: RefusingSimulation) -> ConditionReason | None:
