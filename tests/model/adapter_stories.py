@@ -11,22 +11,6 @@ from rlfleet_resources.fleet_status import FleetStatus
 _SHORT = {"timeouts": {"stageSeconds": 30, "loadSeconds": 20}}
 
 
-def an_adapter_that_is_rewritten_under_its_path() -> Chronicle:
-    """The files of an adapter are rewritten: workers that restart are admitted only with the first ones"""
-    its = Chronicle()
-    its.fleet.publish_adapter("lora", "3")
-    its.until(lambda: its.fleet.adapters("lora") == ["3~lora"] * 3)
-    its.go(2)
-    its.fleet.rewrite("/weights/lora/step_3")
-    for ordinal in range(3):
-        its.fleet.kill(its.fleet.pod(ordinal))
-    its.until(lambda: its.fleet.stalled_adapter("lora"))
-    its.go(3)
-    its.fleet.restore("/weights/lora/step_3")
-    its.until(lambda: its.fleet.adapters("lora") == ["3~lora"] * 3)
-    return its.end()
-
-
 def an_adapter_that_is_rewritten_before_a_recreation() -> Chronicle:
     """The files of a served adapter are rewritten, its WeightVersion is recreated: not Ready until restored"""
     its = Chronicle()
@@ -177,17 +161,6 @@ def a_staged_adapter_whose_weightversion_is_deleted() -> Chronicle:
     return its.end()
 
 
-def requests_that_use_all_slots_while_an_adapter_is_rewritten() -> Chronicle:
-    """A staged version finds no slot, and its files are rewritten: the copy that is held is served"""
-    its = Chronicle(replicas=2)
-    its.fleet.use_adapter_slots(its.fleet.pod(1), 8.0)
-    its.fleet.publish_adapter("lora", "1")
-    its.until(lambda: its.fleet.pod(1).worker.refused_adapters.faults, seconds=1.0)
-    its.fleet.rewrite("/weights/lora/step_1")
-    its.until(lambda: its.fleet.adapters("lora") == ["1~lora"] * 2, seconds=1.0)
-    return its.end()
-
-
 def an_adapter_with_the_models_name() -> Chronicle:
     """An adapter has the name of the base model: it is refused, and another one gets the only place"""
     its = Chronicle(replicas=2, adapters={"max": 1})
@@ -243,7 +216,6 @@ def slots_for_adapters_that_held_workers_do_not_have() -> Chronicle:
 
 
 STORIES: list[Story] = [
-    an_adapter_that_is_rewritten_under_its_path,
     an_adapter_that_is_rewritten_before_a_recreation,
     an_adapter_that_is_rewritten_before_a_rollback,
     an_adapter_whose_weightversion_names_another_path_first,
@@ -253,7 +225,6 @@ STORIES: list[Story] = [
     two_adapters_that_one_worker_refuses,
     a_staged_adapter_that_is_not_wanted_any_more,
     a_staged_adapter_whose_weightversion_is_deleted,
-    requests_that_use_all_slots_while_an_adapter_is_rewritten,
     an_adapter_with_the_models_name,
     an_adapter_whose_trainer_dies_while_it_writes,
     an_adapter_that_a_joining_worker_finds_unfinished,

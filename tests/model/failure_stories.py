@@ -127,18 +127,6 @@ def a_comparison_that_is_answered_after_a_recreation() -> Chronicle:
     return its.end()
 
 
-def a_path_that_is_corrected_after_all_workers_died() -> Chronicle:
-    """The path of the served version is wrong next to its digest, and all workers die: the right path helps"""
-    its = Chronicle()
-    its.fleet.control(digest=digest_of("1"), source={"path": "/weights/other/step_{version}"})
-    its.go(2)
-    for ordinal in range(3):
-        its.fleet.kill(its.fleet.pod(ordinal))
-    its.until(lambda: its.fleet.stalled)
-    its.fleet.control(digest=None, source={"path": "/weights/step_{version}"})
-    return its.end()
-
-
 def an_engine_that_breaks_at_each_attempt() -> Chronicle:
     """One engine breaks whenever it loads the version: the rollout is never Applied, and stays reported"""
     its = Chronicle(rollout={"strategy": "InFlight", "maxFailures": 1})
@@ -218,23 +206,6 @@ def an_engine_that_refuses_a_version_once() -> Chronicle:
     its.go(30)
     if refusing.label != "2":
         its.fleet.fail(6, "a worker whose engine refused version 2 once does not try again")
-    return its.end()
-
-
-def an_admission_whose_answer_is_lost() -> Chronicle:
-    """A worker is admitted and cut off before it answers: the others do not open at the next version"""
-    its = Chronicle(replicas=2)
-    lost = its.fleet.pod(1)
-    lost.worker.kill(its.fleet.now)
-    lost.loses_answer = lost.suspect = True
-    its.fleet.pod(0).worker.slow_seconds = 6.5  # has staged when the other one has been admitted
-    its.fleet.publish("2")
-    its.until(lambda: lost.worker.phase is Phase.SERVING)
-    lost.cut_off = True
-    its.fleet.lag_seconds = 5.0  # the pod does not look ready yet
-    its.fleet.pod(0).worker.slow_seconds = 0.1
-    its.go(40, seconds=0.1)
-    its.go(20)
     return its.end()
 
 
@@ -402,24 +373,6 @@ def _swaps_half_done(strategy: str, then: str) -> Chronicle:
     return its
 
 
-def a_change_to_canary_while_all_are_paused() -> Chronicle:
-    """The strategy becomes Canary while all workers are paused, and a newer version comes: they serve first"""
-    its = _swaps_half_done("Synchronized", "Rolling")
-    its.fleet.control(rollout={"strategy": "Canary"})
-    its.fleet.publish("3")
-    its.go(80, seconds=5.0)
-    return its.end()
-
-
-def a_change_to_canary_while_a_worker_swaps() -> Chronicle:
-    """The strategy becomes Canary while one worker still swaps: the others do not go back to its old version"""
-    its = _swaps_half_done("InFlight", "Synchronized")
-    its.fleet.control(rollout={"strategy": "Canary"})
-    its.fleet.publish("3")
-    its.go(40, seconds=5.0)
-    return its.end()
-
-
 def a_change_of_strategy_late_in_a_swap() -> Chronicle:
     """The strategy forbids mixing from the middle of the last swap on: the swap gets its whole time"""
     rollout = {"strategy": "Rolling", "timeouts": _SHORT}
@@ -482,8 +435,6 @@ STORIES: list[Story] = [
     a_label_whose_pin_was_dropped,
     a_late_admission_to_a_worker_that_breaks,
     a_superseded_version_that_broke_an_engine,
-    a_change_to_canary_while_all_are_paused,
-    a_change_to_canary_while_a_worker_swaps,
     a_change_of_strategy_late_in_a_swap,
     a_load_under_many_leaders,
     a_superseded_version_of_a_canary_rollout,
@@ -492,7 +443,6 @@ STORIES: list[Story] = [
     a_worker_with_other_weights_than_the_fleet,
     an_admission_that_arrives_late,
     an_admission_of_a_former_leader_that_arrives_late,
-    an_admission_whose_answer_is_lost,
     an_engine_that_refuses_a_version_once,
     a_rollback_under_a_worker_that_loads,
     a_rollback_under_a_worker_of_a_newer_release,
@@ -500,7 +450,6 @@ STORIES: list[Story] = [
     a_hung_worker_with_a_version_that_is_served_no_more,
     files_written_over_before_a_recreation,
     a_comparison_that_is_answered_after_a_recreation,
-    a_path_that_is_corrected_after_all_workers_died,
     an_engine_that_breaks_at_each_attempt,
     a_worker_that_no_version_lets_in,
     two_workers_that_refuse_while_one_may,

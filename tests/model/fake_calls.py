@@ -169,9 +169,17 @@ def _refusal(worker: FakeWorker, request: StageRequest, source: str) -> Reason |
 
 
 def _begin(worker: FakeWorker, ticket: Ticket, step: str, seconds: float) -> None:
-    ticket.step, ticket.ends_at = step, worker.now + seconds
+    ticket.step, ticket.ends_at = step, worker.now + seconds + _linger_seconds(worker, step)
     ticket.began_at = ticket.began_at or worker.now
     worker.work = ticket
+
+
+def _linger_seconds(worker: FakeWorker, step: str) -> float:
+    """How much longer than usual this step takes, once."""
+    if worker.lingers[0] != step:
+        return 0.0
+    seconds, worker.lingers = worker.lingers[1], ("", 0.0)
+    return seconds
 
 
 def _may(worker: FakeWorker, ticket: Ticket, event: Event) -> bool:
@@ -206,7 +214,8 @@ def _stage(worker: FakeWorker, ticket: Ticket) -> Ticket:
         return running
     if running is not None:
         running.end(Reason.SUPERSEDED)
-    ticket.began_at, ticket.ends_at = worker.now, worker.now + worker.slow_seconds
+    ticket.began_at = worker.now
+    ticket.ends_at = worker.now + worker.slow_seconds + _linger_seconds(worker, "stage")
     worker.staging = ticket
     return ticket
 

@@ -46,6 +46,7 @@ class FakePod:
             `STRANGER` for one of another fleet, empty while it is its own.
         garbled: its answers do not follow the protocol.
         loses_answer: its next answer to a call is lost.
+        delays: a kind of calls, and how many seconds late the next one of it comes.
         grace: how many more answers the operator may get before it must have fenced the worker, which has
             reported weights that it does not have.
         suspect: something was wrong with it, so that it may be taken out of service.
@@ -69,6 +70,7 @@ class FakePod:
     address_of: str = ""
     garbled: bool = False
     loses_answer: bool = False
+    delays: tuple[str, float] = ("", 0.0)
     grace: int = 0
     suspect: bool = False
     problem: str = ""

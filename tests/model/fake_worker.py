@@ -64,6 +64,7 @@ class FakeWorker:
 
     Faults, switched on from outside:
         slow_seconds: how long stages, loads and prompts take.
+        lingers: a step of its work, and how many seconds longer the next one takes.
         bad_sources: staging these is refused.
         breaking_versions: loading these breaks the engine; the last good weights come back.
         odd_versions: the canary's prompts give nonsense with these.
@@ -136,6 +137,7 @@ class FakeWorker:
     restarts: int = 0
     now: float = 0
     slow_seconds: float = 0
+    lingers: tuple[str, float] = ("", 0.0)
     ahead: bool = False
     hung: bool = False
     stubborn_until: float = 0

@@ -59,7 +59,7 @@ def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
             known[key] = (observed.spec, function(observed, *rest))
         return known[key][1]
 
-    remembered.cache_clear = known.clear  # type: ignore[attr-defined]  # as that of `functools.cache`
+    remembered.cache_clear = known.clear  # as that of `functools.cache`
     return remembered
 
 

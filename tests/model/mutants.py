@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 from fleet_operator.core import advance, permits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mutant:
     """A mistake.
 
@@ -37,18 +38,18 @@ class LeftOut:
     """A rule that is taken out of a chain or table of rules.
 
     Fields:
-        module: of `core`.
+        home: a module of `core`.
         table: the name of a tuple of rules, or of a mapping, whose keys are the rules.
     """
 
-    module: str
+    home: ModuleType
     table: str
     rule: Any
 
     @property
     def name(self) -> str:
         rule = getattr(self.rule, "__name__", None) or " ".join(r.name for r in self.rule)
-        return f"left out of {self.module}: {rule}"
+        return f"left out of {self.home.__name__.rpartition('.')[2]}: {rule}"
 
 
 SYNCHRONIZED: dict[str, Any] = {}
@@ -994,7 +995,7 @@ MUTANTS = [
 ]
 
 RULES = [
-    *(LeftOut("permits", "PERMITS", permit) for permit in permits.PERMITS),
-    *(LeftOut("advance", "_NEXT", row) for row in vars(advance)["_NEXT"]),
+    *(LeftOut(permits, "PERMITS", permit) for permit in permits.PERMITS),
+    *(LeftOut(advance, "_NEXT", row) for row in vars(advance)["_NEXT"]),
 ]
 """Each permit, and each row of the table of calls."""

@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
@@ -26,52 +26,59 @@ def mistaken(mutant: Mutant | LeftOut | None) -> Iterator[None]:
         case Mutant():
             made = _other_code(mutant)
         case LeftOut():
-            made = _shorter_table(mutant)
+            made = shorter_table(mutant)
         case None:
             yield
             return
     with made:
-        _forget()
+        forget()
         try:
             yield
         finally:
-            _forget()
+            forget()
 
 
 @contextmanager
 def _other_code(mutant: Mutant) -> Iterator[None]:
+    codes = exchanged_code(mutant)
+    before = {function: function.__code__ for function in codes}
+    for function, code in codes.items():
+        function.__code__ = code
+    try:
+        yield
+    finally:
+        for function, code in before.items():
+            function.__code__ = code
+
+
+@cache
+def exchanged_code(mutant: Mutant) -> Mapping[FunctionType, CodeType]:
+    """The functions that a mistake changes, with their code then."""
     name = f"{mutant.package}/{mutant.file}".removesuffix(".py").replace("/", ".")
     module = importlib.import_module(name)
     path = str(module.__file__)
     text = Path(path).read_text()
     assert text.count(mutant.line) == 1, f"the line is not in {mutant.file}, or not once"
     code = compile(text.replace(mutant.line, mutant.instead), path, "exec", dont_inherit=True)
-    before = {f: f.__code__ for f, new in _functions(module, code) if _differ(f.__code__, new)}
-    assert before, f"no function of {mutant.file} has the line"
-    for function, new in _functions(module, code):
-        if function in before:
-            function.__code__ = new
-    try:
-        yield
-    finally:
-        for function, old in before.items():
-            function.__code__ = old
+    found = {f: new for f, new in _functions(module, code) if _differ(f.__code__, new)}
+    assert found, f"no function of {mutant.file} has the line"
+    return found
 
 
 @contextmanager
-def _shorter_table(mutant: LeftOut) -> Iterator[None]:
-    module = importlib.import_module(f"fleet_operator.core.{mutant.module}")
-    whole = getattr(module, mutant.table)
-    assert mutant.rule in whole, f"{mutant.table} has no such rule"
+def shorter_table(mistake: LeftOut) -> Iterator[None]:
+    """A rule is left out meanwhile."""
+    whole = getattr(mistake.home, mistake.table)
+    assert mistake.rule in whole, f"{mistake.table} has no such rule"
     if isinstance(whole, Mapping):
-        rest: object = {key: value for key, value in whole.items() if key != mutant.rule}
+        rest: object = {key: value for key, value in whole.items() if key != mistake.rule}
     else:
-        rest = tuple(rule for rule in whole if rule is not mutant.rule)
-    setattr(module, mutant.table, rest)
+        rest = tuple(rule for rule in whole if rule is not mistake.rule)
+    setattr(mistake.home, mistake.table, rest)
     try:
         yield
     finally:
-        setattr(module, mutant.table, whole)
+        setattr(mistake.home, mistake.table, whole)
 
 
 def _functions(owner: ModuleType | type, code: CodeType) -> Iterator[tuple[FunctionType, CodeType]]:
@@ -114,7 +121,7 @@ def _likeness(code: CodeType) -> tuple[object, ...]:
     return code.co_code, code.co_names, code.co_varnames, *consts
 
 
-def _forget() -> None:
+def forget() -> None:
     """Clear what functions have remembered: it may come from the other code."""
     for name, module in list(sys.modules.items()):
         if name.startswith(_UNDER_TEST):

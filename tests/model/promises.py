@@ -582,6 +582,7 @@ class Promises:
         self.availability.note_status(leader)
         self._stalled_asks_for_something(leader)
         stalled = condition_of(after.conditions, ConditionType.STALLED)
+        self._stays_abandoned(before, after)
         halts = after.phase is RolloutPhase.HALTED and before.phase is not after.phase
         late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
         waited, timeouts = self.sim.now - self.watching[1], [r.timeouts for r in self.settings]
@@ -602,6 +603,15 @@ class Promises:
             text = f"{after.desired_version} is abandoned after {waited:.1f} s in {before.phase}"
             self.sim.fail(6, f"{text}, before any timeout has passed")
         self._watch(after)
+
+    def _stays_abandoned(self, before: WeightsStatus, after: WeightsStatus) -> None:
+        """An abandoned version is not rolled out again until a user changes it or requests a retry."""
+        asked, known = (
+            (s.observed_generation, s.retried, s.desired_version) for s in (after, before)
+        )
+        halted = before.phase is RolloutPhase.HALTED
+        if halted and asked == known and after.phase is not RolloutPhase.HALTED:
+            self.sim.fail(6, f"{after.desired_version} was abandoned, and is {after.phase} again")
 
     def _stalled_asks_for_something(self, leader: Leader) -> None:
         """`Stalled` has a reason that may stall an object, by the table of reasons."""

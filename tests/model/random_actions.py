@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.model.brief_faults import BriefFaults
 from tests.model.fake_pods import STRANGER, FakePod
 from tests.model.fake_state import MODEL_SOURCE, digest_of
 from tests.model.fake_worker import ALL
+from tests.model.moments import Rule, draw_rules, moments_of
 from tests.model.random_adapters import RandomAdapters
 from tests.model.simulator import Simulation
 from tests.model.swarm import Swarm, random_rollout
@@ -36,6 +38,8 @@ class RandomActions:
         highest: the highest number of any run; an odd version is odd from its first publication on.
         began: how many runs have begun.
         waits_until: the trainer asks for nothing new before.
+        rules: what happens at which moments.
+        true_before: the moments that have come already.
     """
 
     fleet: Simulation
@@ -45,6 +49,8 @@ class RandomActions:
     began: int = 0
     templates: int = 0
     waits_until: float = 0
+    rules: list[Rule] = field(default_factory=list)
+    true_before: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.chance = self.fleet.random
@@ -100,25 +106,113 @@ class RandomActions:
             (0.02, self.queue_up),
             (0.02, self.refuse_templates),
         ]
+        pace = 0.15 if self.swarm.is_focused else pace
         self.always = [(pace / self.trouble, self.publish), (0.3, self.create_weights)]
         if self.swarm.early:
             self.always.append((0.1, self.write_checkpoints))
         if self.fleet.desired.fleet_spec.update.is_held:
             self.always += [(0.03, self.gate), (0.03, self.change_template)]
         self.rollbacks, self.rewrites = self.swarm.factor(), self.swarm.factor()
-        self.draw()
         self.adapters = RandomAdapters(self.fleet)
+        self.brief = BriefFaults(self.fleet)
+        self.themes = self._themes()
         # Random generators of their own, so that these choices change no other part of a history.
         self.clients = Random(self.fleet.seed)  # noqa: S311 - repeatable on purpose
         self.releases = Random(f"releases of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
         self.canaries = Random(f"canaries of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
         self.returns = Random(f"returns of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
         self.copies = Random(f"copies of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
+        self.moments = Random(f"moments of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
+        if self.swarm.is_focused:
+            self.themes = [self.themes[0], *self.moments.sample(self.themes, 2)]
+        self.draw()
+
+    def _themes(self) -> list[list[Callable[[], None]]]:
+        """Actions that belong together. Most mistakes show where a few of one or two themes meet."""
+        brief, adapters = self.brief, self.adapters
+        return [
+            [
+                *(
+                    self.publish_now,
+                    self.publish_now,
+                    self.go_back_now,
+                    self.suspend,
+                    brief.suspend,
+                ),
+                *(self.change_strategy, self.change_strategy, self.retry, brief.change_roots),
+            ],
+            [
+                *(brief.linger, brief.linger, brief.linger, brief.hang, brief.cut_off, brief.spoil),
+                *(
+                    brief.break_engine,
+                    brief.break_engine,
+                    brief.be_away_for_long,
+                    brief.ask_for_long,
+                ),
+                *(self.kill, self.kill_all, self.be_uneven, self.cling, self.slow_down),
+            ],
+            [
+                *(brief.die_soon, brief.die_soon, brief.freeze, brief.refuse_statuses, self.lag),
+                *(brief.delay, brief.delay, brief.lose_answer, self.be_away, self.set_clock),
+                *(self.pause_machine, self.delete_lease, self.wake_former),
+            ],
+            [
+                *(
+                    self.rewrite,
+                    self.rewrite_while_staging,
+                    self.restart_on_rewritten,
+                    brief.lose_files,
+                ),
+                *(
+                    self.delete_weights,
+                    self.add_digest,
+                    self.edit_source,
+                    self.begin_run,
+                    self.kill,
+                ),
+                *(brief.publish_early, self.return_to_other_files, self.roll_back_operator),
+                *(self.name_like_model, brief.refuse_statuses),
+            ],
+            [
+                *(self.scale, self.scale, self.change_template, self.change_template, self.gate),
+                *(
+                    brief.hold_pods,
+                    brief.refuse_templates,
+                    self.evict,
+                    self.lose_node,
+                    self.crash_loop,
+                ),
+                *(self.delete_pod, self.orphan, self.queue_up, brief.hang),
+            ],
+            [
+                *(brief.disobey, brief.disobey, self.lie, self.garble, self.get_ahead),
+                *(self.move_address, brief.cut_off, brief.lose_answer, brief.drive_by_hand),
+            ],
+            [
+                *adapters.kinds,
+                self.publish_adapter,
+                self.rewrite_adapter,
+                self.kill,
+                brief.refuse_statuses,
+            ],
+        ]
 
     def draw(self) -> None:
-        """Choose the kinds of events from now on."""
+        """Choose the kinds of events from now on, and the rules."""
+        self.rules = draw_rules(self.moments, self.themes, self.swarm.rules)
         drawn = [(often * self.swarm.factor(), action) for often, action in self.usual]
+        drawn = [] if self.swarm.is_focused else drawn
         self.actions = [*self.always, *((often, action) for often, action in drawn if often)]
+
+    def follow_rules(self) -> None:
+        """What has become true since the last time is the moment of some rules."""
+        self.brief.end()
+        true = frozenset(moments_of(self.fleet))
+        new, self.true_before = true - self.true_before, true
+        for rule in self.rules:
+            if rule.moment in new:
+                for action in rule.actions:
+                    action()
 
     def act_at_random(self, scale: float = 1.0) -> None:
         """Let happen what may, and more of it while workers hold their requests."""
@@ -166,6 +260,18 @@ class RandomActions:
         self._ask_for(version)
         if first and self.copies.random() < self.swarm.early:
             self.fleet.leave_out(self._path())
+
+    def publish_now(self) -> None:
+        self.waits_until = 0
+        self.publish()
+
+    def go_back_now(self) -> None:
+        """With the digest of the version no worker compares files first."""
+        older = self.name(self.chance.randint(1, max(1, self.newest - 1)))
+        spec = self.fleet.desired.base_spec
+        if spec is not None and older not in self.fleet.odd_versions:
+            there = self.fleet.files.at(str(spec.source.resolve(older)))
+            self._ask_for(older, rollbackTo=older, digest=digest_of(there))
 
     def write_checkpoints(self) -> None:
         """The trainer comes to write what it has published before."""

@@ -40,8 +40,10 @@ class RandomAdapters:
             (0.02, self.crowd),
             (0.02, self.leave_unfinished),
         ]
+        self.kinds = [*(action for _, action in self.actions), self.publish, self.publish_next]
         # Some histories have no adapters, and some a quiet trainer of one.
         quiet = [(0.3, self.publish_next), (0.1, self.return_to_other_files)]
+        self.kinds += [self.return_to_other_files, self.name_like_model, self.leave_unfinished]
         self.actions = self.chance.choice([[], [], self.actions, quiet])
 
     def act_at_random(self, scale: float) -> None:
@@ -70,6 +72,13 @@ class RandomAdapters:
             before = f"{folder}step_{int(number) - 1}"
             self.fleet.files.copy(before, path, self.fleet.now)
         self.known.add(path)
+
+    def name_like_model(self) -> None:
+        """An adapter has the name of the base model for a while: it is refused."""
+        if self.fleet.adapter_uid("m"):
+            self.fleet.delete_adapter("m")
+        else:
+            self.fleet.publish_adapter("m", "1")
 
     def publish_next(self) -> None:
         """A quiet trainer publishes one version after the other, and waits for the outcome."""
@@ -117,7 +126,9 @@ class RandomAdapters:
             self._change(name, suspend=self.chance.random() < 0.5)
 
     def resume(self) -> None:
-        """No version is held back any more."""
+        """No version is held back any more, and none has the name of the base model."""
+        if self.fleet.adapter_uid("m"):
+            self.fleet.delete_adapter("m")
         for name in self._published():
             self._change(name, suspend=False)
 

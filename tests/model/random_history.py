@@ -78,20 +78,26 @@ def _storm(fleet: Simulation, actions: RandomActions, swarm: Swarm) -> None:
 
     def strike() -> None:
         actions.act_at_random(CHANCE_BETWEEN_ACTIONS * weather)
+        if weather:
+            actions.follow_rules()
 
     fleet.faults, fleet.between = replace(swarm.faults), strike
     for _ in range(swarm.looks):
         if not looks_left:
             looks_left, weather = chance.choice(LOOKS_OF_A_WEATHER), chance.choice(WEATHER)
+            weather = 1.0 if swarm.is_focused else weather
             if chance.random() < CHANCE_OF_A_CHANGE:
                 actions.draw()
-            if not weather and chance.random() < CHANCE_OF_A_REPAIR:
+            if (swarm.is_focused or not weather) and chance.random() < CHANCE_OF_A_REPAIR:
                 _repair(fleet)
                 fleet.faults, fleet.between = replace(swarm.faults), strike
         looks_left -= 1
         fleet.reconcile()
         fleet.tick(chance.choice(swarm.pace))
         actions.act_at_random(weather)
+        if weather:
+            actions.follow_rules()
+    actions.brief.end_all()
 
 
 def _repair(fleet: Simulation) -> None:
@@ -110,7 +116,7 @@ def _come_to_an_end(fleet: Simulation, actions: RandomActions) -> None:
     """All is repaired, or only the workers, or nothing is."""
     _speed_up(fleet)
     ending = fleet.random.random()
-    if ending < 0.5:
+    if ending < 0.35:
         fleet.repair()
         applied = fleet.leader.fleet.applied
         if applied is not None and applied.version in fleet.odd_versions:
@@ -122,7 +128,7 @@ def _come_to_an_end(fleet: Simulation, actions: RandomActions) -> None:
         fleet.control(suspend=False, rollbackTo=version, version=version, digest=None)
         actions.adapters.publish_unseen()
         fleet.settle()
-    elif ending < 0.7:
+    elif ending < 0.75:
         fleet.scale(max(1, fleet.replicas))
         fleet.control(suspend=False)
         fleet.settle_or_say_reused()

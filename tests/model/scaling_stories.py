@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from tests.model.chronicle import Chronicle, Story
-from tests.model.faults import Faults
-
-from fleet_worker.protocol import PauseMode, PauseRequest
 
 
 def a_scale_down_with_a_worker_that_hangs() -> Chronicle:
@@ -20,25 +17,6 @@ def a_scale_down_with_a_worker_that_hangs() -> Chronicle:
     return its.end()
 
 
-def a_late_pause_before_the_fence_of_a_drain() -> Chronicle:
-    """A worker that must go is paused by a call of an earlier leader, unseen: its request is not cut"""
-    its = Chronicle(replicas=2)
-    leaving = its.fleet.pod(1)
-    its.fleet.scale(1)
-    its.until(lambda: leaving.drains_since is not None)
-    its.fleet.faults = Faults(stale_view=1.0)
-    epoch = leaving.worker.epoch  # of an earlier leader
-    assert epoch is not None
-    pause = PauseRequest(
-        mode=PauseMode.KEEP, drain_timeout_seconds=0, lease_seconds=30, epoch=epoch
-    )
-    leaving.worker.take(pause, its.fleet.now)
-    its.go(2, seconds=0.1)
-    its.fleet.faults = Faults()
-    return its.end()
-
-
 STORIES: list[Story] = [
     a_scale_down_with_a_worker_that_hangs,
-    a_late_pause_before_the_fence_of_a_drain,
 ]

@@ -59,37 +59,6 @@ def a_change_to_canary_before_a_late_load_ends() -> Chronicle:
     return its.end()
 
 
-def a_late_load_of_a_version_that_a_canary_refused() -> Chronicle:
-    """A load of an abandoned version ends when canaries have refused that version: the worker goes back"""
-    its, late = _a_change_to_canary_in_a_late_load(45.0)
-    its.fleet.retry("now")
-    its.until(lambda: late.worker.label == "2", seconds=1.0)
-    late.worker.slow_seconds = 0.0
-    its.until(lambda: its.fleet.serving == ["1", "1", "1"], seconds=1.0)
-    its.fleet.publish("3")
-    return its.end()
-
-
-def a_late_load_of_an_abandoned_version() -> Chronicle:
-    """A load of an abandoned version ends while canaries judge the next one: the worker goes back"""
-    its, late = _a_change_to_canary_in_a_late_load(27.0)
-    its.fleet.publish("3")
-    its.until(lambda: late.worker.label == "2", seconds=1.0)
-    late.worker.slow_seconds = 0.0
-    return its.end()
-
-
-def a_load_of_an_abandoned_version_that_hangs_under_canaries() -> Chronicle:
-    """A load of an abandoned version hangs while a canary reads the next one: its worker is fenced at the limit"""
-    its, hangs = _a_change_to_canary_in_a_late_load(1000.0)
-    hangs.worker.slow_seconds = 0.0
-    its.fleet.pod(0).worker.slow_seconds = 300.0
-    its.fleet.publish("3")
-    its.go(30, seconds=8.0)
-    its.fleet.pod(0).worker.slow_seconds = 0.0
-    return its.end()
-
-
 def a_late_load_of_the_only_worker_under_canaries() -> Chronicle:
     """The only worker ends a load of an abandoned version: it goes back first, and then judges the next one"""
     timeouts = {"pauseSeconds": 20, "loadSeconds": 20}
@@ -227,13 +196,10 @@ def a_change_to_a_barrier_after_a_long_drain() -> Chronicle:
 STORIES: list[Story] = [
     a_change_to_canary_after_a_load,
     a_change_to_canary_before_a_late_load_ends,
-    a_late_load_of_a_version_that_a_canary_refused,
-    a_late_load_of_an_abandoned_version,
     a_refusal_after_a_version_was_abandoned,
     a_change_to_canary_that_is_suspended,
     a_rollout_that_is_suspended_on_its_way_back,
     a_change_to_a_barrier_after_a_long_drain,
     a_late_load_of_the_only_worker_under_canaries,
-    a_load_of_an_abandoned_version_that_hangs_under_canaries,
     a_change_to_in_flight_in_a_load_that_hangs,
 ]

@@ -9,7 +9,7 @@ Source: Groce et al., "Swarm Testing", ISSTA 2012.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -38,12 +38,15 @@ PACES = (
     (1.0, 5.0, 20.0, 20.0),
 )
 """Seconds between two looks of the operator."""
+FOCUSED_PACES = ((0.1, 1.0), (0.1, 1.0, 5.0), (1.0, 5.0), (5.0, 10.0))
 STRATEGIES = (
     *("Synchronized", "Synchronized", "Synchronized", "Canary", "Canary", "Rolling", "InFlight"),
 )
 WEATHER = (0.0, 0.0, 0.3, 1.0, 1.0, 2.0)
 """How much happens, in comparison with the usual, for a number of looks."""
 LOOKS_OF_A_WEATHER = (5, 10, 20)
+FOCUSED = 0.6
+"""The share of histories in which things happen by rules only."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Swarm:
         suffix: of version labels, behind their number. Labels with one have no order.
         early: how many versions are published before their files are written.
         endures: faults last, and the fleet must say so in the end.
+        rules: how many rules hold at most (`moments`).
+        is_focused: nothing happens but by rules, apart from new versions.
     """
 
     chance: Random
@@ -77,6 +82,8 @@ class Swarm:
     early: float
     endures: bool
     has_all: bool
+    rules: int
+    is_focused: bool
 
     def factor(self) -> float:
         """How often one kind of event happens in this history."""
@@ -87,7 +94,7 @@ def swarm_of(seed: int) -> Swarm:
     """The choices of a history. They change no later random number of it."""
     chance = Random(f"swarm of {seed}")  # noqa: S311 - repeatable on purpose
     slow_seconds = chance.choice([0.0, 0.0, 0.0, 2.5, 2.5, LONGER_THAN_A_LEASE])
-    return Swarm(
+    found = Swarm(
         chance=chance,
         replicas=chance.choice([1, 2, 2, 3, 3, 4]),
         rollout=random_rollout(chance, slow_seconds),
@@ -102,6 +109,22 @@ def swarm_of(seed: int) -> Swarm:
         early=chance.choice([0.0, 0.0, 0.3]),
         endures=chance.random() < 0.25,
         has_all=chance.random() < 0.15,
+        rules=chance.choice([0, 3, 6]),
+        is_focused=False,
+    )
+    return _focused(found, chance) if chance.random() < FOCUSED else found
+
+
+def _focused(swarm: Swarm, chance: Random) -> Swarm:
+    return replace(
+        swarm,
+        is_focused=True,
+        rules=chance.choice([6, 12, 18]),
+        faults=Faults() if chance.random() < 0.7 else swarm.faults,
+        looks=chance.choice([60, 120]),
+        slow_seconds=chance.choice([0.0, 0.5, 2.5, 6.5]),
+        pace=chance.choice(FOCUSED_PACES),
+        early=0.0,
     )
 
 

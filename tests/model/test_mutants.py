@@ -13,12 +13,15 @@ from functools import partial
 
 import pytest
 from tests.model.hunt import breaks
-from tests.model.mutants import MUTANTS, LeftOut, Mutant
+from tests.model.mutants import MUTANTS, RULES, LeftOut, Mutant
 from tests.model.mutate import mistaken
 from tests.model.random_history import history
-from tests.model.stories import STORIES
+from tests.model.reach import differing
+from tests.model.stories import STORIES, a_rollout
 
 from fleet_operator.core import permits
+from fleet_operator.core.advance import Mode
+from fleet_operator.core.worker_view import Standing
 
 HISTORIES = 200
 
@@ -62,11 +65,20 @@ def test_a_mistake_ends_with_its_history():
     code = pinned.__code__
     with mistaken(next(m for m in MUTANTS if m.file == "core/permits.py")):
         assert pinned.__code__ is not code
-    with mistaken(LeftOut("permits", "PERMITS", pinned)):
+    with mistaken(LeftOut(permits, "PERMITS", pinned)):
         assert pinned not in permits.PERMITS
 
     assert pinned.__code__ is code
     assert permits.PERMITS is chain
+
+
+def test_a_rule_that_a_history_does_not_need_makes_no_difference_in_it():
+    with differing(RULES) as numbers:
+        a_rollout()
+    reached = {RULES[n].rule for n in numbers}
+
+    assert {(Standing.HELD, Mode.LOAD), (Standing.HELD, Mode.SERVE)} <= reached
+    assert (Standing.OPEN, Mode.OUT) not in reached, "no canary was asked for"
 
 
 def test_every_promise_has_its_mistakes():

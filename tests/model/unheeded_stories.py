@@ -32,18 +32,6 @@ def a_worker_that_refuses_all_calls() -> Chronicle:
     return its.end()
 
 
-def a_worker_that_resets_the_connection_of_admissions() -> Chronicle:
-    """A restarted worker answers reads, and resets admissions: they are repeated every 5 s, and reported"""
-    its = Chronicle(replicas=3)
-    odd = its.fleet.pod(0)
-    its.fleet.reset(odd, "admit")
-    its.fleet.kill(odd)
-    its.until(lambda: _reason(its) is ConditionReason.CALL_WITHOUT_EFFECT, seconds=0.5)
-    its.go(60, seconds=0.5)
-    its.fleet.obey(odd)
-    return its.end()
-
-
 def _reason(its: Chronicle) -> ConditionReason | None:
     return its.fleet.stalled.reason if its.fleet.stalled is not None else None
 
@@ -51,5 +39,4 @@ def _reason(its: Chronicle) -> ConditionReason | None:
 STORIES: list[Story] = [
     a_worker_that_ignores_pauses,
     a_worker_that_refuses_all_calls,
-    a_worker_that_resets_the_connection_of_admissions,
 ]

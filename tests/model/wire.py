@@ -92,11 +92,14 @@ class Wire:
         patience = _patience_seconds(call) if lost and sim.happens(0.5) else 0.0
         if pod is not None and (pod.loses_answer or pod.garbled):
             lost, pod.loses_answer = True, False
+        delay_seconds = self._delay_seconds() if late else 0.0
+        if pod is not None and pod.delays[0] == call.kind:
+            delay_seconds, pod.delays = pod.delays[1], ("", 0.0)
         flight = Flight(
             action=call,
             epoch=leader.epoch,
             sent_at=sim.now,
-            arrives_at=sim.now + (self._delay_seconds() if late else 0.0),
+            arrives_at=sim.now + delay_seconds,
             answer_seconds=None if lost else (sim.random.uniform(0, 2.0) if late else 0.0),
             given_up_at=sim.now + (patience if lost else _patience_seconds(call)),
             restarts=pod.worker.restarts if pod is not None else 0,
