@@ -115,7 +115,7 @@ class RandomActions:
         self.rollbacks, self.rewrites = self.swarm.factor(), self.swarm.factor()
         self.adapters = RandomAdapters(self.fleet)
         self.brief = BriefFaults(self.fleet)
-        self.themes = self._themes()
+        self.themes = self.all_themes()
         # Random generators of their own, so that these choices change no other part of a history.
         self.clients = Random(self.fleet.seed)  # noqa: S311 - repeatable on purpose
         self.releases = Random(f"releases of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
@@ -127,7 +127,7 @@ class RandomActions:
             self.themes = [self.themes[0], *self.moments.sample(self.themes, 2)]
         self.draw()
 
-    def _themes(self) -> list[list[Callable[[], None]]]:
+    def all_themes(self) -> list[list[Callable[[], None]]]:
         """Actions that belong together. Most mistakes show where a few of one or two themes meet."""
         brief, adapters = self.brief, self.adapters
         return [

@@ -22,24 +22,6 @@ def actions(fleet: Simulation) -> list[str]:
     return [e.what for e in fleet.log if e.who == "operator"]
 
 
-def test_a_killed_worker_comes_back_closed_and_is_admitted_at_the_applied_version_only(fleet):
-    fleet.kill(fleet.pod(0))
-
-    assert not fleet.pod(0).worker.admitted
-    fleet.settle()
-    assert fleet.pod(0).worker.weights == "1"
-
-
-def test_a_joining_worker_waits_for_a_barrier_and_opens_with_the_others(fleet):
-    fleet.publish("2")
-    fleet.until(lambda: all(w.phase is Phase.PAUSED for w in fleet.workers.values()))
-    fleet.kill(fleet.pod(0))
-
-    fleet.settle()
-
-    assert fleet.pod(0).worker.weights == "2"
-
-
 def test_a_silent_worker_in_service_holds_the_barrier_until_it_is_quarantined():
     fleet = Simulation(seed=4, rollout={"maxFailures": 1})
     fleet.settle()
@@ -55,19 +37,6 @@ def test_a_silent_worker_in_service_holds_the_barrier_until_it_is_quarantined():
 
 class TestWorkersThatComeBackAsTheyWere:
     """They hang, are dropped by the Service, miss a rollout, and answer again, with an open latch."""
-
-    def test_returned_workers_are_quarantined_before_the_others_serve_another_version(self, fleet):
-        hung = fleet.pod(1)
-        fleet.hang(hung)
-        fleet.look(20)
-        assert not hung.quarantine
-        fleet.publish("2")
-        fleet.until(lambda: "2" in fleet.serving)
-
-        assert "does not answer" in hung.quarantine
-        fleet.hang(hung, hung=False)
-        fleet.check()
-        fleet.settle()
 
     def test_an_operator_that_has_just_begun_knows_it_from_the_pod(self, fleet):
         hung = fleet.pod(1)

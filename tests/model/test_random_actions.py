@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.model.moments import Rule
 from tests.model.random_actions import RandomActions
 from tests.model.random_history import new_fleet
+from tests.model.simulator import Simulation
 from tests.model.swarm import swarm_of
 
 CANARY = {"strategy": "Canary"}
+THEMES = 7
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -25,3 +28,36 @@ def test_weights_are_odd_from_the_start_or_never(seed):
         asked.add(fleet.version)
 
         assert not (fleet.odd_versions - before) & found, f"turn {turn}"
+
+
+@pytest.mark.parametrize("theme", range(THEMES))
+def test_a_fleet_keeps_the_promises_under_all_actions_of_a_theme(theme):
+    swarm = swarm_of(theme)
+    actions = RandomActions(new_fleet(theme, swarm), swarm)
+    for action in actions.all_themes()[theme]:
+        action()
+        actions.fleet.reconcile()
+        actions.fleet.tick(1.0)
+        actions.follow_rules()
+
+    actions.brief.end_all()
+    assert actions.brief.later == []
+
+
+def test_a_rule_acts_once_when_its_moment_comes():
+    fleet = Simulation(seed=1)
+    fleet.settle()
+    actions = RandomActions(fleet, swarm_of(1))
+    acted: list[float] = []
+    rule = Rule("all are paused", (lambda: acted.append(fleet.now),))
+    actions.rules = [rule]
+    for _ in range(3):
+        actions.follow_rules()
+    assert acted == []
+    fleet.publish("2")
+    while not fleet.converged():
+        fleet.reconcile()
+        fleet.tick(0.1)
+        actions.follow_rules()
+
+    assert len(acted) == 1

@@ -32,16 +32,6 @@ def test_a_new_fleet_starts_directly_on_the_wanted_version(fleet):
     assert not any(line.startswith("admit base") for line in calls(fleet))
 
 
-def test_a_rollout_stages_all_then_pauses_all_then_loads_all_then_resumes_all(fleet):
-    fleet.log.clear()
-    fleet.publish("2")
-    fleet.settle()
-
-    kinds = [line.split(" ")[0] for line in calls(fleet)]
-
-    assert kinds == ["stage"] * 3 + ["pause"] * 3 + ["load"] * 3 + ["resume"] * 3
-
-
 def test_a_converged_fleet_writes_nothing(fleet):
     assert fleet.run_quietly() == 0
 
@@ -53,17 +43,6 @@ def test_an_operator_that_starts_with_a_converged_fleet_writes_nothing(fleet):
 
 
 class TestOvertaken:
-    def test_before_any_load_all_workers_resume_at_once(self, fleet):
-        fleet.publish("2")
-        fleet.until(lambda: all_are(fleet, Phase.PAUSED))
-        fleet.publish("3")
-        fleet.reconcile()
-
-        assert fleet.serving == ["1", "1", "1"]
-
-        fleet.settle()
-        assert "load 2 on policy-0" not in calls(fleet)
-
     def test_during_loading_the_newest_version_follows_the_shortest_end_of_the_rollout(self, fleet):
         fleet.publish("2")
         fleet.until(lambda: all_are(fleet, Phase.PAUSED))
@@ -80,29 +59,6 @@ class TestOvertaken:
 
 
 class TestRefused:
-    def test_a_refused_version_is_reported_and_the_applied_version_keeps_serving(self, fleet):
-        fleet.spoil("2", *fleet.pods.values())
-        fleet.publish("2")
-        fleet.until(lambda: fleet.stalled)
-
-        assert fleet.stalled.reason is ConditionReason.CHECKPOINT_TRUNCATED
-        assert "policy-0" in fleet.stalled.message
-        assert fleet.serving == ["1", "1", "1"]
-
-        fleet.publish("3")
-        fleet.settle()
-        assert fleet.stalled is None
-
-    def test_a_repaired_version_is_loaded_without_an_action_of_the_user(self, fleet):
-        fleet.spoil("2", *fleet.pods.values())
-        fleet.publish("2")
-        fleet.until(lambda: fleet.stalled)
-        fleet.repair()
-
-        fleet.settle()
-
-        assert fleet.serving == ["2", "2", "2"]
-
     def test_a_worker_that_refuses_is_left_behind_within_the_budget_and_reported(self):
         fleet = Simulation(seed=3, rollout={"maxFailures": 1})
         fleet.settle()
@@ -131,19 +87,6 @@ class TestRefused:
 
 
 class TestFailed:
-    def test_a_load_that_breaks_one_engine_halts_and_all_workers_serve_the_old_version(self, fleet):
-        fleet.will_break("2", fleet.pod(0))
-        fleet.publish("2")
-        fleet.until(lambda: fleet.stalled and fleet.serving == ["1", "1", "1"])
-
-        assert fleet.weights.phase is RolloutPhase.HALTED
-        assert fleet.stalled.reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
-        assert "EngineFailed" in fleet.stalled.message
-
-        fleet.publish("3")
-        fleet.settle()
-        assert [e.result for e in fleet.weights.history[:2]] == ["Applied", "Halted"]
-
     @pytest.mark.parametrize("may_fail", [0, 1])
     def test_a_load_that_breaks_the_only_engine_halts(self, may_fail):
         fleet = Simulation(seed=1, replicas=1, rollout={"maxFailures": may_fail})
@@ -168,17 +111,6 @@ class TestFailed:
         assert calls(fleet) == []
         assert fleet.stalled.reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
         assert fleet.run_quietly() == 0
-
-    def test_an_abandoned_version_is_loaded_after_a_retry(self, fleet):
-        fleet.will_break("2", fleet.pod(0))
-        fleet.publish("2")
-        fleet.until(lambda: fleet.weights.phase is RolloutPhase.HALTED)
-        fleet.repair()
-        fleet.retry("once more")
-
-        fleet.settle()
-
-        assert fleet.serving == ["2", "2", "2"]
 
     def test_one_failed_worker_is_left_behind_when_the_budget_allows(self):
         fleet = Simulation(seed=3, rollout={"maxFailures": 1})
@@ -213,23 +145,6 @@ class TestHeldBack:
 
         assert fleet.serving == ["2", "2", "2"]
 
-    def test_a_run_that_starts_again_is_refused_until_a_rollback_is_permitted(self):
-        fleet = Simulation(seed=5)
-        fleet.control(runID="run-7")
-        fleet.settle()
-        fleet.publish("2")
-        fleet.settle()
-        fleet.publish("1")
-        fleet.look(20)
-
-        assert fleet.serving == ["2", "2", "2"]
-        assert fleet.stalled.reason is ConditionReason.REWIND_REFUSED
-        assert "rollbackTo" in fleet.stalled.message
-
-        fleet.control(rollbackTo="1")
-        fleet.settle()
-        assert fleet.serving == ["1", "1", "1"]
-
     @pytest.mark.parametrize("looks", [0, 1, 3], ids=lambda n: f"after {n} looks")
     def test_a_run_that_went_back_continues_before_it_has_arrived_there(self, looks):
         fleet = Simulation(seed=6, slow_seconds=5)
@@ -247,11 +162,3 @@ class TestHeldBack:
 
         assert fleet.serving == ["43", "43", "43"]
         assert fleet.weights.rollback_to is None
-
-
-def test_every_pause_ends_when_the_operator_never_comes_back(fleet):
-    fleet.publish("2")
-    fleet.until(lambda: all_are(fleet, Phase.PAUSED))
-    fleet.tick(60)
-
-    assert fleet.serving == ["1", "1", "1"]

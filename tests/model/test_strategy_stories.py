@@ -29,16 +29,6 @@ def test_an_override_of_the_version_wins_over_the_fleets_settings():
     assert "apply 2 on policy-0" in calls(fleet)
 
 
-@pytest.mark.parametrize("mode", ["Keep", "Wait", "Abort"])
-def test_in_flight_swaps_every_worker_as_soon_as_it_has_staged(mode):
-    fleet = settled(rollout={"strategy": "InFlight", "pause": {"mode": mode}}, slow_seconds=2)
-    fleet.pod(0).worker.slow_seconds = 60
-    fleet.publish("2")
-    fleet.until(lambda: sorted(fleet.serving) == ["1", "2", "2"])
-
-    fleet.settle()
-
-
 @pytest.mark.parametrize(("seconds", "phase"), [(35, "Applied"), (50, "Halted")])
 @pytest.mark.parametrize("what", ["a new leader comes", "it is tried again"])
 def test_a_swap_is_late_as_its_worker_reports_it(seconds, phase, what):
@@ -62,18 +52,6 @@ ROLLING = {"strategy": "Rolling", "maxUnavailable": 1}
 
 
 class TestRolling:
-    def test_workers_swap_one_after_the_other(self):
-        fleet = settled(rollout=ROLLING, slow_seconds=2)
-        fleet.publish("2")
-        away = []
-        for _ in range(200):
-            fleet.reconcile()
-            fleet.tick(0.5)
-            away.append(3 - len(fleet.serving))
-
-        assert max(away) == 1
-        assert fleet.serving == ["2", "2", "2"]
-
     @pytest.mark.parametrize(
         ("on_failure", "versions"),
         [
