@@ -136,8 +136,8 @@ MUTANTS = [
         2,
         "a new leader forgets that its predecessor may have admitted a worker",
         "core/admissions.py",
-        "if accepted is None or accepted.term < term:",
-        "if accepted is None:",
+        "    if accepted is None or accepted.term < term:\n        return True",
+        "    if accepted is None:\n        return lost is not None",
         story="an_admission_of_a_former_leader_that_arrives_late",
     ),
     Mutant(

@@ -1,20 +1,22 @@
 """Which mistakes make a difference in a history: it is played once, without a mistake, for all of them.
 
-Each function with a mistake is also called as the mistake has it, and the results are compared. `core` is pure, so that
-the second call changes nothing; so are the others that have mistakes, but for two. Where all results are the same, the history with the mistake would be the
-same, too, and need not be played.
+Each function with a mistake is also called as the mistake has it. If the results differ, `decide` is called once more
+with the mistake, and the decisions are compared. All of this is pure but for two functions, so that more calls change
+nothing. Where no decision differs, the history with the mistake would be the same, and need not be played.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType, GeneratorType
-from typing import Any, ClassVar
+from typing import Any
 
 from tests.model.mutants import LeftOut, Mutant
 from tests.model.mutate import exchanged_code, forget, shorter_table
+
+from fleet_operator.core import decision
 
 _DECIDES = {"PERMITS": "why_not", "_NEXT": "_next_work"}
 """The function that looks at a table."""
@@ -22,37 +24,80 @@ _CHANGE_THEIR_OBJECT = frozenset({"runtime/epochs.py", "runtime/call_record.py"}
 
 
 @dataclass
-class _Probe:
-    """A function and its alternatives, by the number of their mistakes. `differ`: those that made a difference."""
+class _Watch:
+    """What is known during a history, by the numbers of the mistakes.
 
+    Fields:
+        differ: those that made a difference: to a decision, or to a function outside of decisions.
+        touched: those that made a difference to a function in the present decision; None outside of one.
+        is_comparing: functions are called for a comparison, and compare nothing themselves.
+        made: the mistake that is made now, for a comparison of decisions.
+    """
+
+    differ: set[int] = field(default_factory=set)
+    touched: set[int] | None = None
+    is_comparing: bool = False
+    made: int | None = None
+
+    def is_known(self, number: int) -> bool:
+        return number in self.differ or (self.touched is not None and number in self.touched)
+
+    def note(self, numbers: Iterable[int]) -> None:
+        (self.differ if self.touched is None else self.touched).update(numbers)
+
+
+@dataclass
+class _Probe:
+    """A function and its alternatives, by the number of their mistakes."""
+
+    watch: _Watch
     real: Callable[..., Any]
     others: dict[int, Callable[..., Any]] = field(default_factory=dict)
-    differ: set[int] = field(default_factory=set)
-    is_comparing: ClassVar[bool] = False
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        if _Probe.is_comparing or self.others.keys() <= self.differ:
+        watch = self.watch
+        if watch.made is not None or watch.is_comparing:
+            function = self.real if watch.made is None else self.others.get(watch.made, self.real)
+            return function(*given, **named)
+        others = {n: f for n, f in self.others.items() if not watch.is_known(n)}
+        if not others:
             return self.real(*given, **named)
         found = _outcome(self.real, given, named)
-        _Probe.is_comparing = True
-        try:
-            others = {
-                number: _outcome(other, given, named)
-                for number, other in self.others.items()
-                if number not in self.differ
-            }
-        finally:
-            _Probe.is_comparing = False
+        watch.is_comparing = True
+        outcomes = {n: _outcome(other, given, named) for n, other in others.items()}
+        watch.is_comparing = False
         kind, result = found
         if isinstance(result, FunctionType):  # it decides when it is called
-            inner = {n: f for n, (_, f) in others.items() if isinstance(f, FunctionType)}
-            self.differ |= others.keys() - inner.keys()
-            return _Probe(result, inner, self.differ)
+            inner = {n: f for n, (_, f) in outcomes.items() if isinstance(f, FunctionType)}
+            watch.note(outcomes.keys() - inner.keys())
+            return _Probe(watch, result, inner)
         said = _said(found)
-        self.differ.update(number for number, other in others.items() if _said(other) != said)
-        if kind == "raises":
-            raise result
-        return iter(result) if kind == "yields" else result
+        watch.note(n for n, outcome in outcomes.items() if _said(outcome) != said)
+        return _given_back(kind, result)
+
+
+@dataclass
+class _Decision(_Probe):
+    """`decide`: mistakes that made a difference in it are made once more, and the decisions compared."""
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        watch = self.watch
+        watch.touched = set(self.others)
+        found = _outcome(self.real, given, named)
+        touched, watch.touched = watch.touched - watch.differ, None
+        said = _said(found)
+        for number in sorted(touched):
+            watch.made = number
+            if _said(_outcome(self.others.get(number, self.real), given, named)) != said:
+                watch.differ.add(number)
+        watch.made = None
+        return _given_back(*found)
+
+
+def _given_back(kind: str, result: Any) -> Any:
+    if kind == "raises":
+        raise result
+    return iter(result) if kind == "yields" else result
 
 
 def _outcome(function: Callable[..., Any], given: Any, named: Any) -> tuple[str, Any]:
@@ -72,23 +117,21 @@ def _said(outcome: tuple[str, Any]) -> tuple[str, Any]:
 
 @contextmanager
 def differing(mistakes: Sequence[Mutant | LeftOut]) -> Iterator[set[int]]:
-    """The numbers of the mistakes that make a difference meanwhile; complete at the end."""
-    found: set[int] = set()
-    probes: dict[FunctionType, _Probe] = {}
+    """The numbers of the mistakes that have made a difference until now."""
+    watch = _Watch()
+    probes = {decision.decide: _Decision(watch, _copy(decision.decide, decision.decide.__code__))}
     for number, mistake in enumerate(mistakes):
         for function, other in _others(mistake).items():
-            probe = probes.setdefault(function, _Probe(_copy(function, function.__code__)))
-            probe.others[number] = other
+            real = _copy(function, function.__code__)
+            probes.setdefault(function, _Probe(watch, real)).others[number] = other
     undo = [_laid_over(function, probe) for function, probe in probes.items()]
     forget()
     try:
-        yield found
+        yield watch.differ
     finally:
         for restore in undo:
             restore()
         forget()
-        for probe in probes.values():
-            found |= probe.differ
 
 
 def _others(mistake: Mutant | LeftOut) -> dict[FunctionType, Callable[..., Any]]:
