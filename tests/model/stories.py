@@ -568,7 +568,7 @@ def a_reader_whose_last_two_answers_are_lost() -> Chronicle:
     return its.end()
 
 
-TOLD: list[Story] = [
+RECORDED: list[Story] = [
     a_rollout,
     a_newer_version_while_all_are_paused,
     a_damaged_checkpoint,
@@ -585,7 +585,7 @@ TOLD: list[Story] = [
 ]
 """Those that a reader should know, line by line."""
 STORIES: list[Story] = [
-    *TOLD,
+    *RECORDED,
     a_canary_that_has_lost_the_applied_weights,
     a_canary_without_a_baseline,
     a_canary_with_a_silent_worker,
