@@ -1,4 +1,4 @@
-"""Faults that end by themselves: a worker that hangs for ten seconds, a call that comes late, a load that lingers."""
+"""Faults that end by themselves: a worker hangs for ten seconds, a call comes late, a load lingers."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class BriefFaults:
         self.fleet.faults.operator_dies_after = self.chance.choice([0, 1, 2, 3])
 
     def freeze(self) -> None:
-        """The leader freezes, and goes on when another one leads."""
+        """The leader freezes, and continues when another one leads."""
         former = self.fleet.leader
         self.fleet.freeze_operator()
 

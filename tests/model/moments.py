@@ -61,7 +61,7 @@ MOMENTS = (
 
 
 def moments_of(fleet: Simulation) -> Iterator[str]:
-    """What is true of a fleet now."""
+    """Returns the moments of a fleet now."""
     workers = [p.worker for p in fleet.pods.values() if p.deleted_at is None]
     for worker in workers:
         yield f"a worker is {worker.phase}"
@@ -91,7 +91,7 @@ def _amount(what: str, true: list[bool]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Rule:
-    """What happens at a moment: one action, or one after the other at once."""
+    """Actions at a moment: one, or two at once."""
 
     moment: str
     actions: tuple[Callable[[], None], ...]

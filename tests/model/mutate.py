@@ -116,7 +116,7 @@ def _differ(one: CodeType, other: CodeType) -> bool:
 
 
 def _likeness(code: CodeType) -> tuple[object, ...]:
-    """What code does, without its lines."""
+    """Returns the effect of code, without its lines."""
     consts = (_likeness(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts)
     return code.co_code, code.co_names, code.co_varnames, *consts
 

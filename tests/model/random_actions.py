@@ -205,7 +205,7 @@ class RandomActions:
         self.actions = [*self.always, *((often, action) for often, action in drawn if often)]
 
     def follow_rules(self) -> None:
-        """What has become true since the last time is the moment of some rules."""
+        """Act by the rules whose moment has come since the last time."""
         self.brief.end()
         true = frozenset(moments_of(self.fleet))
         new, self.true_before = true - self.true_before, true

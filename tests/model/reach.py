@@ -1,7 +1,7 @@
 """Which mistakes make a difference in a history: it is played once, without a mistake, for all of them.
 
 Each function with a mistake is also called as the mistake has it. If the results differ, `decide` is called once more
-with the mistake, and the decisions are compared. All of this is pure but for two functions, so that more calls change
+with the mistake, and the decisions are compared. All of this is pure except for two functions, so that more calls change
 nothing. Where no decision differs, the history with the mistake would be the same, and need not be played.
 """
 
@@ -25,7 +25,7 @@ _CHANGE_THEIR_OBJECT = frozenset({"runtime/epochs.py", "runtime/call_record.py"}
 
 @dataclass
 class _Watch:
-    """What is known during a history, by the numbers of the mistakes.
+    """Mistakes during a history, by their numbers.
 
     Fields:
         differ: those that made a difference: to a decision, or to a function outside of decisions.
@@ -101,7 +101,7 @@ def _given_back(kind: str, result: Any) -> Any:
 
 
 def _outcome(function: Callable[..., Any], given: Any, named: Any) -> tuple[str, Any]:
-    """What a call returns, yields or raises."""
+    """Returns the result of a call: a value, all that it yields, or an error."""
     try:
         found = function(*given, **named)
         return ("yields", [*found]) if isinstance(found, GeneratorType) else ("returns", found)

@@ -34,7 +34,7 @@ from tests.model.simulator import Simulation
 
 STEPS = 20_000
 TRIES = 10
-"""After so many histories in which it made a difference a mistake is played in each tenth history only."""
+"""After this number of histories in which it made a difference, a mistake is played in each tenth history only."""
 TRIED = [*MUTANTS, *RULES]
 
 
@@ -75,10 +75,13 @@ class Score:
         self.histories += 1
         self.reached.update(played.reached)
 
+    @property
+    def percent(self) -> float:
+        return 100 * len(self.found) / max(1, len(self.tried))
+
     def __str__(self) -> str:
-        percent = 100 * len(self.found) / max(1, len(self.tried))
         return (
-            f"random histories find {len(self.found)} of {len(self.tried)} mistakes ({percent:.0f} %)"
+            f"random histories find {len(self.found)} of {len(self.tried)} mistakes ({self.percent:.0f} %)"
             f" within {self.steps:,} steps"
         )
 
@@ -122,6 +125,23 @@ def _in_order(score: Score, pool: ProcessPoolExecutor | None, ahead: int) -> Ite
             yield running.pop(0).result()
 
 
+def measure(score: Score, steps: int, processes: int) -> None:
+    """Play histories until all mistakes are found, or this number of steps is reached."""
+    began = shown_at = time.monotonic()
+    pools = ProcessPoolExecutor(processes) if processes > 1 else nullcontext()
+    with pools as pool, suppress(KeyboardInterrupt):  # then there is what it has
+        for played in _in_order(score, pool, 2 * processes):
+            score.take(played)
+            if score.steps >= steps or len(score.found) == len(score.tried):
+                break
+            if time.monotonic() - shown_at > 30:
+                shown_at = time.monotonic()
+                print(f"{score}, {shown_at - began:.0f} s", flush=True)
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+    print(f"{score}, {time.monotonic() - began:.0f} s")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=STEPS, help="of histories without a mistake")
@@ -134,23 +154,11 @@ def main() -> int:
     logging.disable(logging.WARNING)
     collect_rarely()
     score = Score(frozenset(n for n, m in enumerate(TRIED) if given.only in m.name))
-    began = shown_at = time.monotonic()
-    pools = ProcessPoolExecutor(given.processes) if given.processes > 1 else nullcontext()
-    with pools as pool, suppress(KeyboardInterrupt):  # then it shows what it has
-        for played in _in_order(score, pool, 2 * given.processes):
-            score.take(played)
-            if score.steps >= given.steps or len(score.found) == len(score.tried):
-                break
-            if time.monotonic() - shown_at > 30:
-                shown_at = time.monotonic()
-                print(f"{score}, {shown_at - began:.0f} s", flush=True)
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
+    measure(score, given.steps, given.processes)
     for number in sorted(score.tried - score.found.keys()):
         often = f"it made a difference in {score.reached[number]} histories"
         print(f"not found: {TRIED[number].name} ({often})")
-    print(f"{score}, {time.monotonic() - began:.0f} s")
-    return 0 if 100 * len(score.found) >= given.least * len(score.tried) else 1
+    return 0 if score.percent >= given.least else 1
 
 
 if __name__ == "__main__":
