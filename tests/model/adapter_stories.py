@@ -25,24 +25,6 @@ def an_adapter_that_is_rewritten_before_a_recreation() -> Chronicle:
     return its.end()
 
 
-def an_adapter_that_is_rewritten_before_a_rollback() -> Chronicle:
-    """An adapter's earlier version is rewritten, and all workers restart: a rollback waits for the first files"""
-    its = Chronicle()
-    for version in ("3", "4"):
-        its.fleet.publish_adapter("lora", version)
-        its.until(lambda v=version: its.fleet.adapters("lora") == [f"{v}~lora"] * 3)
-        its.go(2)
-    its.fleet.rewrite("/weights/lora/step_3")
-    for ordinal in range(3):
-        its.fleet.kill(its.fleet.pod(ordinal))
-    its.fleet.publish_adapter("lora", "3", rollbackTo="3")
-    its.until(lambda: its.fleet.stalled_adapter("lora"))
-    its.go(3)
-    its.fleet.restore("/weights/lora/step_3")
-    its.until(lambda: its.fleet.adapters("lora") == ["3~lora"] * 3)
-    return its.end()
-
-
 def an_adapter_whose_weightversion_names_another_path_first() -> Chronicle:
     """A served adapter is rewritten, its new WeightVersion names another path, then the rewritten one"""
     its = Chronicle()
@@ -217,7 +199,6 @@ def slots_for_adapters_that_held_workers_do_not_have() -> Chronicle:
 
 STORIES: list[Story] = [
     an_adapter_that_is_rewritten_before_a_recreation,
-    an_adapter_that_is_rewritten_before_a_rollback,
     an_adapter_whose_weightversion_names_another_path_first,
     an_adapter_that_is_rewritten_before_its_pin_is_stored,
     an_adapter_whose_pin_is_lost,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.model.chronicle import Chronicle, Story
 from tests.model.fake_state import Note, digest_of
 from tests.model.faults import Faults
-from tests.model.wire import GRACE_AFTER_A_LIE
 
 from fleet_operator.core.actions import Fence
 from fleet_worker.lifecycle.refused_stages import with_refusal
@@ -248,20 +247,6 @@ def an_admission_of_a_former_leader_that_arrives_late() -> Chronicle:
     return its.end()
 
 
-def a_worker_with_other_weights_than_the_fleet() -> Chronicle:
-    """A worker turns out to serve version 1 in a fleet at version 2: it leaves the Service at once"""
-    its = Chronicle(replicas=3)
-    its.fleet.publish("2")
-    its.until(lambda: its.fleet.serving == ["2", "2", "2"])
-    its.go(3)
-    odd = its.fleet.pod(1)
-    odd.worker.label = odd.worker.weights = "1"
-    odd.worker.source = "/weights/step_1"
-    odd.suspect, odd.grace = True, GRACE_AFTER_A_LIE
-    its.go(GRACE_AFTER_A_LIE + 1)
-    return its.end()
-
-
 def an_engine_that_breaks_once_while_the_applied_files_are_gone() -> Chronicle:
     """The only worker cannot read the applied files, and its engine breaks once on the new version: it serves that"""
     its = Chronicle(replicas=1, slow_seconds=15.0, rollout={"strategy": "Rolling"})
@@ -440,7 +425,6 @@ STORIES: list[Story] = [
     a_superseded_version_of_a_canary_rollout,
     a_version_that_comes_late_in_a_pause,
     an_engine_that_breaks_once_while_the_applied_files_are_gone,
-    a_worker_with_other_weights_than_the_fleet,
     an_admission_that_arrives_late,
     an_admission_of_a_former_leader_that_arrives_late,
     an_engine_that_refuses_a_version_once,

@@ -146,7 +146,6 @@ MUTANTS = [
         "core/apart.py",
         'if not m.is_doing("fence")',
         "if False",
-        story="a_worker_with_other_weights_than_the_fleet",
     ),
     Mutant(
         2,
@@ -203,7 +202,6 @@ MUTANTS = [
         "core/fleet_plan.py",
         "return min(before, sound.count(lambda f: f.pod.gated))",
         "return sound.count(lambda f: f.pod.gated)",
-        story="a_template_that_no_queue_lets_in",
     ),
     Mutant(
         4,
@@ -242,7 +240,6 @@ MUTANTS = [
         "core/rollback_guard.py",
         "if wanted is None or reached is None or wanted >= reached:",
         "if True:",
-        story="a_run_that_starts_again",
     ),
     Mutant(
         5,
@@ -397,7 +394,6 @@ MUTANTS = [
         "core/worker_calls.py",
         "and lease_remaining_seconds(worker) < RENEW_BELOW_SECONDS",
         "and not worker.operation and lease_remaining_seconds(worker) < RENEW_BELOW_SECONDS",
-        story="a_load_that_lasts_longer_than_a_lease",
     ),
     Mutant(
         8,
@@ -514,7 +510,6 @@ MUTANTS = [
         "core/pins.py",
         "added = _new_pins(observed.workers, asked, recorded=_digests_of(known)) if asked else ()",
         "added = ()",
-        story="files_that_are_rewritten_under_their_path",
     ),
     Mutant(
         9,
@@ -538,7 +533,6 @@ MUTANTS = [
         "core/lora.py",
         "    if not added:\n        return Bounded(before)\n",
         "    if not added:\n        return Bounded(())\n",
-        story="an_adapter_that_is_rewritten_before_a_rollback",
     ),
     Mutant(
         9,
@@ -792,7 +786,6 @@ MUTANTS = [
         "core/strategies/gradual.py",
         'key=attrgetter("sessions")',
         'key=attrgetter("sessions"), reverse=True',
-        story="workers_with_different_numbers_of_sessions",
     ),
     Mutant(
         15,
@@ -847,7 +840,6 @@ MUTANTS = [
         "core/applied.py",
         "ends = step.phase is RolloutPhase.APPLIED and",
         "ends = False and",
-        story="a_rollback_while_a_worker_is_missing",
     ),
     Mutant(
         6,

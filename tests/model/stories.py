@@ -14,7 +14,6 @@ from tests.model.chronicle import Chronicle, Story
 from tests.model.fake_state import digest_of
 from tests.model.faults import Faults
 from tests.model.leader import WriteFleet
-from tests.model.session_stories import workers_with_different_numbers_of_sessions
 from tests.model.simulator import NODES
 
 from fleet_operator.core.actions import Load
@@ -200,33 +199,6 @@ def a_node_that_is_lost() -> Chronicle:
     return its.end()
 
 
-def a_run_that_starts_again() -> Chronicle:
-    """A run that starts again at its first step: refused until the trainer allows it"""
-    its = Chronicle()
-    its.fleet.control(runID="run-7")
-    its.fleet.publish("2")
-    its.until(lambda: its.fleet.serving == ["2", "2", "2"])
-    its.fleet.publish("1")
-    its.go(12)  # more than a rollout takes
-    its.fleet.control(rollbackTo="1")
-    return its.end()
-
-
-def files_that_are_rewritten_under_their_path() -> Chronicle:
-    """Files that are rewritten under their path: workers that restart do not serve them"""
-    its = Chronicle()
-    its.fleet.publish("2")
-    its.until(lambda: its.fleet.serving == ["2", "2", "2"])
-    its.fleet.rewrite("/weights/step_2")
-    for ordinal in range(3):
-        its.fleet.kill(its.fleet.pod(ordinal))
-    its.until(lambda: its.fleet.stalled)
-    its.go(3)
-    its.fleet.restore("/weights/step_2")
-    its.until(lambda: its.fleet.serving == ["2", "2", "2"])
-    return its.end()
-
-
 def files_that_are_rewritten_before_anything_is_written_down() -> Chronicle:
     """Nothing can be written down from the staging on, and files are rewritten: they were not served before"""
     its = Chronicle()
@@ -305,15 +277,6 @@ def a_template_change_with_a_pod_that_a_queue_holds_back() -> Chronicle:
     return its.end()
 
 
-def a_template_that_no_queue_lets_in() -> Chronicle:
-    """A template that no queue lets in: the change stops after the first worker"""
-    its = Chronicle()
-    its.fleet.hold_new_pods()
-    its.fleet.change_fleet("changes the template", engine={"args": ["--seed=1"]})
-    its.go(12, seconds=2.0)
-    return its.end()
-
-
 def a_template_that_cannot_be_recorded() -> Chronicle:
     """A template that cannot be recorded: no worker is taken away for it, and one that dies comes back"""
     its = Chronicle(replicas=2)
@@ -324,13 +287,6 @@ def a_template_that_cannot_be_recorded() -> Chronicle:
     its.go(3, seconds=5.0)
     its.fleet.start_operator()
     its.go(3, seconds=5.0)
-    return its.end()
-
-
-def a_load_that_lasts_longer_than_a_lease() -> Chronicle:
-    """A load that lasts longer than a lease: the pause is renewed meanwhile"""
-    its = Chronicle(replicas=1, slow_seconds=35.0)
-    its.fleet.publish("2")
     return its.end()
 
 
@@ -589,10 +545,7 @@ STORIES: list[Story] = [
     a_canary_that_has_lost_the_applied_weights,
     a_canary_without_a_baseline,
     a_canary_with_a_silent_worker,
-    a_run_that_starts_again,
     a_status_that_was_lost,
-    a_load_that_lasts_longer_than_a_lease,
-    files_that_are_rewritten_under_their_path,
     files_that_are_rewritten_before_anything_is_written_down,
     a_rollout_that_cannot_be_written_down,
     a_leader_whose_clock_stopped,
@@ -604,7 +557,6 @@ STORIES: list[Story] = [
     a_checkpoint_that_comes_late,
     a_pod_that_a_queue_holds_back,
     a_template_change_with_a_pod_that_a_queue_holds_back,
-    a_template_that_no_queue_lets_in,
     a_template_that_cannot_be_recorded,
     a_fleet_without_a_good_version,
     an_answer_that_is_20_seconds_old,
@@ -613,7 +565,6 @@ STORIES: list[Story] = [
     a_status_that_is_lost_after_a_change_of_strategy,
     a_swap_back_when_the_strategy_is_changed,
     an_address_that_another_pod_has,
-    workers_with_different_numbers_of_sessions,
     *scaling_stories.STORIES,
     *failure_stories.STORIES,
     *adapter_stories.STORIES,

@@ -12,24 +12,6 @@ _SHORT = {"pauseSeconds": 20, "loadSeconds": 20}
 _SHORT_DRAIN = {"drainTimeoutSeconds": 10}
 
 
-def a_rollback_while_a_worker_is_missing() -> Chronicle:
-    """A pod does not start for several versions, and then one breaks an engine: the others go back by one"""
-    rollout = {"strategy": "InFlight", "onFailure": "Rollback"}
-    its = Chronicle(replicas=3, rollout=rollout)
-    its.fleet.crash_loop(its.fleet.pod(2))
-    its.go(5, seconds=5.0)
-    for version in "234":
-        its.fleet.publish(version)
-        its.until(lambda wanted=version: its.fleet.serving == [wanted, wanted], seconds=1.0)
-        its.go(2)
-    its.fleet.will_break("5", its.fleet.pod(0))
-    its.fleet.publish("5")
-    its.until(lambda: its.fleet.weights.phase is RolloutPhase.HALTED)
-    its.until(lambda: its.fleet.serving == ["4", "4"], seconds=1.0)
-    its.fleet.publish("6")
-    return its.end()
-
-
 def a_change_to_a_barrier_while_workers_are_missing() -> Chronicle:
     """Half of the pods do not start, the history has lost the applied version, and the strategy changes: the others serve on"""
     its = Chronicle(replicas=4, rollout={"strategy": "InFlight"})
@@ -162,7 +144,6 @@ def _a_late_load() -> tuple[Chronicle, FakePod]:
 
 
 STORIES: list[Story] = [
-    a_rollback_while_a_worker_is_missing,
     a_change_to_a_barrier_while_workers_are_missing,
     a_version_that_kills_every_canary,
     workers_that_are_away_during_the_judgement,
