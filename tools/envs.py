@@ -81,7 +81,8 @@ def app_folder() -> Path:
     """
     python = interpreter_of("dev")
     sources = [REPOSITORY / "pyproject.toml", REPOSITORY / "client/pyproject.toml"]
-    packages = ("operator/fleet_api", "operator/fleet_operator", "worker/fleet_worker")
+    packages = [f"operator/fleet_{name}" for name in ("api", "collector", "operator")]
+    packages.append("worker/fleet_worker")
     for root in (*packages, "client/rlfleet", "client/rlfleet_resources"):
         sources += [f for f in (REPOSITORY / root).rglob("*") if f.suffix != ".pyc" and f.is_file()]
     digest = hashlib.sha256()

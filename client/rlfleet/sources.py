@@ -197,7 +197,7 @@ def _patch(
 ) -> dict[str, Any]:
     """A merge patch. The traceparent of an older version is removed."""
     annotations: dict[str, str | None] = {ANNOTATION_TRACEPARENT: traceparent}
-    kept = None if source.is_template else _template_of(seen)
+    kept = None if source.is_template else template_of(seen)
     template = None if kept is None else kept.model_dump_json(by_alias=True, exclude_none=True)
     if template != seen.metadata.annotations.get(TEMPLATE):
         annotations[TEMPLATE] = template
@@ -214,11 +214,11 @@ def _given(seen: WeightVersion, label: Label, path: str) -> WeightSource:
 
 
 def _templated(seen: WeightVersion, version: str, source: WeightSource) -> WeightSource:
-    template = _template_of(seen)
+    template = template_of(seen)
     return template if template is not None and template.resolve(version) == source else source
 
 
-def _template_of(seen: WeightVersion) -> WeightSource | None:
+def template_of(seen: WeightVersion) -> WeightSource | None:
     """The object's template, also if a source without one has replaced it."""
     if seen.spec.source.is_template:
         return seen.spec.source
@@ -241,7 +241,7 @@ def _recorded(seen: WeightVersion, label: Label, pins: tuple[PinnedWeights, ...]
         *((one.version, one.run_id) for one in known),
         *((one.version, one.run_id) for one in seen.status.history if one.result == "Applied"),
     ]
-    template = _template_of(seen)
+    template = template_of(seen)
     if label in had and template is not None:
         return template
     raise _never_had(seen, label, [version for version, run_id in had if run_id == label[1]])
@@ -260,7 +260,7 @@ def _check_same_files(seen: WeightVersion, path: str | None) -> None:
 
 
 def _fixed(seen: WeightVersion, label: Label) -> Refused:
-    source, template = seen.spec.source, _template_of(seen)
+    source, template = seen.spec.source, template_of(seen)
     hint = template.resolve(label[0]).path if template is not None else None
     remedy = f"give its directory with path= or --path{f' {hint}' if hint else ''}"
     if source.key().revision:

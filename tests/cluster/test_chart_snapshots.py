@@ -1,4 +1,4 @@
-"""Compares what the real helm renders for 13 sets of values with recorded files.
+"""Compares what the real helm renders for 14 sets of values with recorded files.
 
 After a change of the chart that is meant, record them again and read the difference:
 
@@ -50,6 +50,9 @@ SETS: dict[str, tuple[str, ...]] = {
         "metrics.prometheusRule.enabled=true",
         'metrics.networkPolicy={"enabled":true,"from":[{"namespaceSelector":{}}]}',
         'tracing.otlpEndpoint="http://collector:4318"',
+    ),
+    "collector": (
+        'collectors=[{"namespace":"rl","namespaces":["eval"],"mountPath":"/weights","runAsUser":1000,"volume":{"persistentVolumeClaim":{"claimName":"weights"}}}]',
     ),
     "without-metrics": ("metrics.service.enabled=false",),
     "placed": (

@@ -18,6 +18,7 @@ CONTRACTS = {
 }
 FOLDERS = {
     "fleet_api": "operator",
+    "fleet_collector": "operator",
     "fleet_operator": "operator",
     "fleet_worker": "worker",
     "rlfleet": "client",
@@ -68,6 +69,9 @@ BREACHES = [
     ("api-decides-nothing", "fleet_api/main.py", "import fleet_operator.runtime.store"),
     ("api-decides-nothing", "fleet_api/workers.py", "import fleet_worker.trainer.dynamo"),
     ("operator-knows-the-protocol", "fleet_operator/errors.py", "import fleet_api.problems"),
+    ("collector-layers", "fleet_collector/plan.py", "import fleet_collector.volume"),
+    ("collector-stands-apart", "fleet_collector/main.py", "import fleet_operator.core.identity"),
+    ("collector-plans-purely", "fleet_collector/plan.py", "import time"),
     (
         "worker-knows-no-operator",
         "fleet_worker/protocol/__init__.py",

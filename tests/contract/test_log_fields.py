@@ -13,7 +13,12 @@ from fleet_worker.protocol import PromptsReport
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs/reference/logs.md"
-SOURCES = ("operator/fleet_api", "operator/fleet_operator", "worker/fleet_worker")
+SOURCES = (
+    "operator/fleet_api",
+    "operator/fleet_collector",
+    "operator/fleet_operator",
+    "worker/fleet_worker",
+)
 SPREAD = {"found.model_dump()": set(PromptsReport.model_fields)}
 """Fields that a call passes as a whole."""
 

@@ -23,6 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAME = PROJECT["name"].replace("-", "_")
 PACKAGES = {
     "fleet_api": ROOT / "operator",
+    "fleet_collector": ROOT / "operator",
     "fleet_operator": ROOT / "operator",
     "fleet_worker": ROOT / "worker",
 }
@@ -155,7 +156,13 @@ def test_the_worker_starts_from_the_wheel(installed: Path, command: list[str]) -
 def test_every_library_that_the_operator_imports_is_pinned_for_its_image(installed: Path) -> None:
     imported = {
         name.partition(".")[0]
-        for package in ("fleet_api", "fleet_operator", "rlfleet", "rlfleet_resources")
+        for package in (
+            "fleet_api",
+            "fleet_collector",
+            "fleet_operator",
+            "rlfleet",
+            "rlfleet_resources",
+        )
         for file in (installed / package).rglob("*.py")
         # These need other libraries.
         if not {"cli", "deltas"} & {*file.parts} and file.name != "callback.py"

@@ -36,6 +36,11 @@ app.kubernetes.io/name: rlfleet-api
 app.kubernetes.io/instance: {{ include "rlfleet.fullname" . | quote }}
 {{- end -}}
 
+{{- define "rlfleet.collectorLabels" -}}
+app.kubernetes.io/name: rlfleet-collector
+app.kubernetes.io/instance: {{ include "rlfleet.fullname" . | quote }}
+{{- end -}}
+
 {{- define "rlfleet.labels" -}}
 {{ include "rlfleet.labelsWith" (list . (dict)) }}
 {{- end -}}

@@ -40,12 +40,12 @@ def delta_index(
     return index_of(places, notes)
 
 
-def delta_version(name: str, index: bytes) -> str | None:
-    """The version of a delta; None for a full checkpoint. Errors: UnusableWeights."""
+def delta_versions(name: str, index: bytes) -> tuple[str, str] | None:
+    """The version of a delta and that of its base; None for a full checkpoint. Errors: UnusableWeights."""
     notes = _parsed(name, index).get("metadata")
     if not isinstance(notes, dict) or not notes.keys() & {_BASE, _ENCODING}:
         return None
-    return str(notes.get("version", "unknown"))
+    return str(notes.get("version", "unknown")), str(notes.get(_BASE, "unknown"))
 
 
 def indexed_files(name: str, index: bytes) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from rlfleet.deltas.index import delta_version, indexed_files
+from rlfleet.deltas.index import delta_versions, indexed_files
 from rlfleet.deltas.layout import (
     CONFIG_FILE,
     INDEX_FILE,
@@ -84,9 +84,9 @@ class FromDirectory:
         index = (self._directory / INDEX_FILE).read_bytes() if INDEX_FILE in names else None
         weights = {n for n in names if n.endswith(".safetensors") and not n.startswith(".")}
         if index is not None:
-            if (version := delta_version(INDEX_FILE, index)) is not None:
+            if (versions := delta_versions(INDEX_FILE, index)) is not None:
                 raise UnusableWeights(
-                    f"{self._directory} holds a delta, version {version}; give the full checkpoint that "
+                    f"{self._directory} holds a delta, version {versions[0]}; give the full checkpoint that "
                     "the trainer has saved for this version"
                 )
             indexed = indexed_files(INDEX_FILE, index)

@@ -18,6 +18,7 @@ from fleet_operator.api.fleet import (
     Rollout,
 )
 from rlfleet_resources.base import Resource
+from rlfleet_resources.retention import Retention
 from rlfleet_resources.source import ManifestDigest, VersionLabel, WeightSource
 
 
@@ -89,4 +90,5 @@ class WeightsSpec(Resource):
     run_id: VersionLabel | None = None
     rollback_to: VersionLabel | None = None
     suspend: bool = False
+    retention: Retention | None = None
     rollout: RolloutOverrides = RolloutOverrides()

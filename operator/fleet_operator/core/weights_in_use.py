@@ -17,6 +17,7 @@ from fleet_operator.core.lora_goals import lora_goals_of
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.worker_view import Standing
+from fleet_worker.protocol import Phase
 from rlfleet_resources.fleet_status import (
     MAX_SOURCES_IN_USE,
     MAX_VERSIONS,
@@ -69,10 +70,10 @@ def applied_record(
 def sources_in_use(observed: FleetObserved, rollout: RolloutPlan) -> tuple[SourceInUse, ...]:
     """The sources that workers serve, stage or load, and those that a join or a rollback would read.
 
-    Sorted, at most 100. Of more, the sources that the fleet itself needs stay.
+    A source leaves the list only when no worker may still read it. Sorted, at most 100. Of more, the sources that the fleet itself needs stay.
     """
     found: dict[SourceKey, tuple[WeightSource, Named]] = {}
-    for named, source in (*_needed(observed, rollout), *_held(observed)):
+    for named, source in (*_needed(observed, rollout), *_held(observed), *_still_read(observed)):
         if len(found) < MAX_SOURCES_IN_USE and not isinstance(source, Transferred):
             found.setdefault(source.key(), (source, named))
     in_order = sorted(found.values(), key=lambda e: (e[1].run_id or "", e[1].version, str(e[0])))
@@ -145,3 +146,17 @@ def _held(observed: FleetObserved) -> Iterator[tuple[Named, WeightSource]]:
         named = source_of(key)
         if named is not None:
             yield weights, named
+
+
+def _still_read(observed: FleetObserved) -> Iterator[tuple[Named, WeightSource]]:
+    """Sources of the last list that a worker stages or loads, also if nothing wants them any more. One that starts
+    may read any version that was applied since its container started. So all of them stay until it answers.
+    """
+    kinds = [f for f in observed.workers.kinds if f.pod.running]
+    unknown = any(f.silent or f.phase in {None, Phase.STARTING} for f in kinds)
+    under_way = {
+        (w.version, w.run_id) for f in kinds for w in (f.operation, f.call) if w is not None
+    }
+    for entry in observed.status.sources_in_use:
+        if unknown or under_way & {(entry.version, entry.run_id), (entry.version, None)}:
+            yield WeightsId(entry.version, entry.run_id), entry.source

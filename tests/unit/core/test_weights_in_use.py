@@ -31,6 +31,7 @@ from rlfleet_resources.fleet_status import (
     AppliedWeights,
     FleetStatus,
     PinnedWeights,
+    SourceInUse,
 )
 from rlfleet_resources.source import HuggingFaceSource, WeightSource
 from rlfleet_resources.weights_status import WeightsStatus
@@ -153,6 +154,13 @@ def used(fleet: FleetObserved) -> dict[str, str]:
     return {str(s.source): s.version for s in status_of(fleet).sources_in_use}
 
 
+def with_last_sources(fleet: FleetObserved, *listed: str) -> FleetObserved:
+    """The fleet with these sources in its last status."""
+    sources = [SourceInUse(version=v, source=WeightSource(path=path_of(v))) for v in listed]
+    status = fleet.status.model_copy(update={"sources_in_use": tuple(sources)})
+    return replace(fleet, status=status)
+
+
 class TestSourcesInUse:
     def test_the_source_of_a_restarted_worker_is_listed(self):
         assert used(make_fleet(replicas=0)) == {"/models/base": "base"}
@@ -206,6 +214,35 @@ class TestSourcesInUse:
         )
 
         assert set(used(fleet)) == {"/models/base", "/weights/math_7", "/weights/math_8"}
+
+    @pytest.mark.parametrize(
+        "reader",
+        [
+            pytest.param(make_worker().serving("42").doing("stage", "40"), id="stages it"),
+            pytest.param(
+                make_worker().serving("42").asked_to("stage 40"), id="is asked to stage it"
+            ),
+            pytest.param(make_worker().starting(), id="starts"),
+            pytest.param(make_worker(), id="has not answered yet"),
+            pytest.param(make_worker().serving("42").silent(), id="is silent"),
+        ],
+    )
+    def test_a_source_stays_listed_while_a_worker_may_still_read_it(self, reader):
+        """A rollback to 40 was taken back: nothing wants 40 any more."""
+        assert "/weights/step_40" in used(with_last_sources(make_fleet(reader, wants="42"), "40"))
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            make_worker().serving("42"),
+            make_worker().serving("42").doing("stage", "41"),
+            make_worker().not_running(),
+        ],
+    )
+    def test_a_source_leaves_the_list_when_no_worker_may_read_it(self, other):
+        assert "/weights/step_40" not in used(
+            with_last_sources(make_fleet(other, wants="42"), "40")
+        )
 
     def test_a_repository_is_listed_with_its_revision(self):
         repo = Source.model_validate({"huggingFace": {"repo": "org/m", "revision": "abc"}})

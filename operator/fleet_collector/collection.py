@@ -1,0 +1,282 @@
+"""One run over the folders of all rules: look, put aside, wait, look again, delete.
+
+The rename takes a version away from workers before the status is read that its deletion rests on. So a worker that
+reads the version has opened it before, and after the wait the status shows this worker. Nothing depends on the time
+of day.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from fleet_collector.needs import Json, claims_on, name_of, needs_of, rules_of, template_in
+from fleet_collector.plan import Claim, Directory, Needs, Plan, deletions
+from fleet_collector.volume import Folder, OutsideError
+from fleet_worker.logs import fields
+from rlfleet_resources.names import API_VERSION, FLEET_PLURAL, WEIGHTS_PLURAL
+
+_LOG = logging.getLogger(__name__)
+
+
+class Cluster(Protocol):
+    """The API server."""
+
+    def call(
+        self, method: str, path: str, params: dict[str, str] | None = None, body: Json | None = None
+    ) -> Json:
+        """Call a path, and return the object that the server answers with. Errors: RlfleetError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """All fleets and WeightVersions of the namespaces, as the API server has just had them."""
+
+    fleets: Sequence[Json]
+    weights: Sequence[Json]
+
+    @property
+    def versions(self) -> str:
+        """Their resourceVersions, for the log."""
+        named = (
+            f"{name_of(o)}@{o['metadata'].get('resourceVersion', '?')}"
+            for o in (*self.fleets, *self.weights)
+        )
+        return " ".join(named)[:1000]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one folder comes to.
+
+    Fields:
+        claims: the WeightVersions with versions in it.
+        deleted: those that are gone.
+        kept: those that stay.
+        problems: what needs attention.
+    """
+
+    folder: str
+    claims: Sequence[Claim] = ()
+    deleted: list[Directory] = field(default_factory=list)
+    kept: list[Directory] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """One sentence, or one problem."""
+        if not self.claims:
+            return "; ".join(self.problems)
+        kept = f"{_counted(self.kept)} stay in {self.folder}"
+        return f"deleted {_counted(self.deleted)}; {kept}" if self.deleted else kept
+
+
+def read_objects(cluster: Cluster, namespaces: Iterable[str]) -> Objects:
+    """The objects, not from a cache of the API server. Errors: RlfleetError."""
+
+    def all_of(plural: str) -> list[Json]:
+        # The fleets are read last: their statuses know of what the specs have asked for.
+        return [
+            each
+            for namespace in namespaces
+            for each in cluster.call("GET", f"/apis/{API_VERSION}/namespaces/{namespace}/{plural}")[
+                "items"
+            ]
+        ]
+
+    weights = all_of(WEIGHTS_PLURAL)
+    return Objects(all_of(FLEET_PLURAL), weights)
+
+
+def collect(
+    read: Callable[[], Objects],
+    roots: Sequence[str],
+    wait: Callable[[], None],
+    *,
+    dry_run: bool = False,
+) -> list[Outcome]:
+    """Delete once what no fleet needs.
+
+    Args:
+        read: Reads the objects.
+        roots: Directories below which versions may be deleted.
+        wait: Waits until the status shows what workers have opened before.
+        dry_run: Change nothing.
+
+    Errors: RlfleetError of `read`; what was put aside is back then. ValidationError for a rule.
+    """
+    with ExitStack() as at_the_end:
+        objects = read()
+        folders, outcomes = _folders(objects.weights)
+        works = []
+        for path in folders:
+            works.append(work := _Work(path, roots, objects))
+            at_the_end.callback(work.close)
+            work.begin(objects, dry_run=dry_run)
+        if any(work.aside for work in works):
+            wait()
+            objects = read()
+            for work in works:
+                work.end(objects)
+    return [*outcomes, *(work.outcome for work in works)]
+
+
+def _folders(weights: Iterable[Json]) -> tuple[list[str], list[Outcome]]:
+    """The folders of all rules, and the problems of those without one."""
+    found, problems = dict[str, None](), list[Outcome]()
+    for each, _ in rules_of(weights):
+        try:
+            found[template_in(each).folder] = None
+        except ValueError as error:  # also that of pydantic
+            why = "update the collector" if isinstance(error, ValidationError) else str(error)
+            problem = f"nothing of {name_of(each)} is deleted: {why}"
+            _LOG.error("%s", problem)
+            problems.append(Outcome("", problems=[problem]))
+    return list(found), problems
+
+
+class _Work:
+    """One folder during a run. `aside`: its versions that may go at the end."""
+
+    def __init__(self, path: str, roots: Sequence[str], objects: Objects) -> None:
+        self.aside: list[Directory] = []
+        claims = claims_on(path, objects.weights)
+        self.outcome = Outcome(path, claims)
+        self._path = path
+        self._folder: Folder | None = None
+        try:
+            self._folder = Folder.open(path, roots, [claim.template for claim in claims])
+        except (OutsideError, OSError) as error:
+            self._problem(f"nothing of {path} is deleted: {error}")
+
+    def close(self) -> None:
+        """Give what is aside its name, and close the folder."""
+        self.bring_back(self.aside, "this run does not delete it")
+        if self._folder is not None:
+            self._folder.close()
+
+    def begin(self, objects: Objects, *, dry_run: bool) -> None:
+        """Put aside what nothing needs, and bring back what something does."""
+        folder = self._folder
+        if folder is None:
+            return
+        try:
+            if not dry_run:
+                self._finish(folder)
+            plan = self._plan(folder, objects)
+        except OSError as error:
+            self._problem(f"{self._path} cannot be read: {error}")
+            return
+        self._report(plan)
+        for verdict in plan.verdicts:
+            found, level = verdict.directory, logging.INFO if dry_run else logging.DEBUG
+            words = "would be deleted" if verdict.goes else "stays"
+            _LOG.log(level, "%s %s (%s): %s", found.name, words, _size([found]), verdict.why)
+            if dry_run or not verdict.goes:
+                self.outcome.kept += [] if verdict.goes else [found]
+            else:
+                self._put_aside(folder, found)
+        if not dry_run:
+            back = [v.directory for v in plan.verdicts if v.directory.is_aside and not v.goes]
+            self.bring_back(back, "something needs it again")
+
+    def end(self, objects: Objects) -> None:
+        """Delete what is aside and still not needed. The rest stays in `aside`."""
+        folder = self._folder
+        if folder is None or not self.aside:
+            return
+        try:
+            plan = self._plan(folder, objects)
+        except OSError as error:
+            self._problem(f"{self._path} cannot be read: {error}")
+            return
+        self._report(plan)
+        goes = {v.directory.place for v in plan.verdicts if v.goes}
+        for directory in [d for d in self.aside if d.place in goes]:
+            self.aside.remove(directory)
+            try:
+                folder.delete(directory)
+            except FileNotFoundError:
+                continue  # another collector was faster
+            except OSError as error:
+                self._problem(f"{directory.name} of {self._path} is not deleted: {error}")
+                continue
+            self.outcome.deleted.append(directory)
+            about = fields(
+                "deleted",
+                directory=directory.name,
+                bytes=directory.size_bytes,
+                proof=objects.versions,
+            )
+            _LOG.info(
+                "deleted %s/%s (%s)", self._path, directory.name, _size([directory]), extra=about
+            )
+
+    def bring_back(self, directories: Sequence[Directory], why: str) -> None:
+        """Give versions that are aside their names again."""
+        for directory in list(directories):
+            if directory in self.aside:
+                self.aside.remove(directory)
+                self.outcome.kept.append(directory)
+            try:
+                if self._folder is not None and self._folder.bring_back(directory):
+                    about = fields("restored", directory=directory.name)
+                    _LOG.info("%s is back: %s", directory.name, why, extra=about)
+            except FileNotFoundError:
+                continue  # another collector has it
+            except OSError as error:
+                self._problem(
+                    f"{directory.place} of {self._path} does not get its name back: {error}"
+                )
+
+    def _put_aside(self, folder: Folder, directory: Directory) -> None:
+        try:
+            place = directory.place if directory.is_aside else folder.put_aside(directory)
+        except FileNotFoundError:
+            return  # another collector was faster
+        except OSError as error:
+            self._problem(f"{directory.name} of {self._path} is not deleted: {error}")
+            self.outcome.kept.append(directory)
+        else:
+            self.aside.append(replace(directory, place=place))
+
+    def _finish(self, folder: Folder) -> None:
+        for name, error in folder.finish():
+            if error is None:
+                _LOG.info("deleted the rest of %s/%s", self._path, name)
+            else:
+                self._problem(f"the rest of {self._path}/{name} is not deleted: {error}")
+
+    def _plan(self, folder: Folder, objects: Objects) -> Plan:
+        needs = needs_of(self._path, objects.fleets, objects.weights)
+        # Where a link leads is needed, too: a link that is in use, and one next to the versions.
+        paths = {os.path.realpath(path): who for path, who in needs.paths.items()}
+        links = {to: f"the link {name} leads to it" for to, name in folder.links().items()}
+        known = Needs(links | paths | dict(needs.paths), needs.obstacles)
+        return deletions(claims_on(self._path, objects.weights), known, folder.directories())
+
+    def _report(self, plan: Plan) -> None:
+        for obstacle in plan.obstacles:
+            if obstacle.passes:
+                _LOG.info("nothing of %s is deleted now: %s", self._path, obstacle.why)
+            else:
+                self._problem(f"nothing of {self._path} is deleted: {obstacle.why}")
+
+    def _problem(self, text: str) -> None:
+        _LOG.error("%s", text)
+        self.outcome.problems.append(text)
+
+
+def _counted(directories: Sequence[Directory]) -> str:
+    number = len(directories)
+    return f"{number} version{'' if number == 1 else 's'} ({_size(directories)})"
+
+
+def _size(directories: Sequence[Directory]) -> str:
+    return f"{sum(d.size_bytes for d in directories) / 1e9:.3g} GB"

@@ -1,0 +1,150 @@
+"""What fleets and WeightVersions need, by their objects. Pure.
+
+Nothing of an object is skipped in silence: one that cannot be read, or whose status may be late, is an obstacle,
+and then nothing is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from fleet_collector.plan import Claim, Needs, Obstacle, Template
+from rlfleet.resources import WeightVersion
+from rlfleet.sources import template_of
+from rlfleet_resources.fleet_status import MAX_SOURCES_IN_USE, FleetStatus
+from rlfleet_resources.retention import Retention
+from rlfleet_resources.source import WeightSource
+from rlfleet_resources.weights_status import WeightsStatus
+
+Json = dict[str, Any]
+
+
+def rules_of(weights: Iterable[Json]) -> Iterator[tuple[Json, Retention]]:
+    """Yield each WeightVersion that has a rule, with the rule. Errors: ValidationError."""
+    for each in weights:
+        rule = each.get("spec", {}).get("retention")
+        if rule is not None:
+            yield each, Retention.model_validate(rule)
+
+
+def template_in(weights: Json) -> Template:
+    """Where the versions of a WeightVersion are. Errors: ValueError, in words."""
+    found = template_of(WeightVersion.model_validate(weights))
+    if found is None:
+        source = weights["spec"]["source"].get("path", "a repository")
+        raise ValueError(f"its source is {source}, without {{version}}")
+    return Template.of(found)
+
+
+def claims_on(folder: str, weights: Iterable[Json]) -> list[Claim]:
+    """The WeightVersions whose versions are in a folder. One that cannot be read is an obstacle in `needs_of`.
+
+    Errors: ValidationError for a rule.
+    """
+    rules = {name_of(each): rule for each, rule in rules_of(weights)}
+    found = []
+    for each in weights:
+        try:
+            template = template_in(each)
+        except ValueError:  # also that of pydantic
+            continue
+        if template.folder == folder:
+            applied = WeightVersion.model_validate(each).status.applied
+            here = (
+                applied is not None
+                and applied.source is not None
+                and (applied.source.path == template.path_of(applied.version))
+            )
+            label = applied.version if applied is not None and here else ""
+            uid = each["metadata"].get("uid", "")
+            found.append(Claim(name_of(each), template, label, rules.get(name_of(each)), uid))
+    return found
+
+
+def needs_of(folder: str, fleets: Sequence[Json], weights: Sequence[Json]) -> Needs:
+    """What may not be deleted of a folder.
+
+    Args:
+        folder: As workers see it.
+        fleets: All InferenceFleets of all namespaces whose fleets read the volume.
+        weights: All WeightVersions of these namespaces.
+    """
+    paths: dict[str, str] = {}
+    obstacles: list[Obstacle] = []
+    for each in fleets:
+        who = name_of(each)
+        obstacles += _obstacles_of(
+            who, each, FleetStatus.read(each.get("status") or {}).unread_parts
+        )
+        obstacles += _of_fleet(who, folder, each)
+        paths |= {str(p): f"fleet {who}" for p in _paths_of_fleet(each) if p is not None}
+    for each in weights:
+        who = name_of(each)
+        unread = WeightsStatus.read(each.get("status") or {}).unread_parts
+        obstacles += _obstacles_of(who, each, unread)
+        try:
+            wanted = [p for p in _paths_of_weights(WeightVersion.model_validate(each)) if p]
+        except ValidationError:
+            obstacles.append(Obstacle(f"{who} cannot be read: update the collector"))
+        else:
+            paths |= dict.fromkeys(wanted, f"WeightVersion {who}")
+    return Needs(paths, tuple(sorted(obstacles, key=lambda o: o.passes)))
+
+
+def name_of(found: Json) -> str:
+    """Namespace and name of an object."""
+    return f"{found['metadata'].get('namespace', '')}/{found['metadata']['name']}"
+
+
+def _obstacles_of(who: str, found: Json, unread: Sequence[str]) -> Iterator[Obstacle]:
+    if unread:
+        yield Obstacle(f"the status of {who} cannot be read ({unread[0]}): update the collector")
+    seen = (found.get("status") or {}).get("observedGeneration", -1)
+    if seen != found["metadata"].get("generation", 1):
+        yield Obstacle(f"the operator has not looked at the newest spec of {who} yet", passes=True)
+
+
+def _of_fleet(who: str, folder: str, fleet: Json) -> Iterator[Obstacle]:
+    status = fleet.get("status") or {}
+    if len(status.get("sourcesInUse") or ()) >= MAX_SOURCES_IN_USE:
+        yield Obstacle(f"status.sourcesInUse of {who} is full, so that it may lack some")
+    weights = fleet.get("spec", {}).get("weights", {})
+    roots = weights.get("roots") or ()
+    if weights.get("management") == "External" and any(_overlap(root, folder) for root in roots):
+        yield Obstacle(
+            f"fleet {who} is External and may read below {folder} whatever its trainer names: give it other roots"
+        )
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _paths_of_fleet(fleet: Json) -> Iterator[str | None]:
+    status = FleetStatus.read(fleet.get("status") or {})
+    yield (fleet.get("spec", {}).get("model", {}).get("source") or {}).get("path")
+    yield from (entry.source.path for entry in status.sources_in_use)
+    moving = status.transition
+    for recorded in (status.applied, moving, moving.base if moving is not None else None):
+        if recorded is not None and recorded.source is not None:
+            yield recorded.source.path
+
+
+def _paths_of_weights(weights: WeightVersion) -> Iterator[str | None]:
+    spec, status = weights.spec, weights.status
+    yield spec.source.resolve(spec.version).path
+    if status.applied is not None and status.applied.source is not None:
+        yield status.applied.source.path
+    template: WeightSource | None = template_of(weights)
+    if template is None:
+        return
+    applied = status.applied
+    current = (applied.version, applied.run_id) if applied is not None else None
+    ended = (e for e in status.history if e.result == "Applied")
+    before = next((e.version for e in ended if (e.version, e.run_id) != current), None)
+    for version in (spec.rollback_to, status.rollback_to, before):
+        if version is not None:
+            yield template.resolve(version).path

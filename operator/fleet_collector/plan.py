@@ -1,0 +1,273 @@
+"""Which versions in a folder nothing needs any more. Pure: what stays, and why, without any clock.
+
+A version goes only if it has a number below that of the applied version, and nobody has a reason to keep it:
+it stays if a fleet names it, a reader leases it, a rule keeps it, or a delta that stays was made against it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fleet_worker.protocol import number_of
+from rlfleet_resources.retention import Retention
+from rlfleet_resources.source import DIRECTORY, VERSION_PLACEHOLDER, WeightSource
+
+_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_NUMBER_AT_END = re.compile(r"([0-9]{1,18})$")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Where the versions of a source are: `/weights/run-7/step_{version}`."""
+
+    folder: str
+    before: str
+    after: str
+
+    @classmethod
+    def of(cls, source: WeightSource) -> Template:
+        """The template of a source. Errors: ValueError, in words, if its versions are not next to each other."""
+        kind, place, _ = source.key()
+        folder, _, name = place.rpartition("/")
+        if kind != DIRECTORY:
+            raise ValueError(f"its source is {source}, which is no directory")
+        if name.count(VERSION_PLACEHOLDER) != 1 or VERSION_PLACEHOLDER in folder or not folder:
+            raise ValueError(
+                f"its source is {place}: the last part of the path, below a folder of the run, must have"
+                f" {VERSION_PLACEHOLDER}"
+            )
+        before, after = name.split(VERSION_PLACEHOLDER)
+        return cls(folder, before, after)
+
+    def name_of(self, label: str) -> str:
+        """The name of a version's directory."""
+        return f"{self.before}{label}{self.after}"
+
+    def path_of(self, label: str) -> str:
+        """The directory of a version."""
+        return f"{self.folder}/{self.name_of(label)}"
+
+    def label_of(self, name: str) -> str | None:
+        """The version of a directory by its name; None if the template has no such directory."""
+        if len(name) <= len(self.before) + len(self.after):
+            return None
+        if not (name.startswith(self.before) and name.endswith(self.after)):
+            return None
+        label = name[len(self.before) : len(name) - len(self.after)]
+        return label if _LABEL.fullmatch(label) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directory:
+    """A directory next to others, as a collector finds it.
+
+    Fields:
+        name: as workers know it.
+        place: its present name; it differs while a collector has put the directory aside.
+        size_bytes: of all files.
+        modified_ns: when it or one of its files was changed last, by the clock of the volume.
+        version / base: of a delta: its own version and that of its base; empty for another checkpoint.
+        base_unknown: why nobody can say what its base is; empty if its index can be read.
+        lease: the file by which a reader keeps it; empty without one.
+        obstacle: why this process cannot delete it; empty if it can.
+    """
+
+    name: str
+    place: str
+    size_bytes: int = 0
+    modified_ns: int = 0
+    version: str = ""
+    base: str = ""
+    base_unknown: str = ""
+    lease: str = ""
+    obstacle: str = ""
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether a collector has put it aside."""
+        return self.place != self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A WeightVersion whose versions are in the folder.
+
+    Fields:
+        who: namespace and name of the object.
+        applied: label of the applied version; empty if there is none.
+        rule: None if it has none, so that it lets nothing go.
+    """
+
+    who: str
+    template: Template
+    applied: str
+    rule: Retention | None
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why nothing may be deleted now. `passes`: it ends by itself, so nobody has to look."""
+
+    why: str
+    passes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What fleets need, by their statuses.
+
+    Fields:
+        paths: path → who needs it.
+        obstacles: why the statuses do not tell all.
+    """
+
+    paths: Mapping[str, str] = field(default_factory=dict)
+    obstacles: tuple[Obstacle, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a directory goes, and why."""
+
+    directory: Directory
+    goes: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What goes. `obstacles`: why nothing does, if there are any."""
+
+    verdicts: tuple[Verdict, ...]
+    obstacles: tuple[Obstacle, ...] = ()
+
+
+def deletions(claims: Sequence[Claim], needs: Needs, directories: Sequence[Directory]) -> Plan:
+    """Decide about each directory of a folder that a template has, in their order.
+
+    Args:
+        claims: All WeightVersions with versions in this folder.
+        needs: Of the fleets of all namespaces that read the volume.
+        directories: Those that are aside come after those under their own names.
+    """
+    ours = [d for d in directories if any(c.template.label_of(d.name) for c in claims)]
+    obstacles = (*needs.obstacles, *_missing(claims, ours))
+    if obstacles:
+        return _nothing(ours, obstacles)
+    named = _names_in(needs.paths)
+    judges = [_Judge(claim, ours) for claim in claims]
+    stays = {d.place: _why_it_stays(d, named, judges) for d in ours}
+    bases = _bases(ours, claims)
+    kept = [d for d in ours if stays[d.place]]
+    while kept:
+        one = kept.pop()
+        if one.base_unknown:
+            return _nothing(
+                ours, [Obstacle(f"{one.name} stays, and its base is not known: {one.base_unknown}")]
+            )
+        for base in bases.get(_ending(one.base), ()) if one.base else ():
+            if not stays[base.place]:
+                stays[base.place] = f"{one.name} is a delta against it"
+                kept.append(base)
+    gone = "nothing needs it, and no rule keeps it"
+    return Plan(tuple(Verdict(d, not stays[d.place], stays[d.place] or gone) for d in ours))
+
+
+def _nothing(directories: Sequence[Directory], obstacles: Sequence[Obstacle]) -> Plan:
+    why = obstacles[0].why
+    return Plan(tuple(Verdict(d, goes=False, why=why) for d in directories), tuple(obstacles))
+
+
+def _missing(claims: Sequence[Claim], directories: Sequence[Directory]) -> Iterator[Obstacle]:
+    """The applied version shows that this is the volume and the folder that the fleet reads."""
+    there = {d.name for d in directories}
+    for claim in claims:
+        name = claim.template.name_of(claim.applied)
+        if not claim.applied:
+            yield Obstacle(f"{claim.who} has applied no version of this folder yet", passes=True)
+        elif number_of(claim.applied) is None:
+            yield Obstacle(f"{claim.who} has applied version {claim.applied}, which has no number")
+        elif name not in there:
+            yield Obstacle(
+                f"{claim.who} has applied version {claim.applied}, and {name} is not in"
+                f" {claim.template.folder}: mount the volume of its fleet, at the same path"
+            )
+
+
+def _names_in(paths: Mapping[str, str]) -> dict[str, str]:
+    """All parts of the paths. Workers may mount the volume elsewhere, so a directory is known by its name."""
+    return {part: who for path, who in paths.items() for part in path.split("/") if part}
+
+
+class _Judge:
+    """What one WeightVersion has to say about each directory, once its applied version is there."""
+
+    def __init__(self, claim: Claim, directories: Sequence[Directory]) -> None:
+        self._claim = claim
+        self._applied = number_of(claim.applied) or 0
+        labels = [(claim.template.label_of(d.name), d) for d in directories]
+        at = (d.modified_ns for label, d in labels if label == claim.applied)
+        self._applied_at_ns = next(at)
+        numbers = {number_of(label) for label, _ in labels if label}
+        older = sorted((n for n in numbers if n is not None and n <= self._applied), reverse=True)
+        self._newest = frozenset(older[: claim.rule.keep if claim.rule else None])
+
+    def why_it_stays(self, directory: Directory) -> str | None:
+        """The reason; empty if the rule lets it go, None if the WeightVersion has no say."""
+        claim = self._claim
+        label = claim.template.label_of(directory.name)
+        if label is None:
+            return None
+        number = number_of(label)
+        if number is None:
+            return "its version has no number"
+        if number >= self._applied:
+            return f"it is not older than {claim.applied}, which {claim.who} has applied"
+        return None if claim.rule is None else self._by_rule(claim.rule, number, directory)
+
+    def _by_rule(self, rule: Retention, number: int, directory: Directory) -> str:
+        claim = self._claim
+        if directory.modified_ns > self._applied_at_ns:
+            return f"it was written after {claim.applied}, which {claim.who} has applied"
+        if number in self._newest:
+            return f"one of the newest {rule.keep} of {claim.who}"
+        if rule.keep_every is not None and number % rule.keep_every == 0:
+            return f"{claim.who} keeps the multiples of {rule.keep_every}"
+        return ""
+
+
+def _why_it_stays(directory: Directory, named: Mapping[str, str], judges: Sequence[_Judge]) -> str:
+    """The reason to keep a directory; empty without one."""
+    if directory.name in named:
+        return f"in use: {named[directory.name]}"
+    if directory.lease:
+        return f"{directory.lease} leases it"
+    if directory.obstacle:
+        return directory.obstacle
+    reasons = [judge.why_it_stays(directory) for judge in judges]
+    if all(why is None for why in reasons):
+        return "no rule is about it"
+    return next((why for why in reasons if why), "")
+
+
+def _bases(
+    directories: Sequence[Directory], claims: Iterable[Claim]
+) -> dict[int | str, list[Directory]]:
+    """The directories that a worker could take for a base, by the endings of their names, versions and labels."""
+    found: dict[int | str, list[Directory]] = {}
+    templates = [claim.template for claim in claims]
+    for each in directories:
+        labels = (template.label_of(each.name) for template in templates)
+        endings = {_ending(name) for name in (each.name, each.version, *labels) if name}
+        for ending in endings:
+            found.setdefault(ending, []).append(each)
+    return found
+
+
+def _ending(version: str) -> int | str:
+    """The number at the end of a version, `42` of `weight_v000042`; else the version."""
+    found = _NUMBER_AT_END.search(version)
+    return int(found[1]) if found else version

@@ -1,0 +1,72 @@
+"""Objects and directories for tests of the collector."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fleet_collector.collection import Objects
+
+Json = dict[str, Any]
+
+
+def a_fleet(*in_use: str, name: str = "policy", **spec: Any) -> Json:
+    """A fleet as the API server has it. `in_use`: paths of its sources."""
+    return {
+        "metadata": {"name": name, "namespace": "rl", "generation": 3, "resourceVersion": "7"},
+        "spec": {
+            "model": {"source": {"path": "/models/base"}},
+            "weights": {"roots": ["/x"]} | spec,
+        },
+        "status": {
+            "observedGeneration": 3,
+            "sourcesInUse": [{"version": "1", "source": {"path": path}} for path in in_use],
+        },
+    }
+
+
+def a_weight_version(folder: Path, version: str, *, applied: str = "", **spec: Any) -> Json:
+    """A WeightVersion whose template is `step_{version}` in the folder."""
+    applied = applied or version
+    source = {"path": f"{folder}/step_{applied}"}
+    return {
+        "metadata": {"name": "policy", "namespace": "rl", "generation": 5, "uid": "u-1"},
+        "spec": {
+            "fleetRef": {"name": "policy"},
+            "version": version,
+            "source": {"path": f"{folder}/step_{{version}}"},
+        }
+        | spec,
+        "status": {"observedGeneration": 5, "applied": {"version": applied, "source": source}},
+    }
+
+
+def objects(weights: Iterable[Json], *fleets: Json) -> Objects:
+    return Objects(fleets, list(weights))
+
+
+def write_versions(folder: Path, *versions: str | int, base: int | None = None) -> None:
+    """Directories `step_N` with two files each; with a base they are deltas."""
+    for version in versions:
+        made = folder / f"step_{version}"
+        made.mkdir(parents=True)
+        (made / "model.safetensors").write_bytes(b"w" * 100)
+        (made / "config.json").write_text("{}")
+        if base is not None:
+            notes = {"version": str(version), "base_version": base, "delta_encoding": "xor"}
+            index = json.dumps({"metadata": notes, "weight_map": {}})
+            (made / "model.safetensors.index.json").write_text(index)
+
+
+def date(folder: Path) -> None:
+    """Let the versions have been written in their order, long ago."""
+    for made in folder.glob("step_*"):
+        for path in (*made.iterdir(), made):
+            os.utime(path, (int(made.name[5:]),) * 2, follow_symlinks=False)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
