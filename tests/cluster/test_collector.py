@@ -7,12 +7,15 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 from tests.cluster.support.api_proxy import ApiProxy
 from tests.cluster.support.workspace import FLEET, Workspace
 from tests.cluster.test_operator_chart import Rendered
 from tests.support.collector import date, names_in, write_versions
+
+from stack.volumes import CLAIM
 
 ROOT = Path(__file__).parents[2]
 NEEDED = {
@@ -29,7 +32,7 @@ async def test_old_versions_go_with_the_rights_of_the_chart_and_no_others(
     write_versions(folder, 1, 2, 3, 4)
     date(folder)
     await workspace.start_operator()
-    await workspace.make_fleet(replicas=1, weights={"roots": [str(folder)]})
+    await workspace.make_fleet(replicas=1, version="0", weights=_weights(folder))
     source = {"path": f"{folder}/step_{{version}}"}
     for version in ("1", "2", "3"):
         await workspace.publish(version, source=source, retention={"keep": 1})
@@ -57,7 +60,7 @@ async def test_a_worker_can_be_brought_back_to_a_version_that_stays(
     write_versions(folder, 1, 2, 3)
     date(folder)
     await workspace.start_operator()
-    await workspace.make_fleet(replicas=1, weights={"roots": [str(folder)]})
+    await workspace.make_fleet(replicas=1, version="0", weights=_weights(folder))
     source = {"path": f"{folder}/step_{{version}}"}
     for version in ("1", "2", "3"):
         await workspace.publish(version, source=source, retention={"keep": 1})
@@ -70,6 +73,13 @@ async def test_a_worker_can_be_brought_back_to_a_version_that_stays(
 
     assert code == 0, log
     assert names_in(folder) == ["step_2", "step_3"]
+
+
+def _weights(folder: Path) -> dict[str, Any]:
+    """`spec.weights` of a fleet that mounts the folder where it is on this machine."""
+    claim = {"claimName": CLAIM}
+    volume = {"name": "weights", "mountPath": str(folder), "persistentVolumeClaim": claim}
+    return {"roots": [str(folder)], "volumes": [volume]}
 
 
 async def _account(workspace: Workspace) -> str:

@@ -97,6 +97,20 @@ class TestTheSecondLook:
 
         assert names_in(folder) == ["step_1", "step_4", "step_5"]
 
+    def test_the_wait_is_between_the_rename_and_the_second_look(self, folder: Path) -> None:
+        """A status may be late, and shows a worker only after the wait."""
+        weights, late = [a_weight_version(folder, "5", retention=RULE)], [True]
+
+        def read() -> Objects:
+            return objects(weights, a_fleet(*([] if late else [f"{folder}/step_1"])))
+
+        def wait() -> None:
+            assert "step_1" not in names_in(folder)
+            late.clear()
+
+        collect(read, [str(folder)], wait)
+        assert names_in(folder) == ["step_1", "step_4", "step_5"]
+
     def test_a_version_that_is_leased_meanwhile_comes_back(self, folder: Path) -> None:
         run(folder, while_it_waits=(folder / ".step_3.keep-eval").touch)
 
