@@ -54,7 +54,7 @@ class Objects:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one folder comes to.
+    """The result of a run for one folder.
 
     Fields:
         claims: the WeightVersions with versions in it.
@@ -109,7 +109,7 @@ def collect(
         wait: Waits until the status shows what workers have opened before.
         dry_run: Change nothing.
 
-    Errors: RlfleetError of `read`; what was put aside is back then. ValidationError for a rule.
+    Errors: RlfleetError of `read`. Versions that are aside get their names back. ValidationError for a rule.
     """
     with ExitStack() as at_the_end:
         objects = read()

@@ -64,7 +64,7 @@ def post_events(cluster: Cluster, outcome: Outcome) -> None:
     if outcome.problems:
         told.append(("Warning", "OldVersionsNotDeleted", "; ".join(outcome.problems)))
     for claim in outcome.claims:
-        namespace, _, name = claim.who.partition("/")
+        namespace, _, name = claim.owner.partition("/")
         for kind, reason, message in told if claim.rule is not None else ():
             body = _event(namespace, name, claim.uid, kind, reason, message)
             try:

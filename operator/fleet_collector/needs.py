@@ -1,4 +1,4 @@
-"""What fleets and WeightVersions need, by their objects. Pure.
+"""The needs of fleets and WeightVersions, by their objects. Pure.
 
 Nothing of an object is skipped in silence: one that cannot be read, or whose status may be late, is an obstacle,
 and then nothing is deleted.
@@ -65,7 +65,7 @@ def claims_on(folder: str, weights: Iterable[Json]) -> list[Claim]:
 
 
 def needs_of(folder: str, fleets: Sequence[Json], weights: Sequence[Json]) -> Needs:
-    """What may not be deleted of a folder.
+    """The needs that keep versions of a folder.
 
     Args:
         folder: As workers see it.
@@ -110,7 +110,9 @@ def _obstacles_of(who: str, found: Json, unread: Sequence[str]) -> Iterator[Obst
 def _of_fleet(who: str, folder: str, fleet: Json) -> Iterator[Obstacle]:
     status = fleet.get("status") or {}
     if len(status.get("sourcesInUse") or ()) >= MAX_SOURCES_IN_USE:
-        yield Obstacle(f"status.sourcesInUse of {who} is full, so that it may lack some")
+        yield Obstacle(
+            f"status.sourcesInUse of {who} is full, so that it may lack some: look for a worker that starts or is silent"
+        )
     weights = fleet.get("spec", {}).get("weights", {})
     roots = weights.get("roots") or ()
     if weights.get("management") == "External" and any(_overlap(root, folder) for root in roots):

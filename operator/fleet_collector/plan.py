@@ -1,7 +1,7 @@
 """Which versions in a folder nothing needs any more. Pure: what stays, and why, without any clock.
 
-A version goes only if it has a number below that of the applied version, and nobody has a reason to keep it:
-it stays if a fleet names it, a reader leases it, a rule keeps it, or a delta that stays was made against it.
+A version goes only if it has a number below that of the applied version. It stays if a fleet names it, a reader
+leases it, a rule keeps it, or a delta that stays was made against it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Template:
         kind, place, _ = source.key()
         folder, _, name = place.rpartition("/")
         if kind != DIRECTORY:
-            raise ValueError(f"its source is {source}, which is no directory")
+            raise ValueError(f"its source is {source}, and not a directory")
         if name.count(VERSION_PLACEHOLDER) != 1 or VERSION_PLACEHOLDER in folder or not folder:
             raise ValueError(
                 f"its source is {place}: the last part of the path, below a folder of the run, must have"
@@ -69,7 +69,7 @@ class Directory:
         size_bytes: of all files.
         modified_ns: when it or one of its files was changed last, by the clock of the volume.
         version / base: of a delta: its own version and that of its base; empty for another checkpoint.
-        base_unknown: why nobody can say what its base is; empty if its index can be read.
+        base_unknown: why its base is not known; empty if its index can be read.
         lease: the file by which a reader keeps it; empty without one.
         obstacle: why this process cannot delete it; empty if it can.
     """
@@ -95,12 +95,12 @@ class Claim:
     """A WeightVersion whose versions are in the folder.
 
     Fields:
-        who: namespace and name of the object.
-        applied: label of the applied version; empty if there is none.
+        owner: namespace and name of the object.
+        applied: label of the applied version; empty before the first.
         rule: None if it has none, so that it lets nothing go.
     """
 
-    who: str
+    owner: str
     template: Template
     applied: str
     rule: Retention | None
@@ -109,7 +109,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why nothing may be deleted now. `passes`: it ends by itself, so nobody has to look."""
+    """Why nothing may be deleted now. `passes`: it ends by itself, and needs no look."""
 
     why: str
     passes: bool = False
@@ -117,10 +117,10 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What fleets need, by their statuses.
+    """The needs of fleets, by their statuses.
 
     Fields:
-        paths: path → who needs it.
+        paths: path → the object that needs it.
         obstacles: why the statuses do not tell all.
     """
 
@@ -139,7 +139,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What goes. `obstacles`: why nothing does, if there are any."""
+    """The verdicts. `obstacles`: why nothing goes, if there are any."""
 
     verdicts: tuple[Verdict, ...]
     obstacles: tuple[Obstacle, ...] = ()
@@ -187,12 +187,14 @@ def _missing(claims: Sequence[Claim], directories: Sequence[Directory]) -> Itera
     for claim in claims:
         name = claim.template.name_of(claim.applied)
         if not claim.applied:
-            yield Obstacle(f"{claim.who} has applied no version of this folder yet", passes=True)
+            yield Obstacle(f"{claim.owner} has applied no version of this folder yet", passes=True)
         elif number_of(claim.applied) is None:
-            yield Obstacle(f"{claim.who} has applied version {claim.applied}, which has no number")
+            yield Obstacle(
+                f"{claim.owner} has applied version {claim.applied}, which has no number"
+            )
         elif name not in there:
             yield Obstacle(
-                f"{claim.who} has applied version {claim.applied}, and {name} is not in"
+                f"{claim.owner} has applied version {claim.applied}, and {name} is not in"
                 f" {claim.template.folder}: mount the volume of its fleet, at the same path"
             )
 
@@ -203,7 +205,7 @@ def _names_in(paths: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Judge:
-    """What one WeightVersion has to say about each directory, once its applied version is there."""
+    """The opinion of one WeightVersion about each directory. Its applied version is there."""
 
     def __init__(self, claim: Claim, directories: Sequence[Directory]) -> None:
         self._claim = claim
@@ -225,17 +227,17 @@ class _Judge:
         if number is None:
             return "its version has no number"
         if number >= self._applied:
-            return f"it is not older than {claim.applied}, which {claim.who} has applied"
+            return f"it is not older than {claim.applied}, which {claim.owner} has applied"
         return None if claim.rule is None else self._by_rule(claim.rule, number, directory)
 
     def _by_rule(self, rule: Retention, number: int, directory: Directory) -> str:
         claim = self._claim
         if directory.modified_ns > self._applied_at_ns:
-            return f"it was written after {claim.applied}, which {claim.who} has applied"
+            return f"it was written after {claim.applied}, which {claim.owner} has applied"
         if number in self._newest:
-            return f"one of the newest {rule.keep} of {claim.who}"
+            return f"one of the newest {rule.keep} of {claim.owner}"
         if rule.keep_every is not None and number % rule.keep_every == 0:
-            return f"{claim.who} keeps the multiples of {rule.keep_every}"
+            return f"{claim.owner} keeps the multiples of {rule.keep_every}"
         return ""
 
 

@@ -4,7 +4,7 @@ A version leaves in three steps, each a rename within the folder, so that a kill
 
 ```
 step_40   →   .step_40.trash-1a2b3c4d      no worker can open it any more; it can come back
-          →   .step_40.deleting-1a2b3c4d   decided: whoever finds it deletes it
+          →   .step_40.deleting-1a2b3c4d   decided: any collector deletes it
           →   gone
 ```
 
@@ -144,7 +144,7 @@ class Folder:
         try:
             shutil.rmtree(place, dir_fd=self._at)
         except FileNotFoundError:
-            return  # another collector deletes it, too, and goes on
+            return  # another collector deletes it, too, and continues
 
     def _directory(self, name: str, place: str, leases: Sequence[str]) -> Directory | None:
         """A version; None if another collector has renamed it meanwhile."""

@@ -228,7 +228,7 @@ class TestSourcesInUse:
         ],
     )
     def test_a_source_stays_listed_while_a_worker_may_still_read_it(self, reader):
-        """A rollback to 40 was taken back: nothing wants 40 any more."""
+        """The trainer has ended a rollback to 40: nothing wants 40 any more."""
         assert "/weights/step_40" in used(with_last_sources(make_fleet(reader, wants="42"), "40"))
 
     @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_version_that_is_put_aside_cannot_be_opened(folder: Path) -> None:
 
 
 class TestTheSecondLook:
-    def test_a_version_that_is_wanted_meanwhile_comes_back(self, folder: Path) -> None:
+    def test_a_version_that_a_spec_names_meanwhile_comes_back(self, folder: Path) -> None:
         first = objects([a_weight_version(folder, "5", retention=RULE)], a_fleet())
         back = a_weight_version(folder, "2", applied="5", rollbackTo="2", retention=RULE)
         outcome = run(folder, first, objects([back], a_fleet()))
