@@ -60,7 +60,8 @@ class Outcome:
         claims: the WeightVersions with versions in it.
         deleted: those that are gone.
         kept: those that stay.
-        problems: what needs attention.
+        problems: reasons against deletions that need attention.
+        waits: those that pass by themselves.
     """
 
     folder: str
@@ -68,6 +69,7 @@ class Outcome:
     deleted: list[Directory] = field(default_factory=list)
     kept: list[Directory] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    waits: list[str] = field(default_factory=list)
 
     def text(self) -> str:
         """One sentence, or one problem."""
@@ -121,9 +123,8 @@ def collect(
             work.begin(objects, dry_run=dry_run)
         if any(work.aside for work in works):
             wait()
-            objects = read()
             for work in works:
-                work.end(objects)
+                work.end(read)
     return [*outcomes, *(work.outcome for work in works)]
 
 
@@ -152,6 +153,10 @@ class _Work:
         self._folder: Folder | None = None
         try:
             self._folder = Folder.open(path, roots, [claim.template for claim in claims])
+            if self._folder is None and any(claim.applied for claim in claims):
+                self._problem(
+                    f"{path} does not exist: mount the volume of its fleet, at the same path"
+                )
         except (OutsideError, OSError) as error:
             self._problem(f"nothing of {path} is deleted: {error}")
 
@@ -182,15 +187,19 @@ class _Work:
                 self.outcome.kept += [] if verdict.goes else [found]
             else:
                 self._put_aside(folder, found)
-        if not dry_run:
+        if dry_run:
+            going = [verdict.directory for verdict in plan.verdicts if verdict.goes]
+            _LOG.info("%s would be deleted from %s", _counted(going), self._path)
+        else:
             back = [v.directory for v in plan.verdicts if v.directory.is_aside and not v.goes]
             self.bring_back(back, "something needs it again")
 
-    def end(self, objects: Objects) -> None:
-        """Delete what is aside and still not needed. The rest stays in `aside`."""
+    def end(self, read: Callable[[], Objects]) -> None:
+        """Delete what is aside and still not needed. The rest stays in `aside`. Errors: those of `read`."""
         folder = self._folder
         if folder is None or not self.aside:
             return
+        objects = read()
         try:
             plan = self._plan(folder, objects)
         except OSError as error:
@@ -263,10 +272,12 @@ class _Work:
 
     def _report(self, plan: Plan) -> None:
         for obstacle in plan.obstacles:
+            why = f"nothing of {self._path} is deleted: {obstacle.why}"
             if obstacle.passes:
-                _LOG.info("nothing of %s is deleted now: %s", self._path, obstacle.why)
+                _LOG.info("%s", why)
+                self.outcome.waits.append(why)
             else:
-                self._problem(f"nothing of {self._path} is deleted: {obstacle.why}")
+                self._problem(why)
 
     def _problem(self, text: str) -> None:
         _LOG.error("%s", text)

@@ -60,12 +60,15 @@ def run(settings: Settings) -> int:
 
 def post_events(cluster: Cluster, outcome: Outcome) -> None:
     """Post Events on the WeightVersions with a rule. One that is not accepted is logged."""
-    told = [("Normal", "OldVersionsDeleted", outcome.text())] if outcome.deleted else []
-    if outcome.problems:
-        told.append(("Warning", "OldVersionsNotDeleted", "; ".join(outcome.problems)))
+    found = {
+        ("Normal", "OldVersionsDeleted"): outcome.text() if outcome.deleted else "",
+        ("Normal", "OldVersionsWait"): "; ".join(outcome.waits),
+        ("Warning", "OldVersionsNotDeleted"): "; ".join(outcome.problems),
+    }
+    events = [(kind, reason, message) for (kind, reason), message in found.items() if message]
     for claim in outcome.claims:
         namespace, _, name = claim.owner.partition("/")
-        for kind, reason, message in told if claim.rule is not None else ():
+        for kind, reason, message in events if claim.rule is not None else ():
             body = _event(namespace, name, claim.uid, kind, reason, message)
             try:
                 cluster.call("POST", f"/api/v1/namespaces/{namespace}/events", None, body)

@@ -32,7 +32,7 @@ _DELETING = re.compile(r"\.(.+)\.deleting-[0-9a-f]{8}")
 _INDEX_LIMIT = 64 * 1024 * 1024
 _RIGHTS = os.R_OK | os.W_OK | os.X_OK
 _NO_RIGHT = "this process may not delete in it; run the collector as the user that writes versions"
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -153,7 +153,7 @@ class TestStatuses:
         outcome = run(folder, objects([weights], fleet))
 
         assert len(names_in(folder)) == 5
-        assert outcome.problems == []  # it passes
+        assert (outcome.problems, len(outcome.waits)) == ([], 1)
 
     def test_nothing_is_deleted_if_the_list_of_sources_is_full(self, folder: Path) -> None:
         weights = a_weight_version(folder, "5", retention=RULE)
@@ -234,6 +234,11 @@ class TestTheVolume:
 
         assert "not below" in outcome.problems[0]
         assert len(names_in(folder)) == 5
+
+    def test_a_folder_that_is_not_mounted_is_a_problem(self, tmp_path: Path) -> None:
+        weights = a_weight_version(tmp_path / "run-9", "5", retention=RULE)
+
+        assert "does not exist" in run(tmp_path / "run-9", objects([weights])).problems[0]
 
     def test_a_folder_behind_a_link_is_refused(self, folder: Path, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(folder)
