@@ -81,7 +81,7 @@ def test_a_problem_ends_with_its_exit_code_and_an_event(
     assert [e["reason"] for e in api.events] == ["OldVersionsNotDeleted"]
 
 
-def test_a_cause_that_passes_is_no_failure(started, settings: Settings, folder: Path) -> None:
+def test_a_cause_that_passes_ends_with_0(started, settings: Settings, folder: Path) -> None:
     weights = a_weight_version(folder, "3", retention={"keep": 1})
     weights["metadata"]["generation"] = 6
     api = FakeApi(weights)
