@@ -60,6 +60,18 @@ class RolloutTimings(Resource):
     max_worker_pause_seconds: float = 0
 
 
+class StoreReads(Resource):
+    """The reads of one rollout from the store, by the workers that had them when the version was applied.
+
+    Fields:
+        bytes: of all workers together: of a delta its files, and its base where a worker did not hold it.
+        workers: number of workers that report it.
+    """
+
+    bytes: int = 0
+    workers: int = 0
+
+
 class RolloutEffect(Resource):
     """Change of the model by the version, at the served precision, as the workers measured it.
 
@@ -130,6 +142,7 @@ class WeightsStatus(Status):
             several had.
         retried: the retry annotation that this status is about (`names.retry_mark`).
         rollback_to: `spec.rollbackTo`, from when it permits the desired version until one is applied.
+        store_reads: absent until the version is applied.
         effect: change by the last loads of the desired version; kept over operator restarts.
         started_at / phase_started_at: for users and timings. Timeouts count only the time for which
             the present leader has watched the phase.
@@ -150,6 +163,7 @@ class WeightsStatus(Status):
     workers_applied: str = ""
     laggards: tuple[Laggard, ...] = at_most(MAX_LAGGARDS)
     timings: RolloutTimings = RolloutTimings()
+    store_reads: StoreReads | None = None
     effect: RolloutEffect | None = None
     canary: CanaryVerdict | None = None
     superseded_versions: int = 0

@@ -12,7 +12,7 @@ from rlfleet.cli.spans import Span
 from rlfleet.cli.view import RolloutView, fleet_view, rollout_view
 from rlfleet.cli.waterfall import waterfall
 from rlfleet.resources import InferenceFleet, WeightVersion
-from rlfleet.words import seconds
+from rlfleet.words import plural, seconds
 from rlfleet_resources.conditions import Condition
 from rlfleet_resources.fleet_status import Laggard
 from rlfleet_resources.weights_status import HistoryEntry
@@ -128,6 +128,14 @@ def _facts(view: RolloutView, weights: WeightVersion) -> str:
     ]
     if view.failed:
         found.append(("Workers that failed", str(view.failed)))
+    reads = weights.status.store_reads
+    if reads is not None:
+        found.append(
+            (
+                "Read from the store",
+                f"{reads.bytes / 1e9:.3g} GB by {plural(reads.workers, 'worker')}",
+            )
+        )
     if effect is not None and effect.max_changed_share is not None:
         found.append(("Changed elements", f"{effect.max_changed_share:.1%}"))
     return facts(found)

@@ -14,6 +14,7 @@ from rlfleet_resources.weights_status import (
     HistoryEntry,
     RolloutPhase,
     RolloutTimings,
+    StoreReads,
     WeightsStatus,
 )
 
@@ -89,6 +90,27 @@ def timings_of(
             }
         )
     return timings
+
+
+def store_reads_of(
+    observed: FleetObserved,
+    weights: WeightsView,
+    rollout: RolloutPlan,
+    phase: RolloutPhase,
+    *,
+    fresh: bool,
+) -> StoreReads | None:
+    """Returns the reads from the store, counted when the version is applied."""
+    before = None if fresh else weights.status.store_reads
+    if phase is not RolloutPhase.APPLIED or weights.status.phase is phase:
+        return before
+    timings = (w.state.timings for w in observed.workers if w.state and w.state.timings)
+    read = [
+        t.read_bytes
+        for t in timings
+        if t.version == rollout.desired.version and t.read_bytes is not None
+    ]
+    return StoreReads(bytes=sum(read), workers=len(read)) if read else before
 
 
 def history_of(

@@ -15,7 +15,12 @@ from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lagging import lagging_workers
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.rollback_guard import may_go_back
-from fleet_operator.core.rollout_history import history_of, replaced, timings_of
+from fleet_operator.core.rollout_history import (
+    history_of,
+    replaced,
+    store_reads_of,
+    timings_of,
+)
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.weights_conditions import weights_conditions
 from fleet_operator.core.weights_in_use import applied_record
@@ -63,6 +68,7 @@ def weights_status(
         workers_applied=f"{serving}/{observed.spec.replicas}",
         laggards=lagging_workers(observed, rollout.desired, before.laggards),
         timings=timings,
+        store_reads=store_reads_of(observed, weights, rollout, phase, fresh=fresh),
         effect=effect,
         canary=rollout.step.verdict or before.canary,
         superseded_versions=before.superseded_versions

@@ -15,7 +15,7 @@ from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.problems import Problem, with_problems
 from fleet_operator.core.unreadable import unread_parts
-from fleet_worker.protocol import Reason
+from fleet_worker.protocol import Reason, SwapTimings
 from rlfleet_resources.conditions import (
     MAX_MESSAGE_CHARACTERS,
     Condition,
@@ -24,7 +24,7 @@ from rlfleet_resources.conditions import (
 )
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.unread import Unread, UnreadEntry
-from rlfleet_resources.weights_status import HistoryEntry, RolloutPhase, WeightsStatus
+from rlfleet_resources.weights_status import HistoryEntry, RolloutPhase, StoreReads, WeightsStatus
 
 BEGAN = NOW - timedelta(seconds=30)
 
@@ -106,6 +106,20 @@ def test_a_version_that_was_refused_stays_refused(reason: ConditionReason, versi
     assert (entry.result, entry.reason, entry.message) == ("Refused", reason, "policy-0 refuses it")
     assert (entry.requested_by, entry.total_seconds) == ("trainer", 30)
     assert status.superseded_versions == 0
+
+
+def test_the_bytes_that_workers_have_read_are_counted_when_the_version_is_applied() -> None:
+    def worker(number: int, version: str, read_bytes: int | None) -> WorkerBuilder:
+        timings = SwapTimings(version=version, read_bytes=read_bytes)
+        return make_worker(number).serving("2").reporting(timings=timings)
+
+    wants = make_weights("2", status=under_way())
+    workers = [worker(0, "2", 100), worker(1, "2", 7), worker(2, "2", None), worker(3, "1", 50)]
+    applied = looked_at(wants, *workers)
+    later = looked_at(replace(wants, status=applied), worker(0, "2", 900))
+
+    assert applied.store_reads == later.store_reads == StoreReads(bytes=107, workers=2)
+    assert decided(applied, "3").store_reads is None
 
 
 def test_every_refusal_of_a_worker_that_becomes_a_reason_counts() -> None:

@@ -48,6 +48,13 @@ def test_the_page_has_the_facts_of_the_rollout(
     golden("\n".join(page.texts), f"report.{situation}.txt")
 
 
+def test_the_page_has_the_bytes_that_workers_have_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = {"bytes": 3_200_000_000, "workers": 4}
+    _, out, _ = run(monkeypatch, Recorded("applied", storeReads=reads), "report")
+
+    assert "3.2 GB by 4 workers" in Page(out).texts
+
+
 def test_the_page_loads_no_other_resource(monkeypatch: pytest.MonkeyPatch) -> None:
     _, out, _ = run(monkeypatch, Recorded("stalled"), "report")
 
