@@ -33,7 +33,7 @@ _INDEX_LIMIT = 64 * 1024 * 1024
 _RIGHTS = os.R_OK | os.W_OK | os.X_OK
 _NO_RIGHT = "this process may not delete in it; run the collector as the user that writes versions"
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class OutsideError(Exception):
@@ -58,17 +58,18 @@ class Folder:
     @classmethod
     def open(cls, path: str, roots: Sequence[str], templates: Sequence[Template]) -> Self | None:
         """Open a folder; None if it does not exist. Errors: OutsideError, OSError."""
-        real = os.path.realpath(path)
-        if real != path:
-            raise OutsideError(f"{path} is a link to {real}: name that folder in spec.source")
         if not any(f"{path}/".startswith(f"{os.path.realpath(root)}/") for root in roots):
             raise OutsideError(
                 f"{path} is not below {' or '.join(roots)}, the roots of this collector"
             )
         try:
-            return cls(os.open(path, _OPEN), path, templates)
+            descriptor = os.open(path, _OPEN)
         except FileNotFoundError:
             return None
+        if (real := os.path.realpath(f"/proc/self/fd/{descriptor}")) != path:
+            os.close(descriptor)
+            raise OutsideError(f"{path} is a link to {real}: name that folder in spec.source")
+        return cls(descriptor, path, templates)
 
     def close(self) -> None:
         """Close it."""
