@@ -36,7 +36,7 @@ async def test_old_versions_go_with_the_rights_of_the_chart_and_no_others(
     source = {"path": f"{folder}/step_{{version}}"}
     for version in ("1", "2", "3"):
         await workspace.publish(version, source=source, retention={"keep": 1})
-        await workspace.applied(version, replicas=1)
+        await workspace.applied(version, replicas=1, weights=f"{version}~run-7")
 
     async with ApiProxy(workspace.credentials) as proxy:
         config = proxy.kubeconfig(tmp_path, await _account(workspace))
@@ -51,28 +51,8 @@ async def test_old_versions_go_with_the_rights_of_the_chart_and_no_others(
     (told,) = (e for e in events["items"] if e["reason"] == "OldVersionsDeleted")
     assert told["involvedObject"]["name"] == FLEET
     assert "deleted 1 version" in told["message"]
-
-
-async def test_a_worker_can_be_brought_back_to_a_version_that_stays(
-    workspace: Workspace, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run-7"
-    write_versions(folder, 1, 2, 3)
-    date(folder)
-    await workspace.start_operator()
-    await workspace.make_fleet(replicas=1, version="0", weights=_weights(folder))
-    source = {"path": f"{folder}/step_{{version}}"}
-    for version in ("1", "2", "3"):
-        await workspace.publish(version, source=source, retention={"keep": 1})
-        await workspace.applied(version, replicas=1)
     await workspace.publish("2", rollbackTo="2")
-    await workspace.applied("2", replicas=1)
-    async with ApiProxy(workspace.credentials) as proxy:
-        config = proxy.kubeconfig(tmp_path, await _account(workspace))
-        code, log = await _collected(workspace.namespace, tmp_path, config)
-
-    assert code == 0, log
-    assert names_in(folder) == ["step_2", "step_3"]
+    await workspace.applied("2", replicas=1, weights="2~run-7")
 
 
 def _weights(folder: Path) -> dict[str, Any]:
