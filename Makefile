@@ -67,6 +67,7 @@ test-all: ## The same with the long tests (marker `long`); `make reliability` pl
 prepare: ## Build and fetch what clusters and engines need; done once, with its progress
 	@$(PYTHON) -m devcluster build
 	@$(PYTHON) -m checkers build
+	@$(PYTHON) -m object_store
 	@$(PYTHON) -m bench_scale.fakes
 	@for env in operator worker clients clients-legacy trainers lua; do $(ENVS) $$env >/dev/null; done
 

@@ -320,7 +320,7 @@ class ConditionReason(_Reason):
         "SourceOutsideRoots",
         Severity.REFUSES,
         "The source is not below one of the fleet's weight roots.",
-        "Write checkpoints below a root, or add the directory to the fleet's `spec.weights.roots`.",
+        "Write checkpoints below a root, or add their place to the fleet's `spec.weights.roots`.",
     )
     SOURCE_UNREADABLE = (
         "SourceUnreadable",

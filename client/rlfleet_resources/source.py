@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from rlfleet_resources.base import Resource
 
 VERSION_PLACEHOLDER = "{version}"
-DIRECTORY, HUGGING_FACE = "path", "huggingFace"
+DIRECTORY, OBJECTS, HUGGING_FACE = "path", "uri", "huggingFace"
 """The kinds of sources, by their fields in JSON."""
 
 VersionLabel = Annotated[
@@ -24,8 +24,16 @@ VersionLabel = Annotated[
 ]
 """The version on every reply. It is also a valid label value."""
 
-AbsolutePath = Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^(/[^/\x00]+)+$")]
-
+_PATH = r"(/[^/\x00]+)+"
+_BUCKET = "(s3|gs|az)://[a-z0-9][a-z0-9._-]*[a-z0-9]"
+_KEY = "(/[A-Za-z0-9._=,+@:{}-]+)"
+AbsolutePath = Annotated[str, Field(min_length=2, max_length=1024, pattern=f"^{_PATH}$")]
+ObjectsUri = Annotated[str, Field(min_length=8, max_length=1024, pattern=f"^{_BUCKET}{_KEY}+$")]
+"""A prefix in an object store. Nothing in it can name a host."""
+WeightRoot = Annotated[
+    str, Field(min_length=2, max_length=1024, pattern=f"^({_PATH}|{_BUCKET}{_KEY}*)$")
+]
+"""A directory, a bucket or a prefix in it, that weights may come from."""
 
 ManifestDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 """Names the files of a version by their contents; workers check it before they load them."""
@@ -38,7 +46,7 @@ class SourceKey(NamedTuple):
 
     Fields:
         kind: the field of the source; empty for weights without a source.
-        place: a directory, or the name of a repository.
+        place: a directory, a URI, or the name of a repository.
         revision: of the place; empty if a place of this kind has none.
     """
 
@@ -64,26 +72,30 @@ class HuggingFaceSource(Resource):
 
 
 class WeightSource(Resource):
-    """Exactly one of a directory that workers see or a cached repository.
+    """Exactly one of a directory that workers see, a prefix in an object store, or a cached repository.
 
-    In a WeightVersion, `{version}` in the path or the revision is replaced by the version's label,
+    In a WeightVersion, `{version}` in the path, the URI or the revision is replaced by the version's label,
     so that a trainer patches one field.
     """
 
     path: AbsolutePath | None = None
+    uri: ObjectsUri | None = None
     hugging_face: HuggingFaceSource | None = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
         if sum(getattr(self, name) is not None for name in WeightSource.model_fields) != 1:
-            names = " and ".join(str(field.alias) for field in WeightSource.model_fields.values())
-            raise ValueError(f"exactly one of {names} must be set")
+            raise ValueError(
+                f"exactly one of {DIRECTORY}, {OBJECTS} and {HUGGING_FACE} must be set"
+            )
         return self
 
     def key(self) -> SourceKey:
         """Its name."""
         if self.hugging_face is not None:
             return SourceKey(HUGGING_FACE, self.hugging_face.repo, self.hugging_face.revision)
+        if self.uri is not None:
+            return SourceKey(OBJECTS, self.uri)
         return SourceKey(DIRECTORY, str(self.path))
 
     @staticmethod
@@ -91,6 +103,8 @@ class WeightSource(Resource):
         """The source of this name. Errors: ValueError if no resource could have it."""
         if key.kind == DIRECTORY:
             return _directory(key.place)
+        if key.kind == OBJECTS:
+            return WeightSource(uri=key.place)
         if key.kind == HUGGING_FACE:
             named = HuggingFaceSource(repo=key.place, revision=key.revision)
             return WeightSource(hugging_face=named)
@@ -103,9 +117,10 @@ class WeightSource(Resource):
 
     def roots(self, known: Iterable[str]) -> list[str] | None:
         """Those of the known roots of weights that hold it; None for a kind that is in no root."""
-        if self.path is None:
+        place = self.path or self.uri
+        if place is None:
             return None
-        return [root for root in known if f"{self.path}/".startswith(f"{root}/")]
+        return [root for root in known if f"{place}/".startswith(f"{root}/")]
 
     def resolve(self, version: str) -> WeightSource:
         """The source with the placeholder filled in."""

@@ -40,7 +40,7 @@ class WorkerProcess:
         folder: Path,
         *,
         model: Path,
-        roots: Sequence[Path],
+        roots: Sequence[Path | str],
         version: str = "base",
         options: Sequence[str] = (),
         engine_arguments: Sequence[str] = ENGINE_ARGUMENTS,
@@ -204,11 +204,12 @@ class WorkerProcess:
         error = reply.json()["error"]
         return reply.status_code, error["reason"], error["message"]
 
-    def stage(self, version: str, path: Path, **body: Any) -> dict[str, Any]:
+    def stage(self, version: str, path: Path | str, **body: Any) -> dict[str, Any]:
         """Stage a directory."""
-        return self.must("stage", version=version, source={"path": str(path)}, **body)
+        kind = "uri" if "://" in str(path) else "path"
+        return self.must("stage", version=version, source={kind: str(path)}, **body)
 
-    def swap(self, version: str, path: Path, *, mode: str = "keep") -> dict[str, Any]:
+    def swap(self, version: str, path: Path | str, *, mode: str = "keep") -> dict[str, Any]:
         """Stage, pause, load, resume: the way a version comes to a serving worker."""
         self.stage(version, path)
         self.must("pause", mode=mode, lease_seconds=60)

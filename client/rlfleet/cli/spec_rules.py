@@ -43,7 +43,8 @@ def of_fleet(spec: Any, checkpoint_bytes: int | None = None) -> Iterator[Broken]
 
 def of_weights(spec: Any) -> Iterator[Broken]:
     """The rules of a WeightVersion."""
-    where = _at(spec, "source", "path") or _at(spec, "source", "huggingFace", "revision")
+    source = _at(spec, "source")
+    where = _at(source, "path") or _at(source, "uri") or _at(source, "huggingFace", "revision")
     if not isinstance(where, str):
         return
     unknown = [word for word in _PLACEHOLDER.findall(where) if word != "version"]

@@ -190,11 +190,11 @@ def _source_problems(weights: WeightVersion, fleet: Json) -> Iterator[Problem]:
     given = _at(spec, "weights", "roots")
     roots = [str(root) for root in given] if isinstance(given, list) else []
     model = _at(spec, "model", "source") or {}
-    if source.path != model.get("path") and source.roots(roots) == []:
+    if (source.path is None or source.path != model.get("path")) and source.roots(roots) == []:
         message = (
             f"{source} is not below a weight root: {', '.join(roots) or 'the fleet has no root'}"
         )
-        remedy = "move the files, or add the directory to spec.weights.roots of the fleet"
+        remedy = "move the files, or add their place to spec.weights.roots of the fleet"
         yield "SourceOutsideRoots", message, remedy
     label = weights.spec.version, weights.spec.run_id
     status = FleetStatus.read(fleet.get("status") or {})

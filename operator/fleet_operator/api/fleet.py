@@ -9,7 +9,15 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema
 
 from fleet_operator.api.container import (
     EnvironmentSource,
@@ -21,7 +29,7 @@ from fleet_operator.api.router import Router
 from fleet_operator.api.serving import Serving
 from fleet_operator.api.volumes import WeightVolume
 from rlfleet_resources.base import Resource
-from rlfleet_resources.source import AbsolutePath, VersionLabel, WeightSource
+from rlfleet_resources.source import VersionLabel, WeightRoot, WeightSource
 
 MAX_REPLICAS = 10_000
 
@@ -57,11 +65,28 @@ MAX_MILLINATS = 1_000_000
 """No two models are further apart than this."""
 
 
+def _of_files(source: WeightSource) -> WeightSource:
+    """Engines start on files."""
+    if source.uri is not None:
+        raise ValueError("uri is for WeightVersions; copy the model to a volume")
+    return source
+
+
+class _WithoutUri:
+    """Leaves the field that `_of_files` refuses out of the schema."""
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        made = handler.resolve_ref_schema(handler(schema))
+        return made | {"properties": {k: v for k, v in made["properties"].items() if k != "uri"}}
+
+
 class Model(Resource):
     """The model that the fleet serves before any WeightVersion."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    source: WeightSource
+    source: Annotated[WeightSource, AfterValidator(_of_files), _WithoutUri()]
     version: VersionLabel = "base"
 
 
@@ -86,12 +111,20 @@ class Transfer(Resource):
     backend: Annotated[str, Field(min_length=1, max_length=63, pattern="^[a-z][a-z0-9_]*$")]
 
 
-class Weights(Resource):
-    """The directories and volumes from which workers load."""
+class ObjectStore(Resource):
+    """How workers reach the object stores of `roots`."""
 
-    roots: Annotated[tuple[AbsolutePath, ...], Field(min_length=1, max_length=16)]
+    secret_name: Annotated[str, Field(max_length=253)] = ""
+    endpoint: Annotated[str, Field(max_length=253, pattern=r"^(https?://[A-Za-z0-9.:-]+)?$")] = ""
+
+
+class Weights(Resource):
+    """The directories, volumes and object stores from which workers load."""
+
+    roots: Annotated[tuple[WeightRoot, ...], Field(min_length=1, max_length=16)]
     volumes: Annotated[tuple[WeightVolume, ...], Field(max_length=16)] = ()
     management: Literal["Operator", "External"] = "Operator"
+    object_store: ObjectStore | None = None
     staging_memory: Memory | None = None
     driver_lease_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
     transfer: Transfer | None = None

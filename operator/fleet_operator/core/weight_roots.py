@@ -21,6 +21,6 @@ def roots_problem(wanted: Checkpoint, observed: FleetObserved) -> RolloutProblem
         return None
     message = (
         f"{source} is not below a weight root of fleet {observed.name}: {', '.join(roots)}. The "
-        "fleet stays on the applied version. Move the files, or add the directory to spec.weights.roots."
+        "fleet stays on the applied version. Move the files, or add their place to spec.weights.roots."
     )
     return RolloutProblem(reason=ConditionReason.SOURCE_OUTSIDE_ROOTS, message=message, halt=False)

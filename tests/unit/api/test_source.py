@@ -9,6 +9,7 @@ from fleet_operator.api.source import from_protocol, key_of, to_protocol
 from rlfleet_resources.source import TRANSFERRED, UNREADABLE, WeightSource
 
 PATH = WeightSource.model_validate({"path": "/weights/step_{version}"})
+URI = WeightSource(uri="s3://lab/step_{version}")
 REPOSITORY = WeightSource.model_validate(
     {"huggingFace": {"repo": "lab/policy", "revision": "step-{version}"}}
 )
@@ -18,6 +19,7 @@ REPOSITORY = WeightSource.model_validate(
     ("source", "filled"),
     [
         pytest.param(PATH, "/weights/step_42", id="in a path"),
+        pytest.param(URI, "s3://lab/step_42", id="in a URI"),
         pytest.param(REPOSITORY, "hf://lab/policy@step-42", id="in a revision"),
         pytest.param(
             WeightSource(path="/w/{version}/{version}"), "/w/42/42", id="wherever it stands"
@@ -40,6 +42,10 @@ def test_only_the_revision_of_a_repository_is_replaced():
     [
         pytest.param({}, id="none"),
         pytest.param({"path": "/w/a", "huggingFace": {"repo": "a/b"}}, id="two"),
+        pytest.param({"path": "/w/a", "uri": "s3://lab/a"}, id="a path and a URI"),
+        pytest.param({"uri": "s3://lab"}, id="a whole bucket"),
+        pytest.param({"uri": "s3://user@lab/a"}, id="a URI with a user"),
+        pytest.param({"uri": "http://lab/a"}, id="a URI of a server"),
         pytest.param({"path": "weights"}, id="a relative path"),
         pytest.param({"path": "/"}, id="the root"),
         pytest.param({"path": "/a//b"}, id="an empty part"),
@@ -47,12 +53,12 @@ def test_only_the_revision_of_a_repository_is_replaced():
         pytest.param({"path": "/a\x00b"}, id="a zero byte"),
     ],
 )
-def test_a_source_is_either_a_plain_absolute_path_or_a_repository(given):
+def test_a_source_is_exactly_one_plain_path_uri_or_repository(given):
     with pytest.raises(ValidationError):
         WeightSource.model_validate(given)
 
 
-@pytest.mark.parametrize("source", [PATH, REPOSITORY], ids=str)
+@pytest.mark.parametrize("source", [PATH, URI, REPOSITORY], ids=str)
 def test_a_source_is_equal_after_the_round_trip_to_a_worker(source):
     assert from_protocol(to_protocol(source.resolve("7"))) == source.resolve("7")
 
@@ -60,6 +66,7 @@ def test_a_source_is_equal_after_the_round_trip_to_a_worker(source):
 FIXED = [
     WeightSource(path="/weights/7"),
     WeightSource.model_validate({"huggingFace": {"repo": "lab/policy", "revision": "main"}}),
+    WeightSource(uri="s3://lab/7"),
 ]
 
 
@@ -83,7 +90,7 @@ def test_weights_without_a_source_have_a_name_of_which_no_source_is_made(source)
 
 
 def test_a_branch_may_have_led_to_each_commit_and_a_commit_only_to_itself():
-    directory, branch = FIXED
+    directory, branch, _ = FIXED
     one, other = branch.at("a" * 40), branch.at("b" * 40)
 
     assert branch.key().covers(one.key())
@@ -99,6 +106,13 @@ def test_a_branch_may_have_led_to_each_commit_and_a_commit_only_to_itself():
 )
 def test_a_root_holds_itself_and_what_is_below(path, within):
     assert WeightSource(path=path).roots(["/weights"]) == (["/weights"] if within else [])
+
+
+def test_a_bucket_and_a_prefix_are_roots_of_what_is_below_them():
+    roots = ["s3://lab", "s3://lab/run", "s3://lab/running", "gs://lab"]
+
+    assert WeightSource(uri="s3://lab/run/7").roots(roots) == ["s3://lab", "s3://lab/run"]
+    assert WeightSource(uri="s3://laboratory/run").roots(roots) == []
 
 
 def test_a_repository_is_in_no_root():

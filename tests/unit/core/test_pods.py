@@ -191,6 +191,29 @@ def test_weight_volumes_are_mounted_as_configured():
     assert volume["persistentVolumeClaim"] == {"claimName": "claim", "readOnly": False}
 
 
+def test_the_keys_of_object_stores_are_a_mount_and_no_variable():
+    store = {"secretName": "s3-keys", "endpoint": "https://minio.storage.svc:9000"}
+    made = pod(weights={"roots": ["s3://weights/run"], "objectStore": store})
+
+    assert [
+        v["secret"]["secretName"] for v in made["spec"]["volumes"] if v["name"] == "store-keys"
+    ] == ["s3-keys"]
+    (mount,) = (m for m in container(made)["volumeMounts"] if m["name"] == "store-keys")
+    assert mount["readOnly"]
+    assert environment(made)[protocol.ENV_STORE_KEYS] == mount["mountPath"]
+    assert environment(made)[protocol.ENV_STORE_ENDPOINT] == store["endpoint"]
+    assert arguments(made)[arguments(made).index("--weights-root") + 1] == "s3://weights/run"
+
+
+def test_a_fleet_that_names_no_secret_uses_the_identity_of_its_pods():
+    made = pod(weights={"roots": ["s3://weights"], "objectStore": {"endpoint": ""}})
+
+    assert (
+        environment(made).keys().isdisjoint({protocol.ENV_STORE_KEYS, protocol.ENV_STORE_ENDPOINT})
+    )
+    assert "store-keys" not in {volume["name"] for volume in made["spec"]["volumes"]}
+
+
 def test_probes_and_ports_come_from_the_fleet():
     worker = container(pod(serving={"port": 9000, "adminPort": 9001, "metricsPort": 9002}))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fleet_worker.checkpoint.blocks import Inspect, ZeroBlocks, blocks_between
 from fleet_worker.checkpoint.deltas import Delta
-from fleet_worker.checkpoint.files import FileState, OpenFile, Roots
+from fleet_worker.checkpoint.files import FileState, OpenFile, Roots, is_uri
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Identity, digest_of
 from fleet_worker.checkpoint.keeping import OwnPass, Pass
@@ -44,7 +44,7 @@ class Checkpoint:
     """An open checkpoint.
 
     Fields:
-        path: Real path of its directory.
+        path: Real path of its directory, or URI of its prefix.
         config: Content of config.json, parsed.
         files: Its weight files.
         specs: File name → tensors of the file.
@@ -102,6 +102,11 @@ class Checkpoint:
     def is_held(self) -> bool:
         """Whether all bytes are in memory, sealed."""
         return all(file.name in self.held for file in self.files)
+
+    @property
+    def is_only_in_memory(self) -> bool:
+        """Whether only memory can have its bytes for a load: the result of a delta, and a version of a store."""
+        return self.changed is not None or is_uri(self.path)
 
     @property
     def identity(self) -> Identity:
@@ -164,25 +169,27 @@ class Checkpoint:
             check_cancelled=check_cancelled,
         )
         self._content, self.held, self._reading = found.content, found.held, None
-        if self.changed is not None and self.held:
-            self._let_go_of_base(self.changed)
+        if self.held and self.is_only_in_memory:
+            self._let_go_of_files()
         self.is_pair_equal = found.is_pair_equal
         zeros = [each.zero_blocks for each in found.content.values()]
         known = [each for each in zeros if each is not None]
         self.zero_blocks = _merged(known) if len(known) == len(zeros) else None
         return bool(self.held)
 
-    def _let_go_of_base(self, changed: Changed) -> None:
-        """Close the files of the base and of the deltas: all bytes are in memory now."""
-        opened = [*self.files, *(file for delta in changed.deltas for file in delta.files)]
+    def _let_go_of_files(self) -> None:
+        """Close what was read, also the files of a base and of deltas: all bytes are in memory now."""
+        opened, self._on_disk = [*self.files], self._file_states
+        if self.changed is not None:
+            opened += [file for delta in self.changed.deltas for file in delta.files]
+            self.changed = replace(self.changed, deltas=(), extra_bytes=0)
         self.files = tuple(
             OpenFile(name, held.descriptor, FileState.of(held.descriptor))
             for name, held in self.held.items()
         )
-        self.changed = replace(changed, deltas=(), extra_bytes=0)
         self.is_of_memory, self._owns_files = True, False
         for file in opened:
-            os.close(file.descriptor)
+            file.close()
 
     def descriptor_of(self, file: OpenFile) -> int:
         """Return the descriptor to read a file from: its copy in memory, else the file."""
@@ -308,7 +315,7 @@ class Checkpoint:
         Args:
             now: Seconds since the epoch.
         """
-        states = [file.state for file in self.files]
+        states = [*self._file_states.values()]
         if self.changed is not None:
             states += self.changed.states.values()
         return now - max(state.modified_ns for state in states) / 1e9
@@ -349,7 +356,7 @@ class Checkpoint:
             self.changed = replace(self.changed, deltas=())
         self.files = ()
         for file in opened:
-            os.close(file.descriptor)
+            file.close()
 
 
 def _go_on() -> None:

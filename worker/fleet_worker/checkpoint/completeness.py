@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from fleet_worker.checkpoint.files import FileState, OpenDirectory, Roots
+from fleet_worker.checkpoint.files import FileState, Roots, is_uri
 from fleet_worker.checkpoint.nearby import with_what_is_there
+from fleet_worker.checkpoint.places import open_directory
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -74,7 +75,7 @@ def _open_settled(path: str, roots: Roots, opening: Callable[[], T]) -> T:
 def states_of(path: str, roots: Roots) -> frozenset[tuple[str, FileState | None]]:
     """Return the state of all files of a directory; empty if it cannot be opened."""
     try:
-        directory = OpenDirectory(path, roots)
+        directory = open_directory(path, roots)
     except Refusal:
         return frozenset()
     try:
@@ -89,11 +90,13 @@ def files_of(path: str, roots: Roots) -> FileTimes:
     Errors:
         Refusal: the directory cannot be opened.
     """
-    OpenDirectory(path, roots).close()
+    open_directory(path, roots).close()
     return _file_times(path, roots) or {}
 
 
 def _check_marked(path: str, roots: Roots, found: FileTimes) -> None:
+    if is_uri(path):
+        return  # one request for each neighbour
     directory = Path(os.path.realpath(path))
     if MARKER in found or not roots.contain(str(directory.parent)):
         return
@@ -117,7 +120,7 @@ def _changes(path: str, roots: Roots, before: FileTimes) -> bool:
 def _file_times(path: str, roots: Roots) -> FileTimes | None:
     """Return name → size and modification time; None if the directory cannot be opened."""
     try:
-        directory = OpenDirectory(path, roots)
+        directory = open_directory(path, roots)
     except Refusal:
         return None
     try:

@@ -16,15 +16,15 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_index import DeltaIndex, delta_index, is_same_version
 from fleet_worker.checkpoint.deltas import Delta, delta_mismatch, delta_of
-from fleet_worker.checkpoint.files import FileState, OpenDirectory, OpenFile, Roots
+from fleet_worker.checkpoint.files import Directory, FileState, OpenFile, Roots, is_uri
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import checkpoint_in, open_checkpoint
+from fleet_worker.checkpoint.places import beside, names_beside, open_directory, real_place
 from fleet_worker.checkpoint.weight_sets import INDEX_FILE, INDEX_LIMIT, weights_among
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
@@ -102,20 +102,20 @@ class _Link:
     @property
     def base_paths(self) -> list[str]:
         """Where its base may be, the most likely path first."""
-        index, folder = self.index, Path(self.path).parent
+        index = self.index
         names = _base_names(self.name, index.version, index.base_version)
-        return [os.path.realpath(folder / name) for name in names]
+        return [beside(self.path, name) for name in names]
 
     def close(self) -> None:
         for file in self.delta.files:
-            os.close(file.descriptor)
+            file.close()
 
 
 def open_weights(path: str, roots: Roots | None, bases: Bases) -> Checkpoint:
     """Open a checkpoint, or a delta with its base. Checked without reading tensors.
 
     Args:
-        path: Absolute path of a directory.
+        path: Absolute path of a directory, or URI of a prefix.
         roots: The allowed roots. None for any directory.
         bases: The weights that need no directory next to a delta. They stay the caller's.
 
@@ -142,7 +142,7 @@ def is_delta(path: str, roots: Roots | None) -> bool:
     Errors:
         Refusal: the directory or its index cannot be read.
     """
-    directory = OpenDirectory(path, roots)
+    directory = open_directory(path, roots)
     try:
         file = directory.read(INDEX_FILE, limit=INDEX_LIMIT)
         return file is not None and delta_index(file.content) is not None
@@ -229,9 +229,8 @@ class _Chain:
 
     def _named_by_its_index(self, link: _Link) -> _Link | None:
         """Return the delta next to another one that has the version of its base, by its index."""
-        folder = Path(link.path).parent
         if self._versions is None:  # once: all links of a chain are in one folder
-            self._versions = dict(_versions_in(folder, self._roots))
+            self._versions = dict(_versions_beside(link.path, self._roots))
         found = [
             name
             for name, version in self._versions.items()
@@ -241,7 +240,7 @@ class _Chain:
             raise self._missing(
                 f"several directories have version {link.index.base_version}: {found[0]}, {found[1]}"
             )
-        opened = self._opened_if_there(str(folder / found[0])) if found else None
+        opened = self._opened_if_there(beside(link.path, found[0])) if found else None
         return opened if isinstance(opened, _Link) else None
 
     def _first_base(self, link: _Link) -> Checkpoint | None:
@@ -283,6 +282,8 @@ class _Chain:
     def _on(self, base: Checkpoint, *, extra_bytes: int = 0) -> Checkpoint:
         newest = self._links[0]
         deltas = tuple(link.delta for link in reversed(self._links))
+        if is_uri(newest.path):  # they are read into memory first
+            extra_bytes += sum(delta.size_bytes for delta in deltas)
         try:
             for delta in deltas:
                 _check_changes(delta, base.tensors)
@@ -319,7 +320,7 @@ def _check_changes(delta: Delta, tensors: dict[str, TensorSpec]) -> None:
 
 
 def _open(path: str, roots: Roots | None) -> Checkpoint | _Link:
-    directory = OpenDirectory(path, roots)
+    directory = open_directory(path, roots)
     try:
         index_file = directory.read(INDEX_FILE, limit=INDEX_LIMIT)
         index = delta_index(index_file.content) if index_file is not None else None
@@ -328,10 +329,10 @@ def _open(path: str, roots: Roots | None) -> Checkpoint | _Link:
         files = _opened_files(directory, index)
     finally:
         directory.close()
-    real = os.path.realpath(directory.path)
+    real = real_place(directory.path)
     with ExitStack() as unless_read:
         for file in files:
-            unless_read.callback(os.close, file.descriptor)
+            unless_read.callback(file.close)
         delta = delta_of(Path(real).name, index.encoding, index.checksums, files)
         if dict(index.places) != {name: c.file.name for name, c in delta.changes.items()}:
             raise Refusal(
@@ -343,7 +344,7 @@ def _open(path: str, roots: Roots | None) -> Checkpoint | _Link:
     return _Link(real, index, delta, states)
 
 
-def _opened_files(directory: OpenDirectory, index: DeltaIndex) -> list[OpenFile]:
+def _opened_files(directory: Directory, index: DeltaIndex) -> list[OpenFile]:
     named = frozenset(index.places.values())
     if others := weights_among(directory.names) - named:
         raise Refusal(
@@ -360,27 +361,26 @@ def _opened_files(directory: OpenDirectory, index: DeltaIndex) -> list[OpenFile]
         files = []
         for name in sorted(named):
             file = directory.open(name)
-            unless_opened.callback(os.close, file.descriptor)
+            unless_opened.callback(file.close)
             files.append(file)
         unless_opened.pop_all()
     return files
 
 
-def _versions_in(folder: Path, roots: Roots | None) -> Iterator[tuple[str, str]]:
-    """Yield the name and the version of each delta in a folder, sorted by name."""
+def _versions_beside(path: str, roots: Roots | None) -> Iterator[tuple[str, str]]:
+    """Yield the name and the version of each delta in the folder of one, sorted by name."""
     try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in islice(entries, _MOST_SIBLINGS)]
-    except OSError:
+        names = names_beside(path, _MOST_SIBLINGS)
+    except (OSError, Refusal):
         return
     for name in sorted(names):
-        if not name.startswith(".") and (index := _index_in(str(folder / name), roots)) is not None:
+        if not name.startswith(".") and (index := _index_in(beside(path, name), roots)) is not None:
             yield name, index.version
 
 
 def _index_in(path: str, roots: Roots | None) -> DeltaIndex | None:
     try:
-        directory = OpenDirectory(path, roots)
+        directory = open_directory(path, roots)
     except Refusal:
         return None
     try:

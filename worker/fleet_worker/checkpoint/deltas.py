@@ -52,6 +52,11 @@ class Delta:
     changes: Mapping[str, Change] = field(repr=False)
 
     @property
+    def is_stored(self) -> bool:
+        """Whether an object store has its files."""
+        return any(file.is_stored for file in self.files)
+
+    @property
     def size_bytes(self) -> int:
         """Length of its files together."""
         return sum(file.state.size for file in self.files)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from fleet_worker.checkpoint.os_errors import os_errors
 from fleet_worker.errors import Refusal
@@ -23,12 +25,27 @@ _ABSENT_RETRY_SECONDS = 5.0
 """Seconds until a retry for a directory that does not exist."""
 
 
-class Roots:
-    """The only directories that weights may come from."""
+def is_uri(place: str) -> bool:
+    """Return whether a place is in an object store (`s3://…`). Others are directories."""
+    return "://" in place
 
-    def __init__(self, directories: Sequence[str | os.PathLike[str]]) -> None:
-        given = [os.path.normpath(directory) for directory in directories]
-        self._real = tuple(os.path.realpath(directory) for directory in given)
+
+def absent() -> Refusal:
+    """Return the refusal of a place that does not exist yet, or not any more."""
+    return Refusal(
+        Reason.SOURCE_ABSENT,
+        "the source does not exist",
+        retry_after_seconds=_ABSENT_RETRY_SECONDS,
+    )
+
+
+class Roots:
+    """The only directories, and prefixes in object stores, that weights may come from."""
+
+    def __init__(self, places: Sequence[str | os.PathLike[str]]) -> None:
+        """`places`: absolute paths and URIs."""
+        given = [_normal(os.fspath(place)) for place in places]
+        self._real = tuple(os.path.realpath(each) for each in given if not is_uri(each))
         self._named = tuple(dict.fromkeys([*given, *self._real]))
 
     def __str__(self) -> str:
@@ -39,21 +56,23 @@ class Roots:
 
         It opens nothing, so that no caller can learn which files exist outside of the roots.
         """
-        if "\0" in path or not path.startswith("/"):
-            raise Refusal(Reason.SOURCE_OUTSIDE_ROOTS, "the source must be an absolute path")
-        if not _is_below(os.path.normpath(path), self._named):
+        if "\0" in path or not (path.startswith("/") or is_uri(path)):
+            raise Refusal(
+                Reason.SOURCE_OUTSIDE_ROOTS, "the source must be an absolute path or a URI"
+            )
+        if not _is_below(_normal(path), self._named):
             raise Refusal(
                 Reason.SOURCE_OUTSIDE_ROOTS, f"the source is not below a weights root ({self})"
             )
 
     def root_of(self, path: str) -> str:
         """Return the root of a path by its name, or the path itself if it is below no root."""
-        below = [root for root in self._named if _is_below(os.path.normpath(path), (root,))]
+        below = [root for root in self._named if _is_below(_normal(path), (root,))]
         return max(below, key=len, default=path)
 
     def contain(self, path: str) -> bool:
-        """Return whether a real path is a root or below one."""
-        return _is_below(path, self._real)
+        """Return whether a real place is a root or below one."""
+        return _is_below(path, self._named if is_uri(path) else self._real)
 
     def check_opened(self, descriptor: int) -> str:
         """Return the real path of an open file or directory, or refuse it outside of the roots."""
@@ -84,7 +103,13 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A regular file of a checkpoint, open for reading, with its state when it was opened."""
+    """A regular file of a checkpoint, open for reading, with its state when it was opened.
+
+    Fields:
+        is_stored: whether an object store has it.
+    """
+
+    is_stored: ClassVar[bool] = False
 
     name: str
     descriptor: int
@@ -136,6 +161,26 @@ class OpenFile:
                 return self.state.size
             raise
 
+    def read_into(self, piece: memoryview, position: int) -> None:
+        """Fill a buffer with the bytes at a position.
+
+        Errors:
+            Refusal: `CheckpointChanged` if there are fewer bytes; `SourceUnreadable`.
+        """
+        done = 0
+        while done < len(piece):
+            with os_errors(self.name):
+                count = os.preadv(self.descriptor, [piece[done:]], position + done)
+            if count == 0:
+                raise Refusal(
+                    Reason.CHECKPOINT_CHANGED, f"{self.name} shrank while the worker read it"
+                )
+            done += count
+
+    def close(self) -> None:
+        """Close it. No read may follow."""
+        os.close(self.descriptor)
+
     def read(self, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes, or refuse with `CheckpointTruncated`."""
         pieces = []
@@ -159,13 +204,55 @@ class SmallFile:
     state: FileState
 
 
-class OpenDirectory:
-    """The open directory of a checkpoint.
+class Directory(ABC):
+    """The files of a checkpoint, in a directory or an object store.
 
     Fields:
-        path: its real path.
+        path: its real place.
         names: names of its entries.
     """
+
+    path: str
+    names: frozenset[str]
+
+    @abstractmethod
+    def open(self, name: str) -> OpenFile:
+        """Open one file. Errors: Refusal."""
+
+    @abstractmethod
+    def state_of(self, name: str) -> FileState | None:
+        """Return the state of a file, or None if it does not exist."""
+
+    @abstractmethod
+    def opened_state_of(self, name: str) -> FileState | None:
+        """Return the state of a file as a read would find it, or None if it cannot be opened."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the directory. Files opened from it stay open."""
+
+    def read(self, name: str, *, limit: int) -> SmallFile | None:
+        """Return the content of a small file with its state, or None if it does not exist."""
+        if name not in self.names:
+            return None
+        file = self.open(name)
+        try:
+            if file.state.size > limit:
+                raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{name} is larger than {limit} bytes")
+            content = file.read(0, file.state.size)
+            file.check_unchanged()
+            return SmallFile(name, content, file.state)
+        finally:
+            file.close()
+
+    def size_and_time(self, name: str) -> tuple[int, int]:
+        """Return size and modification time in ns of an entry; (-1, 0) if it cannot be opened."""
+        state = self.opened_state_of(name)
+        return (-1, 0) if state is None else (state.size, state.modified_ns)
+
+
+class OpenDirectory(Directory):
+    """The open directory of a checkpoint."""
 
     def __init__(self, path: str, roots: Roots | None) -> None:
         """Open a directory.
@@ -181,11 +268,7 @@ class OpenDirectory:
             try:
                 self._descriptor = os.open(path, _READ | os.O_DIRECTORY)
             except FileNotFoundError as error:
-                raise Refusal(
-                    Reason.SOURCE_ABSENT,
-                    "the source does not exist",
-                    retry_after_seconds=_ABSENT_RETRY_SECONDS,
-                ) from error
+                raise absent() from error
         self.path = path
         try:
             if roots is not None:
@@ -208,20 +291,6 @@ class OpenDirectory:
         except BaseException:
             os.close(descriptor)
             raise
-
-    def read(self, name: str, *, limit: int) -> SmallFile | None:
-        """Return the content of a small file with its state, or None if it does not exist."""
-        if name not in self.names:
-            return None
-        file = self.open(name)
-        try:
-            if file.state.size > limit:
-                raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{name} is larger than {limit} bytes")
-            content = file.read(0, file.state.size)
-            file.check_unchanged()
-            return SmallFile(name, content, file.state)
-        finally:
-            os.close(file.descriptor)
 
     def state_of(self, name: str) -> FileState | None:
         """Return the state of a file, or None if it does not exist.
@@ -250,17 +319,16 @@ class OpenDirectory:
         finally:
             os.close(descriptor)
 
-    def size_and_time(self, name: str) -> tuple[int, int]:
-        """Return size and modification time in ns of an entry; (-1, 0) if it cannot be opened."""
-        state = self.opened_state_of(name)
-        return (-1, 0) if state is None else (state.size, state.modified_ns)
-
     def _may_name(self, real: str) -> bool:
         return self._roots is None or self._roots.contain(real)
 
     def close(self) -> None:
         """Close the directory. Files opened from it stay open."""
         os.close(self._descriptor)
+
+
+def _normal(place: str) -> str:
+    return place if is_uri(place) else os.path.normpath(place)
 
 
 def _check_regular(name: str, descriptor: int) -> None:

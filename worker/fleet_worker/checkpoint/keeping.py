@@ -6,15 +6,16 @@ each piece of bytes. Next to a busy event loop it would wait for the interpreter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.blocks import Inspect
-from fleet_worker.checkpoint.deltas import Delta
-from fleet_worker.checkpoint.files import OpenFile
+from fleet_worker.checkpoint.deltas import Delta, delta_of
+from fleet_worker.checkpoint.files import FileState, OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.pairs import Pair, are_equal
@@ -23,6 +24,7 @@ from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
 _NO_ROOM_RETRY_SECONDS = 30.0
+_COPY_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Pass(Protocol):
 
         Errors:
             Refusal: any of the checkpoint reasons, `SourceUnreadable`, and from `check_cancelled`. With deltas
-                and a budget `NotAvailable`, if the bytes do not fit.
+                or files of a store, and a budget: `NotAvailable`, if the bytes do not fit.
         """
 
     def release(self) -> None:
@@ -79,19 +81,57 @@ for a pass that only digests.
 
 
 def no_room(size: int, room: int) -> Refusal:
-    """Return the refusal of a delta whose result has no place in memory.
+    """Return the refusal of a version that can only be in memory, and has no place there.
 
     Args:
-        size: Of the result, in bytes.
+        size: In bytes.
         room: Bytes that are free for it.
     """
     return Refusal(
         Reason.NOT_AVAILABLE,
-        f"there is not enough memory for the result of a delta, {size} bytes: {room} are free for it, next to"
-        " the weights in the engine. Raise the memory limit of the pod or --staging-memory-bytes to twice the"
-        " size of the weights, or publish the version in full",
+        f"there is not enough memory for {size} bytes: {room} are free for them, next to the weights in the"
+        " engine. The result of a delta, and a version of an object store, are kept in memory only. Raise the"
+        " memory limit of the pod or --staging-memory-bytes to twice the size of the weights, or publish the"
+        " version in full on a volume",
         retry_after_seconds=_NO_ROOM_RETRY_SECONDS,
     )
+
+
+@contextmanager
+def _fetched(
+    deltas: Sequence[Delta], check_cancelled: Callable[[], None]
+) -> Iterator[Sequence[Delta]]:
+    """Give deltas whose files are in memory, if a store has them: their frames are read in small parts."""
+    with ExitStack() as unless_read:
+        local = []
+        for delta in deltas:
+            copies = []
+            for file in delta.files if delta.is_stored else ():
+                copy = _copied(file, check_cancelled)
+                unless_read.callback(copy.close)
+                copies.append(OpenFile(file.name, copy.descriptor, FileState.of(copy.descriptor)))
+            local.append(
+                delta_of(delta.name, delta.encoding, delta.checksums, copies) if copies else delta
+            )
+        yield local
+
+
+def _copied(file: OpenFile, check_cancelled: Callable[[], None]) -> MemoryFile:
+    size = file.state.size
+    copy = MemoryFile(file.name, size)
+    try:
+        for begin in range(0, size, _COPY_BYTES):
+            check_cancelled()
+            piece = memoryview(bytearray(min(_COPY_BYTES, size - begin)))
+            file.read_into(piece, begin)
+            copy.write(piece, begin)
+    except memory.NotEnoughMemoryError as error:
+        copy.close()
+        raise no_room(size, memory.memory_left()) from error
+    except BaseException:
+        copy.close()
+        raise
+    return copy
 
 
 class OwnPass:
@@ -113,8 +153,20 @@ class OwnPass:
         check_cancelled: Callable[[], None],
     ) -> Found:
         """See `Pass.run`. If another process takes the memory first, the bytes are read without keeping them."""
+        with _fetched(deltas, check_cancelled) as local:
+            return self._run(files, specs, local, pair, budget, check_cancelled)
+
+    def _run(
+        self,
+        files: Sequence[OpenFile],
+        specs: Mapping[str, Sequence[TensorSpec]],
+        deltas: Sequence[Delta],
+        pair: Pair | None,
+        budget: int,
+        check_cancelled: Callable[[], None],
+    ) -> Found:
         size, room = sum(file.state.size for file in files), min(budget, memory.memory_left())
-        must_fit = bool(deltas) and budget > 0
+        must_fit = budget > 0 and (bool(deltas) or any(file.is_stored for file in files))
         if must_fit and size > room:
             raise no_room(size, room)
         if size <= room:

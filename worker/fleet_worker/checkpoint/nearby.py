@@ -11,7 +11,8 @@ import re
 from itertools import islice
 from pathlib import Path
 
-from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.files import Roots, is_uri
+from fleet_worker.checkpoint.places import names_beside
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -27,16 +28,27 @@ def with_what_is_there(refusal: Refusal, path: str, roots: Roots) -> Refusal:
 
     Args:
         refusal: The refusal to open `path`.
-        path: Absolute path of a source.
+        path: Absolute path or URI of a source.
         roots: The allowed roots.
     """
-    if refusal.reason not in _ABSENT or not (found := _what_is_there(path, roots)):
+    if refusal.reason not in _ABSENT or not (found := _found(path, roots)):
         return refusal
     return Refusal(
         refusal.reason,
         f"{refusal.message}; {found}",
         retry_after_seconds=refusal.retry_after_seconds,
     )
+
+
+def _found(path: str, roots: Roots) -> str:
+    if not is_uri(path):
+        return _what_is_there(path, roots)
+    folder = path.rpartition("/")[0]
+    try:
+        roots.check_name(folder)
+        return f"{folder} {_described(names_beside(path, _READ_AT_MOST + 1))}"
+    except Refusal:
+        return ""
 
 
 def _what_is_there(path: str, roots: Roots) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import (
+    Directory,
     FileState,
-    OpenDirectory,
     OpenFile,
     Roots,
     SmallFile,
@@ -28,6 +28,7 @@ from fleet_worker.checkpoint.format import (
 )
 from fleet_worker.checkpoint.headers import specs_of
 from fleet_worker.checkpoint.os_errors import os_errors
+from fleet_worker.checkpoint.places import open_directory
 from fleet_worker.checkpoint.texts import Texts, added_tokens_of, template_of
 from fleet_worker.checkpoint.weight_sets import (
     INDEX_FILE,
@@ -105,20 +106,20 @@ def open_checkpoint(path: str, roots: Roots | None) -> Checkpoint:
     """Open a checkpoint and check it without reading its tensors.
 
     Args:
-        path: Absolute path of a directory.
+        path: Absolute path of a directory, or URI of a prefix.
         roots: The allowed roots. None for the model's own directory.
 
     Errors:
         Refusal: any of the source and checkpoint reasons.
     """
-    directory = OpenDirectory(path, roots)
+    directory = open_directory(path, roots)
     try:
         return checkpoint_in(directory, directory.read(INDEX_FILE, limit=INDEX_LIMIT))
     finally:
         directory.close()
 
 
-def checkpoint_in(directory: OpenDirectory, index_file: SmallFile | None) -> Checkpoint:
+def checkpoint_in(directory: Directory, index_file: SmallFile | None) -> Checkpoint:
     """Open the checkpoint in an open directory, as `open_checkpoint`.
 
     Args:
@@ -145,11 +146,11 @@ def checkpoint_in(directory: OpenDirectory, index_file: SmallFile | None) -> Che
         return Checkpoint(directory.path, config, tuple(files), specs, companions, texts=texts)
     except BaseException:
         for file in files:
-            os.close(file.descriptor)
+            file.close()
         raise
 
 
-def _texts_in(directory: OpenDirectory) -> Texts:
+def _texts_in(directory: Directory) -> Texts:
     """Return what the files next to the weights say. No load needs them, so none refuses a checkpoint."""
     unreadable = []
     found: dict[str, Any] = {_TEMPLATE_FILE: None}

@@ -10,7 +10,6 @@ them Python runs, so the pass is as slow as the lock: see `keeping`.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,6 @@ from fleet_worker.checkpoint.digests import Digests
 from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.memory import MemoryFile
-from fleet_worker.checkpoint.os_errors import os_errors
 from fleet_worker.checkpoint.patching import Patches, files_at_once
 from fleet_worker.checkpoint.processors import processors
 from fleet_worker.errors import Refusal
@@ -156,7 +154,7 @@ def _read_file(
         for begin, end, parts in pieces_of(specs, size, most_bytes=_PIECE_BYTES):
             check_cancelled()
             piece = digests.next_buffer()[: end - begin]
-            _fill(piece, file, begin)
+            file.read_into(piece, begin)
             check_cancelled()  # again, because the read may have been slow
             for spec, first, last in parts:
                 patches.apply(spec, first, piece[first - begin : last - begin])
@@ -170,13 +168,3 @@ def _read_file(
         sha256, tensors = digests.finish()
     zero_blocks = {name: frozenset(blocks) for name, blocks in zeros.items() if blocks}
     return FileContent(sha256, tensors, None if inspect is inspect_nothing else zero_blocks)
-
-
-def _fill(piece: memoryview, file: OpenFile, position: int) -> None:
-    done = 0
-    while done < len(piece):
-        with os_errors(file.name):
-            count = os.preadv(file.descriptor, [piece[done:]], position + done)
-        if count == 0:
-            raise Refusal(Reason.CHECKPOINT_CHANGED, f"{file.name} shrank while the worker read it")
-        done += count

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from fleet_worker.checkpoint.files import FileState, OpenDirectory, Roots
+from fleet_worker.checkpoint.files import Directory, FileState, Roots
 from fleet_worker.checkpoint.format import CONFIG_FILE
+from fleet_worker.checkpoint.places import open_directory
 from fleet_worker.checkpoint.weight_sets import (
     INDEX_FILE,
     INDEX_LIMIT,
@@ -24,13 +25,13 @@ def check_same_files(
     A deleted directory is not a change. Its files are open, and trainers delete old versions at any time.
 
     Args:
-        path: Real path of the directory.
+        path: Real place of the directory.
         roots: The allowed roots.
         opened: Name → state of each file when it was opened.
         weights: Those of them that hold weights.
     """
     try:
-        directory = OpenDirectory(path, roots)
+        directory = open_directory(path, roots)
     except Refusal as refusal:
         if refusal.reason is Reason.SOURCE_ABSENT:
             return
@@ -55,9 +56,7 @@ def check_same_files(
         directory.close()
 
 
-def _are_elsewhere(
-    directory: OpenDirectory, opened: Collection[str], weights: Collection[str]
-) -> bool:
+def _are_elsewhere(directory: Directory, opened: Collection[str], weights: Collection[str]) -> bool:
     """Whether a set of weights in a directory has other files now."""
     indexed: Collection[str] | None = None
     if INDEX_FILE in opened and INDEX_FILE in directory.names:

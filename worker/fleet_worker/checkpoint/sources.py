@@ -1,4 +1,4 @@
-"""Sources of weights: the directory that they lead to, and whether it still has the same files."""
+"""Sources of weights: the place that they lead to, and whether it still has the same files."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _HUB = "of the Hugging Face cache"
 
 
 def directory_of(source: Source) -> str:
-    """The directory of a source. A repository must be in the local cache; nothing is downloaded."""
+    """The directory or URI of a source. A repository must be in the local cache; nothing is downloaded."""
     if source.hugging_face is not None:
         return opening.snapshot(source.hugging_face.repo, source.hugging_face.revision)
-    return str(source.path)
+    return str(source.path or source.uri)
 
 
 def store_of(source: Source, roots: Roots) -> str:
     """The store that holds a source, as `StoreThreads` names it: a root, or the Hugging Face cache."""
-    return roots.root_of(source.path) if source.path is not None else _HUB
+    return _HUB if source.hugging_face is not None else roots.root_of(directory_of(source))
 
 
 def states_in(source: Source, roots: Roots) -> frozenset[tuple[str, FileState | None]]:

@@ -117,7 +117,7 @@ class _Stager:
         casts: dict[str, str] = {}
         left = iter(descriptors)
         for asked in request.files:
-            file = _opened(asked, next(left))
+            file = _opened(asked, left)
             of_file = specs_of(file)
             casts |= {of_file[number].name: dtype for number, dtype in asked.casts.items()}
             files.append(file)
@@ -149,14 +149,19 @@ class _Stager:
             send(self._connection, message, files)
 
 
-def _opened(asked: RequestedFile, descriptor: int) -> OpenFile:
+def _opened(asked: RequestedFile, left: Iterator[int]) -> OpenFile:
+    name = os.fsdecode(bytes.fromhex(asked.name))
     state = FileState(asked.size, asked.inode, asked.modified_ns, asked.changed_ns)
-    return OpenFile(os.fsdecode(bytes.fromhex(asked.name)), descriptor, state)
+    if (stored := asked.stored) is None:
+        return OpenFile(name, next(left), state)
+    from fleet_worker.checkpoint.objects import StoredFile  # noqa: PLC0415 - as in `places`
+
+    return StoredFile(name, -1, state, stored.uri, stored.etag)
 
 
 def _delta(asked: RequestedDelta, left: Iterator[int]) -> Delta:
     name = os.fsdecode(bytes.fromhex(asked.name))
-    files = [_opened(file, next(left)) for file in asked.files]
+    files = [_opened(file, left) for file in asked.files]
     return delta_of(name, asked.encoding, asked.checksums, files)
 
 

@@ -41,8 +41,15 @@ class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class RequestedObject(_Message):
+    """An object in a store, which the stager reads by itself."""
+
+    uri: str
+    etag: str
+
+
 class RequestedFile(_Message):
-    """One file, whose descriptor comes with the message.
+    """One file. Its descriptor comes with the message, unless it is an object.
 
     Fields:
         name: in hex, as the file system has it.
@@ -55,6 +62,7 @@ class RequestedFile(_Message):
     modified_ns: int
     changed_ns: int
     casts: dict[Number, str] = Field(default_factory=dict)
+    stored: RequestedObject | None = None
 
 
 class RequestedDelta(_Message):

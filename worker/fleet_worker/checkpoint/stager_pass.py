@@ -24,6 +24,7 @@ from fleet_worker.checkpoint.stager_messages import (
     Request,
     RequestedDelta,
     RequestedFile,
+    RequestedObject,
 )
 from fleet_worker.checkpoint.stagers import DiedError, Stager, Stagers
 from fleet_worker.errors import Refusal
@@ -56,7 +57,7 @@ class StagerPass:
         """See `Pass.run`. A stager that dies is replaced once."""
         request = _request(files, specs, self._casts, deltas, pair, budget)
         others = [file for delta in deltas for file in delta.files]
-        descriptors = [file.descriptor for file in (*files, *others)]
+        descriptors = [file.descriptor for file in (*files, *others) if not file.is_stored]
         try:
             return self._run(request, descriptors, files, specs, check_cancelled)
         except DiedError as died:
@@ -165,7 +166,17 @@ def _requested(file: OpenFile, casts: dict[int, str]) -> RequestedFile:
         modified_ns=file.state.modified_ns,
         changed_ns=file.state.changed_ns,
         casts=casts,
+        stored=_stored(file),
     )
+
+
+def _stored(file: OpenFile) -> RequestedObject | None:
+    if not file.is_stored:
+        return None
+    from fleet_worker.checkpoint.objects import StoredFile  # noqa: PLC0415 - as in `places`
+
+    assert isinstance(file, StoredFile)  # noqa: S101 - for the type checker
+    return RequestedObject(uri=file.uri, etag=file.etag)
 
 
 def _result(

@@ -28,6 +28,7 @@ from fleet_worker.checkpoint.stager_messages import (
     receive,
     send,
 )
+from fleet_worker.protocol import ENV_STORE_ENDPOINT, ENV_STORE_KEYS
 
 _LOG = logging.getLogger(__name__)
 _MODULE = "fleet_worker.checkpoint.stager"
@@ -40,8 +41,20 @@ _ENVIRONMENT = (
     "PYTHONHOME",
     "PYTHONPATH",
     "TMPDIR",
+    # Where the keys of object stores are, and the identity of the pod: names of files and roles.
+    ENV_STORE_KEYS,
+    ENV_STORE_ENDPOINT,
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_REGION",
+    "AWS_ROLE_ARN",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AZURE_AUTHORITY_HOST",
+    "AZURE_CLIENT_ID",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "AZURE_TENANT_ID",
 )
-"""The variables that Python needs. Others may be secrets, and a stager parses files of others."""
+"""The variables that Python and stores need. Others may be secrets, and a stager parses files of others."""
 _LEAVE_SECONDS = 1.0
 """Time for a stager to end by itself; then it is killed."""
 _FREE_SECONDS = 10.0

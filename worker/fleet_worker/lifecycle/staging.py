@@ -313,11 +313,11 @@ def _room_for(checkpoint: Checkpoint, budget: int) -> int:
     """Return how much of a budget the bytes of a checkpoint may take.
 
     Errors:
-        Refusal: `NotAvailable`; it is a delta, whose result no store has, and does not fit.
+        Refusal: `NotAvailable`; only memory can have its bytes, and they do not fit.
     """
-    if checkpoint.changed is None:
+    if not checkpoint.is_only_in_memory:
         return budget
-    room = budget - checkpoint.changed.extra_bytes
+    room = budget - (checkpoint.changed.extra_bytes if checkpoint.changed is not None else 0)
     if checkpoint.size_bytes > room:
         raise no_room(checkpoint.size_bytes, max(0, room))
     return room

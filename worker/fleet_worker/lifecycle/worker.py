@@ -310,14 +310,14 @@ class Worker:
     async def _make_room(self, size: int) -> int:
         """Free the last good version's memory if it and a new version do not both fit.
 
-        Not during a load, which may have to load the last good version again. And not if it is the result of
-        a delta, which no file has.
+        Not during a load, which may have to load the last good version again. And not if no file has it, as the
+        result of a delta.
         """
         await held_bytes.let_go(self.engine, lambda: not self.changes and not self.staging.staged)
         in_use = self.changes  # a change of weights may have begun meanwhile
         budget = self.staging.rules.budget_bytes - self.adapters.size_bytes
         good, held = self.good, self._held_bytes()
-        leaves = isinstance(good, Weights) and good.checkpoint.changed is None
+        leaves = isinstance(good, Weights) and not good.checkpoint.is_only_in_memory
         if isinstance(good, Weights) and leaves and held and held + size > budget and not in_use:
             self.good = on_disk = replace(good, in_memory=False)
             leaving = partial(self.staging.rules.inspector.leave_memory, good.checkpoint)
@@ -344,7 +344,7 @@ class Worker:
             of_staged = weights is not self.good and weights.in_memory
             extra = checkpoint.size_bytes if of_staged else 0
             from_memory = weights.in_memory and checkpoint.size_bytes + extra <= room
-            if from_memory or checkpoint.changed is None:
+            if from_memory or not checkpoint.is_only_in_memory:
                 duplicate = checkpoint.duplicate(from_memory=from_memory)
                 found.append(HeldBase(weights.digest, duplicate, extra if from_memory else 0))
         return tuple(found)

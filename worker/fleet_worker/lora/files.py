@@ -8,7 +8,6 @@ checked configuration and a link to the sealed copy of the weights in memory.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from fleet_worker.checkpoint.format import CONFIG_LIMIT
 from fleet_worker.checkpoint.headers import specs_of
 from fleet_worker.checkpoint.identity import Identity, Label, check_digest
 from fleet_worker.checkpoint.opening import companions_of, config_of
+from fleet_worker.checkpoint.places import open_directory
 from fleet_worker.checkpoint.reference import Reference, StageRules
 from fleet_worker.checkpoint.sources import check_same_source, directory_of
 from fleet_worker.checkpoint.weight_sets import ADAPTER_WEIGHTS_FILE, holds_model
@@ -41,13 +41,13 @@ def open_adapter(path: str, roots: Roots | None) -> Checkpoint:
     """Open a LoRA adapter. `Checkpoint.config` is the adapter's configuration.
 
     Args:
-        path: Absolute path of a directory.
+        path: Absolute path of a directory, or URI of a prefix.
         roots: The allowed roots.
 
     Errors:
         Refusal: any of the source and checkpoint reasons.
     """
-    directory = OpenDirectory(path, roots)
+    directory = open_directory(path, roots)
     try:
         # Read once: the digest is that of the bytes that the engine gets.
         config_file = directory.read(ADAPTER_CONFIG_FILE, limit=CONFIG_LIMIT)
@@ -59,7 +59,7 @@ def open_adapter(path: str, roots: Roots | None) -> Checkpoint:
             companions = companions_of(config_file)
             return Checkpoint(directory.path, config, (file,), specs, companions)
         except BaseException:
-            os.close(file.descriptor)
+            file.close()
             raise
     finally:
         directory.close()

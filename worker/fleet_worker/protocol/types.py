@@ -190,24 +190,25 @@ class HuggingFaceSource(Message):
 
 
 class Source(Message):
-    """Place of weights: either a directory or a cached repository."""
+    """Place of weights: a directory, a prefix in an object store, or a cached repository."""
 
     path: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    uri: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     hugging_face: Annotated[HuggingFaceSource | None, Field(alias="huggingFace")] = None
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if (self.path is None) == (self.hugging_face is None):
-            raise ValueError("exactly one of path and huggingFace must be set")
+        if [self.path, self.uri, self.hugging_face].count(None) != 2:
+            raise ValueError("exactly one of path, uri and huggingFace must be set")
         return self
 
     def key(self) -> tuple[str, str, str]:
         """Its name: its kind, its place, and the revision of the place if a place of this kind has one."""
         if self.hugging_face is not None:
             return "huggingFace", self.hugging_face.repo, self.hugging_face.revision
-        return "path", str(self.path), ""
+        return ("path", self.path, "") if self.path is not None else ("uri", str(self.uri), "")
 
     def __str__(self) -> str:
         kind, place, revision = self.key()

@@ -11,6 +11,8 @@ from rlfleet_resources import names
 _OWN_READ_ONLY = frozenset({"persistentVolumeClaim", "nfs", "csi"})
 """Sources with their own `readOnly`: the node then mounts the volume read-only."""
 
+_STORE = "store-keys"
+
 
 def pod_fields(spec: FleetSpec, fleet: str) -> dict[str, Any]:
     """The fields of the pod's spec that `spec.pod` sets."""
@@ -46,6 +48,22 @@ def mounts(spec: FleetSpec) -> list[dict[str, Any]]:
     return [
         {"name": v.name, "mountPath": v.mount_path, "readOnly": v.read_only}
         for v in spec.weights.volumes
+    ]
+
+
+def store_volumes(spec: FleetSpec) -> list[dict[str, Any]]:
+    """The volume with the keys of object stores. The kubelet brings changed keys, without a restart."""
+    store = spec.weights.object_store
+    if store is None or not store.secret_name:
+        return []
+    return [{"name": _STORE, "secret": {"secretName": store.secret_name, "defaultMode": 0o444}}]
+
+
+def store_mounts(spec: FleetSpec, folder: str) -> list[dict[str, Any]]:
+    """The mount of this volume in the worker container."""
+    return [
+        {"name": each["name"], "mountPath": folder, "readOnly": True}
+        for each in store_volumes(spec)
     ]
 
 

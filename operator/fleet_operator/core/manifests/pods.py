@@ -15,6 +15,7 @@ from fleet_operator.core.manifests.hardening import hardened_pod
 from fleet_operator.core.manifests.overlay import merge
 from fleet_operator.core.manifests.pod_fields import (
     pod_fields,
+    store_volumes,
     volumes,
 )
 from fleet_operator.core.manifests.worker_container import worker_container
@@ -165,6 +166,7 @@ def _volumes(observed: FleetObserved) -> list[dict[str, Any]]:
     secret = names.admin_token_secret_name(observed.name)
     return [
         *volumes(observed.spec),
+        *store_volumes(observed.spec),
         {"name": "admin-token", "secret": {"secretName": secret, "defaultMode": 0o444}},
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},

@@ -9,6 +9,7 @@ from fleet_operator.core.manifests.hardening import hardened_container
 from fleet_operator.core.manifests.pod_fields import (
     mounts,
     resources,
+    store_mounts,
     variables,
 )
 from fleet_operator.core.manifests.quantities import bytes_of
@@ -22,6 +23,7 @@ START_LIMIT_SECONDS = 3600
 _CERT_REQUIRED = "2"
 """A value of vLLM's `--ssl-cert-reqs`, which has the numbers of Python's `ssl.CERT_REQUIRED`."""
 TOKEN_FOLDER = "/var/run/rlfleet"  # noqa: S105 - a path, not a secret
+STORE_FOLDER = "/var/run/rlfleet-store"
 
 
 def worker_container(observed: FleetObserved, default_image: str) -> dict[str, Any]:
@@ -50,6 +52,7 @@ def worker_container(observed: FleetObserved, default_image: str) -> dict[str, A
         "lifecycle": {"preStop": {"exec": {"command": ["python3", "-m", "fleet_worker", "drain"]}}},
         "volumeMounts": [
             *mounts(spec),
+            *store_mounts(spec, STORE_FOLDER),
             {"name": "admin-token", "mountPath": TOKEN_FOLDER, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own
@@ -122,6 +125,7 @@ def _environment(observed: FleetObserved) -> dict[str, Any]:
         },
         {"name": protocol.ENV_ADMIN_PORT, "value": str(spec.serving.admin_port)},
         {"name": "HOME", "value": "/tmp"},  # noqa: S108 - the pod's own
+        *_store_variables(spec),
     ]
     # The kubelet reads the ConfigMap at each start of the container. So a restarted worker starts
     # on the version that the fleet serves now, not on the one from the creation of the pod.
@@ -136,6 +140,15 @@ def _environment(observed: FleetObserved) -> dict[str, Any]:
     made = variables(spec)
     # Ours come last: of two variables with one name the later one wins.
     return made | {"env": [*made["env"], *own]}
+
+
+def _store_variables(spec: FleetSpec) -> list[dict[str, Any]]:
+    store = spec.weights.object_store
+    given = {
+        protocol.ENV_STORE_KEYS: STORE_FOLDER if store is not None and store.secret_name else "",
+        protocol.ENV_STORE_ENDPOINT: store.endpoint if store is not None else "",
+    }
+    return [{"name": name, "value": value} for name, value in given.items() if value]
 
 
 def _own_field(name: str, path: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tests.support.tiny import tiny_rules, write_tiny
 from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness, stage_request
 
-from fleet_worker.checkpoint import reading
+from fleet_worker.checkpoint import files
 from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.staging import Staging
@@ -33,7 +33,7 @@ def slot(tmp_path: Path, inspector: InspectorWithStagers) -> Staging:
 async def test_the_process_of_the_server_reads_no_bytes_of_a_version(
     tmp_path: Path, slot: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading.os, "preadv", lambda *_: pytest.fail("it read a piece"))
+    monkeypatch.setattr(files.os, "preadv", lambda *_: pytest.fail("it read a piece"))
     await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
 
     assert slot.staged is not None

@@ -1,0 +1,444 @@
+"""Versions in an object store: a real S3 server, and a proxy in front of it that spoils its answers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from obstore.store import S3Store
+from tests.support import damage
+from tests.support.clock import FakeClock
+from tests.support.faulty_store import Answer, Asked, FaultyStore, faulty_store
+from tests.support.slime_deltas import write_delta
+from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
+
+import fleet_worker
+from fleet_worker.checkpoint import object_stores, objects
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.finite import own_pass
+from fleet_worker.checkpoint.identity import Labels
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.checkpoint.stager_pass import StagerPass
+from fleet_worker.checkpoint.stagers import Stagers
+from fleet_worker.errors import Refusal
+from fleet_worker.lifecycle.staging import Staging
+from fleet_worker.lifecycle.weights import Weights
+from fleet_worker.protocol import (
+    ENV_STORE_ENDPOINT,
+    ENV_STORE_KEYS,
+    Epoch,
+    Reason,
+    Source,
+    StageRequest,
+)
+from object_store.server import Server, serving
+
+ROOT = "s3://weights/run"
+ENOUGH = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    buckets = tmp_path_factory.mktemp("store") / "buckets"
+    (buckets / "weights").mkdir(parents=True)
+    with serving(buckets) as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
+    """The store as workers see it, empty, with the keys of the fleet's Secret."""
+    shutil.rmtree(server.folder / "weights" / "run", ignore_errors=True)
+    write_keys(tmp_path / "keys", server.keys)
+    with faulty_store(server.endpoint) as running:
+        monkeypatch.setenv(ENV_STORE_KEYS, str(tmp_path / "keys"))
+        monkeypatch.setenv(ENV_STORE_ENDPOINT, running.endpoint)
+        yield running
+
+
+def write_keys(folder: Path, keys: dict[str, str]) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, value in keys.items():
+        (folder / name).write_text(value)
+
+
+def upload(server: Server, folder: Path, name: str | None = None) -> str:
+    """Put the files of a folder into the store; returns the URI."""
+    config: Any = {**server.keys, "AWS_ENDPOINT_URL": server.endpoint}
+    store = S3Store("weights", config=config, client_options={"allow_http": True})
+    for file in folder.iterdir():
+        obstore.put(store, f"run/{name or folder.name}/{file.name}", file)
+    return f"{ROOT}/{name or folder.name}"
+
+
+def staging(root: Path, budget: int = 1 << 20) -> Staging:
+    rules, initial = tiny_rules(root, TinyInspector(), budget_bytes=budget)
+    initial.checkpoint.close()
+
+    async def make_room(_size: int) -> int:
+        return rules.budget_bytes
+
+    rules = replace(rules, roots=Roots([root, ROOT]))
+    return Staging(rules, Labels(), FakeClock(), make_room)
+
+
+async def stage(slot: Staging, uri: str, version: str = "1") -> Weights:
+    source = Source(uri=uri)
+    epoch = Epoch(term=1, sequence=1)
+    return await slot.stage(StageRequest(version=version, source=source, epoch=epoch))
+
+
+async def refused(slot: Staging, uri: str) -> Refusal:
+    with pytest.raises(Refusal) as refusal:
+        await stage(slot, uri)
+    assert slot.staged is None
+    return refusal.value
+
+
+def digest_of(folder: Path) -> str:
+    checkpoint = open_checkpoint(str(folder), None)
+    try:
+        return checkpoint.digest(lambda: None)
+    finally:
+        checkpoint.close()
+
+
+def opened(uri: str) -> Checkpoint:
+    return open_checkpoint(uri, Roots([ROOT]))
+
+
+def write_large(folder: Path, files: int = 3, tensors: int = 5) -> Path:
+    """Write a checkpoint of several files, each longer than some ranges of the tests."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    for number in range(1, files + 1):
+        name = f"model-{number:05}-of-{files:05}.safetensors"
+        content: damage.Tensors = {
+            f"t{number}.{n}": ("BF16", [100_003], damage.bfloat16(n + number) * 100_003)
+            for n in range(tensors)
+        }
+        damage.write_tensors(folder / name, content)
+    return folder
+
+
+async def test_a_version_of_a_store_has_the_digest_of_the_same_files_in_a_directory(
+    server: Server, proxy: FaultyStore, tmp_path: Path
+) -> None:
+    folder = write_tiny(tmp_path / "step_1")
+    weights = await stage(staging(tmp_path), upload(server, folder))
+
+    assert weights.digest == digest_of(folder)
+    assert weights.in_memory
+    assert weights.read_bytes == (folder / damage.WEIGHTS).stat().st_size
+
+
+@pytest.mark.parametrize("reader", ["this process", "stager"])
+def test_files_are_read_in_ranges_that_come_in_any_order(
+    server: Server,
+    proxy: FaultyStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reader: str,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(fleet_worker.__file__).parents[1]))
+    monkeypatch.setattr(objects, "_RANGE_BYTES", 100_000)
+    folder = write_large(tmp_path / "step_1")
+    checkpoint = opened(upload(server, folder))
+    stagers = Stagers()
+    reading = StagerPass(stagers, {}) if reader == "stager" else own_pass({})
+    try:
+        assert checkpoint.read_in(reading, budget=ENOUGH, check_cancelled=lambda: None)
+        assert checkpoint.digest(lambda: None) == digest_of(folder)
+        for file in checkpoint.files:
+            assert file.read(0, file.state.size) == (folder / file.name).read_bytes()
+    finally:
+        checkpoint.close()
+        stagers.close()
+    if reader != "stager":
+        ranges = [each.headers["range"] for each in proxy.asked if "range" in each.headers]
+        assert len(ranges) > 3 * 10
+        assert all("if-match" in each.headers for each in proxy.asked if not each.is_listing)
+
+
+async def test_a_delta_is_applied_to_its_base_in_the_same_store(
+    server: Server, proxy: FaultyStore, tmp_path: Path
+) -> None:
+    folders = [write_tiny(tmp_path / "full" / f"weight_v{n:06d}", 1.0 + n) for n in range(4)]
+    upload(server, folders[0])
+    for n in (1, 2, 3):
+        names = {"version": f"{n:06d}", "base_version": f"{n - 1:06d}"}
+        delta = write_delta(folders[n - 1], folders[n], tmp_path / f"weight_v{n:06d}", **names)
+        uri = upload(server, delta)
+    weights = await stage(staging(tmp_path), uri, "3")
+
+    assert weights.digest == digest_of(folders[3])
+    assert weights.in_memory
+
+
+async def test_an_absent_prefix_says_what_is_there(
+    server: Server, proxy: FaultyStore, tmp_path: Path
+) -> None:
+    upload(server, write_tiny(tmp_path / "step_1"))
+    found = await refused(staging(tmp_path), f"{ROOT}/step_2")
+
+    assert found.reason is Reason.SOURCE_ABSENT
+    assert "s3://weights/run has step_1" in found.message
+    assert found.retry_after_seconds is not None
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://weights/other/step_1",
+        "s3://weights/running/step_1",
+        "s3://other/run/step_1",
+        "s3://weights/run/../other/step_1",
+        "s3://weights/run/./step_1",
+        "s3://weights@127.0.0.1/run/step_1",
+        "s3://weights:80/run/step_1",
+        "s3://weights/run/step_1?acl",
+        "s3://weights/run//step_1",
+        "http://127.0.0.1/run/step_1",
+        "file:///run/step_1",
+    ],
+)
+async def test_a_uri_outside_of_the_roots_is_refused_before_any_request(
+    proxy: FaultyStore, tmp_path: Path, uri: str
+) -> None:
+    found = await refused(staging(tmp_path), uri)
+
+    assert found.reason is Reason.SOURCE_OUTSIDE_ROOTS
+    assert proxy.asked == []
+
+
+async def test_wrong_keys_are_refused_with_the_field_until_the_secret_is_right(
+    server: Server, proxy: FaultyStore, tmp_path: Path
+) -> None:
+    uri = upload(server, write_tiny(tmp_path / "step_1"))
+    write_keys(tmp_path / "keys", {"AWS_SECRET_ACCESS_KEY": "not-the-key"})
+    slot = staging(tmp_path)
+    found = await refused(slot, uri)
+
+    assert found.reason is Reason.SOURCE_UNREADABLE
+    assert "SignatureDoesNotMatch" in found.message
+    assert "spec.weights.objectStore" in found.message
+    assert "not-the-key" not in found.message
+
+    write_keys(tmp_path / "keys", server.keys)
+    assert (await stage(slot, uri)).in_memory
+
+
+async def test_a_bucket_that_does_not_exist_is_unreadable(
+    proxy: FaultyStore, tmp_path: Path
+) -> None:
+    slot = staging(tmp_path)
+    slot.rules = replace(slot.rules, roots=Roots(["s3://none/run"]))
+    found = await refused(slot, "s3://none/run/step_1")
+
+    assert found.reason is Reason.SOURCE_UNREADABLE
+    assert "NoSuchBucket" in found.message
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_a_change(
+    server: Server, proxy: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "_RANGE_BYTES", 100_000)
+    monkeypatch.setattr(objects, "_RANGES_AHEAD", 1)
+    uri = upload(server, write_large(tmp_path / "step_1", files=1))
+    other = write_large(tmp_path / "other", files=1, tensors=5)
+    (weights,) = other.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[::-1])
+    checkpoint = opened(uri)
+    asked = len(proxy.asked)
+
+    def replace_later(_asked: Asked, answer: Answer) -> Answer:
+        if len(proxy.asked) == asked + 3:
+            upload(server, other, "step_1")
+        return answer
+
+    proxy.fault = replace_later
+    with pytest.raises(Refusal) as refusal:
+        checkpoint.read_in(own_pass({}), budget=ENOUGH, check_cancelled=lambda: None)
+    checkpoint.close()
+
+    assert refusal.value.reason is Reason.CHECKPOINT_CHANGED
+    assert "another version" in refusal.value.message
+
+
+async def test_a_version_that_was_replaced_after_it_was_staged_is_read_again(
+    server: Server, proxy: FaultyStore, tmp_path: Path
+) -> None:
+    slot = staging(tmp_path)
+    uri = upload(server, write_tiny(tmp_path / "step_1"))
+    first = await stage(slot, uri)
+    assert await stage(slot, uri) is first
+
+    again = upload(server, write_tiny(tmp_path / "again", 2.0), "step_1")
+    assert (await stage(slot, again)).digest == digest_of(tmp_path / "again")
+
+
+async def test_a_store_that_ignores_the_condition_of_a_read_is_noticed(
+    server: Server, proxy: FaultyStore, tmp_path: Path
+) -> None:
+    uri = upload(server, write_tiny(tmp_path / "step_1"))
+
+    def another(asked: Asked, answer: Answer) -> Answer:
+        etag = {} if asked.is_listing else {"etag": '"0123456789abcdef"'}
+        return replace(answer, headers=answer.headers | etag)
+
+    proxy.fault = another
+    assert (await refused(staging(tmp_path), uri)).reason is Reason.CHECKPOINT_CHANGED
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lie", "reason"),
+    [
+        (rb"<Size>\d+</Size>", b"<Size>1000000000000</Size>", Reason.CHECKPOINT_MALFORMED),
+        (rb"<Size>(\d+)\d</Size>", rb"<Size>\1</Size>", Reason.CHECKPOINT_CHANGED),
+        (rb"model\.safetensors<", b"model-00001-of-00001.safetensors<", Reason.SOURCE_NOT_FOUND),
+        (rb"<ETag>[^<]*</ETag>", b"", Reason.SOURCE_UNREADABLE),
+        (rb"<Contents>", b"<Contents><", Reason.SOURCE_UNREADABLE),
+    ],
+)
+async def test_a_false_listing_is_refused(
+    server: Server,
+    proxy: FaultyStore,
+    tmp_path: Path,
+    pattern: bytes,
+    lie: bytes,
+    reason: Reason,
+) -> None:
+    uri = upload(server, write_tiny(tmp_path / "step_1"))
+
+    def lying(asked: Asked, answer: Answer) -> Answer:
+        return answer.with_body(re.sub(pattern, lie, answer.body)) if asked.is_listing else answer
+
+    proxy.fault = lying
+    assert (await refused(staging(tmp_path), uri)).reason is reason
+
+
+async def test_a_listing_without_end_is_refused(
+    server: Server, proxy: FaultyStore, tmp_path: Path
+) -> None:
+    uri = upload(server, write_tiny(tmp_path / "step_1"))
+
+    def endless(asked: Asked, answer: Answer) -> Answer:
+        if not asked.is_listing:
+            return answer
+        entry = re.search(rb"<Contents>.*?</Contents>", answer.body)
+        assert entry is not None
+        page = len(proxy.asked)
+        many = b"".join(
+            re.sub(rb"</Key>", b"%d-%d</Key>" % (page, n), entry[0]) for n in range(1000)
+        )
+        more = b"<NextContinuationToken>again</NextContinuationToken></ListBucketResult>"
+        body = answer.body.replace(entry[0], many).replace(b"</ListBucketResult>", more)
+        return answer.with_body(body.replace(b">false</IsTruncated>", b">true</IsTruncated>"))
+
+    proxy.fault = endless
+    found = await refused(staging(tmp_path), uri)
+
+    assert found.reason is Reason.CHECKPOINT_MALFORMED
+    assert "10000" in found.message
+    assert len(proxy.asked) < 50
+
+
+@pytest.fixture
+def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_CONNECT_SECONDS", "_READ_SECONDS", "REQUEST_SECONDS", "_RETRY_SECONDS"):
+        monkeypatch.setattr(object_stores, name, 0.5)
+
+
+@pytest.mark.usefixtures("_short_limits")
+@pytest.mark.parametrize("fault", ["cut", "hang", "fail"])
+async def test_a_store_that_cuts_or_delays_its_answers_is_unreadable_in_time(
+    server: Server, proxy: FaultyStore, tmp_path: Path, fault: str
+) -> None:
+    uri = upload(server, write_tiny(tmp_path / "step_1"))
+    done = threading.Event()
+
+    def spoiled(asked: Asked, answer: Answer) -> Answer:
+        if asked.is_listing:
+            return answer
+        if fault == "hang":
+            done.wait(20)
+        if fault == "fail":
+            return replace(answer, status=503)
+        return replace(answer, sent=len(answer.body) // 2)
+
+    proxy.fault = spoiled
+    found = await refused(staging(tmp_path), uri)
+    done.set()
+
+    assert found.reason is Reason.SOURCE_UNREADABLE
+    assert "s3://weights" in found.message
+
+
+async def test_a_redirect_to_elsewhere_gives_no_weights_and_no_keys(
+    server: Server, proxy: FaultyStore, tmp_path: Path
+) -> None:
+    uri = upload(server, write_tiny(tmp_path / "step_1"))
+    with faulty_store(server.endpoint) as elsewhere:
+        elsewhere.fault = lambda _, __: Answer(200, {"etag": '"other"'}, b"{}")
+
+        def redirected(asked: Asked, answer: Answer) -> Answer:
+            if asked.is_listing:
+                return answer
+            target = elsewhere.endpoint.replace("127.0.0.1", "localhost") + asked.path
+            return Answer(307, {"location": target}, b"")
+
+        proxy.fault = redirected
+        found = await refused(staging(tmp_path), uri)
+
+        assert found.reason in {Reason.CHECKPOINT_CHANGED, Reason.SOURCE_UNREADABLE}
+        assert all("authorization" not in each.headers for each in elsewhere.asked)
+
+
+async def test_a_version_without_room_in_memory_is_refused_before_it_is_read(
+    server: Server, proxy: FaultyStore, tmp_path: Path
+) -> None:
+    uri = upload(server, write_tiny(tmp_path / "step_1"))
+    found = await refused(staging(tmp_path, budget=100), uri)
+
+    assert found.reason is Reason.NOT_AVAILABLE
+    assert "--staging-memory-bytes" in found.message
+
+
+def test_a_server_needs_a_certificate_that_the_secret_or_the_machine_trusts(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = "subjectAltName=IP:127.0.0.1"
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-days", "2", "-subj", "/CN=store", "-addext", names]
+    command += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    (tmp_path / "buckets" / "weights").mkdir(parents=True)
+    with serving(tmp_path / "buckets", certificate=certificate, key=key) as secure:
+        write_keys(tmp_path / "keys", secure.keys)
+        monkeypatch.setenv(ENV_STORE_KEYS, str(tmp_path / "keys"))
+        monkeypatch.setenv(ENV_STORE_ENDPOINT, secure.endpoint)
+        with pytest.raises(Refusal) as refusal:
+            opened(f"{ROOT}/step_1")
+        assert refusal.value.reason is Reason.SOURCE_UNREADABLE
+        assert "ca.crt" in refusal.value.message
+
+        write_keys(tmp_path / "keys", {"ca.crt": certificate.read_text()})
+        with pytest.raises(Refusal) as refusal:
+            opened(f"{ROOT}/step_1")
+        assert refusal.value.reason is Reason.SOURCE_ABSENT
+
+
+def test_other_keys_of_the_secret_set_no_option(tmp_path: Path) -> None:
+    write_keys(tmp_path, {"AWS_ALLOW_HTTP": "true", "AWS_REGION": "eu-1"})
+
+    assert object_stores.keys_of("s3", str(tmp_path)) == {"AWS_REGION": "eu-1"}

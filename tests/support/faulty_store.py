@@ -1,0 +1,108 @@
+"""A proxy in front of a real object store, which spoils its answers as a test says."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer of the store.
+
+    Fields:
+        sent: how many bytes of the body are sent before the connection is cut; None for all.
+    """
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    sent: int | None = None
+
+    def with_body(self, body: bytes) -> Answer:
+        return replace(self, body=body)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request to the store."""
+
+    path: str
+    headers: dict[str, str]
+
+    @property
+    def is_listing(self) -> bool:
+        return "list-type=" in self.path
+
+
+def honest(_asked: Asked, answer: Answer) -> Answer:
+    """The store's own answer."""
+    return answer
+
+
+def lower(headers: Message) -> dict[str, str]:
+    """Headers with names in lower case."""
+    return {name.lower(): value for name, value in headers.items()}
+
+
+@dataclass
+class FaultyStore:
+    """The proxy.
+
+    Fields:
+        fault: makes what is sent of an answer of the store.
+        asked: all requests.
+    """
+
+    endpoint: str = ""
+    fault: Callable[[Asked, Answer], Answer] = honest
+    asked: list[Asked] = field(default_factory=list)
+
+
+@contextmanager
+def faulty_store(behind: str) -> Iterator[FaultyStore]:
+    """A proxy in front of the store at a URL. It passes the host on, which clients sign."""
+    proxy = FaultyStore()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            asked = Asked(self.path, lower(self.headers))
+            proxy.asked.append(asked)
+            connection = http.client.HTTPConnection(urlsplit(behind).netloc)
+            connection.putrequest("GET", self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                connection.putheader(name, value)
+            connection.endheaders()
+            found = connection.getresponse()
+            answer = proxy.fault(asked, Answer(found.status, lower(found.headers), found.read()))
+            connection.close()
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                if name not in {"content-length", "date", "server", "transfer-encoding"}:
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body[: answer.sent])
+            self.close_connection = self.close_connection or answer.sent is not None
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    proxy.endpoint = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,82 @@
+"""Errors of object stores as refusals. Texts of a store are not shown: they are untrusted, and may be long."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from obstore.exceptions import PreconditionError
+
+from fleet_worker.checkpoint.object_stores import REQUEST_SECONDS
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z]{1,40})</Code>")
+_SECRET = "the Secret of spec.weights.objectStore"  # noqa: S105 - a name for messages
+
+
+def replaced(name: str) -> Refusal:
+    """Return the refusal of an object that is not the one that was listed."""
+    return Refusal(
+        Reason.CHECKPOINT_CHANGED,
+        f"{name} was replaced in the store while the worker read it; publish the new object under another version",
+    )
+
+
+@contextmanager
+def store_errors(uri: str) -> Iterator[None]:
+    """Turn errors of the library into refusals.
+
+    Args:
+        uri: Of the object or the prefix that is read in the block.
+    """
+    try:
+        yield
+    except Refusal:
+        raise
+    except PreconditionError as error:
+        raise replaced(uri.rpartition("/")[2]) from error
+    except FileNotFoundError as error:
+        raise Refusal(
+            Reason.SOURCE_NOT_FOUND, f"the store has listed {uri}, and does not have it"
+        ) from error
+    except Exception as error:  # each class of the library, and its general one
+        bucket = "/".join(uri.split("/")[:3])
+        raise Refusal(
+            Reason.SOURCE_UNREADABLE, f"the store of {bucket} {_why(str(error))}"
+        ) from error
+
+
+def _why(text: str) -> str:
+    """Return what a text of the library says, which may hold an answer of the store."""
+    status, code = (found[1] if (found := each.search(text)) else "" for each in (_STATUS, _CODE))
+    answer = f"answers with status {status}" + (f" ({code})" if code else "")
+    is_alone = "//169.254." in text or "//metadata" in text or "Generic S3 error: Missing" in text
+    causes = (
+        (
+            is_alone,
+            f"needs keys, and the pod has no identity: put keys into {_SECRET}, or name a service account",
+        ),
+        (
+            status in {"401", "403"} or code.endswith("UserNotFound"),
+            f"{answer}. Check the keys in {_SECRET}, or the pods' role: it must list the bucket and read its objects",
+        ),
+        (status == "404", f"{answer}. Check the name of the bucket, and the endpoint"),
+        (
+            status.startswith("3") or "redirect" in text,
+            "redirects the worker. Set the region and the endpoint of the bucket",
+        ),
+        (bool(status), answer),
+        (
+            "certificate" in text.lower(),
+            "has a certificate that the worker does not trust. Put its authority into the key ca.crt of the Secret",
+        ),
+        (
+            "timed out" in text or "TimedOut" in text,
+            f"does not answer in time: a request has {REQUEST_SECONDS} s",
+        ),
+        (True, "cannot be reached. Check its endpoint, and whether a NetworkPolicy permits it"),
+    )
+    return next(remedy for applies, remedy in causes if applies)
