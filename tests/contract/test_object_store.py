@@ -17,8 +17,10 @@ from obstore.store import S3Store
 from tests.support import damage
 from tests.support.clock import FakeClock
 from tests.support.faulty_store import Answer, Asked, FaultyStore, faulty_store
+from tests.support.lora_harness import LoraHarness
 from tests.support.slime_deltas import write_delta
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
+from tests.support.worker_harness import start_worker
 
 import fleet_worker
 from fleet_worker.checkpoint import object_stores, objects
@@ -35,6 +37,7 @@ from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.protocol import (
     ENV_STORE_ENDPOINT,
     ENV_STORE_KEYS,
+    AdapterRequest,
     Epoch,
     Reason,
     Source,
@@ -182,6 +185,25 @@ async def test_a_delta_is_applied_to_its_base_in_the_same_store(
 
     assert weights.digest == digest_of(folders[3])
     assert weights.in_memory
+
+
+async def test_an_adapter_comes_from_a_store(
+    server: Server, proxy: FaultyStore, tmp_path: Path
+) -> None:
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        lora = LoraHarness(worker)
+        staging = worker.agent.staging
+        staging.rules = replace(staging.rules, roots=Roots([tmp_path, ROOT]))
+        folder = lora.write("1")
+        await lora.put("1", folder, name="by-path")
+        source = Source(uri=upload(server, folder, "adapters/1"))
+        asked = AdapterRequest(version="1", source=source, epoch=worker.epoch())
+        await worker.agent.put_adapter("stored", asked)
+
+        first, second = worker.state.adapters
+        assert first.digest == second.digest
+        assert second.digest is not None
 
 
 async def test_an_absent_prefix_says_what_is_there(
@@ -413,29 +435,47 @@ async def test_a_version_without_room_in_memory_is_refused_before_it_is_read(
     assert "--staging-memory-bytes" in found.message
 
 
-def test_a_server_needs_a_certificate_that_the_secret_or_the_machine_trusts(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_pass_without_room_in_memory_is_refused(
+    server: Server, proxy: FaultyStore, tmp_path: Path
 ) -> None:
-    names = "subjectAltName=IP:127.0.0.1"
-    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    checkpoint = opened(upload(server, write_tiny(tmp_path / "step_1")))
+    with pytest.raises(Refusal) as refusal:
+        checkpoint.read_in(own_pass({}), budget=100, check_cancelled=lambda: None)
+    checkpoint.close()
+
+    assert refusal.value.reason is Reason.NOT_AVAILABLE
+
+
+def certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Make a certificate for this machine that no authority has signed, and its key."""
+    made, key = folder / f"{name}.crt", folder / f"{name}.key"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    command += ["-nodes", "-days", "2", "-subj", "/CN=store", "-addext", names]
+    command += ["-nodes", "-days", "2", "-subj", f"/CN={name}"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1"]
     command += ["-addext", "basicConstraints=critical,CA:FALSE"]
-    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    subprocess.run([*command, "-keyout", key, "-out", made], check=True, capture_output=True)
+    return made, key
+
+
+def test_a_server_needs_a_certificate_that_the_secret_or_the_machine_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, key = certificate(tmp_path, "store")
+    other, _ = certificate(tmp_path, "other")
     (tmp_path / "buckets" / "weights").mkdir(parents=True)
-    with serving(tmp_path / "buckets", certificate=certificate, key=key) as secure:
-        write_keys(tmp_path / "keys", secure.keys)
+    with serving(tmp_path / "buckets", certificate=own, key=key) as secure:
         monkeypatch.setenv(ENV_STORE_KEYS, str(tmp_path / "keys"))
         monkeypatch.setenv(ENV_STORE_ENDPOINT, secure.endpoint)
-        with pytest.raises(Refusal) as refusal:
-            opened(f"{ROOT}/step_1")
-        assert refusal.value.reason is Reason.SOURCE_UNREADABLE
-        assert "ca.crt" in refusal.value.message
-
-        write_keys(tmp_path / "keys", {"ca.crt": certificate.read_text()})
-        with pytest.raises(Refusal) as refusal:
-            opened(f"{ROOT}/step_1")
-        assert refusal.value.reason is Reason.SOURCE_ABSENT
+        for trusted, reason in (
+            ({}, Reason.SOURCE_UNREADABLE),
+            ({"ca.crt": other.read_text()}, Reason.SOURCE_UNREADABLE),
+            ({"ca.crt": own.read_text()}, Reason.SOURCE_ABSENT),
+        ):
+            write_keys(tmp_path / "keys", secure.keys | trusted)
+            with pytest.raises(Refusal) as refusal:
+                opened(f"{ROOT}/step_1")
+            assert refusal.value.reason is reason
+            assert ("ca.crt" in refusal.value.message) == (reason is Reason.SOURCE_UNREADABLE)
 
 
 def test_other_keys_of_the_secret_set_no_option(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ PLURALS = {
 _BY_FIELD = {
     "persistentVolumeClaim": ("PersistentVolumeClaim", "claimName"),
     "secret": ("Secret", "secretName"),
+    "objectStore": ("Secret", "secretName"),
     "secretKeyRef": ("Secret", "name"),
     "secretRef": ("Secret", "name"),
     "nodePublishSecretRef": ("Secret", "name"),
@@ -27,7 +28,7 @@ _BY_FIELD = {
     "configMapKeyRef": ("ConfigMap", "name"),
     "configMapRef": ("ConfigMap", "name"),
 }
-"""Field of a pod → the kind that it names, and where the name is. Source: Kubernetes API, core/v1."""
+"""Field of a fleet or pod → the kind that it names, and where the name is. Source: Kubernetes API, core/v1."""
 _OWN_NAME = ("metadata", "name")
 _SECRETS_OF: dict[tuple[str, str], tuple[tuple[str, ...], ...]] = {
     ("external-secrets.io", "ExternalSecret"): (("spec", "target", "name"), _OWN_NAME),
@@ -76,7 +77,7 @@ def named_by(spec: Any, field: str = "spec") -> Iterator[Named]:
         elif key in _BY_FIELD and isinstance(value, dict):
             kind, field_of_name = _BY_FIELD[key]
             name = value.get(field_of_name, value.get("name"))
-            if isinstance(name, str) and not value.get("optional"):
+            if name and isinstance(name, str) and not value.get("optional"):
                 yield Named(kind, name, where)
         else:
             yield from named_by(value, where)

@@ -16,8 +16,8 @@ from fleet_worker.protocol import ENV_STORE_ENDPOINT, ENV_STORE_KEYS
 if TYPE_CHECKING:
     from obstore.store import ClientConfig  # there are no such names at run time
 
-_CONNECT_SECONDS, _READ_SECONDS, REQUEST_SECONDS, _RETRY_SECONDS = 5, 15, 30, 40
-"""All tries of a request end within the time after which a silent store is refused (`store_threads`)."""
+_CONNECT_SECONDS, _READ_SECONDS, REQUEST_SECONDS, _RETRY_SECONDS = 5, 15, 30, 25
+"""No try begins later than `_RETRY_SECONDS`. So the last one ends before a silent store is refused (`store_threads`)."""
 _KEYS: Final = {
     "s3": (
         "AWS_ACCESS_KEY_ID",
@@ -30,7 +30,7 @@ _KEYS: Final = {
     "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_KEY"),
 }
 """The keys of the fleet's Secret that count, by scheme. No other one may set an option of the library."""
-_ENDPOINTS: Final = {"s3": "AWS_ENDPOINT_URL", "az": "AZURE_ENDPOINT", "gs": "GOOGLE_BASE_URL"}
+_ENDPOINT = "AWS_ENDPOINT_URL"
 _AUTHORITY = "ca.crt"
 _SMALL_FILE = 64 * 1024
 
@@ -61,10 +61,10 @@ def _store(
 ) -> ObjectStore:
     config: Any = dict(keys)  # its type depends on the scheme
     authority = config.pop(_AUTHORITY, None)
-    if endpoint:
-        config[_ENDPOINTS[scheme]] = endpoint
+    if endpoint and scheme == "s3":
+        config[_ENDPOINT] = endpoint
     client: ClientConfig = {
-        "allow_http": config.get(_ENDPOINTS[scheme], "").startswith("http://"),
+        "allow_http": config.get(_ENDPOINT, "").startswith("http://"),
         "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
         "read_timeout": timedelta(seconds=_READ_SECONDS),
         "timeout": timedelta(seconds=REQUEST_SECONDS),

@@ -201,6 +201,8 @@ def _listed(uri: str) -> dict[str, Any]:
         store, key = opened_store(uri)
         for page in obstore.list(store, key, chunk_size=1000):
             for each in page:
+                if not each["path"].startswith(f"{key}/"):
+                    continue  # the empty object by which a browser shows a folder
                 found[each["path"].removeprefix(f"{key}/")] = each
                 if not each["e_tag"]:
                     raise Refusal(

@@ -107,6 +107,9 @@ BROKEN: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "outside": (
         [weights(source={"path": "/other/{version}"})], "SourceOutsideRoots", "/other/3 is not below",
     ),
+    "a store": (
+        [weights(source={"uri": "s3://lab/{version}"})], "SourceOutsideRoots", "s3://lab/3 is not below",
+    ),
     "beside": ([weights(source={"path": "/weights-2/3"})], "SourceOutsideRoots", "/weights-2/3"),
     "another version of other files": (
         [weights(version="2", source={"path": "/weights/new/{version}"})],

@@ -128,6 +128,8 @@ def test_the_size_of_a_model_is_read_where_this_machine_sees_it(validate, tmp_pa
         ({"source": {"path": "/weights/step_{version}"}}, [("warn", "RunMissing")]),
         ({"source": {"path": "/weights/step_{version}"}, "runID": "r"}, []),
         ({"source": {"path": "/weights/step_7"}}, []),
+        ({"source": {"uri": "s3://lab/{step}"}, "runID": "r"}, [("fail", "UnknownPlaceholder")]),
+        ({"source": {"uri": "s3://lab/step_{version}"}}, [("warn", "RunMissing")]),
         (
             {"source": {"huggingFace": {"repo": "a/b", "revision": "{step}"}}},
             [("fail", "UnknownPlaceholder")],
@@ -191,6 +193,10 @@ NAMES = {
     ),
     "Secrets of variables": (
         {"engine": {"envFrom": [{"secretRef": {"name": "hf"}}]}}, "SecretNotFound", "hf", "Secret",
+    ),
+    "Secret of an object store": (
+        {"weights": {"roots": ["/weights", "s3://lab"], "objectStore": {"secretName": "s3"}}},
+        "SecretNotFound", "s3", "Secret",
     ),
     "pull Secret": (
         {"pod": {"imagePullSecrets": [{"name": "pull"}]}}, "SecretNotFound", "pull", "Secret",
