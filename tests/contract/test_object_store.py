@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +17,7 @@ from tests.support import damage
 from tests.support.clock import FakeClock
 from tests.support.faulty_store import Answer, Asked, FaultyStore, faulty_store
 from tests.support.lora_harness import LoraHarness
+from tests.support.programs import written_by
 from tests.support.slime_deltas import write_delta
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 from tests.support.worker_harness import start_worker
@@ -453,7 +453,7 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
     command += ["-nodes", "-days", "2", "-subj", f"/CN={name}"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1"]
     command += ["-addext", "basicConstraints=critical,CA:FALSE"]
-    subprocess.run([*command, "-keyout", key, "-out", made], check=True, capture_output=True)
+    written_by([*command, "-keyout", key, "-out", made])
     return made, key
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import obstore
 from obstore.store import S3Store
@@ -14,8 +15,8 @@ from object_store.server import Server, serving
 
 
 def _upload(server: Server, folder: Path, key: str) -> str:
-    config = {**server.keys, "AWS_ENDPOINT_URL": server.endpoint}
-    store = S3Store("weights", config=config, client_options={"allow_http": True})  # type: ignore[arg-type]
+    config: Any = {**server.keys, "AWS_ENDPOINT_URL": server.endpoint}
+    store = S3Store("weights", config=config, client_options={"allow_http": True})
     for file in folder.iterdir():
         if file.is_file():
             obstore.put(store, f"{key}/{file.name}", file)

@@ -133,6 +133,6 @@ def test_a_version_of_an_adapter_is_published(
             "version": "43",
             "runID": None,
             "digest": None,
-            "source": {"path": "/weights/step_{version}", "huggingFace": None},
+            "source": {"path": "/weights/step_{version}", "uri": None, "huggingFace": None},
         }
     ]

@@ -39,7 +39,7 @@ def test_an_applied_version_returns_its_timings(call: Call) -> None:
                 "version": "43",
                 "runID": None,
                 "digest": None,
-                "source": {"path": "/weights/step_{version}", "huggingFace": None},
+                "source": {"path": "/weights/step_{version}", "uri": None, "huggingFace": None},
             },
         }
     ]

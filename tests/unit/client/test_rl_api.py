@@ -73,7 +73,7 @@ async def test_a_version_is_applied_with_the_rollout_that_the_object_shows(
     assert rollout.weights.status == here.weights.status
     assert rollout.weights.spec == here.weights.spec
     spec = patches(api.objects)[0]["spec"]
-    assert spec["source"] == {"path": "/weights/step_{version}", "huggingFace": None}
+    assert spec["source"] == {"path": "/weights/step_{version}", "uri": None, "huggingFace": None}
     assert spec["digest"] is None
 
 

@@ -19,7 +19,7 @@ BACK = {
     "runID": None,
     "rollbackTo": "41",
     "digest": None,
-    "source": {"path": "/weights/step_{version}", "huggingFace": None},
+    "source": {"path": "/weights/step_{version}", "uri": None, "huggingFace": None},
 }
 
 

@@ -56,7 +56,11 @@ async def test_prime_rls_update_is_a_rollout_between_calls_without_effect(api: A
                 "version": "43",
                 "runID": None,
                 "digest": None,
-                "source": {"path": "/weights/run-7/broadcasts/step_43", "huggingFace": None},
+                "source": {
+                    "path": "/weights/run-7/broadcasts/step_43",
+                    "uri": None,
+                    "huggingFace": None,
+                },
             },
         }
     ]

@@ -86,7 +86,7 @@ async def test_a_version_that_is_applied_is_200_with_its_timings(api: Api) -> No
                 "version": "43",
                 "runID": "run-7",
                 "digest": None,
-                "source": {"path": "/weights/step_{version}", "huggingFace": None},
+                "source": {"path": "/weights/step_{version}", "uri": None, "huggingFace": None},
             },
         }
     ]
