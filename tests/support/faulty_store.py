@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -84,6 +84,10 @@ def faulty_store(behind: str) -> Iterator[FaultyStore]:
             found = connection.getresponse()
             answer = proxy.fault(asked, Answer(found.status, lower(found.headers), found.read()))
             connection.close()
+            with suppress(OSError):  # the client did not wait
+                self._send(answer)
+
+        def _send(self, answer: Answer) -> None:
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 if name not in {"content-length", "date", "server", "transfer-encoding"}:
