@@ -514,8 +514,6 @@ def test_pauses_of_workers_that_load_an_overtaken_version_are_renewed():
     assert "pause on policy-1" in texts_of(ending(old(0), busy, wants="43").actions)
 
 
-
-
 def test_a_silent_canary_that_has_loaded_does_not_count_as_serving():
     """Its pod is deleted and the cache is late; the other canary was not compared yet."""
     gone = loaded(1).silent().ready()

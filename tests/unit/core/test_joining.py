@@ -57,8 +57,6 @@ def test_a_worker_with_unfinished_requests_gets_no_call():
     assert done(joining_worker(version="42").doing("fence")) == []
 
 
-
-
 class TestVersionThatCannotBeLoaded:
     REFUSED = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND)
 

@@ -120,7 +120,7 @@ class TestObstacles:
     def test_nothing_goes_unless_the_applied_version_is_in_the_folder(
         self,
         applied: str,
-        passes: bool,  # noqa: FBT001 - a parameter of a test
+        passes: bool,
     ) -> None:
         plan = deletions([claim(applied, keep=1)], Needs(), steps(3, 10))
 
