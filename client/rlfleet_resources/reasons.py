@@ -629,6 +629,13 @@ class LaggardReason(_Reason):
         "The files of the version are still being written, or grow.",
         "Wait for the trainer, and let it write to a temporary directory and rename it.",
     )
+    PEER_UNREADABLE = (
+        "PeerUnreadable",
+        Severity.WAITS,
+        "The workers that this one was to read the version from have ended, are too slow, or sent other bytes.",
+        "Wait: the operator names others, or lets the worker read the store.",
+        "If it stays, look for `is not asked again` in the worker's log, and check NetworkPolicies on the peer port.",
+    )
     ENGINE_FAILED = (
         "EngineFailed",
         Severity.WARNS,

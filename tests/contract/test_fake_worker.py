@@ -40,6 +40,7 @@ Field = tuple[type[Request], str]
 
 IGNORED: dict[Field, str] = {
     (protocol.FenceRequest, "reason"): "for the log of the worker",
+    (protocol.StageRequest, "peers"): "the games with peers have readers of their own",
     (protocol.PromptsRequest, "prompts"): "the fake has no engine that samples",
     (protocol.PromptsRequest, "max_tokens"): "as above",
 }
@@ -131,6 +132,7 @@ class Play:
             "version": version,
             "run_id": run_id,
             "digest": digest,
+            "peers": (),
             "source": {"path": path},
             "mode": chance.choice(["keep", "abort", "wait"]),
             "drain_timeout_seconds": chance.choice([0, 0, 5]),

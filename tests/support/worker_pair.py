@@ -59,6 +59,7 @@ NOT_COMPARED = {
     "effect": "of a model; promise 13 has an own fake of it",
     "remarks": "of a checkpoint; as above",
     "transfer": "a trainer's, not the operator's",
+    "peers": "of a worker with a peer port; the games with peers have readers of their own",
     "engine": "of the image",
     "earlier_stage_failures": "compared with stage_failure",
     "adapter_failure": "the first of adapter_failures",

@@ -85,6 +85,17 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="address of the metrics port; * for all (default: %(default)s)",
     )
     add("--metrics-port", type=int, help="port that serves metrics without a key (default: none)")
+    add(
+        "--peer-port",
+        type=int,
+        help="port that serves versions to other workers of the fleet (default: none)",
+    )
+    add(
+        "--peer-bytes-per-second",
+        type=int,
+        default=0,
+        help="to send to other workers together; 0 (default) for no limit",
+    )
     add("--weights-root", action="append", default=[], help="load weights from here; repeatable")
     add("--weights-management", type=_management, default="Operator", help="Operator or External")
     add(

@@ -28,6 +28,7 @@ _STATUS = {
     Reason.BASE_MISSING: 422,
     Reason.DELTA_MISMATCH: 422,
     Reason.DIGEST_MISMATCH: 422,
+    Reason.PEER_UNREADABLE: 409,
     Reason.SUPERSEDED: 409,
     Reason.STALE_EPOCH: 409,
     Reason.HELD_BY_ANOTHER: 409,

@@ -20,6 +20,7 @@ from prometheus_client import REGISTRY
 
 from fleet_worker.admin.app import AdminApp
 from fleet_worker.admin.guard import BearerFile, Guard
+from fleet_worker.checkpoint.peers import Peers
 from fleet_worker.drain_names import drain_seconds_of
 from fleet_worker.engine.limits import Limits
 from fleet_worker.engine.required_names import PLUGIN, check_objects
@@ -94,6 +95,7 @@ class EndpointPlugin:
         check_objects(engine_client, models)
         engine = VllmEngine(engine_client, _info(engine_client, handover), models)
         room = handover.adapters
+        tokens = BearerFile(handover.token_file)
         agent = Agent(
             engine,
             handover.initial,
@@ -103,6 +105,7 @@ class EndpointPlugin:
             end_process=_fail,
             adapters=Adapters(engine, slots=room.slots, max_rank=room.max_rank),
             limits=Limits(load_seconds=handover.load_seconds),
+            peers=_peers(handover, tokens),
         )
         if (failure := handover.start_failure) is not None:
             # Reported like a refused stage: the operator sees why this worker has other weights.
@@ -151,7 +154,7 @@ class EndpointPlugin:
         admin = AdminApp(
             all_apis(agent, driver, state=document, drain=drain, metrics=metrics.text),
             guard=Guard(
-                BearerFile(handover.token_file),
+                tokens,
                 pod_uid=handover.pod_uid,
                 instance=handover.instance,
             ),
@@ -165,6 +168,8 @@ class EndpointPlugin:
         setattr(state, STATE_ATTRIBUTE, keeper)
         # vLLM has started its processes by now, so none inherits the connection to a stager.
         await asyncio.to_thread(handover.stagers.keep_ready)
+        if agent.staging.peers is not None:
+            await asyncio.to_thread(agent.staging.peers.keep_ready)
         self._start(serve(admin, handover.admin_socket), "admin port")
         if handover.metrics_socket is not None:
             scraped = MetricsApp(metrics.text, clock=time.monotonic)
@@ -223,6 +228,17 @@ def _info(client: Any, handover: Handover) -> EngineInfo:
         version=handover.engine_version,
         model=handover.model,
         world_size=int(parallel.world_size),
+    )
+
+
+def _peers(handover: Handover, tokens: BearerFile) -> Peers | None:
+    if handover.peer_socket is None:
+        return None
+    return Peers(
+        handover.peer_socket,
+        pod_uid=handover.pod_uid or "",
+        tokens=lambda: tokens.tokens,
+        bytes_per_second=handover.peer_bytes_per_second,
     )
 
 

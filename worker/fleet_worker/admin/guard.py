@@ -48,6 +48,12 @@ class BearerFile:
         self._seen: tuple[int, int, int] | None = None
         self._tokens: tuple[str, ...] = ()
 
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """All tokens, the one to sign with first."""
+        self._refresh()
+        return self._tokens
+
     def accepts(self, authorization: str | None) -> bool:
         """Whether an Authorization header carries one of the tokens.
 

@@ -12,12 +12,14 @@ from fleet_worker.checkpoint.deltas import Delta
 from fleet_worker.checkpoint.files import FileState, OpenFile, Roots, is_uri
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Identity, digest_of
-from fleet_worker.checkpoint.keeping import OwnPass, Pass
+from fleet_worker.checkpoint.keeping import OwnPass, Pass, Show
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.pairs import Pair
 from fleet_worker.checkpoint.reading import FileContent, inspect_nothing, read_files
 from fleet_worker.checkpoint.same_files import check_same_files
 from fleet_worker.checkpoint.texts import Texts
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,10 @@ class Checkpoint:
         is_started_on: Whether the engine has started on it.
         changed: How it comes from the bytes of another one. None for a full checkpoint.
         is_of_memory: Whether `files` are descriptors of memory.
+        is_from_peer: Whether a peer had its bytes.
+        small: Name → content of the small files that were read with it.
+        show: Gets its memory while a pass fills it.
+        withdraw: Ends what serves its memory to peers. It is called before the memory is freed.
     """
 
     path: str
@@ -78,6 +84,10 @@ class Checkpoint:
     is_started_on: bool = False
     changed: Changed | None = None
     is_of_memory: bool = False
+    is_from_peer: bool = False
+    small: Mapping[str, bytes] = field(default_factory=dict)
+    show: Show | None = None
+    withdraw: Callable[[], None] | None = None
     _owns_files: bool = True
     _on_disk: Mapping[str, FileState] = field(default_factory=dict)
     _content: dict[str, FileContent] = field(default_factory=dict)
@@ -96,6 +106,8 @@ class Checkpoint:
     @property
     def read_bytes(self) -> int:
         """The bytes that a stage reads from the store."""
+        if self.is_from_peer:
+            return 0
         return self.size_bytes if self.changed is None else self.changed.read_bytes
 
     @property
@@ -105,8 +117,8 @@ class Checkpoint:
 
     @property
     def is_only_in_memory(self) -> bool:
-        """Whether only memory can have its bytes for a load: the result of a delta, and a version of a store."""
-        return self.changed is not None or is_uri(self.path)
+        """Whether only memory can have its bytes for a load: the result of a delta, a version of a store or a peer."""
+        return self.changed is not None or self.is_from_peer or is_uri(self.path)
 
     @property
     def identity(self) -> Identity:
@@ -167,6 +179,7 @@ class Checkpoint:
             pair=self.pair,
             budget=budget,
             check_cancelled=check_cancelled,
+            show=self.show,
         )
         self._content, self.held, self._reading = found.content, found.held, None
         if self.held and self.is_only_in_memory:
@@ -218,6 +231,8 @@ class Checkpoint:
             files=tuple(files),
             held={},
             is_of_memory=in_memory,
+            show=None,
+            withdraw=None,
             _owns_files=True,
             _on_disk=self._file_states,
             _reading=None,
@@ -252,6 +267,7 @@ class Checkpoint:
             self.companions,
             texts=self.texts,
             changed=changed,
+            small=self.small,
         )
 
     def digest(self, check_cancelled: Callable[[], None]) -> str:
@@ -330,7 +346,15 @@ class Checkpoint:
                 file.check_unchanged()
 
     def check_same_on_disk(self, roots: Roots | None) -> None:
-        """Refuse with `CheckpointChanged` if the directory now has other files than these (`same_files`)."""
+        """Refuse with `CheckpointChanged` if the directory now has other files than these (`same_files`).
+
+        Of bytes that a peer had, nothing is known about the directory.
+        """
+        if self.is_from_peer:
+            raise Refusal(
+                Reason.CHECKPOINT_CHANGED,
+                "a peer had these bytes, so the files of the directory must be read to compare them",
+            )
         for file in self.files:
             if not file.is_lost():
                 file.check_unchanged()
@@ -341,6 +365,9 @@ class Checkpoint:
 
         Any thread may call it. A read under way continues without keeping the bytes, or ends.
         """
+        withdraw, self.withdraw = self.withdraw, None
+        if withdraw is not None:
+            withdraw()
         if (reading := self._reading) is not None:
             reading.release()
         for each in self.held.values():

@@ -179,7 +179,7 @@ class _Chain:
             if link.index.base_digest is not None:
                 if held.digest == link.index.base_digest:
                     return held
-            elif held.checkpoint.path in link.base_paths:
+            elif held.checkpoint.path in link.base_paths and not held.checkpoint.is_from_peer:
                 self._check_not_rewritten(held)
                 return held
         return None

@@ -106,7 +106,7 @@ class OpenFile:
     """A regular file of a checkpoint, open for reading, with its state when it was opened.
 
     Fields:
-        is_stored: whether an object store has it.
+        is_stored: whether an object store or a peer has it.
     """
 
     is_stored: ClassVar[bool] = False
@@ -210,10 +210,12 @@ class Directory(ABC):
     Fields:
         path: its real place.
         names: names of its entries.
+        small: name → content of each small file that was read.
     """
 
     path: str
     names: frozenset[str]
+    small: dict[str, bytes]
 
     @abstractmethod
     def open(self, name: str) -> OpenFile:
@@ -241,6 +243,7 @@ class Directory(ABC):
                 raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{name} is larger than {limit} bytes")
             content = file.read(0, file.state.size)
             file.check_unchanged()
+            self.small[name] = content
             return SmallFile(name, content, file.state)
         finally:
             file.close()
@@ -262,6 +265,7 @@ class OpenDirectory(Directory):
             roots: The allowed roots. None for the model's own directory, which the fleet names.
         """
         self._roots = roots
+        self.small: dict[str, bytes] = {}
         if roots is not None:
             roots.check_name(path)
         with os_errors("the source", path, self._may_name):

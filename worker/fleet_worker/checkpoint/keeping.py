@@ -7,7 +7,7 @@ each piece of bytes. Next to a busy event loop it would wait for the interpreter
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -17,6 +17,7 @@ from fleet_worker.checkpoint.blocks import Inspect
 from fleet_worker.checkpoint.deltas import Delta, delta_of
 from fleet_worker.checkpoint.files import FileState, OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
+from fleet_worker.checkpoint.lengths import Lengths
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.pairs import Pair, are_equal
 from fleet_worker.checkpoint.reading import FileContent, inspect_nothing, read_files
@@ -54,6 +55,7 @@ class Pass(Protocol):
         pair: Pair | None,
         budget: int,
         check_cancelled: Callable[[], None],
+        show: Show | None = None,
     ) -> Found:
         """Read all bytes once: digest them, check them, and keep them if they fit. Blocks.
 
@@ -64,15 +66,21 @@ class Pass(Protocol):
             pair: Two tensors to compare.
             budget: Largest number of bytes to keep.
             check_cancelled: Called after each progress, in any thread. Raises to cancel.
+            show: Gets the memory while it is being filled.
 
         Errors:
             Refusal: any of the checkpoint reasons, `SourceUnreadable`, and from `check_cancelled`. With deltas
-                or files of a store, and a budget: `NotAvailable`, if the bytes do not fit.
+                or files of a store or a peer, and a budget: `NotAvailable`, if the bytes do not fit.
         """
 
     def release(self) -> None:
         """Free the memory that is being filled. Any thread may call it, and again."""
 
+
+Show = Callable[[Sequence[int], int], None]
+"""Shows memory that is being filled: one descriptor for each file, and that of their lengths (`lengths`). The
+descriptors are the caller's. Without any, the memory will not be filled after all.
+"""
 
 Passes = Callable[[Mapping[str, str] | None], Pass]
 """Makes passes. The argument: tensor → the type to which a load casts it, to refuse infinities and NaNs; None
@@ -151,10 +159,11 @@ class OwnPass:
         pair: Pair | None,
         budget: int,
         check_cancelled: Callable[[], None],
+        show: Show | None = None,
     ) -> Found:
         """See `Pass.run`. If another process takes the memory first, the bytes are read without keeping them."""
         with _fetched(deltas, check_cancelled) as local:
-            return self._run(files, specs, local, pair, budget, check_cancelled)
+            return self._run(files, specs, local, pair, budget, check_cancelled, show)
 
     def _run(
         self,
@@ -164,6 +173,7 @@ class OwnPass:
         pair: Pair | None,
         budget: int,
         check_cancelled: Callable[[], None],
+        show: Show | None,
     ) -> Found:
         size, room = sum(file.state.size for file in files), min(budget, memory.memory_left())
         must_fit = budget > 0 and (bool(deltas) or any(file.is_stored for file in files))
@@ -173,22 +183,17 @@ class OwnPass:
             self._filling = {file.name: MemoryFile(file.name, file.state.size) for file in files}
         read = partial(read_files, files, specs, self._inspect, check_cancelled, deltas=deltas)
         try:
-            try:
-                content = read(keep=self._filling)
-            except memory.NotEnoughMemoryError as error:
-                self.release()
-                if must_fit:
-                    raise no_room(size, memory.memory_left()) from error
-                content = read(keep={})
-            is_pair_equal = None
-            if pair is not None and self._filling:
-                held = self._filling
-                is_pair_equal = are_equal(pair, files, specs, check_cancelled, held=held)
-            elif pair is not None:  # the files may lack what deltas change
-                tensors = {
-                    name: sha for each in content.values() for name, sha in each.tensors.items()
-                }
-                is_pair_equal = tensors[pair[0]] == tensors[pair[1]]
+            with self._shown(show):
+                try:
+                    content = read(keep=self._filling)
+                except memory.NotEnoughMemoryError as error:
+                    self.release()
+                    if show is not None:
+                        show((), -1)
+                    if must_fit:
+                        raise no_room(size, memory.memory_left()) from error
+                    content = read(keep={})
+            is_pair_equal = self._compare(pair, files, specs, content, check_cancelled)
             for file in (*files, *(file for delta in deltas for file in delta.files)):
                 file.check_unchanged()
             check_cancelled()
@@ -199,6 +204,36 @@ class OwnPass:
             raise
         held, self._filling = self._filling, {}
         return Found(content, held, is_pair_equal)
+
+    def _compare(
+        self,
+        pair: Pair | None,
+        files: Sequence[OpenFile],
+        specs: Mapping[str, Sequence[TensorSpec]],
+        content: Mapping[str, FileContent],
+        check_cancelled: Callable[[], None],
+    ) -> bool | None:
+        """Whether two tensors have the same bytes; None without a pair."""
+        if pair is None:
+            return None
+        if self._filling:
+            return are_equal(pair, files, specs, check_cancelled, held=self._filling)
+        # The files may lack what deltas change.
+        tensors = {name: sha for each in content.values() for name, sha in each.tensors.items()}
+        return tensors[pair[0]] == tensors[pair[1]]
+
+    @contextmanager
+    def _shown(self, show: Show | None) -> Iterator[None]:
+        """Show the memory, and keep the lengths up to date in this block."""
+        kept = list(self._filling.values())
+        if show is None or not kept:
+            yield
+            return
+        with closing(Lengths.of(len(kept))) as lengths:
+            for number, each in enumerate(kept):
+                each.note_written = partial(lengths.note, number)
+            show([each.descriptor for each in kept], lengths.descriptor)
+            yield
 
     def release(self) -> None:
         """Free the memory. A read under way continues without keeping the bytes."""

@@ -13,6 +13,7 @@ import mmap
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
@@ -40,6 +41,7 @@ class MemoryFile:
     Fields:
         descriptor: of the file.
         size: in bytes.
+        note_written: called with the number of bytes that were written so far.
     """
 
     def __init__(self, name: str, size: int, *, descriptor: int | None = None) -> None:
@@ -50,6 +52,7 @@ class MemoryFile:
             descriptor = os.memfd_create(short, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.descriptor = descriptor
         self.size = size
+        self.note_written: Callable[[int], None] = lambda _: None
         self._checked = 0
         self._open = True
         self._lock = threading.Lock()
@@ -88,6 +91,8 @@ class MemoryFile:
                     if error.errno in _FULL:
                         raise NotEnoughMemoryError from error
                     raise
+            if self._open:
+                self.note_written(position + done)
 
     def seal(self) -> None:
         """Make the file immutable."""

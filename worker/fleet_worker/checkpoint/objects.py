@@ -158,6 +158,7 @@ class StoredDirectory(Directory):
             Refusal: `SourceAbsent` without objects; `SourceNotFound`, `SourceUnreadable`.
         """
         self.path = uri
+        self.small = {}
         found = _listed(uri)
         if not found:
             raise absent()

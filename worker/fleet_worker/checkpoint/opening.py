@@ -143,7 +143,10 @@ def checkpoint_in(directory: Directory, index_file: SmallFile | None) -> Checkpo
         check_tensors_once(index, specs)
         companions = companions_of(config_file, index_file)
         texts = _texts_in(directory)
-        return Checkpoint(directory.path, config, tuple(files), specs, companions, texts=texts)
+        small = {n: content for n, content in directory.small.items() if n != INDEX_FILE or index}
+        return Checkpoint(
+            directory.path, config, tuple(files), specs, companions, texts=texts, small=small
+        )
     except BaseException:
         for file in files:
             file.close()

@@ -26,6 +26,7 @@ from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.inspector import Inspector
+from fleet_worker.checkpoint.peer_files import Place, open_from_peer
 from fleet_worker.checkpoint.refused_sources import retried_if
 from fleet_worker.checkpoint.remarks import Defaults, remarks_on
 from fleet_worker.checkpoint.sources import directory_of
@@ -189,6 +190,24 @@ def open_fitting(source: Source, rules: StageRules, held: Sequence[HeldBase] = (
         checkpoint = open_settled(path, rules.roots, opening)
     finally:
         bases.close()
+    return _fitting(checkpoint, rules)
+
+
+def open_fitting_at(place: Place, path: str, rules: StageRules) -> Checkpoint:
+    """Open a version that a peer holds, and check that it fits the running model. Blocks.
+
+    Args:
+        place: The peer.
+        path: The source, as text.
+        rules: Limits and checks.
+
+    Errors:
+        Refusal: `PeerUnreadable`, or any of the checkpoint reasons.
+    """
+    return _fitting(open_from_peer(place, path), rules)
+
+
+def _fitting(checkpoint: Checkpoint, rules: StageRules) -> Checkpoint:
     try:
         with retried_if(checkpoint.changed is not None):
             rules.reference.check(checkpoint, rules.inspector)
@@ -245,5 +264,6 @@ def read_accepted(
     check_tied(rules.reference.copy, checkpoint)
     if digest is None:
         rules.reference.check_filled(checkpoint)
-    checkpoint.check_same_on_disk(rules.roots)
+    if not checkpoint.is_from_peer:
+        checkpoint.check_same_on_disk(rules.roots)
     return in_memory, found

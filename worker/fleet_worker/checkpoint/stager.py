@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -25,8 +25,10 @@ from fleet_worker.checkpoint.finite import own_pass
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.headers import specs_of
 from fleet_worker.checkpoint.keeping import Found, OwnPass
+from fleet_worker.checkpoint.peer_files import PeerFile, Place
 from fleet_worker.checkpoint.stager_messages import (
     Done,
+    Filling,
     FoundFile,
     GoneError,
     Progress,
@@ -135,8 +137,12 @@ class _Stager:
             pair=pair,
             budget=request.budget,
             check_cancelled=self._tell_progress,
+            show=self._show if request.is_shown else None,
         )
         return found, specs
+
+    def _show(self, kept: Sequence[int], lengths: int) -> None:
+        self._send(Filling(), [*kept, lengths] if kept else [])
 
     def _tell_progress(self) -> None:
         now = time.monotonic()
@@ -144,7 +150,9 @@ class _Stager:
             self._told = now
             self._send(Progress())
 
-    def _send(self, message: Progress | Done | Refused, files: list[int] | None = None) -> None:
+    def _send(
+        self, message: Filling | Progress | Done | Refused, files: list[int] | None = None
+    ) -> None:
         with self._sending:
             send(self._connection, message, files)
 
@@ -152,6 +160,9 @@ class _Stager:
 def _opened(asked: RequestedFile, left: Iterator[int]) -> OpenFile:
     name = os.fsdecode(bytes.fromhex(asked.name))
     state = FileState(asked.size, asked.inode, asked.modified_ns, asked.changed_ns)
+    if (peer := asked.peer) is not None:
+        place = Place(peer.host, peer.port, peer.digest, peer.authorization)
+        return PeerFile.of(place, name, peer.number, state)
     if (stored := asked.stored) is None:
         return OpenFile(name, next(left), state)
     from fleet_worker.checkpoint.objects import StoredFile  # noqa: PLC0415 - as in `places`

@@ -3,6 +3,7 @@
 ```
 frame     length of the text, number of files (4 bytes each, big endian) | one byte for each batch of files | JSON
 Request   → the files of a checkpoint, and what the pass must do with them
+Filling   ← the memory that the pass fills, as files, with that of their lengths
 Progress  ← the store has answered since the last message
 Done      ← the digests and the blocks of zeros, with the sealed bytes as files
 Refused   ← the checkpoint is refused
@@ -48,8 +49,18 @@ class RequestedObject(_Message):
     etag: str
 
 
+class RequestedPeer(_Message):
+    """A file of a peer, which the stager reads by itself; see `peer_files.PeerFile`."""
+
+    host: str
+    port: Number
+    digest: str
+    authorization: str
+    number: Number
+
+
 class RequestedFile(_Message):
-    """One file. Its descriptor comes with the message, unless it is an object.
+    """One file. Its descriptor comes with the message, unless a store or a peer has it.
 
     Fields:
         name: in hex, as the file system has it.
@@ -63,6 +74,7 @@ class RequestedFile(_Message):
     changed_ns: int
     casts: dict[Number, str] = Field(default_factory=dict)
     stored: RequestedObject | None = None
+    peer: RequestedPeer | None = None
 
 
 class RequestedDelta(_Message):
@@ -86,6 +98,7 @@ class Request(_Message):
         pair: two tensors to compare, each by the numbers of file and tensor.
         budget: largest number of bytes to keep.
         is_checked: refuse infinities and NaNs, and find blocks of zeros.
+        is_shown: answer with `Filling` before the read.
     """
 
     kind: Literal["request"] = "request"
@@ -94,6 +107,13 @@ class Request(_Message):
     pair: tuple[Place, Place] | None
     budget: Number
     is_checked: bool
+    is_shown: bool = False
+
+
+class Filling(_Message):
+    """The memory that is being filled comes with the message, and then that of the lengths. Without files: none."""
+
+    kind: Literal["filling"] = "filling"
 
 
 class Progress(_Message):
@@ -123,6 +143,44 @@ class Done(_Message):
     is_pair_equal: bool | None = None
 
 
+class OfferedFile(_Message):
+    """One file of an offered version, whose descriptor comes with the message. `name` as text."""
+
+    name: str
+    size: Number
+
+
+class Offer(_Message):
+    """To the process that serves peers: serve a version, whose files come with the message.
+
+    Fields:
+        number: names the offer.
+        digest: of the version.
+        authorizations: the headers that allow a peer to read it.
+        growing: that many files, the first ones, are being filled. Then the lengths come as the last file.
+    """
+
+    kind: Literal["offer"] = "offer"
+    number: Number
+    digest: str
+    authorizations: list[str]
+    files: list[OfferedFile]
+    growing: Number = 0
+
+
+class Withdraw(_Message):
+    """To the process that serves peers: end an offer, and close its files."""
+
+    kind: Literal["withdraw"] = "withdraw"
+    number: Number
+
+
+class Taken(_Message):
+    """From the process that serves peers: the last message has its effect."""
+
+    kind: Literal["taken"] = "taken"
+
+
 class Refused(_Message):
     """A refusal (`errors.Refusal`)."""
 
@@ -132,7 +190,10 @@ class Refused(_Message):
     retry_after_seconds: float | None = None
 
 
-Message = Annotated[Request | Progress | Done | Refused, Field(discriminator="kind")]
+Message = Annotated[
+    Request | Filling | Progress | Done | Refused | Offer | Withdraw | Taken,
+    Field(discriminator="kind"),
+]
 _MESSAGES: TypeAdapter[Message] = TypeAdapter(Message)
 
 
@@ -165,7 +226,9 @@ def receive(source: socket.socket) -> tuple[Message, list[int]]:
                     files.append(each)
                     unless_received.callback(os.close, each)
             message = _MESSAGES.validate_json(bytes(_exactly(source, length)))
-            if len(files) > count or (files and not isinstance(message, Request | Done)):
+            if len(files) > count or (
+                files and not isinstance(message, Request | Filling | Done | Offer)
+            ):
                 raise GoneError("a message has files that it cannot have")
         except (OSError, ValidationError) as error:
             raise GoneError(str(error)) from error

@@ -6,14 +6,16 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from fleet_worker.checkpoint.blocks import block_bytes
 from fleet_worker.checkpoint.deltas import Delta
 from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
-from fleet_worker.checkpoint.keeping import Found
+from fleet_worker.checkpoint.keeping import Found, Show
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.pairs import Pair
+from fleet_worker.checkpoint.peer_files import PeerFile
 from fleet_worker.checkpoint.reading import FileContent
 from fleet_worker.checkpoint.stager_messages import (
     Done,
@@ -25,6 +27,7 @@ from fleet_worker.checkpoint.stager_messages import (
     RequestedDelta,
     RequestedFile,
     RequestedObject,
+    RequestedPeer,
 )
 from fleet_worker.checkpoint.stagers import DiedError, Stager, Stagers
 from fleet_worker.errors import Refusal
@@ -53,18 +56,22 @@ class StagerPass:
         pair: Pair | None,
         budget: int,
         check_cancelled: Callable[[], None],
+        show: Show | None = None,
     ) -> Found:
         """See `Pass.run`. A stager that dies is replaced once."""
-        request = _request(files, specs, self._casts, deltas, pair, budget)
+        request = _request(
+            files, specs, self._casts, deltas, pair, budget, is_shown=show is not None
+        )
+        asking = partial(_asked, request, show=show, check_cancelled=check_cancelled)
         others = [file for delta in deltas for file in delta.files]
         descriptors = [file.descriptor for file in (*files, *others) if not file.is_stored]
         try:
-            return self._run(request, descriptors, files, specs, check_cancelled)
+            return self._run(request, descriptors, files, specs, asking)
         except DiedError as died:
             if died.is_out_of_memory:
                 raise _unread(died) from died
         try:
-            return self._run(request, descriptors, files, specs, check_cancelled)
+            return self._run(request, descriptors, files, specs, asking)
         except DiedError as died:
             raise _unread(died) from died
 
@@ -81,7 +88,7 @@ class StagerPass:
         descriptors: list[int],
         files: Sequence[OpenFile],
         specs: Mapping[str, Sequence[TensorSpec]],
-        check_cancelled: Callable[[], None],
+        asking: Callable[[Stager, list[int]], tuple[Message, list[int]]],
     ) -> Found:
         try:
             stager = self._stager = self._stagers.take()
@@ -90,7 +97,7 @@ class StagerPass:
         if self._released:  # before there was a stager to end
             stager.end()
         try:
-            answer, received = stager.ask(request, descriptors, check_cancelled)
+            answer, received = asking(stager, descriptors)
             found = _result(answer, received, files, specs, request)
         except GoneError as gone:
             self._stager = None
@@ -110,6 +117,17 @@ class StagerPass:
         return found
 
 
+def _asked(
+    request: Request,
+    stager: Stager,
+    descriptors: list[int],
+    *,
+    show: Show | None,
+    check_cancelled: Callable[[], None],
+) -> tuple[Message, list[int]]:
+    return stager.ask(request, descriptors, check_cancelled, show)
+
+
 def _unread(died: DiedError) -> Refusal:
     return Refusal(
         Reason.SOURCE_UNREADABLE,
@@ -125,6 +143,8 @@ def _request(
     deltas: Sequence[Delta],
     pair: Pair | None,
     budget: int,
+    *,
+    is_shown: bool,
 ) -> Request:
     asked = [
         _requested(
@@ -155,6 +175,18 @@ def _request(
         pair=None if pair is None else (places[pair[0]], places[pair[1]]),
         budget=budget,
         is_checked=casts is not None,
+        is_shown=is_shown,
+    )
+
+
+def _peer(file: PeerFile) -> RequestedPeer:
+    place = file.place
+    return RequestedPeer(
+        host=place.host,
+        port=place.port,
+        digest=place.digest,
+        authorization=place.authorization,
+        number=file.number,
     )
 
 
@@ -167,11 +199,12 @@ def _requested(file: OpenFile, casts: dict[int, str]) -> RequestedFile:
         changed_ns=file.state.changed_ns,
         casts=casts,
         stored=_stored(file),
+        peer=_peer(file) if isinstance(file, PeerFile) else None,
     )
 
 
 def _stored(file: OpenFile) -> RequestedObject | None:
-    if not file.is_stored:
+    if not file.is_stored or isinstance(file, PeerFile):
         return None
     from fleet_worker.checkpoint.objects import StoredFile  # noqa: PLC0415 - as in `places`
 

@@ -19,8 +19,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from fleet_worker.checkpoint import memory
+from fleet_worker.checkpoint.keeping import Show
 from fleet_worker.checkpoint.stager_messages import (
     Done,
+    Filling,
     GoneError,
     Message,
     Refused,
@@ -59,6 +61,13 @@ _LEAVE_SECONDS = 1.0
 """Time for a stager to end by itself; then it is killed."""
 _FREE_SECONDS = 10.0
 """How often to look whether the kernel still frees the memory of a killed stager: it takes 0.2 s per GB."""
+
+
+def process_environment() -> dict[str, str]:
+    """Return the variables of a process that handles the bytes of versions."""
+    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    # numpy's library for linear algebra, which these processes do not use, would start threads.
+    return environment | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 class DiedError(Exception):
@@ -120,15 +129,12 @@ class Stager:
         self._asking = threading.Lock()
         self._kills = memory.oom_kills()
         command = [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())]
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        # numpy's library for linear algebra, which a stager does not use, would start threads.
-        environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         with theirs, ExitStack() as unless_started:
             unless_started.enter_context(self._connection)
             # A program of its own: a fork of a process with threads may hang.
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 command,
-                env=environment,
+                env=process_environment(),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -147,9 +153,15 @@ class Stager:
         return self._process.poll() is None
 
     def ask(
-        self, request: Request, files: list[int], progress: Callable[[], None]
+        self,
+        request: Request,
+        files: list[int],
+        progress: Callable[[], None],
+        show: Show | None = None,
     ) -> tuple[Message, list[int]]:
         """Send a request and wait for the answer to it. Blocks, without the interpreter's lock.
+
+        `show` gets the memory that is being filled.
 
         Errors:
             GoneError: the stager has ended.
@@ -163,6 +175,12 @@ class Stager:
                 answer, received = receive(self._connection)
                 if isinstance(answer, Done | Refused):
                     return answer, received
+                try:
+                    if isinstance(answer, Filling) and show is not None:
+                        show(received[:-1], received[-1] if received else -1)
+                finally:
+                    for each in received:
+                        os.close(each)
                 progress()
 
     def end(self) -> None:

@@ -45,6 +45,11 @@ class WorkerMetrics:
             "Bytes that stages have read from the store; of a delta only what changed",
             registry=registry,
         )
+        self._peer_bytes = Counter(
+            PREFIX + "stage_peer_bytes",
+            "Bytes of versions that stages have read from peers",
+            registry=registry,
+        )
         self._refused = Counter(
             PREFIX + "refusals",
             "Admin calls that were refused or failed, by reason",
@@ -80,6 +85,8 @@ class WorkerMetrics:
         """Count a version that was staged."""
         self._staged.observe(weights.stage_seconds or 0.0)
         self._read_bytes.inc(weights.read_bytes or 0)
+        if weights.read_from is not None:
+            self._peer_bytes.inc(weights.checkpoint.size_bytes)
 
     def refused(self, reason: Reason) -> None:
         """Count an admin call that was refused or failed in the engine."""

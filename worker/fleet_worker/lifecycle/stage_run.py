@@ -21,6 +21,7 @@ class Running:
         superseded: set once a newer stage takes over; read by threads.
         unwanted: done once a newer stage takes over; awaited in the event loop.
         checkpoint: the checkpoint that is being read.
+        reads_from: uid of the pod whose worker the bytes come from; None for the store.
     """
 
     request: StageRequest
@@ -30,6 +31,7 @@ class Running:
     superseded: threading.Event = field(default_factory=threading.Event)
     pulse: Pulse = field(default_factory=Pulse)
     checkpoint: Checkpoint | None = None
+    reads_from: str | None = None
     task: asyncio.Task[Weights] = field(init=False)
 
     def is_for(self, request: StageRequest) -> bool:

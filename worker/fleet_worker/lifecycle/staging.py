@@ -18,7 +18,14 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import Bases, HeldBase
 from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.checkpoint.keeping import no_room
-from fleet_worker.checkpoint.reference import StageRules, open_fitting, read_accepted
+from fleet_worker.checkpoint.peers import Peers
+from fleet_worker.checkpoint.reference import (
+    StageRules,
+    open_fitting,
+    open_fitting_at,
+    read_accepted,
+)
+from fleet_worker.checkpoint.refused_peers import OF_PEERS, RefusedPeers
 from fleet_worker.checkpoint.refused_sources import RefusedSources, retried_if
 from fleet_worker.checkpoint.sources import check_same_source, states_in, store_of
 from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, StoreThreads, leave
@@ -29,6 +36,8 @@ from fleet_worker.lifecycle.weights import Weights, check_labels, description_of
 from fleet_worker.protocol import Named, Reason, Source, StageRequest
 
 T = TypeVar("T")
+_PEERS = "of the peers"
+_PEERS_RETRY_SECONDS = 1.0
 
 
 class Staging:
@@ -48,6 +57,7 @@ class Staging:
         make_room: Callable[[int], Awaitable[int]],
         bases: Callable[[], Sequence[HeldBase]] = tuple,
         note_staged: Callable[[Weights], None] = lambda _: None,
+        peers: Peers | None = None,
     ) -> None:
         """Start without a staged version.
 
@@ -60,6 +70,7 @@ class Staging:
             bases: Returns duplicates of the weights that the worker holds, which a delta may change;
                 called in the event loop.
             note_staged: Called with each version that was read.
+            peers: Serves versions to other workers; None if this worker neither serves nor reads them.
         """
         self.rules = rules
         self.staged: Weights | None = None
@@ -69,6 +80,8 @@ class Staging:
         self._make_room = make_room
         self._bases = bases
         self._note_staged = note_staged
+        self.peers = peers
+        self.refused_peers = RefusedPeers()
         self._overtaken: Checkpoint | None = None
         self._refused = RefusedSources()
         self.threads = StoreThreads()
@@ -197,11 +210,51 @@ class Staging:
     async def _prepare(self, running: Running) -> Weights:
         """Check a version and read its bytes, unless the same files were refused before."""
         request, rules = running.request, self.rules
+        if self.peers is not None and request.peers and request.digest is not None:
+            weights = await self._read_from_peers(running, self.peers, request.digest)
+            if weights is not None:
+                return weights
         seen = await self._wait_for(running, partial(states_in, request.source, rules.roots))
         source, by_directory = str(request.source), running.by_directory
         asked = (source, request.digest, request.version, request.run_id, by_directory)
         with self._refused.remembering(asked, seen):
             return await self._read(running)
+
+    async def _read_from_peers(self, running: Running, peers: Peers, digest: str) -> Weights | None:
+        """Read a version from the peers that the call names, one after the other.
+
+        Returns: the version; None if no memory has room for it, so that it must be read from the store.
+
+        Errors:
+            Refusal: `PeerUnreadable`; none of them has sent the right bytes.
+        """
+        request = running.request
+        for peer in request.peers:
+            place = peers.place_of(peer, digest)
+            if place is None or self.refused_peers.has(peer, digest):
+                continue
+            running.reads_from = peer.pod_uid
+            opening = partial(open_fitting_at, place, str(request.source), self.rules)
+            try:
+                checkpoint = await self._wait_for(
+                    running, opening, late=Checkpoint.close, store=_PEERS
+                )
+                running.checkpoint = checkpoint
+                return await self._read_opened(running, checkpoint, store=_PEERS)
+            except Refusal as refusal:
+                if refusal.reason is Reason.NOT_AVAILABLE:
+                    return None
+                if refusal.reason not in OF_PEERS:
+                    raise
+                self.refused_peers.note(peer, digest, refusal)
+            finally:
+                running.reads_from = None
+        why = next((f": {each.message}" for each in self.refused_peers.all), "")
+        raise Refusal(
+            Reason.PEER_UNREADABLE,
+            f"no peer of the call sends version {request.version}{why}",
+            retry_after_seconds=_PEERS_RETRY_SECONDS,
+        )
 
     async def _read(self, running: Running) -> Weights:
         request, rules = running.request, self.rules
@@ -216,7 +269,9 @@ class Staging:
         with retried_if(checkpoint.changed is not None):
             return await self._read_opened(running, checkpoint)
 
-    async def _read_opened(self, running: Running, checkpoint: Checkpoint) -> Weights:
+    async def _read_opened(
+        self, running: Running, checkpoint: Checkpoint, *, store: str | None = None
+    ) -> Weights:
         request = running.request
         try:
             running.check_cancelled()
@@ -232,7 +287,7 @@ class Staging:
         bringing = partial(self._bring, running, checkpoint, budget)
         try:
             in_memory, digest = await self._wait_for(
-                running, bringing, late=lambda _: checkpoint.close()
+                running, bringing, late=lambda _: checkpoint.close(), store=store
             )
         except BaseException:
             # The thread closes the files, because it may still read them.
@@ -246,6 +301,7 @@ class Staging:
             run_id=request.run_id,
             in_memory=in_memory,
             read_bytes=checkpoint.read_bytes,
+            read_from=running.reads_from,
             by_directory=running.by_directory,
         )
         try:
@@ -261,6 +317,8 @@ class Staging:
         Returns: whether the bytes are in memory, and their digest.
         """
         digest, check_cancelled = running.request.digest, running.check_cancelled
+        if self.peers is not None and digest is not None:
+            checkpoint.show = self.peers.show_of(digest, checkpoint)
         try:
             found = read_accepted(
                 checkpoint,
@@ -273,6 +331,8 @@ class Staging:
         except BaseException:
             checkpoint.close()
             raise
+        if self.peers is not None:
+            self.peers.serve(found[1], checkpoint)
         return found
 
     async def _wait_for(
@@ -281,20 +341,22 @@ class Staging:
         work: Callable[[], T],
         *,
         late: Callable[[T], object] = lambda _: None,
+        store: str | None = None,
     ) -> T:
         running.pulse.beat()
         try:
             return await self.threads.run(
                 work,
-                store=store_of(running.request.source, self.rules.roots),
+                store=store or store_of(running.request.source, self.rules.roots),
                 within_seconds=self.silence_seconds,
                 pulse=running.pulse,
                 until=running.unwanted,
                 late=late,
             )
-        except Refusal:
+        except Refusal as refusal:
             running.check_cancelled()  # its message names the superseded version
-            running.superseded.set()  # the thread that is left behind ends at its next piece
+            if refusal.reason not in OF_PEERS:
+                running.superseded.set()  # a thread that is left behind ends at its next piece
             raise
 
 

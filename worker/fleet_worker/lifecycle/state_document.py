@@ -18,10 +18,12 @@ from fleet_worker.lifecycle.settling import copies_of
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.lora.refused import AdapterFault
 from fleet_worker.protocol import (
+    MAX_SERVED,
     AdapterFailure,
     Failure,
     Management,
     Operation,
+    PeerState,
     Phase,
     TransferState,
     WorkerState,
@@ -82,11 +84,24 @@ def state_of(
         effect=agent.effect,
         probe=agent.canary_history.report,
         transfer=transfer,
+        peers=_peers(agent),
         adapters=agent.adapters.states(),
         adapter_slots=agent.adapters.slots,
         adapter_failure=next(iter(adapter_failures), None),
         adapter_failures=adapter_failures,
         engine=agent.engine.info,
+    )
+
+
+def _peers(agent: Agent) -> PeerState | None:
+    staging = agent.staging
+    if staging.peers is None:
+        return None
+    return PeerState(
+        port=staging.peers.port,
+        serves=staging.peers.serves[-MAX_SERVED:],
+        reads_from=staging.running.reads_from if staging.running is not None else None,
+        refused=staging.refused_peers.all,
     )
 
 

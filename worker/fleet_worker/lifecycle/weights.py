@@ -23,6 +23,7 @@ class Weights:
     Fields:
         source: where the bytes are; a repository is named by its commit.
         read_bytes: that the stage has read from the store. None of the weights of a start.
+        read_from: uid of the pod whose worker the bytes came from; None for the store.
         by_directory: the trainer sent a directory and no run, so the directory counts as the run.
         name: the name of the weights in the spans of replies. It is made once, since each token of a
             stream asks for it.
@@ -36,6 +37,7 @@ class Weights:
     in_memory: bool = False
     stage_seconds: float | None = None
     read_bytes: int | None = None
+    read_from: str | None = None
     by_directory: bool = False
     name: WeightName = field(init=False, compare=False)
 
@@ -86,6 +88,7 @@ class Weights:
             size_bytes=self.checkpoint.size_bytes,
             in_memory=self.in_memory,
             read_bytes=self.read_bytes,
+            read_from=self.read_from,
             copies=copies,
         )
 

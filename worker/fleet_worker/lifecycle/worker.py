@@ -15,6 +15,7 @@ from functools import partial
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import HeldBase
 from fleet_worker.checkpoint.identity import Labels, WeightName, WeightNames
+from fleet_worker.checkpoint.peers import Peers
 from fleet_worker.checkpoint.reference import StageRules
 from fleet_worker.checkpoint.store_threads import leave
 from fleet_worker.engine.limits import Limits, timed
@@ -94,6 +95,7 @@ class Worker:
         end_process: Callable[[str], None],
         adapters: Adapters | None = None,
         limits: Limits | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """Make the record of an engine that has started on `initial`.
 
@@ -106,6 +108,7 @@ class Worker:
             end_process: Called when the worker cannot serve any more.
             adapters: The engine's LoRA adapters; by default it has no slots for them.
             limits: Timeouts for the engine and for files.
+            peers: Serves versions to other workers.
         """
         self.limits = limits or Limits()
         self.cut = asyncio.Event()
@@ -138,7 +141,7 @@ class Worker:
         self.names = WeightNames()
         self.note_in_engine(initial)
         self.staging = Staging(
-            rules, self.labels, clock, self._make_room, self._bases, metrics.staged
+            rules, self.labels, clock, self._make_room, self._bases, metrics.staged, peers
         )
         self.adapters = adapters or Adapters(engine, slots=0, max_rank=0)
         self.adapters.engine = self.engine

@@ -40,6 +40,8 @@ class Handover:
         stagers: the processes that read versions; none runs yet.
         admin_socket: bound, not listening yet.
         metrics_socket: bound, not listening yet; None without a metrics port.
+        peer_socket: bound, not listening yet; None without a peer port.
+        peer_bytes_per_second: to send to all peers together; 0 for no limit.
         token_file: file with the tokens of the admin port.
         silence_seconds / load_seconds: how long the engine may be silent, at work and in a load.
         engine_version: version of vLLM.
@@ -67,6 +69,8 @@ class Handover:
     driver: DriverRules
     start_failure: StartFailure | None = None
     metrics_socket: socket.socket | None = None
+    peer_socket: socket.socket | None = None
+    peer_bytes_per_second: int = 0
 
 
 _handed: list[Handover] = []

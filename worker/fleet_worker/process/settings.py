@@ -70,6 +70,8 @@ class Settings(BaseModel, frozen=True):
     load_seconds: Seconds
     log_format: LogFormat
     log_level: str
+    peer_port: Port | None = None
+    peer_bytes_per_second: Annotated[int, Field(ge=0)] = 0
     engine_arguments: tuple[str, ...] = ()
 
     admin_token_file: Path

@@ -22,7 +22,7 @@ from fleet_worker.checkpoint.stagers import Stagers
 from fleet_worker.engine import platform
 from fleet_worker.engine.required_names import check_engine
 from fleet_worker.errors import Refusal
-from fleet_worker.http.sockets import bound_socket
+from fleet_worker.http.sockets import EVERY, bound_socket
 from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.logs import fields
 from fleet_worker.process.command import AdapterRoom
@@ -66,10 +66,11 @@ class Prepared:
 
 
 class Sockets(NamedTuple):
-    """Sockets that are bound and not listening yet. `metrics`: None without a metrics port."""
+    """Sockets that are bound and not listening yet. `metrics`, `peers`: None without such a port."""
 
     admin: socket.socket
     metrics: socket.socket | None
+    peers: socket.socket | None
 
 
 def prepare(settings: Settings, *, started: float) -> Prepared:
@@ -94,7 +95,11 @@ def prepare(settings: Settings, *, started: float) -> Prepared:
         if settings.metrics_port is not None:
             metrics = _bind("metrics", settings.metrics_host, settings.metrics_port)
             unless_prepared.enter_context(metrics)
-        prepared = _prepare(settings, started, Sockets(admin, metrics))
+        peers = None
+        if settings.peer_port is not None:
+            peers = _bind("peer", EVERY, settings.peer_port)
+            unless_prepared.enter_context(peers)
+        prepared = _prepare(settings, started, Sockets(admin, metrics, peers))
         unless_prepared.pop_all()
     return prepared
 
@@ -126,6 +131,8 @@ def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
         stagers=stagers,
         admin_socket=sockets.admin,
         metrics_socket=sockets.metrics,
+        peer_socket=sockets.peers,
+        peer_bytes_per_second=settings.peer_bytes_per_second,
         token_file=settings.admin_token_file,
         silence_seconds=settings.silence_seconds,
         load_seconds=settings.load_seconds,

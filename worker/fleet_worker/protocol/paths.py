@@ -17,6 +17,8 @@ PROBE_PATH = "/v1/worker/probe"
 FENCE_PATH = "/v1/worker/fence"
 ADAPTERS_PATH = "/v1/worker/adapters/"
 """Followed by the adapter's name."""
+PEER_PATH = "/v1/peers/"
+"""On the peer port. Followed by the digest of a version, and by `/` and the number of one of its files."""
 LIVE_PATH = "/livez"
 READY_PATH = "/readyz"
 

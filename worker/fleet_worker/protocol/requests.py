@@ -28,6 +28,21 @@ from fleet_worker.protocol.types import (
     WeightsDigest,
 )
 
+MAX_PEERS = 8
+
+
+class Peer(Message):
+    """A worker that serves versions to other workers.
+
+    Fields:
+        host, port: the address of its pod, and its peer port.
+        pod_uid: uid of its pod, which the signature of a read names.
+    """
+
+    host: Annotated[str, Field(min_length=1, max_length=253)]
+    port: Annotated[int, Field(ge=1, le=65_535)]
+    pod_uid: Annotated[str, Field(min_length=1, max_length=253)]
+
 
 class Request(Message):
     """Base of the requests that change a worker.
@@ -50,6 +65,8 @@ class StageRequest(Request):
     Fields:
         run_id: the training run that the version belongs to.
         digest: that the files must have. Without it the worker accepts and reports any digest.
+        peers: workers of the fleet to read the bytes from, the best one first. Then the worker does not
+            read the source. They count only with a digest: it decides which bytes are right.
     """
 
     path: ClassVar[str] = STAGE_PATH
@@ -58,6 +75,7 @@ class StageRequest(Request):
     run_id: RunId | None = None
     source: Source
     digest: WeightsDigest | None = None
+    peers: Annotated[tuple[Peer, ...], Field(max_length=MAX_PEERS)] = ()
     epoch: Epoch
 
 

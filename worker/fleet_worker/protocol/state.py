@@ -56,6 +56,8 @@ _MAX_ADAPTERS = 1024
 _MAX_FAILURES = 16
 _MAX_ADAPTER_FAILURES = 64
 _MAX_REMARKS = 8
+MAX_SERVED = 8
+MAX_REFUSED_PEERS = 8
 
 
 class Staged(Message):
@@ -73,6 +75,8 @@ class Staged(Message):
     """Bytes that the stage has read from the store: those of a delta, and of its base unless the worker held it."""
     copies: Text | None = None
     """How a load will copy the bytes to the device, and why. None until the engine's processes hold them."""
+    read_from: Label | None = None
+    """Uid of the pod that the bytes came from. None: from the store."""
 
 
 class Operation(Message):
@@ -193,6 +197,39 @@ class TransferState(Message):
     updates: Count = 0
 
 
+class RefusedPeer(Message):
+    """A peer that the worker does not ask again for a version.
+
+    Fields:
+        pod_uid: of the peer.
+        digest: of the version.
+        reason: `PeerUnreadable` if it did not send the bytes; any other if it sent other ones.
+    """
+
+    pod_uid: Label
+    digest: Label
+    reason: Annotated[Reason | Word, Field(union_mode="left_to_right")]
+    message: Annotated[str, Field(max_length=300)]
+
+
+class PeerState(Message):
+    """The versions that the worker serves to its peers, and its reads from them.
+
+    Fields:
+        port: that peers read on.
+        serves: digests of the versions that they may read now, also of one that the worker still reads.
+        reads_from: uid of the pod that the running stage reads from.
+        refused: the newest ones first.
+    """
+
+    port: Annotated[int, Field(ge=1, le=65_535)]
+    serves: Annotated[tuple[Label, ...], Field(max_length=MAX_SERVED, fail_fast=True)] = ()
+    reads_from: Label | None = None
+    refused: Annotated[
+        tuple[RefusedPeer, ...], Field(max_length=MAX_REFUSED_PEERS, fail_fast=True)
+    ] = ()
+
+
 class EngineInfo(Message):
     """The engine that the worker runs."""
 
@@ -228,6 +265,7 @@ class WorkerState(Message):
         adapter_failures: the last refusal of each version of each adapter, newest first.
         effect: of the last load. None before the first.
         transfer: None on a worker that takes weights from files only.
+        peers: None on a worker without a peer port.
     """
 
     protocol: Annotated[int, Field(ge=1, le=1_000_000)] = PROTOCOL_VERSION
@@ -270,6 +308,7 @@ class WorkerState(Message):
         tuple[AdapterFailure, ...], Field(max_length=_MAX_ADAPTER_FAILURES, fail_fast=True)
     ] = ()
     transfer: TransferState | None = None
+    peers: PeerState | None = None
     engine: EngineInfo | None = None
 
 

@@ -118,6 +118,8 @@ class Reason(StrEnum):
     """A delta does not give the bytes that were published: its base or its own bytes differ."""
     DIGEST_MISMATCH = "DigestMismatch"
     """The files do not have the digest of the request."""
+    PEER_UNREADABLE = "PeerUnreadable"
+    """No worker that the call names as a peer sends the version, or they sent other bytes."""
     SUPERSEDED = "Superseded"
     """A newer stage call, or a later call for the same LoRA adapter, replaced this one."""
     STALE_EPOCH = "StaleEpoch"

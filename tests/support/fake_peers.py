@@ -1,0 +1,70 @@
+"""A fake peer: it serves the files of a directory as a worker does, and may lie, stop, or send without an end."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from fleet_worker.protocol import Peer
+
+Listed = list[tuple[str, int]]
+
+
+class FakePeer(ThreadingHTTPServer):
+    """Fields: `listing` and `content` may be replaced; `asked` has the paths of all requests."""
+
+    daemon_threads = True
+
+    def __init__(self, directory: Path, uid: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.directory = directory
+        self.names = sorted(file.name for file in directory.iterdir())
+        self.listing: Callable[[Listed], object] = lambda listed: listed
+        self.content: Callable[[str, bytes], bytes] = lambda _name, content: content
+        self.asked: list[str] = []
+        self.peer = Peer(host="127.0.0.1", port=self.server_port, pod_uid=uid)
+
+    def answer(self, path: str) -> tuple[int, bytes]:
+        """Length that is promised, and the bytes that are sent."""
+        self.asked.append(path)
+        *_, last = path.split("/")
+        if not last.isdigit():
+            listed = [(name, len((self.directory / name).read_bytes())) for name in self.names]
+            text = json.dumps(self.listing(listed)).encode()
+            return len(text), text
+        name = self.names[int(last)]
+        true = (self.directory / name).read_bytes()
+        return len(true), self.content(name, true)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakePeer
+
+    def do_GET(self) -> None:
+        length, content = self.server.answer(self.path)
+        first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+        end = int(last) + 1 if last else length
+        self.send_response(206)
+        self.send_header("Content-Length", str(end - int(first)))
+        self.end_headers()
+        with suppress(OSError):  # a client that reads no more than it needs
+            self.wfile.write(content[int(first) : end if last else None])
+
+    def log_message(self, *_: object) -> None:
+        """Be silent."""
+
+
+@contextmanager
+def fake_peer(directory: Path, uid: str = "liar") -> Iterator[FakePeer]:
+    """Serve a directory until the end of the block."""
+    with FakePeer(directory, uid) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()

@@ -1,0 +1,339 @@
+"""Workers that read a version from each other: real serving processes, and peers that lie or die."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.fake_peers import FakePeer, Listed, fake_peer
+from tests.support.slime_deltas import write_delta
+from tests.support.stagers import InspectorWithStagers
+from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
+from tests.support.waiting import eventually
+from tests.support.worker_harness import stage_request
+
+import fleet_worker
+from fleet_worker.checkpoint import peer_files
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.delta_chain import HeldBase
+from fleet_worker.checkpoint.identity import Labels
+from fleet_worker.checkpoint.lengths import Lengths
+from fleet_worker.checkpoint.memory import MemoryFile
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.checkpoint.peer_files import Place, Stream
+from fleet_worker.checkpoint.peers import Peers
+from fleet_worker.errors import Refusal
+from fleet_worker.http.sockets import bound_socket
+from fleet_worker.lifecycle.staging import Staging
+from fleet_worker.protocol import Peer, Reason, StageRequest
+
+Made = Callable[..., Staging]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+    """Makes workers of one fleet, without engines."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(fleet_worker.__file__).parents[1]))
+    opened: list[Peers] = []
+
+    def one(
+        uid: str,
+        inspector: TinyInspector | None = None,
+        *,
+        token: str = "fleet",  # noqa: S107 - of these tests
+        budget: int = 1 << 20,
+    ) -> Staging:
+        rules, initial = tiny_rules(tmp_path, inspector, budget_bytes=budget)
+        initial.checkpoint.close()
+
+        async def make_room(_size: int) -> int:
+            return rules.budget_bytes
+
+        peers = Peers(bound_socket("127.0.0.1", 0), pod_uid=uid, tokens=lambda: (token,))
+        opened.append(peers)
+        return Staging(rules, Labels(), lambda: 0.0, make_room, peers=peers)
+
+    yield one
+    for peers in opened:
+        peers.close()
+
+
+def peer(worker: Staging, uid: str) -> Peer:
+    assert worker.peers is not None
+    return Peer(host="127.0.0.1", port=worker.peers.port, pod_uid=uid)
+
+
+def read_from(request: StageRequest, digest: str, *peers: Peer) -> StageRequest:
+    return request.model_copy(update={"digest": digest, "peers": peers})
+
+
+async def test_a_worker_stages_from_a_peer_although_the_store_is_gone(
+    tmp_path: Path, make: Made
+) -> None:
+    parent, child, grandchild = make("a"), make("b"), make("c")
+    path = write_tiny(tmp_path / "1")
+    wanted = stage_request("1", path)
+    digest = (await parent.stage(wanted)).digest
+    shutil.rmtree(path)
+
+    found = await child.stage(read_from(wanted, digest, peer(parent, "a")))
+    assert (found.digest, found.in_memory, found.read_bytes, found.read_from) == (
+        digest,
+        True,
+        0,
+        "a",
+    )
+    last = await grandchild.stage(read_from(wanted, digest, peer(child, "b")))
+    assert (last.digest, last.read_from) == (digest, "b")
+
+
+async def test_a_stager_reads_from_a_peer_too(
+    tmp_path: Path, make: Made, inspector: InspectorWithStagers
+) -> None:
+    parent, child = make("a", inspector), make("b", inspector)
+    wanted = stage_request("1", write_tiny(tmp_path / "1"))
+    digest = (await parent.stage(wanted)).digest
+    found = await child.stage(read_from(wanted, digest, peer(parent, "a")))
+
+    assert (found.digest, found.read_from) == (digest, "a")
+    assert child.peers is not None
+    assert child.peers.serves == (digest,)
+
+
+async def test_a_version_is_served_until_the_worker_drops_it(tmp_path: Path, make: Made) -> None:
+    parent = make("a")
+    assert parent.peers is not None
+    digest = (await parent.stage(stage_request("1", write_tiny(tmp_path / "1")))).digest
+    place = parent.peers.place_of(peer(parent, "a"), digest)
+    assert place is not None
+    assert peer_files._listing(place)
+    await parent.drop()
+
+    assert parent.peers.serves == ()
+    with pytest.raises(Refusal, match="404"):
+        peer_files._listing(place)
+
+
+async def test_only_workers_of_the_fleet_may_read(tmp_path: Path, make: Made) -> None:
+    parent, stranger = make("a"), make("b", token="another fleet")
+    wanted = stage_request("1", write_tiny(tmp_path / "1"))
+    digest = (await parent.stage(wanted)).digest
+    with pytest.raises(Refusal) as refused:
+        await stranger.stage(read_from(wanted, digest, peer(parent, "a")))
+    assert refused.value.reason is Reason.PEER_UNREADABLE
+
+    # The signature is that for one pod.
+    with pytest.raises(Refusal):
+        await make("c").stage(read_from(wanted, digest, peer(parent, "b")))
+
+
+async def test_without_a_digest_the_worker_asks_no_peer(tmp_path: Path, make: Made) -> None:
+    path = write_tiny(tmp_path / "1")
+    with fake_peer(write_tiny(tmp_path / "other", 2.0)) as liar:
+        wanted = stage_request("1", path).model_copy(update={"peers": (liar.peer,)})
+        found = await make("b").stage(wanted)
+
+    assert found.read_from is None
+    assert liar.asked == []
+
+
+def other_bytes(liar: FakePeer) -> None:
+    liar.content = lambda _, true: true[:-1] + bytes([true[-1] ^ 1])
+
+
+def other_config(liar: FakePeer) -> None:
+    liar.content = lambda name, true: true.replace(b"4", b"8") if name == "config.json" else true
+
+
+def cut(liar: FakePeer) -> None:
+    liar.content = lambda _, true: true[: len(true) // 2]
+
+
+def without_an_end(liar: FakePeer) -> None:
+    liar.content = lambda _, true: true + bytes(1 << 20)
+
+
+def sizes_that_lie(liar: FakePeer) -> None:
+    def listing(listed: Listed) -> object:
+        return [(name, size + 8) for name, size in listed]
+
+    liar.listing = listing
+
+
+def a_size_beyond_all(liar: FakePeer) -> None:
+    liar.listing = lambda listed: [(name, 1 << 60) for name, _ in listed]
+
+
+def no_listing(liar: FakePeer) -> None:
+    liar.listing = lambda _: {"a": []}
+
+
+def a_million_files(liar: FakePeer) -> None:
+    liar.listing = lambda _: [(f"{n}", 1) for n in range(100_000)]
+
+
+def a_path_as_a_name(liar: FakePeer) -> None:
+    liar.listing = lambda listed: [("../" + name, size) for name, size in listed]
+
+
+LIES = [
+    other_bytes,
+    other_config,
+    cut,
+    sizes_that_lie,
+    a_size_beyond_all,
+    no_listing,
+    a_million_files,
+    a_path_as_a_name,
+]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
+async def test_a_worker_reports_a_peer_with_other_bytes_and_never_asks_it_again(
+    tmp_path: Path, make: Made, monkeypatch: pytest.MonkeyPatch, lie: Callable[[FakePeer], None]
+) -> None:
+    monkeypatch.setattr(peer_files, "SILENCE_SECONDS", 0.5)
+    parent, child = make("a"), make("b")
+    path = write_tiny(tmp_path / "1")
+    wanted = stage_request("1", path)
+    digest = (await parent.stage(wanted)).digest
+    with fake_peer(path) as liar:
+        lie(liar)
+        found = await child.stage(read_from(wanted, digest, liar.peer, peer(parent, "a")))
+        assert (found.digest, found.read_from) == (digest, "a")
+        assert [(each.pod_uid, each.digest) for each in child.refused_peers.all] == [
+            ("liar", digest)
+        ]
+        await child.drop()
+        asked = list(liar.asked)
+        with pytest.raises(Refusal) as refused:
+            await child.stage(read_from(wanted, digest, liar.peer))
+
+    assert refused.value.reason is Reason.PEER_UNREADABLE
+    assert liar.asked == asked
+    assert child.staged is None
+
+
+async def test_bytes_behind_the_end_of_a_file_are_not_read(tmp_path: Path, make: Made) -> None:
+    path = write_tiny(tmp_path / "1")
+    digest = open_checkpoint(str(path), None).digest(lambda: None)
+    with fake_peer(path) as liar:
+        without_an_end(liar)
+        found = await make("b").stage(read_from(stage_request("1", path), digest, liar.peer))
+
+    assert (found.digest, found.checkpoint.size_bytes) == (
+        digest,
+        (path / "model.safetensors").stat().st_size,
+    )
+
+
+async def test_a_version_without_room_in_memory_is_read_from_the_store(
+    tmp_path: Path, make: Made
+) -> None:
+    parent, child = make("a"), make("b", budget=1)
+    wanted = stage_request("1", write_tiny(tmp_path / "1"))
+    digest = (await parent.stage(wanted)).digest
+    found = await child.stage(read_from(wanted, digest, peer(parent, "a")))
+
+    assert (found.digest, found.in_memory, found.read_from) == (digest, False, None)
+    assert child.refused_peers.all == ()
+
+
+async def test_a_delta_without_digests_takes_a_base_that_a_peer_had_from_its_files(
+    tmp_path: Path, make: Made
+) -> None:
+    parent, child = make("a"), make("b")
+    base = write_tiny(tmp_path / "weight_v000001", 2.0)
+    full = write_tiny(tmp_path / "full" / "weight_v000002", 3.0)
+    names = {"version": "000002", "base_version": "000001"}
+    delta = write_delta(base, full, tmp_path / "weight_v000002", **names)
+    wanted = stage_request("1", base)
+    digest = (await parent.stage(wanted)).digest
+    held = await child.stage(read_from(wanted, digest, peer(parent, "a")))
+    child._bases = lambda: (HeldBase(digest, held.checkpoint.duplicate()),)
+    found = await child.stage(stage_request("2", delta))
+
+    assert found.digest == open_checkpoint(str(full), None).digest(lambda: None)
+
+
+async def test_a_newer_version_ends_the_read_from_a_peer(tmp_path: Path, make: Made) -> None:
+    child, path = make("b"), write_tiny(tmp_path / "1")
+    digest = open_checkpoint(str(path), None).digest(lambda: None)
+    with fake_peer(path) as slow:
+        cut(slow)
+        older = asyncio.create_task(
+            child.stage(read_from(stage_request("1", path), digest, slow.peer))
+        )
+        await asyncio.to_thread(eventually, lambda: slow.asked)
+        newer = await child.stage(stage_request("2", write_tiny(tmp_path / "2", 2.0)))
+        with pytest.raises(Refusal):
+            await older
+
+    assert child.staged is newer
+
+
+async def test_a_peer_that_trickles_is_left(
+    tmp_path: Path, make: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(0, 100_000, 15))  # each chunk takes 15 s
+    monkeypatch.setattr(peer_files.time, "monotonic", lambda: float(next(now)))
+    path = write_tiny(tmp_path / "1")
+    size = (path / "model.safetensors").stat().st_size
+    with fake_peer(path) as slow:
+        monkeypatch.setattr(peer_files, "_RECEIVE_BYTES", 1)
+        place = Place("127.0.0.1", slow.server_port, "sha256:0", "")
+        with pytest.raises(Refusal, match="in the last 30 s"):
+            Stream(place, 1, size).read_into(memoryview(bytearray(size)), 0)
+
+
+@pytest.fixture
+def filling(tmp_path: Path, make: Made) -> Iterator[tuple[MemoryFile, Stream, Checkpoint]]:
+    """Memory that is being filled and served, the stream of a peer to it, and the checkpoint that it is for."""
+    worker = make("a")
+    assert worker.peers is not None
+    checkpoint = open_checkpoint(str(write_tiny(tmp_path / "1")), None)
+    file = checkpoint.files[0]
+    size = 8 << 20
+    checkpoint.files = (replace(file, state=replace(file.state, size=size)),)
+    memory = MemoryFile("x", size)
+    with closing(Lengths.of(1)) as lengths:
+        memory.note_written = lambda length: lengths.note(0, length)
+        memory.write(memoryview(b"abc"), 0)
+        worker.peers.show_of("sha256:1", checkpoint)([memory.descriptor], lengths.descriptor)
+        place = worker.peers.place_of(peer(worker, "a"), "sha256:1")
+        assert place is not None
+        stream = Stream(place, 0, size)
+        yield memory, stream, checkpoint
+    stream.close()
+    memory.close()
+    checkpoint.close()
+
+
+def test_a_peer_gets_each_byte_as_soon_as_the_worker_has_it(
+    filling: tuple[MemoryFile, Stream, Checkpoint],
+) -> None:
+    memory, stream, checkpoint = filling
+    found = bytearray(3)
+    stream.read_into(memoryview(found), 0)
+    assert found == b"abc"
+    memory.write(memoryview(b"def"), 3)
+    stream.read_into(memoryview(found), 3)
+    assert found == b"def"
+    checkpoint.release()
+    with pytest.raises(Refusal) as refused:
+        stream.read_into(memoryview(bytearray(1)), 6)
+    assert refused.value.reason is Reason.PEER_UNREADABLE
+
+
+def test_memory_can_be_sealed_while_bytes_are_on_their_way_to_a_peer(
+    filling: tuple[MemoryFile, Stream, Checkpoint],
+) -> None:
+    memory, stream, _ = filling
+    memory.write(memoryview(bytes(memory.size - 3)), 3)
+    stream.read_into(memoryview(bytearray(1)), 0)  # the rest is in the buffers of the connection
+    memory.seal()

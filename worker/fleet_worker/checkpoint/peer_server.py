@@ -1,0 +1,260 @@
+"""Serves the versions that a worker holds to other workers of its fleet. `python -m fleet_worker.checkpoint.peer_server`.
+
+A process of its own with low priority: it must take no time of the engine and of the server's event loop.
+It holds no secret. The worker offers versions with the headers that allow a peer to read them.
+
+```
+GET /v1/peers/DIGEST          the files as JSON: [[name, size], …]
+GET /v1/peers/DIGEST/NUMBER   the bytes of a file, always with a Range; each as soon as the worker has it
+```
+
+The kernel copies the bytes from sealed memory to the connection (sendfile). Memory that is still being filled is
+copied by this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import h11
+
+from fleet_worker.checkpoint.lengths import Lengths
+from fleet_worker.checkpoint.memory import is_sealed
+from fleet_worker.checkpoint.stager_messages import GoneError, Offer, Taken, Withdraw, receive, send
+from fleet_worker.protocol import PEER_PATH
+
+_NICE = 10
+"""As a stager. With 19, readers would leave it where the engine uses all processors."""
+_MOST_CONNECTIONS = 64
+_REQUEST_SECONDS = 10.0
+_SEND_SECONDS = 60.0
+"""Timeout of a peer that takes no bytes."""
+_PIECE_BYTES = 4 * 1024 * 1024
+_LOOK_SECONDS = 0.02
+"""How often to look for new bytes of a version that the worker still reads."""
+_NUMBER = re.compile(r"[0-9]{1,6}")
+_RANGE = re.compile(rb"bytes=([0-9]{1,18})-([0-9]{0,18})")
+
+
+@dataclass(slots=True)
+class _Served:
+    """A version that is served."""
+
+    number: int
+    authorizations: list[bytes]
+    listing: bytes
+    files: list[BinaryIO]
+    sizes: list[int]
+    growing: int
+    lengths: Lengths | None
+    readers: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def available(self, number: int) -> int:
+        """How many bytes of a file are there so far."""
+        if self.lengths is None or number >= self.growing:
+            return self.sizes[number]
+        return self.lengths[number]
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+        if self.lengths is not None:
+            self.lengths.close()
+
+
+class _Refused(Exception):
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+
+class PeerServer:
+    """The versions that are served, and the connections of peers."""
+
+    def __init__(self, control: socket.socket, bytes_per_second: int) -> None:
+        """`control`: to the worker. `bytes_per_second`: of all connections together; 0 for no limit."""
+        self._control = control
+        self._rate = bytes_per_second
+        self._free_at = 0.0
+        self._served: dict[str, list[_Served]] = {}
+        self._connections = 0
+
+    async def run(self, listener: socket.socket) -> None:
+        """Serve until the worker closes its connection."""
+        loop = asyncio.get_running_loop()
+
+        def read() -> None:
+            while True:
+                try:
+                    message, files = receive(self._control)
+                except GoneError:
+                    os._exit(0)  # at once: the memory must not outlive the worker
+                if isinstance(message, Offer | Withdraw):
+                    asyncio.run_coroutine_threadsafe(self._obey(message, files), loop).result()
+                    with suppress(OSError):
+                        send(self._control, Taken())
+
+        threading.Thread(target=read, daemon=True).start()
+        server = await asyncio.start_server(self._take, sock=listener)
+        await server.serve_forever()
+
+    async def _obey(self, message: Offer | Withdraw, files: list[int]) -> None:
+        if isinstance(message, Offer):
+            self._offer(message, files)
+        else:
+            await self._withdraw(message)
+
+    def _offer(self, offer: Offer, descriptors: list[int]) -> None:
+        lengths = None
+        if offer.growing:
+            lengths = Lengths(descriptors.pop())
+        listing = json.dumps([[each.name, each.size] for each in offer.files]).encode()
+        served = _Served(
+            number=offer.number,
+            authorizations=[each.encode() for each in offer.authorizations],
+            listing=listing,
+            files=[os.fdopen(each, "rb", buffering=0) for each in descriptors],
+            sizes=[each.size for each in offer.files],
+            growing=offer.growing,
+            lengths=lengths,
+        )
+        self._served.setdefault(offer.digest, []).append(served)
+
+    async def _withdraw(self, withdraw: Withdraw) -> None:
+        """End an offer with its connections. Then nothing in this process keeps its memory."""
+        for digest, offers in list(self._served.items()):
+            for served in [each for each in offers if each.number == withdraw.number]:
+                offers.remove(served)
+                for reader in served.readers:
+                    reader.cancel()
+                if served.readers:
+                    await asyncio.wait(served.readers)
+                served.close()
+            if not offers:
+                del self._served[digest]
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        try:
+            if self._connections <= _MOST_CONNECTIONS:
+                await self._answer(reader, writer)
+            writer.close()
+        except (OSError, TimeoutError, asyncio.CancelledError, h11.RemoteProtocolError):
+            # The peer has gone, or may read no more: what is in the buffers of the connection is dropped, too.
+            writer.transport.abort()
+        finally:
+            self._connections -= 1
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=8192)
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            while (event := connection.next_event()) is h11.NEED_DATA:
+                connection.receive_data(await reader.read(8192))
+        if not isinstance(event, h11.Request):
+            return
+        try:
+            served, number = self._asked_for(event)
+            begin, end = _range_of(event, served, number)
+        except _Refused as refused:
+            head = h11.Response(status_code=refused.status, headers=_headers(0))
+            writer.write(connection.send(head) or b"")
+            await writer.drain()
+            return
+        task = asyncio.current_task()
+        if task is not None:
+            served.readers.add(task)
+        try:
+            head = h11.Response(status_code=206, headers=_headers(end - begin))
+            writer.write(connection.send(head) or b"")
+            if number is None:
+                writer.write(served.listing[begin:end])
+                await writer.drain()
+            else:
+                await self._send(served, number, begin, end, writer)
+        finally:
+            if task is not None:
+                served.readers.discard(task)
+
+    def _asked_for(self, request: h11.Request) -> tuple[_Served, int | None]:
+        """The version and the number of the file. Without the right header all versions look absent."""
+        digest, _, number = request.target.decode().removeprefix(PEER_PATH).partition("/")
+        given = dict(request.headers).get(b"authorization", b"")
+        for served in reversed(self._served.get(digest, [])):
+            if not any(hmac.compare_digest(given, each) for each in served.authorizations):
+                continue
+            if not number:
+                return served, None
+            if _NUMBER.fullmatch(number) and int(number) < len(served.sizes):
+                return served, int(number)
+        raise _Refused(404)
+
+    async def _send(
+        self, served: _Served, number: int, begin: int, end: int, writer: asyncio.StreamWriter
+    ) -> None:
+        loop, file = asyncio.get_running_loop(), served.files[number]
+        while begin < end:
+            there = min(served.available(number), end)
+            if there <= begin:
+                if writer.transport.is_closing():
+                    return
+                await asyncio.sleep(_LOOK_SECONDS)
+                continue
+            count = min(there - begin, _PIECE_BYTES)
+            await self._turn(count)
+            async with asyncio.timeout(_SEND_SECONDS):
+                if is_sealed(file.fileno()):
+                    await loop.sendfile(writer.transport, file, begin, count)
+                else:  # sendfile would hold pages, and the stager could not seal them
+                    writer.write(os.pread(file.fileno(), count, begin))
+                    await writer.drain()
+            begin += count
+
+    async def _turn(self, count: int) -> None:
+        """Wait until as many bytes may be sent."""
+        if not self._rate:
+            return
+        now = asyncio.get_running_loop().time()
+        wait = max(0.0, self._free_at - now)
+        self._free_at = now + wait + count / self._rate
+        await asyncio.sleep(wait)
+
+
+def _range_of(request: h11.Request, served: _Served, number: int | None) -> tuple[int, int]:
+    size = len(served.listing) if number is None else served.sizes[number]
+    asked = _RANGE.fullmatch(dict(request.headers).get(b"range", b""))
+    if request.method != b"GET" or asked is None:
+        raise _Refused(400)
+    begin, end = int(asked[1]), int(asked[2]) + 1 if asked[2] else size
+    if not begin < end <= size:
+        raise _Refused(416)
+    return begin, end
+
+
+def _headers(length: int) -> list[tuple[str, str]]:
+    return [("Content-Length", str(length)), ("Connection", "close")]
+
+
+def main() -> int:
+    """Serve: the first argument is the descriptor of the connection to the worker, the second that of the port."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICE)
+    with suppress(OSError):  # some sandboxes have no such file
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    control, listener = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
+    asyncio.run(PeerServer(control, int(sys.argv[3])).run(listener))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

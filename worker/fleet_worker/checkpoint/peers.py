@@ -1,0 +1,221 @@
+"""The versions that a worker serves to its peers: other workers of the fleet, which read its memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.peer_files import Place
+from fleet_worker.checkpoint.stager_messages import (
+    GoneError,
+    Offer,
+    OfferedFile,
+    Withdraw,
+    receive,
+    send,
+)
+from fleet_worker.checkpoint.stagers import process_environment
+from fleet_worker.protocol import (
+    PEER_PATH,
+    SIGNATURE_SCHEME,
+    Peer,
+    SignedCall,
+    body_digest,
+    call_signature,
+)
+
+_LOG = logging.getLogger(__name__)
+_MODULE = "fleet_worker.checkpoint.peer_server"
+_ANSWER_SECONDS = 30.0
+"""The process starts in a quarter of a second, but with low priority."""
+_NO_BODY = body_digest(b"")
+Tokens = Callable[[], Sequence[str]]
+"""Returns the fleet's admin tokens, the one to sign with first."""
+
+
+def authorization(token: str, pod_uid: str, digest: str) -> str:
+    """Return the header that allows a worker to read a version from a pod.
+
+    It is the signature of a read, for this version of this pod only. A holder of the fleet's token can make it.
+    """
+    call = SignedCall(
+        method="GET",
+        path=PEER_PATH + digest,
+        pod_uid=pod_uid,
+        instance="",
+        nonce="",
+        body_digest=_NO_BODY,
+    )
+    return f"{SIGNATURE_SCHEME} {call_signature(token, call)}"
+
+
+class Peers:
+    """The process that serves, and the versions that it may serve.
+
+    Fields:
+        port: that it listens on.
+    """
+
+    def __init__(
+        self, listener: socket.socket, *, pod_uid: str, tokens: Tokens, bytes_per_second: int = 0
+    ) -> None:
+        """Make it. The process starts with `keep_ready`, or else with the first version.
+
+        Args:
+            listener: Bound socket of the port.
+            pod_uid: Of this worker's pod.
+            tokens: The fleet's admin tokens.
+            bytes_per_second: To send to all peers together; 0 for no limit.
+        """
+        self.port = int(listener.getsockname()[1])
+        listener.listen()
+        self._listener = listener
+        self._pod_uid = pod_uid
+        self._tokens = tokens
+        self._rate = bytes_per_second
+        self._lock = threading.Lock()
+        self._offers: dict[int, str] = {}
+        self._next = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    @property
+    def serves(self) -> tuple[str, ...]:
+        """The digests of the versions that peers may read now."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return ()
+        return tuple(dict.fromkeys(self._offers.values()))
+
+    def place_of(self, peer: Peer, digest: str) -> Place | None:
+        """Where a peer serves a version; None without a token to sign the reads with."""
+        tokens = self._tokens()
+        if not tokens:
+            return None
+        header = authorization(tokens[0], peer.pod_uid, digest)
+        return Place(peer.host, peer.port, digest, header)
+
+    def keep_ready(self) -> None:
+        """Start the process, which takes a quarter of a second."""
+        with self._lock:
+            try:
+                self._connected()
+            except OSError as error:
+                _LOG.warning("peers cannot be served now: %s", error.strerror)
+
+    def show_of(self, digest: str, checkpoint: Checkpoint) -> Callable[[Sequence[int], int], None]:
+        """Return what serves a version from the moment on at which a pass fills its memory."""
+        return partial(self._show, digest, checkpoint)
+
+    def _show(
+        self, digest: str, checkpoint: Checkpoint, descriptors: Sequence[int], lengths: int
+    ) -> None:
+        withdraw, checkpoint.withdraw = checkpoint.withdraw, None
+        if withdraw is not None:  # the pass begins again
+            withdraw()
+        if descriptors:
+            checkpoint.withdraw = self._offer(digest, checkpoint, descriptors, lengths)
+
+    def serve(self, digest: str, checkpoint: Checkpoint) -> None:
+        """Serve a version whose bytes are in memory, unless it is served already."""
+        if checkpoint.withdraw is None and checkpoint.is_held:
+            kept = [checkpoint.descriptor_of(file) for file in checkpoint.files]
+            checkpoint.withdraw = self._offer(digest, checkpoint, kept, None)
+
+    def _offer(
+        self, digest: str, checkpoint: Checkpoint, descriptors: Sequence[int], lengths: int | None
+    ) -> Callable[[], None] | None:
+        headers = [authorization(token, self._pod_uid, digest) for token in self._tokens()]
+        sizes = {file.name: file.state.size for file in checkpoint.files}
+        sizes |= {name: len(content) for name, content in checkpoint.small.items()}
+        with ExitStack() as sent, self._lock:
+            small = [_memory_of(content, sent) for content in checkpoint.small.values()]
+            number, self._next = self._next, self._next + 1
+            offer = Offer(
+                number=number,
+                digest=digest,
+                authorizations=headers,
+                files=[OfferedFile(name=name, size=size) for name, size in sizes.items()],
+                growing=len(descriptors) if lengths is not None else 0,
+            )
+            try:
+                given = [*descriptors, *small, *([lengths] if lengths is not None else [])]
+                self._tell(self._connected(), offer, given)
+            except (OSError, GoneError) as error:
+                _LOG.warning("peers cannot be served: %s", error)
+                self._end()
+                return None
+            self._offers[number] = digest
+        return partial(self._withdraw, number)
+
+    def _connected(self) -> socket.socket:
+        """The connection to the process, which is started if none runs."""
+        if self._process is not None and self._process.poll() is None and self._control is not None:
+            return self._control
+        self._end()
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(_ANSWER_SECONDS)
+        passed = (theirs.fileno(), self._listener.fileno())
+        command = [sys.executable, "-P", "-m", _MODULE, *map(str, passed), str(self._rate)]
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                command,
+                env=process_environment(),
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return self._control
+
+    def _withdraw(self, number: int) -> None:
+        """End an offer. After this the process keeps none of its memory. Blocks for a moment."""
+        with self._lock:
+            if self._offers.pop(number, None) is None or self._control is None:
+                return
+            try:
+                self._tell(self._control, Withdraw(number=number))
+            except (OSError, GoneError):
+                _LOG.warning("the process that serves peers does not answer; it is ended")
+                self._end()
+
+    @staticmethod
+    def _tell(
+        control: socket.socket, message: Offer | Withdraw, files: list[int] | None = None
+    ) -> None:
+        """Send a message and wait for its effect. Errors: OSError, GoneError."""
+        send(control, message, files)
+        receive(control)
+
+    def _end(self) -> None:
+        """End the process, which frees what it keeps. All offers end."""
+        self._offers.clear()
+        control, self._control = self._control, None
+        process, self._process = self._process, None
+        if control is not None:
+            control.close()
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        """End the process and close the port."""
+        with self._lock:
+            self._end()
+        self._listener.close()
+
+
+def _memory_of(content: bytes, sent: ExitStack) -> int:
+    """Return a file in memory with some bytes, which is closed with `sent`."""
+    descriptor = os.memfd_create("rlfleet-small", os.MFD_CLOEXEC)
+    sent.callback(os.close, descriptor)
+    os.pwrite(descriptor, content, 0)
+    return descriptor
