@@ -35,8 +35,9 @@ def peers_of(policy: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def worker_pod() -> dict[str, Any]:
-    return build_pod(make_fleet(replicas=1), 0, "image", revision="r")
+def worker_pod(**weights: Any) -> dict[str, Any]:
+    fleet = make_fleet(replicas=1, weights={"roots": ["/weights"], **weights})
+    return build_pod(fleet, 0, "image", revision="r")
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +56,9 @@ def test_only_the_operator_reaches_the_admin_port_and_every_client_the_public_on
     policy = made.one("NetworkPolicy", POLICY)
     peers = peers_of(policy)
 
-    assert set(peers) == {"http", "admin"}, "no metrics for peers that are not named"
+    assert set(peers) == {"http", "admin", "peers"}, "no metrics for peers that are not named"
     assert peers["http"] == "any peer"
+    assert [selected(peer) for peer in peers["peers"]] == ["rlfleet.dev/fleet"]
     ((operator,),) = (peers["admin"],)
     place = {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
     assert operator["namespaceSelector"] == place
@@ -67,7 +69,7 @@ def test_only_the_operator_reaches_the_admin_port_and_every_client_the_public_on
 
 def test_the_policy_selects_workers_and_names_their_ports(cluster: Cluster) -> None:
     made = Rendered(cluster, ON, 'watchNamespaces=["rl"]', metrics_from(MONITORING))
-    policy, worker = made.one("NetworkPolicy", POLICY), worker_pod()
+    policy, worker = made.one("NetworkPolicy", POLICY), worker_pod(peers={"enabled": True})
     (expression,) = policy["spec"]["podSelector"]["matchExpressions"]
     (container,) = worker["spec"]["containers"]
 

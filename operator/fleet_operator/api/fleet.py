@@ -111,6 +111,15 @@ class Transfer(Resource):
     backend: Annotated[str, Field(min_length=1, max_length=63, pattern="^[a-z][a-z0-9_]*$")]
 
 
+class PeerSettings(Resource):
+    """Whether and how workers read versions from each other."""
+
+    enabled: bool = False
+    port: Annotated[int, Field(ge=1024, le=65_535)] = 8083
+    max_store_readers: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
+    bytes_per_second: Memory | None = None
+
+
 class ObjectStore(Resource):
     """How workers reach the object stores of `roots`."""
 
@@ -128,6 +137,7 @@ class Weights(Resource):
     staging_memory: Memory | None = None
     driver_lease_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
     transfer: Transfer | None = None
+    peers: PeerSettings = PeerSettings()
 
 
 PauseMode = Literal["Keep", "Wait", "Abort"]

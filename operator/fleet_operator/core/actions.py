@@ -100,6 +100,7 @@ class Stage(LongCall):
     request = protocol.StageRequest
 
     source: WeightSource
+    peers: tuple[protocol.Peer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from fleet_operator.core import worker_failures
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import short_digest
+from fleet_operator.core.peers import reads_from
 from fleet_operator.core.strategies.base import RolloutProblem
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_operator.counts import agree, counted
@@ -168,6 +169,30 @@ def unready(workers: Sequence[WorkerView], goal: Checkpoint) -> str:
     first = waiting[0][1]
     wait = agree(len(waiting), "waits", "wait")
     return f"; {some([w for w, _ in waiting])} {wait} ({first.reason}): {first.message}"
+
+
+def peers_told(workers: Sequence[WorkerView]) -> str:
+    """The part of a note that names the workers that read from peers, with these, and peers with other bytes than
+    those of the version. Empty without any.
+    """
+    pods = {w.pod.uid: w.pod.name for w in workers}
+    read = [(w, pods.get(uid, uid)) for w in workers if (uid := reads_from(w)) is not None]
+    pairs = [f"{worker.pod.name} from {peer}" for worker, peer in read]
+    false = {
+        pods[each.pod_uid]: f"{each.reason} on {w.pod.name}"
+        for w in workers
+        if w.state is not None and w.state.peers is not None
+        for each in w.state.peers.refused
+        if each.reason != Reason.PEER_UNREADABLE and each.pod_uid in pods
+    }
+    parts = []
+    if pairs:
+        parts.append(f"reads from peers: {named(pairs, len(pairs))}")
+    if false:
+        found = [f"{pod} ({why_})" for pod, why_ in sorted(false.items())]
+        pod = agree(len(found), "the pod", "the pods")
+        parts.append(f"peers with other bytes: {named(found, len(found))}; delete {pod}")
+    return "; ".join(parts)
 
 
 def _causes(failed: Sequence[WorkerView], goal: Checkpoint) -> str:

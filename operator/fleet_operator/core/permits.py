@@ -4,7 +4,8 @@
     alone            where versions must not mix, none opens while another may generate other weights
     recorded         the operation in progress is stored before a worker is away for it (`transition`)
     pinned           weights serve with the digest of their stored pin only (`pins`)
-    has a place      at most `maxStaging` workers read one checkpoint at once (`staging`)
+    has a place      at most `maxStaging` workers read one checkpoint at once (`staging`). One that can read
+                     from peers waits for them (`peers`)
 
 A planner wishes calls. A later wish for the same worker is the better one: a renewal of a pause comes after
 a load, a fence after the renewal. Each worker gets its last wish that all permits allow. Nothing adds,
@@ -19,7 +20,15 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from fleet_operator.core.actions import Admit, Apply, Load, Pause, PutLora, Resume, WorkerCall
+from fleet_operator.core.actions import (
+    Admit,
+    Apply,
+    Load,
+    Pause,
+    PutLora,
+    Resume,
+    WorkerCall,
+)
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import Named, WeightsId
 from fleet_operator.core.messages import named
@@ -119,6 +128,8 @@ def _pinned(call: WorkerCall, now: Situation) -> Why | None:
 def _has_place(call: WorkerCall, now: Situation) -> Why | None:
     if now.places is None or now.places.permit(call):
         return None
+    if call.pod_uid in now.places.waiting:
+        return Why("the peers that have the version serve as many workers as they may")
     most = now.places.most
     return Why(f"at most {most} {agree(most, 'reads', 'read')} a checkpoint at once")
 

@@ -22,8 +22,10 @@ from fleet_operator.core.dropped_pins import Bounded
 from fleet_operator.core.external_pins import external_pins_of, is_reused, reused_by_trainer
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.lora_goals import lora_goals_of
+from fleet_operator.core.messages import peers_told
 from fleet_operator.core.missing_checkpoint import mark_awaited, wait_for_source
 from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.peers import PeerPlan, with_peers
 from fleet_operator.core.permits import Situation, permitted
 from fleet_operator.core.pins import Pins, pins_of, served_by
 from fleet_operator.core.reused_versions import reuse_problem
@@ -209,6 +211,7 @@ def _view(
         workers=observed.workers,
         strategy=strategy,
         transition=transition,
+        reads_from_peers=observed.spec.weights.peers.enabled,
     )
 
 
@@ -223,6 +226,12 @@ def plan_rollout(
     wished = wished or wished_rollout(observed, now=now)
     view, pins, halted, external = wished.view, wished.pins, wished.halted, wished.external
     step, others = set_apart(wished.step, view, pins, limits_holds=not observed.is_external)
+    peers = PeerPlan()
+    if view.reads_from_peers:
+        workers = tuple(view.workers)
+        actions, peers = with_peers(step.actions, workers, observed.spec.weights.peers)
+        note = "; ".join(filter(None, (step.note, peers_told(workers))))
+        step = replace(step, actions=actions, note=note)
     transition, is_recorded = transition_after(step, observed, view, halted=halted, now=now)
     situation = Situation(
         goal=step.goal,
@@ -232,7 +241,9 @@ def plan_rollout(
         others=others,
         is_recorded=is_recorded,
         pins=pins,
-        places=places_of(step.actions, view.workers, view.max_staging),
+        places=places_of(
+            step.actions, view.workers, peers.most(view.max_staging), waiting=peers.waiting
+        ),
     )
     step, waits = permitted(step, situation)
     behind = view.members.any(lambda f: not f.has_loaded(view.desired))

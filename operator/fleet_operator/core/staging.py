@@ -25,6 +25,7 @@ from fleet_operator.api.fleet import Rollout
 from fleet_operator.core import worker_failures
 from fleet_operator.core.actions import ReadLora, Stage, WorkerCall
 from fleet_operator.core.identity import WeightsId
+from fleet_operator.core.peers import reads_from
 from fleet_operator.core.percentages import at_most
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.work import Work, WorkKind
@@ -51,33 +52,45 @@ class Places:
     Fields:
         most: how many may read one checkpoint at once.
         given: what each of them reads, and its uid.
+        waiting: uids of workers that wait until a peer has room for them.
     """
 
     most: int
     given: AbstractSet[tuple[Work, str]]
+    waiting: AbstractSet[str] = frozenset()
 
     def permit(self, call: WorkerCall) -> bool:
-        """Whether a call reads no checkpoint, or there is a place for it."""
+        """Whether a call reads no checkpoint from a store, or there is a place for it."""
+        if isinstance(call, Stage) and call.peers:
+            return True
         return not isinstance(call, Reading) or (_place(call.work), call.pod_uid) in self.given
 
 
 def places_of(
-    wishes: Iterable[WorkerCall | Quarantine], workers: Sequence[WorkerView], most: int | None
+    wishes: Iterable[WorkerCall | Quarantine],
+    workers: Sequence[WorkerView],
+    most: int | None,
+    *,
+    waiting: AbstractSet[str] = frozenset(),
 ) -> Places | None:
     """The places of the workers that read, and of those wishes that get one; None if any number may.
 
+    A worker that reads from a peer needs none.
+
     `workers`: all workers of the fleet. `most`: how many may read one checkpoint at once; None if
-    any number may.
+    any number may. `waiting`: uids of workers that wait for a peer.
     """
     if most is None:
         return None
     asked: dict[Work, list[Reading]] = {}
     for wish in wishes:
+        if isinstance(wish, Stage) and (wish.peers or wish.pod_uid in waiting):
+            continue
         if isinstance(wish, Reading):
             asked.setdefault(_place(wish.work), []).append(wish)
     views = {w.pod.uid: w for w in workers}
     given = {(place, uid) for place, found in asked.items() for uid in _placed(found, views, most)}
-    return Places(most, given)
+    return Places(most, given, waiting)
 
 
 def _place(work: Work) -> Work:
@@ -97,7 +110,7 @@ def _placed(asked: list[Reading], views: dict[str, WorkerView], most: int) -> se
 
 def _holds_place(worker: WorkerView, call: Reading) -> bool:
     pod = worker.pod
-    if pod.deleting or pod.quarantine or not pod.running:
+    if pod.deleting or pod.quarantine or not pod.running or reads_from(worker) is not None:
         return False
     if worker.standing is Standing.ABSENT and worker.silent_seconds >= PROBE_SECONDS:
         return False

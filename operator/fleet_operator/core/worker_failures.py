@@ -22,7 +22,7 @@ NO_EFFECT = "CallWithoutEffect"
 """The reason of a failure that no worker reports: a call had no effect."""
 ROUNDING_SECONDS = 0.001
 """An answer belongs to an attempt that began at the same moment."""
-_TEMPORARY = frozenset({Reason.SOURCE_NOT_READY, Reason.NO_ADAPTER_SLOT})
+_TEMPORARY = frozenset({Reason.SOURCE_NOT_READY, Reason.PEER_UNREADABLE, Reason.NO_ADAPTER_SLOT})
 
 
 def failure_of(
@@ -31,7 +31,7 @@ def failure_of(
     """Returns why this worker failed to take these weights in the last `within_seconds`, if it did.
 
     Temporary states do not count: a source that is still being written or does not exist yet, or an
-    adapter slot that requests still use.
+    adapter slot that requests still use. Nor do peers without the version.
     """
     failure = last_failure(worker, weights)
     if failure is None or _is_temporary(failure, weights):

@@ -27,7 +27,7 @@ from fleet_operator.core.actions import (
     WorkerCall,
 )
 from fleet_operator.ports import Addressee
-from fleet_worker.protocol import Epoch, PauseMode
+from fleet_worker.protocol import Epoch, PauseMode, Peer
 from rlfleet_resources.source import WeightSource
 
 EPOCH = Epoch(term=3, sequence=7)
@@ -55,6 +55,7 @@ OTHER: dict[str, Any] = {
     "run_id": "r2",
     "digest": "sha256:" + "2" * 64,
     "source": WeightSource(path="/weights/other"),
+    "peers": (Peer(host="10.0.0.7", port=8083, pod_uid="a"),),
     "mode": PauseMode.KEEP,
     "adapter": "chat",
     "prompts": ("a", "c"),

@@ -123,6 +123,19 @@ def test_a_repository_is_served_at_its_revision():
     assert options[1:5] == ["--model", "lab/m", "--revision", "v1"]
 
 
+def test_with_peers_the_worker_has_a_port_for_them():
+    peers = {"enabled": True, "port": 9100, "bytesPerSecond": "500M"}
+    made = pod(weights={"roots": ["/a"], "peers": peers})
+
+    assert {"name": "peers", "containerPort": 9100} in container(made)["ports"]
+    given = arguments(made)
+    assert given[given.index("--peer-port") + 1] == "9100"
+    assert given[given.index("--peer-bytes-per-second") + 1] == "500000000"
+    off = pod(weights={"roots": ["/a"], "peers": peers | {"enabled": False}})
+    assert "--peer-port" not in arguments(off)
+    assert "--peer-bytes-per-second" not in arguments(off)
+
+
 def test_every_root_is_passed_to_the_worker():
     options = arguments(pod(weights={"roots": ["/a", "/b"]}))
 

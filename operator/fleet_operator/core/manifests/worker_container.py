@@ -28,7 +28,7 @@ STORE_FOLDER = "/var/run/rlfleet-store"
 
 def worker_container(observed: FleetObserved, default_image: str) -> dict[str, Any]:
     """Returns the container of every worker of a fleet, before the overlay."""
-    spec = observed.spec
+    spec, peers = observed.spec, observed.spec.weights.peers
     return {
         "name": names.WORKER_CONTAINER,
         "image": spec.engine.image or default_image,
@@ -39,6 +39,7 @@ def worker_container(observed: FleetObserved, default_image: str) -> dict[str, A
             {"name": "http", "containerPort": spec.serving.port},
             {"name": "admin", "containerPort": spec.serving.admin_port},
             {"name": "metrics", "containerPort": spec.serving.metrics_port},
+            *([{"name": "peers", "containerPort": peers.port}] if peers.enabled else []),
         ],
         "resources": resources(spec),
         "securityContext": hardened_container() | {"readOnlyRootFilesystem": True},
@@ -93,10 +94,13 @@ def _arguments(spec: FleetSpec) -> list[str]:
 def _limits(spec: FleetSpec) -> list[str]:
     """Worker options for the fields that the fleet sets; the worker has defaults for the others."""
     weights, engine = spec.weights, spec.engine
-    memory = weights.staging_memory
+    memory, peers = weights.staging_memory, weights.peers
+    rate = peers.bytes_per_second if peers.enabled else None
     given = {
         "--weight-transfer-backend": weights.transfer.backend if weights.transfer else None,
         "--staging-memory-bytes": None if memory is None else bytes_of(memory),
+        "--peer-port": peers.port if peers.enabled else None,
+        "--peer-bytes-per-second": None if rate is None else bytes_of(rate),
         "--driver-lease-seconds": weights.driver_lease_seconds,
         "--silence-seconds": engine.silence_timeout_seconds,
         "--load-seconds": engine.load_timeout_seconds,

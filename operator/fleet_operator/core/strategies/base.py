@@ -21,6 +21,8 @@ from rlfleet_resources.fleet_status import Transition, TransitionStrategy
 from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.weights_status import CanaryVerdict, RolloutPhase
 
+_PEER_GROUPS = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutView:
@@ -44,6 +46,7 @@ class RolloutView:
         verdict: the last verdict on the canaries.
         lora_goals: the LoRA adapters that joining workers need before they are admitted.
         rollout_seconds: how long this attempt has lasted; earlier failures do not count.
+        reads_from_peers: workers read versions from each other (`peers`).
         workers: all workers of the fleet; those that are neither members nor joining workers may read a
             checkpoint, too.
     """
@@ -66,6 +69,7 @@ class RolloutView:
     strategy: TransitionStrategy = "Synchronized"
     transition: Transition | None = None
     is_superseded: bool = False
+    reads_from_peers: bool = False
     held: Workers = field(init=False, compare=False, repr=False)
     """Members that hold their requests."""
 
@@ -101,11 +105,14 @@ class RolloutView:
     def staging_seconds(self, workers: int | None = None) -> float:
         """Seconds that a number of workers may take to stage, by default all of them.
 
-        It is one timeout for each group of `maxStaging`: a worker that waits for its turn is not late.
+        It is one timeout for each group of `maxStaging`: a worker that waits for its turn is not late. With
+        peers there are three: those that read the store, the others, and those that lost a peer.
         """
         if workers is None:
             workers = max(self.replicas, len(self.members) + len(self.joining))
         groups = 1 if self.max_staging is None else ceil(workers / self.max_staging)
+        if self.reads_from_peers:
+            groups = _PEER_GROUPS
         return float(self.settings.timeouts.stage_seconds * max(groups, 1))
 
     def agrees_on(self, weights: Checkpoint) -> bool:

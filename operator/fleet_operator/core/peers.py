@@ -1,0 +1,156 @@
+"""Plans from where each worker reads a version: from the store, or from a worker that holds it (`weights.peers`).
+
+    holds the version        serves it to at most `FAN_OUT` others, also while it still reads it itself
+    must stage it            reads from such a worker: on its own node if it can, else from the one with the
+                             fewest readers
+    none holds it, or the    reads the store, if fewer than `maxStoreReaders` do
+    worker refused several
+
+So a tree grows from the workers that read the store. A call names one peer. If that fails, the worker refuses,
+and the next call names another one. So no two workers wait for each other: each reads from one that served the
+version before its own read began. With others in the same call this would not hold.
+
+A worker reads from peers only if the digest is known: it decides which bytes are right. A peer that sent other
+bytes, or none, is not asked again by that worker.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from typing import TypeVar
+
+from fleet_operator.api.fleet import PeerSettings
+from fleet_operator.core.actions import CompareFiles, Stage
+from fleet_operator.core.pod_actions import OnPod
+from fleet_operator.core.worker_view import WorkerView
+from fleet_worker.protocol import Peer
+
+FAN_OUT = 3
+"""Readers of one worker. With 3, 4 levels reach 120 workers."""
+MOST_REFUSED = 4
+"""A worker that has refused this number of peers for a version reads the store. It remembers 8."""
+A = TypeVar("A", bound=OnPod)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPlan:
+    """Fields:
+    store_readers: how many workers may read a version from the store at once; None if any number may.
+    waiting: uids of workers that wait until a peer has room for them.
+    """
+
+    store_readers: int | None = None
+    waiting: AbstractSet[str] = frozenset()
+
+    def most(self, max_staging: int | None) -> int | None:
+        """How many workers may read a version from the store at once; None if any number may."""
+        limits = [each for each in (self.store_readers, max_staging) if each is not None]
+        return min(limits, default=None)
+
+
+def with_peers(
+    actions: Iterable[A], workers: Sequence[WorkerView], settings: PeerSettings
+) -> tuple[tuple[A, ...], PeerPlan]:
+    """The same actions, in which stages name the peers to read from.
+
+    `workers`: all workers of the fleet.
+    """
+    views = {worker.pod.uid: worker for worker in workers}
+    readers = Counter(uid for worker in workers if (uid := reads_from(worker)) is not None)
+    holders: dict[str, _Holders] = {}
+    waiting, made = set[str](), list[A]()
+    for action in actions:
+        if not isinstance(action, Stage) or isinstance(action, CompareFiles) or not action.digest:
+            made.append(action)
+            continue
+        reader, digest = views[action.pod_uid], action.digest
+        if digest not in holders:
+            holders[digest] = _Holders(workers, digest, readers)
+        peer = holders[digest].take_for(reader)
+        if peer is None and holders[digest].may_serve(reader):
+            waiting.add(action.pod_uid)
+        made.append(replace(action, peers=() if peer is None else (peer,)))
+    return tuple(made), PeerPlan(settings.max_store_readers, waiting)
+
+
+class _Holders:
+    """The workers that serve one version, and their readers. Each choice costs little, however many they are."""
+
+    def __init__(self, workers: Iterable[WorkerView], digest: str, readers: Counter[str]) -> None:
+        self._digest = digest
+        self._readers = readers
+        self._peers: dict[str, Peer] = {}
+        self._by_node: dict[str | None, list[str]] = {}
+        self._free: list[tuple[int, int, str]] = []
+        for worker in workers:
+            if (peer := as_peer(worker, digest)) is not None:
+                pod = worker.pod
+                self._peers[pod.uid] = peer
+                self._by_node.setdefault(pod.node, []).append(pod.uid)
+                self._free.append((readers[pod.uid], pod.ordinal, pod.uid))
+        heapify(self._free)
+
+    def may_serve(self, reader: WorkerView) -> bool:
+        """Whether there is a peer for a worker, perhaps later."""
+        refused = refused_by(reader, self._digest)
+        return refused is not None and not self._peers.keys() <= refused
+
+    def take_for(self, reader: WorkerView) -> Peer | None:
+        """Count a worker as a reader of the best peer that has room; None without one."""
+        refused = refused_by(reader, self._digest)
+        if refused is None:
+            return None
+        near = self._by_node.get(reader.pod.node, ())
+        uid = next((u for u in near if u not in refused and self._readers[u] < FAN_OUT), None)
+        if uid is None:
+            uid = self._with_fewest_readers(refused)
+        if uid is None:
+            return None
+        self._readers[uid] += 1
+        return self._peers[uid]
+
+    def _with_fewest_readers(self, refused: AbstractSet[str]) -> str | None:
+        passed, found = [], None
+        while self._free and found is None:
+            count, ordinal, uid = heappop(self._free)
+            now = self._readers[uid]
+            if now < FAN_OUT:
+                passed.append((now, ordinal, uid))
+            if now == count < FAN_OUT and uid not in refused:
+                found = uid
+            elif now < FAN_OUT and now != count:
+                heappush(self._free, passed.pop())
+        for entry in passed:
+            heappush(self._free, entry)
+        return found
+
+
+def reads_from(worker: WorkerView) -> str | None:
+    """Uid of the pod that a worker reads a version from now; None if it reads from no peer."""
+    state = worker.state
+    return state.peers.reads_from if state is not None and state.peers is not None else None
+
+
+def as_peer(worker: WorkerView, digest: str) -> Peer | None:
+    """A worker as one to read a version from; None if others may not."""
+    pod, state = worker.pod, worker.state
+    gone = pod.deleting or pod.quarantine or pod.drains_since is not None or not pod.running
+    if gone or pod.ip is None or worker.silent_seconds > 0 or state is None or state.peers is None:
+        return None
+    if digest not in state.peers.serves:
+        return None
+    return Peer(host=pod.ip, port=state.peers.port, pod_uid=pod.uid)
+
+
+def refused_by(reader: WorkerView, digest: str) -> AbstractSet[str] | None:
+    """Uids of the peers that a worker does not ask for a version: itself, and those that it has refused. None if
+    it reads from no peer any more.
+    """
+    if reader.state is None or reader.state.peers is None:
+        return None
+    refused = {r.pod_uid for r in reader.state.peers.refused if r.digest == digest}
+    return None if len(refused) >= MOST_REFUSED else refused | {reader.pod.uid}
