@@ -138,6 +138,10 @@ bench-scale: ## 16 to 10,000 fake workers, compared with scripts: SIZES=16,256, 
 bench-bytes: ## What a version costs the store and a worker, in full and as a delta: ARGS=--help
 	@$(PYTHON) -m bench_bytes $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: ## Until many workers behind one slow store have staged, with and without peers: ARGS=--help
+	@$(PYTHON) -m bench_bytes.peers $(ARGS)
+
 .PHONY: bench-api
 bench-api: ## One call to a fleet's address, compared with scripts that call all workers: SIZES=16,256, ROUNDS=10
 	@$(PYTHON) -m bench_api $(if $(SIZES),--sizes $(SIZES)) $(if $(ROUNDS),--rounds $(ROUNDS))

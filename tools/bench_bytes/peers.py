@@ -1,0 +1,236 @@
+"""`python -m bench_bytes.peers`: how long workers take until all have staged a full version, with and without peers.
+
+The workers are processes of this machine without engines, with the stagers and the serving processes of real
+ones. Each has a copy of the files, since nodes do not share a page cache. All copies are behind one limited
+store. The bytes that workers send to each other go over loopback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import envs
+from bench_bytes.write import write_plain
+from bench_worker.report import PAGE, REPOSITORY, machine
+from bench_worker.store import limited
+from fleet_operator.core.peers import FAN_OUT
+
+RESULTS = REPOSITORY / "bench" / "results" / "peers.json"
+BEGIN, END = "<!-- bench-peers: begin -->", "<!-- bench-peers: end -->"
+GOAL = 1.3
+
+
+class Worker:
+    """One process, and what it said last."""
+
+    def __init__(self, number: int, said: queue.Queue[tuple[int, dict[str, Any]]]) -> None:
+        self.number, self.uid, self.port = number, f"pod-{number}", 0
+        script = str(Path(__file__).with_name("peer_worker.py"))
+        self._process = subprocess.Popen(
+            [str(envs.interpreter_of("worker")), script, self.uid],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY / "worker")},
+        )
+        threading.Thread(target=self._read, args=(said,), daemon=True).start()
+
+    def _read(self, said: queue.Queue[tuple[int, dict[str, Any]]]) -> None:
+        if self._process.stdout is not None:
+            for line in self._process.stdout:
+                said.put((self.number, json.loads(line)))
+        said.put((self.number, {"ended": True}))
+
+    def ask(self, **request: object) -> None:
+        """Ask it to stage."""
+        if self._process.stdin is not None:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        """End it."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait(60)
+
+
+class Fleet:
+    """All workers, and the copies of the version."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self._said: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
+        self.workers = [Worker(number, self._said) for number in range(count)]
+        for _ in self.workers:
+            number, said = self.next()
+            self.workers[number].port = int(said["ready"])
+
+    def next(self) -> tuple[int, dict[str, Any]]:
+        """The next thing that a worker says, and its number."""
+        number, said = self._said.get(timeout=600)
+        if "ended" in said:
+            raise SystemExit(f"worker {number} has ended")
+        return number, said
+
+    def seconds(self, count: int, digest: str, *, peers: bool) -> float:
+        """Seconds until the first `count` workers have staged."""
+        for number in range(count):
+            _forget(self.folder / str(number))
+        began = time.perf_counter()
+        tree = _Tree(self, count, digest, peers=peers)
+        while tree.left:
+            tree.note(*self.next())
+        return time.perf_counter() - began
+
+
+class _Tree:
+    """The reads, as the operator plans them (`fleet_operator.core.peers`), without nodes."""
+
+    def __init__(self, fleet: Fleet, count: int, digest: str, *, peers: bool) -> None:
+        self.left = count
+        self._fleet, self._digest, self._peers = fleet, digest, peers
+        self._waiting = list(range(count))
+        self._serving: list[int] = []
+        self._readers: Counter[int] = Counter()
+        self._parents: dict[int, int] = {}
+        for _ in range(1 if peers else count):
+            self._ask(None)
+
+    def _ask(self, parent: int | None) -> None:
+        number, peer = self._waiting.pop(0), None
+        if parent is not None:
+            served = self._fleet.workers[parent]
+            peer = {"host": "127.0.0.1", "port": served.port, "pod_uid": served.uid}
+            self._readers[parent] += 1
+            self._parents[number] = parent
+        path = str(self._fleet.folder / str(number))
+        self._fleet.workers[number].ask(
+            path=path, digest=self._digest, peer=peer, serves=self._peers
+        )
+
+    def note(self, number: int, said: dict[str, Any]) -> None:
+        """Take what a worker says, and ask others."""
+        if said.get("serves"):
+            self._serving.append(number)
+        if (found := said.get("staged")) is not None:
+            if found != self._digest:
+                raise SystemExit(f"worker {number} has staged {found} instead of {self._digest}")
+            self.left -= 1
+            if number in self._parents:
+                self._readers[self._parents.pop(number)] -= 1
+        while self._waiting:
+            free = [n for n in self._serving if self._readers[n] < FAN_OUT]
+            if not free:
+                return
+            self._ask(min(free, key=lambda n: (self._readers[n], n)))
+
+
+def _forget(directory: Path) -> None:
+    for file in directory.iterdir():
+        descriptor = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+@contextmanager
+def fleet_of(folder: Path, count: int) -> Iterator[Fleet]:
+    """Start the workers, and end them after the block."""
+    fleet = Fleet(folder, count)
+    try:
+        yield fleet
+    finally:
+        for worker in fleet.workers:
+            worker.end()
+
+
+def main() -> int:
+    """Measure, write the figures, print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench_bytes.peers", description=__doc__)
+    parser.add_argument("--workers", type=int, default=32)
+    parser.add_argument("--megabytes", type=int, default=64, help="of the version")
+    parser.add_argument("--megabytes-per-second", type=int, default=8, help="of the store")
+    parser.add_argument("--rounds", type=int, default=3, help="of each way, in turn")
+    parser.add_argument("--without-peers", action="store_true", help="measure that, too: slow")
+    parser.add_argument(
+        "--folder", type=Path, help="on the disk to read from; by default a new one"
+    )
+    arguments = parser.parse_args()
+    count, rate = arguments.workers, arguments.megabytes_per_second
+    results: dict[str, Any] = {
+        "machine": machine(),
+        "workers": count,
+        "store_bytes_per_second": rate * 1_000_000,
+    }
+    with ExitStack() as stack:
+        made = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="bench-peers-", dir=arguments.folder)
+        )
+        folder = Path(made)
+        digest, results["bytes"] = write_plain(folder / "0", arguments.megabytes * 1_000_000)
+        for number in range(1, count):
+            shutil.copytree(folder / "0", folder / str(number))
+        os.sync()  # only clean pages leave the page cache
+        is_limited = stack.enter_context(limited(os.getpid(), folder, rate * 1_000_000))
+        if not is_limited:
+            raise SystemExit("the kernel does not limit reads here (cgroup blkio)")
+        fleet = stack.enter_context(fleet_of(folder, count))
+        fleet.seconds(1, digest, peers=True)  # starts what starts with the first version
+        ways: dict[str, list[float]] = {"alone": [], "peers": [], "store": []}
+        for _ in range(arguments.rounds):
+            ways["alone"].append(fleet.seconds(1, digest, peers=False))
+            ways["peers"].append(fleet.seconds(count, digest, peers=True))
+        if arguments.without_peers:
+            ways["store"].append(fleet.seconds(count, digest, peers=False))
+        results["seconds"] = ways
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    page = PAGE.read_text()
+    before, found, rest = page.partition(BEGIN)
+    if found:
+        _, _, after = rest.partition(END)
+        PAGE.write_text(f"{before}{BEGIN}\n{_table(results)}{END}{after}")
+    sys.stdout.write(_table(results))
+    return 0
+
+
+def _table(results: dict[str, Any]) -> str:
+    m, count = results["machine"], results["workers"]
+    alone = statistics.median(results["seconds"]["alone"])
+    where = f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB"
+    load = f"load average {m['load_average_at_start']} at the start"
+    store = f"a store of {results['store_bytes_per_second'] / 1e6:.0f} MB/s"
+    size = f"{results['bytes'] / 1e6:.0f} MB in one file"
+    lines = [
+        f"Measured on {where}, {load}; {size}, {store}; medians of {len(results['seconds']['alone'])} rounds.",
+        "",
+        f"| Until all have staged the full version | {count} workers | one worker | {count} / one | goal |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for way, name, goal in (
+        ("store", "all read the store", ""),
+        ("peers", "one reads the store, the others read from peers", f"≤ {GOAL:g}"),
+    ):
+        if seconds := results["seconds"][way]:
+            found = statistics.median(seconds)
+            lines.append(
+                f"| {name} | {found:.2f} s | {alone:.2f} s | {found / alone:.2f} | {goal} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
