@@ -34,8 +34,7 @@ def template_in(weights: Json) -> Template:
     """Where the versions of a WeightVersion are. Errors: ValueError, in words."""
     found = template_of(WeightVersion.model_validate(weights))
     if found is None:
-        source = weights["spec"]["source"].get("path", "a repository")
-        raise ValueError(f"its source is {source}, without {{version}}")
+        raise ValueError("its source is without {version}")
     return Template.of(found)
 
 
