@@ -140,6 +140,11 @@ class EventRecorder:
             self._waiting[said] = _Waiting(_body(subject, event, self._poster.instance), now)
         self._begin()
 
+    @property
+    def waiting(self) -> int:
+        """How many Events the API server does not have yet."""
+        return len(self._waiting)
+
     def post_waiting(self) -> None:
         """Post again what could not be posted, if that is long enough ago."""
         now = asyncio.get_running_loop().time()

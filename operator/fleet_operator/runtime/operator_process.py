@@ -36,7 +36,8 @@ from fleet_operator.runtime.session import Sessions
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.signals import take_signals
 from fleet_operator.runtime.start_check import could_lead
-from fleet_operator.runtime.status_metrics import Shown
+from fleet_operator.runtime.status_metrics import Shown, ShownWeights
+from fleet_operator.runtime.status_writer import adapter_of
 from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.traces import RolloutTraces
 from fleet_operator.runtime.unread_objects import UnreadObjects
@@ -212,6 +213,7 @@ class Operator:
                 session.children.forget_written()
                 session.token.note_stale()
                 session.events.post_waiting()
+                self.queue.add(session.key)  # also without a fleet
             self.worker_cache.forget_all_but(set(self.pods.uids()))
             self._requeue_all(None)
 
@@ -261,6 +263,9 @@ class Operator:
     def _shown(self) -> Iterator[Shown]:
         for session in self.sessions:
             yield from session.statuses.shown()
+        for key, weights in self.store.unowned():
+            if self.sessions.find(key) is None:
+                yield ShownWeights(key, weights.name, adapter_of(weights), weights.status)
 
     def _left_to_others(self) -> int:
         return sum(session.driver is not None for session in self.sessions)

@@ -202,10 +202,11 @@ class Reconciler:
             session.statuses.take_weights(each, status)
 
     def _report_orphans(self, session: FleetSession) -> float | None:
-        """Report on WeightVersions without a fleet; without any, forget the fleet."""
+        """Report on WeightVersions without a fleet; without any, or once all is reported, forget the fleet."""
         key, statuses = session.key, session.statuses
         self._metrics.forget_fleet(key)
-        if not len(self._store.named(key)):
+        named = self._store.named(key)
+        if not len(named):
             self._sessions.forget(key)
             return None
         orphans, beyond = self._observer.looked_at(session), self._observer.beyond(session)
@@ -219,7 +220,13 @@ class Reconciler:
         statuses.begin_due()
         waits = (statuses.held_back_seconds(), self._observer.turn_in_seconds(key))
         after_seconds = min(*waits, NEVER if left_seconds is None else left_seconds)
-        return None if after_seconds == NEVER else after_seconds
+        if after_seconds != NEVER:
+            return after_seconds
+        is_stored = all(each.status == made[each.uid] for each in named.looked_at)
+        if is_stored and not session.events.waiting and not self._pods.pods_of(key):
+            # Any number of names can be mentioned, and the objects tell all. A change begins another session.
+            self._sessions.forget(key)
+        return None
 
 
 async def _with_template(session: FleetSession, observed: FleetObserved) -> FleetObserved:

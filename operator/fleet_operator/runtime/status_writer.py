@@ -221,7 +221,7 @@ class StatusWriter:
             )
             before = weights.status
             known = self._weights[weights.uid] = KnownStatus(subject, before, before, before)
-        known.adapter = _adapter_of(weights)
+        known.adapter = adapter_of(weights)
         if status is not known.computed:  # most statuses are not computed again
             for event in weights_events(known.computed, status):
                 self._events.record(known.subject, event)
@@ -430,5 +430,6 @@ def _note_record(known: KnownStatus[FleetStatus], found: FleetRecord | StoredSta
         known.computed = with_record_of(status, ours=known.computed, base=before)
 
 
-def _adapter_of(weights: WeightsView | UnreadWeights) -> str:
+def adapter_of(weights: WeightsView | UnreadWeights) -> str:
+    """The adapter that a WeightVersion names; empty for base weights, and while unknown."""
     return (weights.adapter if isinstance(weights, UnreadWeights) else weights.spec.adapter) or ""

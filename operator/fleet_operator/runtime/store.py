@@ -8,7 +8,7 @@ of the same name, and must not replace it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fleet_operator.api.fleet import FleetSpec
@@ -96,6 +96,12 @@ class Store:
     def unread_of(self, key: FleetKey) -> tuple[UnreadWeights, ...]:
         """Those that this fleet would look at if they could be read, oldest first."""
         return tuple(w for w in self.named(key).looked_at if isinstance(w, UnreadWeights))
+
+    def unowned(self) -> Iterator[tuple[FleetKey, WeightsView | UnreadWeights]]:
+        """The WeightVersions that would be looked at by fleets that do not exist, with the names of these fleets."""
+        for key, named in self._by_fleet.items():
+            if self.fleet(key) is None:
+                yield from ((key, each) for each in named.looked_at)
 
     def version_of(self, weights: WeightsView | UnreadWeights) -> str:
         """The resourceVersion of a WeightVersion; empty if it is gone."""

@@ -16,6 +16,7 @@ from fleet_operator.core.steering import LOOKED_AT
 from fleet_operator.errors import Terminal
 from fleet_operator.ports import Json
 from fleet_operator.runtime.fleet_weights import AT_ONCE, TURN_SECONDS
+from fleet_operator.runtime.operator_process import SWEEP_SECONDS
 
 FEW = LOOKED_AT + 32
 
@@ -216,5 +217,46 @@ def test_what_is_changed_back_by_another_writer_is_written_again() -> None:
                 many._tell(path)
             assert not many.reason(many.paths[0])
             await rig.until(lambda: all(many.reasons), seconds=10)
+
+    run(story)
+
+
+def test_names_of_missing_fleets_cost_no_memory_once_all_is_reported() -> None:
+    """Users can mention any number of names."""
+
+    async def story() -> None:
+        async with Rig() as rig:
+            await rig.applied("1")
+            many = Many(rig)
+            for number in range(20):
+                many.make(1, fleet=f"missing-{number}")
+            await rig.until(lambda: all(many.reasons))
+            await rig.until(lambda: [s.key[1] for s in rig.operator.sessions] == ["policy"])
+            shown = rig.operator.metrics.render().decode()
+            stalled = [each for each in shown.splitlines() if 'type="Stalled"' in each]
+            assert sum('reason="FleetNotFound"' in each for each in stalled) == 20
+
+            written = len(many.written)
+            rig.change(many.paths[0], version="10")
+            many._tell(many.paths[0])
+            await rig.until(lambda: len(many.written) > written, seconds=5)
+            assert many.reason(many.paths[0]) == "FleetNotFound", "it stays so"
+            await rig.until(lambda: len(rig.operator.sessions) == 1, seconds=5)
+
+    run(story)
+
+
+def test_an_event_about_a_missing_fleet_that_is_refused_is_posted_later() -> None:
+    async def story() -> None:
+        async with Rig() as rig:
+            await rig.applied("1")
+            many = Many(rig)
+            rig.kube.refuses = only("POST", "/events", Terminal("403"))
+            many.make(1, fleet="missing")
+            await rig.until(lambda: all(many.reasons))
+            await asyncio.sleep(5)
+            assert len(rig.operator.sessions) == 2
+            rig.kube.refuses = only("", "nothing", Terminal("403"))
+            await rig.until(lambda: len(rig.operator.sessions) == 1, seconds=2 * SWEEP_SECONDS)
 
     run(story)
