@@ -18,6 +18,9 @@ SLOW_ALONE = 4
 """Requests at once of a tenant whose requests take longer than that on the average: next to others, and while no
 other one asks. More would still run when another one comes. A write to an object of 1 MB takes a core of the API
 server for 0.3 s."""
+FEW = 4
+"""A tenant with no more requests than that, running or waiting, waits for no time. A rollout has so few: its share
+next to many busy tenants would hold it back for seconds, and the server has room for it."""
 NEWEST = 0.25
 """Weight of the last request in the average."""
 MAX_TENANTS = 1024
@@ -28,12 +31,14 @@ class Places:
     """Places of requests. Those that wait for one take turns by their tenant (`turns`).
 
     A tenant has few slow requests at once. While others use the server, too, it waits also for its share of the
-    time. Requests without a tenant wait for a place only.
+    time, unless it has few requests. Those without a tenant wait for a place only.
     """
 
     def __init__(self, most: int) -> None:
         self._turns: Turns[tuple[tuple[str], asyncio.Future[float]]] = Turns(most)
         self._running: Counter[str] = Counter()
+        self._asking: Counter[str] = Counter()
+        """Requests that run or wait, by tenant."""
         self._shares = TimeShares()
         self._noted_at = 0.0
         self._average: OrderedDict[str, float] = OrderedDict()
@@ -47,11 +52,15 @@ class Places:
         turn: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         """Its result is when the request begins."""
         self._turns.add(path, (path, turn))
+        self._asking[tenant] += 1
         self._go_on()
         try:
             await turn
             yield
         finally:
+            self._asking[tenant] -= 1
+            if not self._asking[tenant]:
+                del self._asking[tenant]
             # A request that was cancelled while it waited has no place, unless it got one just then.
             if not turn.cancelled():
                 self._end(tenant, turn.result())
@@ -105,4 +114,4 @@ class Places:
         is_slow = self._average.get(tenant, SLOW_SECONDS) >= SLOW_SECONDS
         if is_slow and self._running[tenant] >= slow:
             return False
-        return not self._shares.wait_seconds(tenant, now)
+        return self._asking[tenant] <= FEW or not self._shares.wait_seconds(tenant, now)

@@ -11,7 +11,7 @@ from tests.support import virtual_time
 from tests.support.virtual_time import now
 
 from fleet_operator.clients.kube import namespace_of
-from fleet_operator.places import SLOW_ALONE, Places
+from fleet_operator.places import FEW, SLOW_ALONE, Places
 
 
 @pytest.mark.parametrize(
@@ -150,6 +150,29 @@ def test_what_leaves_time_and_what_belongs_to_no_tenant_is_not_held_back(
         return now() - began
 
     assert virtual_time.run(story()) == pytest.approx(50 * seconds, rel=0.01)
+
+
+def test_a_tenant_with_few_requests_waits_for_none_of_thirty_with_many() -> None:
+    """It would get a thirtieth of the time, and a rollout needs more for a moment."""
+
+    async def story() -> list[float]:
+        server, waits = Server(), []
+        asking = [asyncio.create_task(server.ask(f"many-{n % 30}", 0.03)) for n in range(30 * 60)]
+        await asyncio.sleep(2)  # at first none has used any time
+
+        async def ask() -> None:
+            began = now()
+            await server.ask("few", 0.03)
+            waits.append(now() - began - 0.03)
+
+        for _ in range(30):
+            await asyncio.gather(*(ask() for _ in range(FEW)))
+        for task in asking:
+            task.cancel()
+        return waits
+
+    waits = virtual_time.run(story())
+    assert [each for each in waits if each > 0.03] == []
 
 
 def test_two_requests_of_an_unknown_tenant_begin_next_to_others() -> None:
