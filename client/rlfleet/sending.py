@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 from collections.abc import Callable
 from typing import TypeVar
@@ -28,7 +27,7 @@ def blocking_http(tls: ssl.SSLContext, proxy: str | None) -> httpx.Client:
             answer.read()
             _check_proxy(answer, proxy)
 
-    hooks = {"response": [acknowledge, check]}
+    hooks = {"response": [check]}
     return _made(
         lambda: httpx.Client(
             verify=tls, proxy=proxy, trust_env=False, timeout=_TIMEOUT, event_hooks=hooks
@@ -45,7 +44,7 @@ def async_http(tls: ssl.SSLContext, proxy: str | None) -> httpx.AsyncClient:
             await answer.aread()
             _check_proxy(answer, proxy)
 
-    hooks = {"response": [acknowledge_async, check]}
+    hooks = {"response": [check]}
     return _made(
         lambda: httpx.AsyncClient(
             verify=tls,
@@ -110,30 +109,6 @@ def broken(
         cause = cause.__cause__ or cause.__context__
     around = "" if proxy is None else f", {_AROUND}"
     return Unavailable(f"{message}; check that it runs, and that this machine can reach it{around}")
-
-
-def acknowledge(answer: httpx.Response) -> None:
-    """Acknowledge the first part of an answer at once, where the system can.
-
-    An API server sends an answer of some kilobytes in several parts. Linux delays acknowledgements by
-    40 ms, and the next part often waits for one, although the server sets TCP_NODELAY (measured on
-    Linux 6.18). Source: tcp(7), TCP_QUICKACK.
-    """
-    stream = answer.extensions.get("network_stream")
-    connection = stream.get_extra_info("socket") if stream is not None else None
-    if connection is None or not hasattr(socket, "TCP_QUICKACK"):
-        return
-    # uvloop's sockets have no setsockopt.
-    borrowed = socket.socket(fileno=connection.fileno())
-    try:
-        borrowed.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-    finally:
-        borrowed.detach()
-
-
-async def acknowledge_async(answer: httpx.Response) -> None:
-    """`acknowledge` as a hook of an asynchronous client."""
-    acknowledge(answer)
 
 
 def _made(make: Callable[[], H], proxy: str | None) -> H:

@@ -6,7 +6,6 @@ import base64
 import http.client
 import json
 import re
-import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,7 @@ class Server:
         sent = None if body is None else json.dumps(body)
         for attempt in range(2):
             try:
-                self._send(method, path, sent, headers)
+                self._connection.request(method, path, body=sent, headers=headers)
                 answer = self._connection.getresponse()
                 answered = answer.read()
                 break
@@ -73,20 +72,6 @@ class Server:
         if answer.status >= 300:
             raise RuntimeError(f"{method} {path}: {answer.status} {answered[:500].decode()}")
         return answered
-
-    def _send(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> None:
-        """Send the headers and the body together.
-
-        `http.client` writes them one after the other. A quarter of the patches then came 40 ms late, as
-        long as a delayed acknowledgement, although TCP_NODELAY is set. Together, none of 40 was late
-        (measured on Linux 6.18). Source: tcp(7), TCP_CORK.
-        """
-        if self._connection.sock is None:
-            self._connection.connect()
-        connected = self._connection.sock
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
-        self._connection.request(method, path, body=body, headers=headers)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
     def writes(self) -> int:
         """Writes that the server has done for the operator: all but the harness's own, those of the
