@@ -39,6 +39,19 @@ def control_plane(run: Path) -> dict[str, int]:
     return found
 
 
+def forwarder(run: Path) -> int:
+    """Process id of the cluster's keeper, through which the machine reaches the API server. `run`: as above."""
+    node = _parent(control_plane(run)["kube-apiserver"])
+    return int(_parent(int(node)))
+
+
+def machine_seconds() -> float:
+    """Processor time that all processors of the machine have worked."""
+    _, *ticks = (_PROC / "stat").read_text().splitlines()[0].split()
+    user, nice, system, _idle, _iowait, *others = map(int, ticks[:8])
+    return (user + nice + system + sum(others)) / _TICKS
+
+
 def _is(pid: int, program: str, word: str) -> bool:
     try:
         line = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace")

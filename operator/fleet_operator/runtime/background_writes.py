@@ -21,9 +21,10 @@ from fleet_operator.runtime.problems import FleetProblems
 
 logger = logging.getLogger(__name__)
 
-WAIT_SECONDS = 2.0
+WAIT_SECONDS = 0.25
 """How long a reconcile waits for a write that it needs. An API server answers in milliseconds. One that
-hangs must not stop the renewal of pauses."""
+hangs must not stop the renewal of pauses, and a write that waits for the share of its namespace must not hold a
+place among the reconciles."""
 RETRY_SECONDS = 1.0
 """The wait after a failed write, unless the error names another time."""
 
@@ -89,12 +90,16 @@ class BackgroundWrites:
         """
         begun = []
         for part, write in writes.items():
-            in_flight = (self._key, part) in self._in_flight.tasks
+            in_flight = self.is_running(part)
             if in_flight or part in awaited:
                 self._in_flight.outdated.add((self._key, part))
             if not in_flight:
                 begun.append(self._begin(part, write))
         return begun
+
+    def is_running(self, part: str) -> bool:
+        """Whether a write of this part is in flight. Its end requests a reconcile that has asked for it."""
+        return (self._key, part) in self._in_flight.tasks
 
     async def run(self, writes: Mapping[str, Write]) -> None:
         """Begin the writes that are not in flight, and wait for them up to `WAIT_SECONDS`."""

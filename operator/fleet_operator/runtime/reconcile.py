@@ -119,6 +119,8 @@ class Reconciler:
         if record.spec is None or not self._pods.is_synced(key[0]):
             return self._undecided.report_undecided(session, record, datetime.now(UTC))
         caller = await self._callers.read(session, record, record.spec)
+        if caller is None and session.writes.is_running(TOKEN) and not session.problems.has(TOKEN):
+            return None  # without a token nothing is known; the end of its read requests a reconcile
         if caller is not None:
             await self._callers.ask(caller, external=record.spec.is_external)
         now = datetime.now(UTC)

@@ -22,7 +22,7 @@ from tests.cluster.support.flood import flooded
 from tests.cluster.support.operator_process import OperatorProcess
 from tests.cluster.support.workspace import FLEET, GROUP, Workspace
 
-from bench_scale.processes import control_plane, cpu_seconds
+from bench_scale.processes import control_plane, cpu_seconds, forwarder, machine_seconds
 
 WRITE_TO = os.environ.get("RLFLEET_ISOLATION_RESULTS")
 """A folder. None: write nothing."""
@@ -110,7 +110,7 @@ class Costs:
         attack: the name of the row (tools/isolation/rows.py).
         alone, attacked: each rollout, or each request, without the attack and meanwhile.
         server_alone, server_attacked: the same for `Script`, without an operator.
-        busy: cores that each process has used during the attack.
+        busy: cores that each process, and the whole machine, has used during the attack.
         lapsed: leases of the other tenant's paused workers that ended.
         ends: how processes ended that ended by themselves.
         operator_mib, rl_api_mib: the most memory; None if the process took no part.
@@ -137,13 +137,21 @@ class Costs:
 
     @contextlib.contextmanager
     def counting(self, workspace: Workspace, **processes: int) -> Iterator[None]:
-        """Count the processor time of the API server, of etcd and of further processes meanwhile."""
-        found = processes | control_plane(workspace.cluster.folder)
-        before, began = {name: cpu_seconds(pid) for name, pid in found.items()}, time.monotonic()
+        """Count the processor time of the API server, of etcd, of the way to them, of further processes, and of
+        all together meanwhile.
+        """
+        run = workspace.cluster.folder
+        found = processes | control_plane(run) | {"forwarder": forwarder(run)}
+
+        def used() -> dict[str, float]:
+            each = {name: cpu_seconds(pid) for name, pid in found.items()}
+            return each | {"the machine": machine_seconds()}
+
+        before, began = used(), time.monotonic()
         yield
-        seconds = time.monotonic() - began
-        for name, pid in found.items():
-            self.busy[name] = (cpu_seconds(pid) - before[name]) / seconds
+        after, seconds = used(), time.monotonic() - began
+        for name in before:
+            self.busy[name] = (after[name] - before[name]) / seconds
 
     async def measure_server(
         self, workspace: Workspace, paths: Sequence[str], body: Json | None, *, number: int

@@ -14,7 +14,7 @@ from tests.model.runtime.support import run
 from tests.support.rig import FLEET_PATH, Rig
 from tests.support.virtual_time import now
 
-from fleet_operator.runtime.fleet_queue import FleetQueue
+from fleet_operator.runtime.fleet_queue import FLEETS_AT_ONCE, FleetQueue
 from fleet_worker.protocol import Phase
 
 FLEETS_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/{}/inferencefleets/{}"
@@ -87,6 +87,28 @@ def test_a_rollout_takes_as_long_as_alone() -> None:
 
     async def story() -> None:
         assert await seconds(400) <= 2 * await seconds(0)
+
+    run(story)
+
+
+def test_fleets_whose_namespaces_wait_for_the_api_server_hold_no_place_among_the_reconciles() -> None:
+    """More of them than there are places, each in a namespace of its own."""
+
+    async def story() -> None:
+        async with a_rig(2 * FLEETS_AT_ONCE) as rig:
+            await rig.applied("1")
+            begin = rig.kube._begin
+
+            async def slow_elsewhere(verb: str, path: str) -> None:
+                if "/namespaces/other-" in path:
+                    await asyncio.sleep(10)
+                await begin(verb, path)
+
+            rig.kube._begin = slow_elsewhere  # type: ignore[method-assign]
+            create_fleets(rig, 2 * FLEETS_AT_ONCE, namespaces=2 * FLEETS_AT_ONCE)
+            await asyncio.sleep(0)
+            rig.publish("2")
+            assert await rig.applied("2") < 1
 
     run(story)
 
