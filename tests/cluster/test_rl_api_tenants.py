@@ -57,6 +57,41 @@ class Tenants:
         assert (state[0], published[0]) == (200, 202), (state, published)
         return time.monotonic() - began
 
+    async def measure_server(self) -> None:
+        """Measure the API server alone: requests as those of `request`, without the RL API, also while two read the
+        other tenant's fleet all the time.
+        """
+        workspace = self.api.workspace
+        own = f"{GROUP}/namespaces/{workspace.namespace}"
+        large = f"{GROUP}/namespaces/{self.namespace}/inferencefleets/{FLEET}"
+        server, tls = workspace.credentials.server, workspace.credentials.tls
+
+        async def ask() -> float:
+            began = time.monotonic()
+            for _ in range(2):
+                await workspace.admin.get(f"{own}/inferencefleets/{FLEET}")
+                await workspace.admin.get(f"{own}/weightversions/{FLEET}")
+            changed = {"metadata": {"annotations": {"at": str(began)}}}
+            await workspace.admin.merge(f"{own}/weightversions/{FLEET}", changed)
+            return time.monotonic() - began
+
+        async def read() -> None:
+            while True:
+                async with http.get(server + large) as reply:
+                    await reply.read()
+
+        self.costs.server_alone = [await ask() for _ in range(ROUNDS)]
+        headers = {"Authorization": f"Bearer {workspace.credentials.token}"}
+        connector = aiohttp.TCPConnector(ssl=tls)
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as http:
+            tasks = [asyncio.create_task(read()) for _ in range(2)]
+            try:
+                self.costs.server_attacked = [await ask() for _ in range(2 * ROUNDS)]
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
     def path(self, path: str) -> str:
         """A path of the other tenant's fleet."""
         return f"/fleets/{self.namespace}/{FLEET}{path}"
@@ -161,4 +196,6 @@ async def test_large_objects_of_a_tenant_do_not_fill_the_memory(api: RlApi, what
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    if of_fleet:
+        await tenants.measure_server()
     tenants.end()

@@ -41,8 +41,8 @@ def control_plane(run: Path) -> dict[str, int]:
 
 def forwarder(run: Path) -> int:
     """Process id of the cluster's keeper, through which the machine reaches the API server. `run`: as above."""
-    node = _parent(control_plane(run)["kube-apiserver"])
-    return int(_parent(int(node)))
+    (keeper,) = (pid for pid in _pids() if _is(pid, "python", f"devcluster.keeper\0{run}"))
+    return keeper
 
 
 def machine_seconds() -> float:

@@ -47,13 +47,17 @@ class Callers:
         self._worker_cache = worker_cache
         self._resync_seconds = resync_seconds
 
-    @staticmethod
-    async def read(session: FleetSession, record: FleetRecord, spec: FleetSpec) -> Caller | None:
-        """The caller of a fleet, with its token read if that is due; None without a token."""
+    async def read(
+        self, session: FleetSession, record: FleetRecord, spec: FleetSpec
+    ) -> Caller | None:
+        """The caller of a fleet, with its token and the states read that are due (`ask`); None without a token."""
         if session.token.is_due:
             reading = partial(session.token.read, session.key, record, spec)
             await session.writes.run({TOKEN: reading})
-        return Callers.known(session, spec)
+        caller = self.known(session, spec)
+        if caller is not None:
+            await self.ask(caller, external=spec.is_external)
+        return caller
 
     @staticmethod
     def known(session: FleetSession, spec: FleetSpec) -> Caller | None:

@@ -120,9 +120,9 @@ class Reconciler:
             return self._undecided.report_undecided(session, record, datetime.now(UTC))
         caller = await self._callers.read(session, record, record.spec)
         if caller is None and session.writes.is_running(TOKEN) and not session.problems.has(TOKEN):
-            return None  # without a token nothing is known; the end of its read requests a reconcile
-        if caller is not None:
-            await self._callers.ask(caller, external=record.spec.is_external)
+            return (
+                None  # without a token nothing is known; the end of its read requests a reconcile
+            )
         now = datetime.now(UTC)
         observed = self._observer.observe(session, record, record.spec)
         observed = await _with_template(session, observed)

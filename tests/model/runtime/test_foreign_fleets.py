@@ -91,7 +91,9 @@ def test_a_rollout_takes_as_long_as_alone() -> None:
     run(story)
 
 
-def test_fleets_whose_namespaces_wait_for_the_api_server_hold_no_place_among_the_reconciles() -> None:
+def test_fleets_whose_namespaces_wait_for_the_api_server_hold_no_place_among_the_reconciles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """More of them than there are places, each in a namespace of its own."""
 
     async def story() -> None:
@@ -104,7 +106,7 @@ def test_fleets_whose_namespaces_wait_for_the_api_server_hold_no_place_among_the
                     await asyncio.sleep(10)
                 await begin(verb, path)
 
-            rig.kube._begin = slow_elsewhere  # type: ignore[method-assign]
+            monkeypatch.setattr(rig.kube, "_begin", slow_elsewhere)
             create_fleets(rig, 2 * FLEETS_AT_ONCE, namespaces=2 * FLEETS_AT_ONCE)
             await asyncio.sleep(0)
             rig.publish("2")
