@@ -51,6 +51,10 @@ MAX_RETRY_CHARACTERS = 100
 
 ANNOTATION_TRACEPARENT = f"{GROUP}/traceparent"
 """On a WeightVersion: the span of the trainer in which a rollout is traced (W3C Trace Context)."""
+MAX_TRACEPARENT_CHARACTERS = 128
+"""The part of that annotation that is read: a valid value has 55."""
+MAX_UID_CHARACTERS = 64
+"""The part of an owner's uid that is read: those of the API server have 36."""
 
 MANAGED_BY = "rlfleet"
 APP_NAME = "rlfleet-worker"
@@ -110,6 +114,13 @@ def retry_mark(value: str) -> str:
     if len(value) <= MAX_RETRY_CHARACTERS:
         return value
     return f"sha256:{hashlib.sha256(value.encode()).hexdigest()}"
+
+
+def controller_uid(metadata: Mapping[str, Any]) -> str:
+    """The uid of the controller that owns an object; empty without one. A user may write any text there."""
+    owners = metadata.get("ownerReferences") or ()
+    uid = next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
+    return uid[:MAX_UID_CHARACTERS]
 
 
 def router_name(fleet: str) -> str:

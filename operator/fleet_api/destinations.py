@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from fleet_api.fleets import Fleet, owner_uid
+from fleet_api.fleets import Fleet
 from fleet_api.ports import Cluster
 from fleet_api.problems import busy
 from fleet_api.shared_calls import SharedCalls
@@ -144,7 +144,7 @@ def checked(service: Mapping[str, Any], fleet: Fleet, selector: Mapping[str, str
     """
     metadata, spec = service["metadata"], spec_of(service, "Service")
     name, port = metadata["name"], fleet.spec.serving.port
-    if owner_uid(metadata) != fleet.uid:
+    if names.controller_uid(metadata) != fleet.uid:
         return Checked(
             reason=ConditionReason.NAME_TAKEN,
             message=f"Service {name!r} does not belong to fleet {fleet.name!r}; delete it, and the operator "

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -100,7 +99,7 @@ class Fleets:
                 page = await self._cluster.call("GET", path, params)
                 for pod in page["items"]:
                     worker = names.worker_of(pod["metadata"])
-                    owned = owner_uid(pod["metadata"]) == fleet.uid
+                    owned = names.controller_uid(pod["metadata"]) == fleet.uid
                     if owned and worker is not None and worker[0] == fleet.name:
                         found[worker[1]] = _slim(pod)
                 following = page.get("metadata", {}).get("continue")
@@ -142,9 +141,3 @@ def check_name(text: str, what: str) -> str:
     if not _NAME.fullmatch(text):
         raise Problem(HTTPStatus.NOT_FOUND, "NotFound", f"there is no {what} of this name")
     return text
-
-
-def owner_uid(metadata: Mapping[str, Any]) -> str:
-    """The uid of the controller that owns an object; empty without one."""
-    owners = metadata.get("ownerReferences") or ()
-    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")

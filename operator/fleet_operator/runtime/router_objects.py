@@ -19,10 +19,8 @@ class RouterObjects:
         metadata = body["metadata"]
         if metadata["labels"].get(names.LABEL_NAME) != names.ROUTER_APP_NAME:
             return False
-        owner: Json = next(
-            (o for o in metadata.get("ownerReferences", ()) if o.get("controller")), {}
-        )
-        made = RouterObject(path=path, uid=metadata["uid"], owner=owner.get("uid", ""))
+        owner = names.controller_uid(metadata)
+        made = RouterObject(path=path, uid=metadata["uid"], owner=owner)
         status = body.get("status", {})
         entry = (made, int(status.get("readyReplicas", 0)), _problem(status))
         of_fleet = self._seen.setdefault(key, {})

@@ -29,6 +29,7 @@ def weights_view(body: RawObject) -> WeightsView:
     """Errors: any of `UNREADABLE` if the spec cannot be read."""
     metadata = body["metadata"]
     annotations = metadata.get("annotations", {})
+    traceparent = annotations.get(names.ANNOTATION_TRACEPARENT, "")
     view = WeightsView(
         name=metadata["name"],
         namespace=metadata["namespace"],
@@ -38,7 +39,7 @@ def weights_view(body: RawObject) -> WeightsView:
         spec=WeightsSpec.model_validate(body["spec"]),
         retry=names.retry_mark(annotations.get(names.ANNOTATION_RETRY, "")),
         requested_by=writer_of_version(body),
-        traceparent=annotations.get(names.ANNOTATION_TRACEPARENT, ""),
+        traceparent=traceparent[: names.MAX_TRACEPARENT_CHARACTERS],
         status=status_in(body, WeightsStatus),
     )
     view.spec.source.resolve(view.spec.version)  # checks the length with the version filled in

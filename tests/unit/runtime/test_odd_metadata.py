@@ -16,6 +16,7 @@ from fleet_operator.core.facts import Workers
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.pod_actions import CreatePod
 from fleet_operator.runtime.pod_informer import PodStore
+from fleet_operator.runtime.router_objects import RouterObjects
 from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.worker_cache import WorkerCache
 from rlfleet_resources import names
@@ -85,3 +86,21 @@ def test_a_weight_version_is_read_whatever_its_annotations_are(traceparent: str,
 
     (read,) = store.weights_of(KEY)
     assert isinstance(read, WeightsView)
+
+
+def test_what_is_kept_of_an_object_is_small_whatever_its_annotations_and_owners_are() -> None:
+    """The API server takes 256 KiB of annotations, and more of owners."""
+    long = "x" * 250_000
+    owners = [{"uid": long, "controller": True}]
+    marks = dict.fromkeys((*POD_ANNOTATIONS, *WEIGHT_ANNOTATIONS), long)
+    pods, routers, store = PodStore(lambda _: None), RouterObjects(), Store(lambda _: None)
+    worker = pod(0)
+    worker["metadata"] |= {"annotations": marks, "ownerReferences": owners}
+    pods.put(worker)
+    labels = {names.LABEL_NAME: names.ROUTER_APP_NAME}
+    routers.put(KEY, "/a", {"metadata": {"uid": "r", "labels": labels, "ownerReferences": owners}})
+    metadata = WEIGHTS["metadata"] | {"annotations": marks, "ownerReferences": owners}
+    store.put_weights(WEIGHTS | {"metadata": metadata})
+
+    kept = (pods.pods_of(KEY), store.weights_of(KEY), routers._seen)
+    assert [len(repr(each)) < 4096 for each in kept] == [True, True, True]

@@ -65,7 +65,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         deleting="deletionTimestamp" in metadata,
         evicted="DisruptionTarget" in conditions and _is_evicted(conditions["DisruptionTarget"]),
         gone_by=_time(metadata.get("deletionTimestamp")),
-        owner=_owner(metadata),
+        owner=names.controller_uid(metadata),
         restarts=container.get("restartCount", 0),
         problem=_problem(status, container),
         wait=_wait(status, conditions, container),
@@ -82,11 +82,6 @@ def _is_evicted(disruption: Mapping[str, Any]) -> bool:
     """
     reason = disruption.get("reason")
     return disruption.get("status") == "True" and reason == "DeletionByTaintManager"
-
-
-def _owner(metadata: Mapping[str, Any]) -> str:
-    owners = metadata.get("ownerReferences", ())
-    return next((str(o["uid"]) for o in owners if o.get("controller")), "")
 
 
 def _time(written: str | None) -> datetime | None:
