@@ -98,7 +98,7 @@ class Store:
         return tuple(w for w in self.named(key).looked_at if isinstance(w, UnreadWeights))
 
     def unowned(self) -> Iterator[tuple[FleetKey, WeightsView | UnreadWeights]]:
-        """The WeightVersions that would be looked at by fleets that do not exist, with the names of these fleets."""
+        """The WeightVersions that name fleets that do not exist, with the names of these fleets."""
         for key, named in self._by_fleet.items():
             if self.fleet(key) is None:
                 yield from ((key, each) for each in named.looked_at)

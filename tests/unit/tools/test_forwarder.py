@@ -1,4 +1,4 @@
-"""What comes through a forward is sent on at once, in both directions."""
+"""A forward sends small parts at once, in both directions."""
 
 from __future__ import annotations
 
