@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -41,7 +42,8 @@ def control_plane(run: Path) -> dict[str, int]:
 
 def forwarder(run: Path) -> int:
     """Process id of the cluster's keeper, through which the machine reaches the API server. `run`: as above."""
-    (keeper,) = (pid for pid in _pids() if _is(pid, "python", f"devcluster.keeper\0{run}"))
+    python = Path(sys.executable).name
+    (keeper,) = (pid for pid in _pids() if _is(pid, python, f"devcluster.keeper\0{run}"))
     return keeper
 
 
