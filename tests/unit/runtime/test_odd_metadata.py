@@ -97,10 +97,15 @@ def test_what_is_kept_of_an_object_is_small_whatever_its_annotations_and_owners_
     worker = pod(0)
     worker["metadata"] |= {"annotations": marks, "ownerReferences": owners}
     pods.put(worker)
+    for ordinal, reason in enumerate(("InvalidImageName", "ImagePullBackOff", "Other"), start=1):
+        waits = pod(ordinal)
+        state = {"waiting": {"reason": reason, "message": long}}
+        waits["status"]["containerStatuses"] = [{"name": names.WORKER_CONTAINER, "state": state}]
+        pods.put(waits)
     labels = {names.LABEL_NAME: names.ROUTER_APP_NAME}
     routers.put(KEY, "/a", {"metadata": {"uid": "r", "labels": labels, "ownerReferences": owners}})
     metadata = WEIGHTS["metadata"] | {"annotations": marks, "ownerReferences": owners}
     store.put_weights(WEIGHTS | {"metadata": metadata})
 
-    kept = (pods.pods_of(KEY), store.weights_of(KEY), routers._seen)
-    assert [len(repr(each)) < 4096 for each in kept] == [True, True, True]
+    kept = (*pods.pods_of(KEY), store.weights_of(KEY), routers._seen)
+    assert [len(repr(each)) < 4096 for each in kept] == [True] * 6

@@ -117,7 +117,7 @@ def _wait(
         return PodWait(
             awaited=Awaited.GATE if reason == _GATED else Awaited.NODE,
             reason=reason,
-            message=scheduled.get("message") or "",
+            message=_message_of(scheduled),
             since=_time(scheduled.get("lastTransitionTime")),
         )
     for candidate in _containers(status, container):
@@ -126,7 +126,7 @@ def _wait(
             return PodWait(
                 awaited=Awaited.IMAGE,
                 reason=waiting["reason"],
-                message=waiting.get("message") or "",
+                message=_message_of(waiting),
                 since=_last_step(status, conditions),
             )
     return _wait_for_start(status, conditions, container)
@@ -146,7 +146,7 @@ def _wait_for_start(
     return PodWait(
         awaited=Awaited.IMAGE if begun else Awaited.VOLUMES,
         reason=waiting.get("reason") or "Waiting",
-        message=waiting.get("message") or "",
+        message=_message_of(waiting),
         since=_last_step(status, conditions),
     )
 
@@ -176,9 +176,14 @@ def _last_step(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> date
     return max((t for t in times if t is not None), default=None)
 
 
+def _message_of(found: Mapping[str, Any]) -> str:
+    """The message, which repeats names that a user may have made of any length, such as that of an image."""
+    return str(found.get("message") or "")[:_MAX_REASON]
+
+
 def _reason_and_message(found: Mapping[str, Any], otherwise: str) -> str:
     """`reason: message`, or the part of it that there is."""
-    reason, message = found.get("reason") or otherwise, found.get("message")
+    reason, message = found.get("reason") or otherwise, _message_of(found)
     return f"{reason}: {message}" if message else reason
 
 
