@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
 from fleet_api.steering import TABLE, Steering, spec_of
+from fleet_api.ttl_cache import TtlCache
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.places import Places
 from rlfleet.ports import Json, Kind
@@ -21,6 +22,9 @@ from rlfleet_resources import names
 from rlfleet_resources.fleet_status import FleetStatus
 
 PODS_OF_A_PAGE = 100
+LARGE_SECONDS = 5.0
+"""Between two reads of a fleet whose spec is too large. The API server encodes it whole for each read."""
+MAX_LARGE = 1024
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -55,12 +59,19 @@ class Fleets:
         self._cluster = cluster
         self._places = places
         self._steering = Steering(cluster, places, monotonic)
+        self._large: TtlCache[tuple[str, str], Json] = TtlCache(MAX_LARGE, monotonic)
+        """Fleets without the spec that was too large."""
 
     async def fleet(self, namespace: str, name: str) -> Fleet:
         """One fleet. Errors: Problem 404, 502; those of `Cluster`."""
+        if (large := self._large.get((namespace, name))) is not None:
+            spec_of(large, names.FLEET_KIND)
         try:
             async with self._places.of(namespace):
                 found = await self._cluster.of(namespace).get(Kind.FLEETS, name)
+                if found.get("spec") is None:
+                    small = {key: found["metadata"][key] for key in ("name", "namespace")}
+                    self._large.put((namespace, name), {"metadata": small}, LARGE_SECONDS)
                 return Fleet(
                     namespace=namespace,
                     name=name,

@@ -9,7 +9,8 @@ import pytest
 from tests.support.fake_cluster import PODS, pod
 from tests.unit.fleet_api.conftest import Api
 
-from fleet_api.fleets import PODS_OF_A_PAGE, Fleets
+from fleet_api.fleets import LARGE_SECONDS, PODS_OF_A_PAGE, Fleets
+from fleet_api.problems import Problem
 from fleet_operator.places import Places
 
 WORKERS = 250
@@ -65,3 +66,18 @@ async def test_a_fleet_whose_spec_is_too_large_to_be_read_says_so(api: Api) -> N
     status, problem = await api.get("/v1/rl/state")
 
     assert (status, problem["reason"]) == (502, "SpecTooLarge")
+
+
+async def test_a_fleet_whose_spec_was_too_large_is_not_read_again_at_once(api: Api) -> None:
+    """The API server encodes it whole for each read, which takes a core for longer than all else in a request."""
+    seconds = 0.0
+    fleets = Fleets(api.cluster, Places(8), lambda: seconds)
+    spec = api.cluster.fleet.pop("spec")
+    with pytest.raises(Problem, match="larger spec"):
+        await fleets.fleet("rl", "policy")
+    api.cluster.fleet["spec"] = spec
+    with pytest.raises(Problem, match="larger spec"):
+        await fleets.fleet("rl", "policy")
+
+    seconds = LARGE_SECONDS
+    assert (await fleets.fleet("rl", "policy")).name == "policy"
