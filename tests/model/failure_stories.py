@@ -341,7 +341,7 @@ def a_superseded_version_that_broke_an_engine() -> Chronicle:
     its.until(lambda: its.fleet.pod(0).worker.label == "2")
     its.fleet.publish("3")
     its.fleet.files.absent.add("/weights/step_3")
-    its.go(60, seconds=5.0)
+    its.go(80, seconds=5.0)
     breaks.worker.breaking_versions.clear()
     its.fleet.files.absent.clear()
     return its.end()
