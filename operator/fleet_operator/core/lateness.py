@@ -5,6 +5,7 @@ Each worker has one timer for a call and its goal:
     the worker                          its time
     works on it                         that of this work, and its silence since then
     answers, and works on nothing       since its turn came, or its process began
+    answers, and serves during a pause  none: it has missed the call, and gets it again
     is silent                           since its turn came, or its silence if that is longer
 
 It is late when this is longer than the limit of the call. As long must this leader have watched the phase: a
@@ -31,6 +32,7 @@ from fleet_operator.core.facts import Workers
 from fleet_operator.core.strategies.base import RolloutView
 from fleet_operator.core.work import WorkKind
 from fleet_operator.core.worker_view import WorkerView
+from fleet_worker.protocol import Phase
 from rlfleet_resources.weights_status import RolloutPhase
 
 _CALLED_IN: dict[WorkKind, RolloutPhase] = {
@@ -71,23 +73,28 @@ def late(
     weights = None if kind == "pause" else goal
     swaps = {f: f.is_doing("apply", goal) for f in Workers.of(workers).kinds}
     works = {f: swaps[f] or f.is_doing(kind, weights) for f in swaps}
+    may_miss = kind == "pause"
     return [
         w
         for w in workers
         if (had_more and not swaps[w.facts])
-        or _seconds(w, waited, works=works[w.facts]) > (swap_limit if swaps[w.facts] else limit)
+        or _seconds(w, waited, works=works[w.facts], may_miss=may_miss)
+        > (swap_limit if swaps[w.facts] else limit)
     ]
 
 
-def _seconds(worker: WorkerView, waited: float, *, works: bool) -> float:
-    """The time of a worker. `waited`: since its turn came. `works`: it works on the call.
+def _seconds(worker: WorkerView, waited: float, *, works: bool, may_miss: bool) -> float:
+    """The time of a worker. `waited`: since its turn came. `works`: it works on the call. `may_miss`: a worker
+    that answers and serves has missed the call.
 
     The age of its last answer does not count: a worker that got no call since then may have ended its work.
     """
     state, silent = worker.state, worker.silent_seconds
     if works and state is not None and state.operation is not None:
         return state.operation.running_seconds + silent
-    return max(waited, silent) if silent or state is None else min(waited, state.uptime_seconds)
+    if silent or state is None:
+        return max(waited, silent)
+    return 0.0 if may_miss and state.phase is Phase.SERVING else min(waited, state.uptime_seconds)
 
 
 def _limit_seconds(view: RolloutView, kind: str) -> float:

@@ -284,7 +284,7 @@ class TestFailures:
             pytest.param(STAGING, [old(0), staged(1)], 900, id="staging"),
             pytest.param(PAUSING, [pausing(0), held(1)], 60, id="pausing"),
             pytest.param(PAUSING, [staged(0).silent(), held(1)], 60, id="pausing, silent"),
-            pytest.param(PAUSING, [staged(0), held(1)], 60, id="pausing, our calls were lost"),
+            pytest.param(PAUSING, [staged(0), held(1)], 120, id="pausing, our calls were lost"),
             pytest.param(LOADING, [held(0), loaded(1)], 600, id="loading"),
         ],
     )
