@@ -664,8 +664,8 @@ MUTANTS = [
         14,
         "joining workers do not count",
         "core/staging.py",
-        "if pod.deleting or pod.quarantine or not pod.running:",
-        "if worker.standing is Standing.CLOSED:",
+        "if pod.deleting or pod.quarantine or not pod.running or",
+        "if worker.standing is Standing.CLOSED or",
         BOUNDED,
     ),
     Mutant(
