@@ -30,7 +30,7 @@ def metrics(
 
     Returns:
         `rlfleet/{stage,pause,load,resume,total}_seconds` and `max_worker_pause_seconds` of the last
-        rollout. `workers`, `workers_applied`, `workers_failed`, `superseded_versions`,
+        rollout, and what it cost: `lost_worker_seconds` of generation, and `held_requests`. `workers`, `workers_applied`, `workers_failed`, `superseded_versions`,
         `min_changed_share`. `unchanged`, 1 while `WeightsUnchanged` is true, else 0. `applied_age_seconds`, since all workers held the applied weights.
         `applied_version` and `lag_versions`, where versions are numbers (`43`, `step_43`). No lag between
         two runs, since each counts for itself. `written_bytes`, `written_seconds` and `changed_share` of the

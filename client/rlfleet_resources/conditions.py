@@ -14,7 +14,7 @@ from rlfleet_resources.base import Resource, Timestamp
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 
 MAX_MESSAGE_CHARACTERS = 1024
-MAX_CONDITIONS = 8
+MAX_CONDITIONS = 10
 _LEFT_OUT = " [...] "
 
 

@@ -43,6 +43,10 @@ class ConditionType(StrEnum):
         "Stalled",
         "Attention is needed: the cause does not pass by itself in time. Present only while true.",
     )
+    STALE = (
+        "Stale",
+        "Fleet: workers serve weights that are further behind the desired version than `spec.staleness` permits. Present only while true.",
+    )
     UPDATE_AVAILABLE = (
         "UpdateAvailable",
         "Fleet: the operator would create its workers differently now, and leaves them as they are. Present only while true.",
@@ -160,6 +164,20 @@ class ConditionReason(_Reason):
         Severity.WAITS,
         "The fleet has no workers, so it is not Ready.",
         "Set `spec.replicas` to more than the number of canaries.",
+    )
+    WEIGHTS_TOO_OLD = (
+        "WeightsTooOld",
+        Severity.WARNS,
+        "Workers serve weights that are further behind the desired version than `spec.staleness` permits.",
+        "See why the desired version is not applied: `rlfleet explain NAME`.",
+        "If rollouts are only slower than the trainer publishes, publish less often or raise the limit.",
+    )
+    REQUESTS_REFUSED = (
+        "RequestsRefused",
+        Severity.WARNS,
+        "Workers answer 429 to new requests, since their weights are further behind the desired version than `spec.staleness` permits.",
+        "See why the desired version is not applied: `rlfleet explain NAME`.",
+        "With `spec.staleness.action: Report` the workers serve these weights again.",
     )
     NEW_TEMPLATE = (
         "NewTemplate",

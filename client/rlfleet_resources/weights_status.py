@@ -50,7 +50,12 @@ class RolloutWorkers(Resource):
 
 
 class RolloutTimings(Resource):
-    """Durations of one rollout as the operator saw them."""
+    """Durations of one rollout as the operator saw them, and what it cost.
+
+    Fields:
+        lost_worker_seconds: sum over the workers of the time for which each held its requests.
+        held_requests: requests that waited when the pauses of the workers ended.
+    """
 
     stage_seconds: float = 0
     pause_seconds: float = 0
@@ -58,6 +63,8 @@ class RolloutTimings(Resource):
     resume_seconds: float = 0
     total_seconds: float = 0
     max_worker_pause_seconds: float = 0
+    lost_worker_seconds: float = 0
+    held_requests: int = 0
 
 
 class StoreReads(Resource):

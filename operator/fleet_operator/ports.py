@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fleet_operator.core.actions import WorkerCall
-from fleet_worker.protocol import Epoch, Reason, Word, WorkerState
+from fleet_worker.protocol import Epoch, Reason, WantedRequest, Word, WorkerState
 from rlfleet_resources import names
 
 Json = dict[str, Any]
@@ -121,6 +121,9 @@ class Workers(Protocol):
 
     def state(self, worker: Addressee) -> Awaitable[WorkerAnswer]:
         """Read a worker's state."""
+
+    def tell(self, worker: Addressee, wanted: WantedRequest) -> Awaitable[WorkerAnswer]:
+        """Name the desired versions to a process, and read its state."""
 
     def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> Awaitable[WorkerAnswer]:
         """Send a worker call. The answer comes when the worker has acted."""

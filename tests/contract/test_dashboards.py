@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.series import ALL_SERIES, WORKER_SERIES, selectors
+from tests.support.series import ALL_SERIES, VLLM_SERIES, WORKER_SERIES, selectors
 
 FOLDER = Path(__file__).parents[2] / "charts/rlfleet/files/dashboards"
 DASHBOARDS = {file.stem: json.loads(file.read_text()) for file in sorted(FOLDER.glob("*.json"))}
@@ -46,7 +46,7 @@ def labels_of(series: str) -> frozenset[str]:
     kind, labels = ALL_SERIES[name]
     assert (kind == "histogram") == (name != series), f"{series} of a {kind}"
     bucket = {"le"} if series.endswith("_bucket") else frozenset()
-    worker = OF_A_WORKER if name in WORKER_SERIES else frozenset()
+    worker = OF_A_WORKER if name in WORKER_SERIES | VLLM_SERIES else frozenset()
     return labels | OF_THE_TARGET | worker | bucket
 
 

@@ -32,6 +32,7 @@ CALLS: list[tuple[int, type[Request]]] = [
     (4, protocol.AdmitRequest),
     (1, protocol.FenceRequest),
     (1, protocol.PromptsRequest),
+    (1, protocol.WantedRequest),
     (5, protocol.AdapterRequest),
     (1, protocol.AdapterRemoval),
 ]
@@ -43,6 +44,7 @@ IGNORED: dict[Field, str] = {
     (protocol.StageRequest, "peers"): "the games with peers have readers of their own",
     (protocol.PromptsRequest, "prompts"): "the fake has no engine that samples",
     (protocol.PromptsRequest, "max_tokens"): "as above",
+    (protocol.WantedRequest, "complete"): "the fake refuses no requests",
 }
 """Fields of requests → why the fake does not use them."""
 
@@ -146,6 +148,11 @@ class Play:
             "compare_with_digest": None,
             "stage_only": chance.random() < 0.5,
             "epoch": {"term": 1, "sequence": sequence},
+            "wanted": chance.choice([[], [{"version": version, "seconds": 1.0}]]),
+            "complete": True,
+            "max_versions": chance.choice([None, 1]),
+            "max_seconds": chance.choice([None, 60]),
+            "term": chance.choice([1, 1, 1, 0]),
         }
         return {name: given[name] for name in kind.model_fields if given[name] is not None}
 
@@ -205,7 +212,7 @@ def read_by_fake(monkeypatch: pytest.MonkeyPatch) -> set[Field]:
             found.add((type(request), name))
         return object.__getattribute__(request, name)
 
-    for method in (FakeWorker.take, FakeWorker.tick):
+    for method in (FakeWorker.take, FakeWorker.tick, FakeWorker.hear):
         monkeypatch.setattr(FakeWorker, method.__name__, noted(method))
     monkeypatch.setattr(Request, "__getattribute__", get, raising=False)
     return found
@@ -240,7 +247,7 @@ def test_every_field_of_a_state_is_compared_or_has_a_reason() -> None:
     compared = {
         *("phase", "admitted", "version", "run_id", "lease_expiries", "epoch", "digest", "source"),
         *("staged", "operation", "pause", "stage_failure", "load_failure", "adapter_failures"),
-        *("timings", "probe", "adapters"),
+        *("timings", "probe", "adapters", "limits_lag"),
     }
 
     assert compared | NOT_COMPARED.keys() == WorkerState.model_fields.keys()

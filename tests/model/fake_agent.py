@@ -32,6 +32,7 @@ from fleet_worker.protocol import (
     Reason,
     Request,
     StageRequest,
+    WantedRequest,
 )
 
 TICK_SECONDS = 0.02
@@ -102,6 +103,10 @@ class FakeAgent:
     async def fence(self, request: FenceRequest) -> None:
         """`PUT fence`."""
         await self._take(request)
+
+    async def hear(self, request: WantedRequest) -> None:
+        """`PUT wanted`."""
+        self.worker.hear(request)
 
     async def run_prompts(self, request: PromptsRequest) -> None:
         """`PUT probe`."""

@@ -201,6 +201,7 @@ def _state_of(worker: FakeWorker) -> WorkerState:
         phase=worker.phase,
         admitted=worker.admitted,
         sessions=worker.sessions,
+        limits_lag=worker.limits_lag,
         version=worker.label,
         run_id=worker.run_id if worker.label else None,
         digest=worker.digest,

@@ -39,6 +39,7 @@ from fleet_worker.protocol import (
     Phase,
     Reason,
     Request,
+    WantedRequest,
     WorkerState,
 )
 
@@ -76,6 +77,7 @@ class FakeWorker:
         meant: digest that each version of a run has had in the engine of this process.
         stubborn_until: until then its engine does not end its requests.
         sessions: how many sessions it reports.
+        limits_lag: as its state shows it. It answers no requests that it could refuse.
         careless: behaves as workers once did with such an engine. A fence that fails only closes
             the latch, and loads and admissions ignore unfinished requests.
         ahead: it is of a newer release, which has words of its own for a load and for staging.
@@ -134,6 +136,8 @@ class FakeWorker:
     waiting: list[Ticket] = field(default_factory=list)
     requests: FakeRequests = field(default_factory=FakeRequests)
     sessions: int = 0
+    limits_lag: bool | None = None
+    heard_term: int = 0
     restarts: int = 0
     now: float = 0
     slow_seconds: float = 0
@@ -404,6 +408,16 @@ class FakeWorker:
         """A driver has paused it, and renews its lease for this long."""
         self.phase, self.renewed_at = Phase.PAUSED, self.now
         self.lease = PauseLease(PauseMode.KEEP, holder, self.now, self.now + seconds)
+
+    def hear(self, request: WantedRequest) -> None:
+        """The operator names the desired versions.
+
+        Errors: Refusal, from an earlier leader.
+        """
+        if request.term < max(self.heard_term, self.epoch.term if self.epoch is not None else 0):
+            raise Refusal(Reason.STALE_EPOCH, "an earlier leader")
+        self.heard_term = request.term
+        self.limits_lag = request.limits if request.wanted else None
 
     def state(self, now: float) -> WorkerState:
         """The state that it reports."""

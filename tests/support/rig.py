@@ -35,7 +35,7 @@ from fleet_operator.runtime.operator_process import Operator
 from fleet_operator.runtime.session import FleetSession
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.traces import RolloutTraces
-from fleet_worker.protocol import Epoch, Phase, Reason
+from fleet_worker.protocol import Epoch, Phase, Reason, WantedRequest
 from rlfleet_resources import names
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/rl/leases"
@@ -90,6 +90,12 @@ class FakeWorkers:
         if self.token is not None and worker.token != self.token:
             return WorkerAnswer(reason=Reason.UNAUTHORIZED, message="wrong token")
         return WorkerAnswer(state=found.state(now()))
+
+    async def tell(self, worker: Addressee, wanted: WantedRequest) -> WorkerAnswer:
+        """Name the desired versions, and ask for the state."""
+        if (found := self._at(worker)) is not None:
+            found.hear(wanted)
+        return await self.state(worker)
 
     async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
         """Ask a worker to act, and wait for the end of it."""

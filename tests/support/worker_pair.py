@@ -283,7 +283,15 @@ class Pair:
 
         facts: dict[str, Any] = {
             name: getattr(state, name)
-            for name in ("phase", "admitted", "version", "run_id", "lease_expiries", "epoch")
+            for name in (
+                "phase",
+                "admitted",
+                "version",
+                "run_id",
+                "lease_expiries",
+                "epoch",
+                "limits_lag",
+            )
         }
         facts["digest"] = digest(state.digest)
         facts["source"] = str(state.source)

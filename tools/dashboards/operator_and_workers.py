@@ -36,7 +36,7 @@ def operator_and_workers() -> dashboard.Dashboard:
         "Whether the operator leads and keeps up, and what each worker does. The variables choose "
         "workers; the operator's panels show all of its processes.",
         variables,
-        [_operator(), _calls(), _workers(), _weights(), _requests(), rl_api()],
+        [_operator(), _calls(), _workers(), _weights(), _requests(), _freshness(), rl_api()],
     )
 
 
@@ -338,6 +338,78 @@ def _requests() -> Section:
                     f"(increase(rlfleet_worker_unlabelled_replies_total{{{CHOSEN}}}[{_RATE}]))",
                     _POD,
                 ),
+            ),
+        ],
+    )
+
+
+def _freshness() -> Section:
+    """The age of the tokens, and the speed of generation from vLLM's own series."""
+
+    def rate(series: str) -> str:
+        return f"sum(rate({series}{{{CHOSEN}}}[{_RATE}]))"
+
+    first = f"vllm:time_to_first_token_seconds_bucket{{{CHOSEN}}}"
+    return Section(
+        "Throughput and staleness",
+        [
+            graph(
+                "Tokens by lag",
+                "By the number of versions that were desired after the one that made them. Workers count "
+                "only in a fleet with spec.staleness.",
+                Query(
+                    f"sum by (lag) (rate(rlfleet_worker_tokens_total{{{CHOSEN}}}[{_RATE}]))",
+                    "{{lag}}",
+                ),
+                stacked=True,
+            ),
+            graph(
+                "Lag of the workers",
+                "Longest time for which a newer version may have been desired. It grows while a worker hears "
+                "nothing from the operator.",
+                Query(f"max by (namespace, pod) (rlfleet_worker_lag_seconds{{{CHOSEN}}})", _POD),
+                unit="s",
+            ),
+            graph(
+                "Versions behind",
+                "Versions that were desired after the one that each worker serves.",
+                Query(f"max by (namespace, pod) (rlfleet_worker_lag_versions{{{CHOSEN}}})", _POD),
+            ),
+            graph(
+                "Generation lost to pauses",
+                "Workers that did not generate, on average. 1: one worker the whole time.",
+                Query(rate("rlfleet_worker_pause_seconds_sum"), "workers"),
+            ),
+            graph(
+                "Requests that waited or were refused",
+                "Requests that waited for the end of a pause, and those that found too old weights.",
+                Query(rate("rlfleet_worker_held_requests_total"), "waited"),
+                Query(rate("rlfleet_worker_stale_requests_total"), "too old"),
+                unit="reqps",
+            ),
+            graph(
+                "Generated tokens",
+                "All workers together, by vLLM's own count.",
+                Query(rate("vllm:generation_tokens_total"), "tokens/s"),
+            ),
+            graph(
+                "Time to the first token",
+                "95th percentile, by vLLM's own count. A pause is part of it.",
+                Query(
+                    f"histogram_quantile(0.95, sum by (le) (rate({first}[{_RATE}])))",
+                    "95th percentile",
+                ),
+                unit="s",
+            ),
+            graph(
+                "KV cache",
+                "Used share of each worker, and the share of prompt tokens that were found there.",
+                Query(f"max by (namespace, pod) (vllm:kv_cache_usage_perc{{{CHOSEN}}})", _POD),
+                Query(
+                    f"{rate('vllm:prefix_cache_hits_total')} / {rate('vllm:prefix_cache_queries_total')}",
+                    "prefix found",
+                ),
+                unit="percentunit",
             ),
         ],
     )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -212,6 +213,23 @@ class Rollout(Resource):
         return 3 * self.hold_seconds
 
 
+class Staleness(Resource):
+    """How far the weights of serving workers may be behind the desired version.
+
+    Fields:
+        max_lag_versions, max_lag_seconds: None: no limit.
+    """
+
+    max_lag_versions: Annotated[int, Field(ge=0, le=8)] | None = None
+    max_lag_seconds: Annotated[int, Field(ge=30, le=604_800)] | None = None
+    action: Literal["Report", "Refuse"] = "Report"
+
+    @property
+    def refuses(self) -> bool:
+        """Whether workers refuse requests beyond the limits."""
+        return self.action == "Refuse"
+
+
 class Update(Resource):
     """How workers are replaced and removed.
 
@@ -282,11 +300,18 @@ class FleetSpec(Resource):
     weights: Weights
     adapters: Adapters = Adapters()
     rollout: Rollout = Rollout()
+    staleness: Staleness | None = None
     update: Update = Update()
     recycle: Recycle = Recycle()
     serving: Serving = Serving()
     router: Router | None = None
     pod_overlay: Overlay = NO_OVERLAY
+
+    @property
+    def hearing_seconds(self) -> float:
+        """How often workers hear about the desired versions at least. One may be lost."""
+        most = self.staleness.max_lag_seconds if self.staleness is not None else None
+        return most / 3 if most is not None else math.inf
 
     @property
     def is_external(self) -> bool:

@@ -29,7 +29,16 @@ class Requests:
 
     def __init__(self) -> None:
         self.read_state = SignedRequest.of("GET", protocol.STATE_PATH, seconds=READ_SECONDS)
+        self._told: tuple[protocol.WantedRequest, SignedRequest] | None = None
         self._known: dict[tuple[Any, ...], SignedRequest] = {}
+
+    def tell(self, wanted: protocol.WantedRequest) -> SignedRequest:
+        """The request that names the desired versions, built once for all workers that hear it."""
+        if self._told is None or self._told[0] is not wanted:
+            body = wanted.model_dump_json(by_alias=True, exclude_none=True).encode()
+            request = SignedRequest.of(wanted.method, wanted.path, body, seconds=READ_SECONDS)
+            self._told = wanted, request
+        return self._told[1]
 
     def call(self, action: WorkerCall, epoch: protocol.Epoch) -> SignedRequest:
         """The request of a worker call.

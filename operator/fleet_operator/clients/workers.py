@@ -58,6 +58,12 @@ class WorkerClient:
         """Read a worker's state."""
         return self._ask(worker, self._requests.read_state)
 
+    def tell(
+        self, worker: Addressee, wanted: protocol.WantedRequest
+    ) -> asyncio.Future[WorkerAnswer]:
+        """Name the desired versions to a process, and read its state."""
+        return self._ask(worker, self._requests.tell(wanted))
+
     def call(
         self, worker: Addressee, action: WorkerCall, epoch: protocol.Epoch
     ) -> asyncio.Future[WorkerAnswer]:

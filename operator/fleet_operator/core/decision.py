@@ -30,6 +30,7 @@ from fleet_operator.core.problems import (
     with_problems,
 )
 from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout, wished_rollout
+from fleet_operator.core.staleness import wanted_of
 from fleet_operator.core.unheeded_calls import problems_of_calls
 from fleet_operator.core.unreadable import (
     problems_of,
@@ -37,6 +38,7 @@ from fleet_operator.core.unreadable import (
     suspend_unreadable,
 )
 from fleet_operator.core.weights_status import weights_status
+from fleet_worker.protocol import WantedRequest
 from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
@@ -50,6 +52,8 @@ class Decision:
         lora_plans: the plans for LoRA adapters, by uid of their WeightVersion.
         worker_calls: at most one for each worker, and none for a worker whose pod is deleted now.
         weights: the status of every WeightVersion in `FleetObserved.all_weights`, by uid.
+        wanted: what the workers hear about the desired versions, without its term; None: nothing, since
+            this part failed.
         is_planned: whether there is a plan for the base weights. Otherwise its applied weights are only
             those of the last status.
         defects: parts that raised. Their replacements change nothing.
@@ -62,6 +66,7 @@ class Decision:
     pod_actions: tuple[PodAction, ...]
     fleet: FleetStatus
     weights: Mapping[str, WeightsStatus]
+    wanted: WantedRequest | None
     is_planned: bool
     defects: tuple[Defect, ...] = ()
 
@@ -146,6 +151,11 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
         ),
         lambda: kept_fleet_status(observed.status),
     )
+    wanted = parts.run(
+        "the desired versions for workers",
+        lambda: wanted_of(observed, rollout.desired, now=now),
+        lambda: None,
+    )
     idle = idle_statuses(parts, observed, now)
     steering = [w for w in observed.weights if w.uid not in idle]
     weights = {
@@ -178,6 +188,7 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
             for w in steering
         }
         | idle,
+        wanted=wanted,
         is_planned=planned is not None,
         defects=tuple(parts.defects),
     )

@@ -22,6 +22,7 @@ from fleet_operator.core.pod_problems import (
     will_not_go,
 )
 from fleet_operator.core.rollout_plan import RolloutPlan
+from fleet_operator.core.staleness import stale
 from fleet_operator.core.weights_in_use import (
     applied_record,
     memory_of,
@@ -34,7 +35,13 @@ from fleet_worker.protocol import Phase
 from rlfleet_resources import names
 from rlfleet_resources.base import renewed
 from rlfleet_resources.conditions import Condition
-from rlfleet_resources.fleet_status import FleetStatus, PinnedAdapter, RouterStatus, WorkerCounts
+from rlfleet_resources.fleet_status import (
+    FleetStatus,
+    PinnedAdapter,
+    RouterStatus,
+    ServedVersion,
+    WorkerCounts,
+)
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.weights_status import RolloutPhase
 
@@ -51,6 +58,7 @@ def fleet_status(
 ) -> FleetStatus:
     """Returns the status of the fleet. `pinned_adapters`: the pins of its adapters."""
     live = observed.workers.where(lambda f: not f.pod.deleting)
+    versions = versions_of(observed)
     return renewed(
         observed.status,
         observed_generation=observed.generation,
@@ -64,7 +72,7 @@ def fleet_status(
         applied_version=rollout.serving,
         applied=applied_record(rollout, observed.status.applied, now=now),
         transition=rollout.transition,
-        versions=versions_of(observed),
+        versions=versions,
         sources_in_use=sources_in_use(observed, rollout),
         pinned=rollout.pinned,
         pinned_adapters=pinned_adapters.kept,
@@ -74,7 +82,7 @@ def fleet_status(
         recycled=pods.recycled,
         endpoint=names.endpoint_url(observed.name, observed.namespace, observed.spec.serving.port),
         router=_router(observed),
-        conditions=_conditions(observed, rollout, pods, now),
+        conditions=_conditions(observed, rollout, pods, versions, now),
     )
 
 
@@ -116,7 +124,11 @@ def _counts(live: Workers, before: WorkerCounts) -> WorkerCounts:
 
 
 def _conditions(
-    observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, now: datetime
+    observed: FleetObserved,
+    rollout: RolloutPlan,
+    pods: FleetPlan,
+    versions: tuple[ServedVersion, ...],
+    now: datetime,
 ) -> tuple[Condition, ...]:
     stalled = _stalled(observed, rollout, pods, now)
     made = (
@@ -124,6 +136,7 @@ def _conditions(
         _available(observed, rollout),
         _progressing(observed, rollout, pods, now),
         stalled,
+        stale(observed, rollout.desired, versions, now=now),
         _update_available(observed, pods),
         _router_available(observed),
     )

@@ -4,6 +4,7 @@
     alone            where versions must not mix, none opens while another may generate other weights
     recorded         the operation in progress is stored before a worker is away for it (`transition`)
     pinned           weights serve with the digest of their stored pin only (`pins`)
+    fresh            where too old weights must not serve, a worker opens when it knows the limits
     has a place      at most `maxStaging` workers read one checkpoint at once (`staging`). One that can read
                      from peers waits for them (`peers`)
 
@@ -73,6 +74,7 @@ class Situation:
         is_recorded: the operation in progress is stored.
         pins: of the base weights, or of the adapter.
         places: of workers that read; None if any number may.
+        unaware: uids of workers that must know the limits of `spec.staleness` before they open.
     """
 
     goal: Checkpoint | None = None
@@ -83,6 +85,7 @@ class Situation:
     is_recorded: bool = True
     pins: Pins = field(default_factory=Pins)
     places: Places | None = None
+    unaware: AbstractSet[str] = frozenset()
     pinned: Mapping[tuple[str, str | None], PinnedWeights] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,6 +128,12 @@ def _pinned(call: WorkerCall, now: Situation) -> Why | None:
     return Why("the pin of its version is not stored yet", until_stored=True)
 
 
+def _fresh(call: WorkerCall, now: Situation) -> Why | None:
+    if call.pod_uid in now.unaware and isinstance(call, Admit):
+        return Why("spec.staleness is not known there yet")
+    return None
+
+
 def _has_place(call: WorkerCall, now: Situation) -> Why | None:
     if now.places is None or now.places.permit(call):
         return None
@@ -139,6 +148,7 @@ PERMITS: tuple[Callable[[WorkerCall, Situation], Why | None], ...] = (
     _alone,
     _recorded,
     _pinned,
+    _fresh,
     _has_place,
 )
 

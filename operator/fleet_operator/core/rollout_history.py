@@ -78,15 +78,19 @@ def timings_of(
         timings = timings.model_copy(update={field: round(spent, 3)})
     if phase is RolloutPhase.APPLIED and before.phase is not phase and before.started_at:
         total = watched.seconds_since(before.started_at, now)
-        pauses = [
-            w.state.timings.paused_seconds or 0.0
+        swaps = [
+            w.state.timings
             for w in observed.workers
             if w.state and w.state.timings and w.state.timings.version == rollout.desired.version
         ]
+        pauses = [swap.paused_seconds or 0.0 for swap in swaps]
+        held = [swap.requests_held or 0 for swap in swaps]
         timings = timings.model_copy(
             update={
                 "total_seconds": round(total, 3),
                 "max_worker_pause_seconds": round(max(pauses, default=0.0), 3),
+                "lost_worker_seconds": round(sum(pauses), 3),
+                "held_requests": sum(held),
             }
         )
     return timings

@@ -31,6 +31,7 @@ from fleet_operator.core.pins import Pins, pins_of, served_by
 from fleet_operator.core.reused_versions import reuse_problem
 from fleet_operator.core.rollback_guard import rollback_problem
 from fleet_operator.core.staging import places_of
+from fleet_operator.core.staleness import unaware_of
 from fleet_operator.core.strategies import external
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.strategies.choice import strategy_of
@@ -244,6 +245,7 @@ def plan_rollout(
         places=places_of(
             step.actions, view.workers, peers.most(view.max_staging), waiting=peers.waiting
         ),
+        unaware=unaware_of(observed),
     )
     step, waits = permitted(step, situation)
     behind = view.members.any(lambda f: not f.has_loaded(view.desired))

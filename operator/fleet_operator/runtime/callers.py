@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection
 from functools import partial
 
@@ -88,7 +89,9 @@ class Callers:
         if unknown:
             await self._calls.ask(caller, unknown)
 
-    async def poll(self, caller: Caller, *, often: Collection[str]) -> None:
+    async def poll(
+        self, caller: Caller, *, often: Collection[str], at_most_seconds: float = math.inf
+    ) -> None:
         """Begin to read the states that are too old, without waiting for the answers. A change requests a
         reconcile.
 
@@ -96,11 +99,13 @@ class Callers:
 
         `often`: uids of workers whose answers are at most `BUSY_SECONDS` old. Answers of others are
         at most as old as a resync. In large fleets the limits of reads make both older.
+        `at_most_seconds`: the maximum age of every answer.
         """
         now = asyncio.get_running_loop().time()
         busy_seconds = max(BUSY_SECONDS, len(often) / READS_PER_SECOND)
         pods = self._pods.pods_of(caller.session.key)
         rest_seconds = max(self._resync_seconds, len(pods) / READS_PER_SECOND_AT_REST)
+        rest_seconds = min(rest_seconds, at_most_seconds)
         ages = {True: busy_seconds * _EARLY, False: rest_seconds * _EARLY}
         due = [
             p

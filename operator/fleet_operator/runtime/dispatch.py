@@ -30,7 +30,7 @@ from fleet_operator.runtime.session import FleetSession
 from fleet_operator.runtime.traces import CallTrace
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_operator.time_shares import TimeShares
-from fleet_worker.protocol import Epoch, Reason
+from fleet_worker.protocol import Epoch, Reason, WantedRequest
 from rlfleet_resources import names
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,12 @@ class Sent(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """A fleet, and the token, admin port, epoch and trace of its calls. `adapters`: of its spec."""
+    """A fleet, and the token, admin port, epoch and trace of its calls.
+
+    Fields:
+        adapters: of its spec.
+        wanted: what reads tell the workers; None for reads that tell nothing.
+    """
 
     session: FleetSession
     token: str
@@ -75,6 +80,7 @@ class Caller:
     epoch: Epoch
     adapters: int = 0
     trace: CallTrace | None = None
+    wanted: WantedRequest | None = None
 
     def addressee(self, pod: PodView, *, instance: str = "") -> Addressee:
         """The address of a worker. Calls, unlike reads, are for one process of the pod."""
@@ -188,6 +194,10 @@ class Dispatcher:
         self._worker_cache.begin_read(pod, _now())
         # Partials instead of closures: there are thousands, and the garbage collector scans fewer objects.
         send = partial(self._workers.state, caller.addressee(pod))
+        wanted, instance = caller.wanted, self._worker_cache.instance(pod.uid)
+        tells = wanted is not None and (wanted.wanted or self._worker_cache.hears(pod.uid))
+        if wanted is not None and tells and instance:
+            send = partial(self._workers.tell, caller.addressee(pod, instance=instance), wanted)
         ended = partial(self._read_ended, caller, pod, asked)
         asked.add()
         failed = partial(_has_failed, caller.session, _STATE)

@@ -147,8 +147,15 @@ class Reconciler:
             session.statuses.begin_due(awaited=decision.waits_for_pin)
         changing = observed.workers.where(lambda f: f.busy or not f.pod.ready)
         polled_often = changing if decision.at_rest else observed.workers
+        rest_seconds = min(self._resync_seconds, observed.spec.hearing_seconds)
         if caller is not None:
-            await self._callers.poll(caller, often={w.pod.uid for w in polled_often})
+            term = {"term": session.epochs.last.term}
+            wanted = decision.wanted and decision.wanted.model_copy(update=term)
+            await self._callers.poll(
+                replace(caller, wanted=wanted),
+                often={w.pod.uid for w in polled_often},
+                at_most_seconds=observed.spec.hearing_seconds,
+            )
         busy = bool(changing) or not decision.at_rest
         refused = session.problems.has(PODS)
         logger.log(
@@ -169,7 +176,7 @@ class Reconciler:
         )
         if sent:
             return QUICKLY_SECONDS if sent is Sent.ENDED else fold_seconds(session.calls)
-        waits = [BUSY_SECONDS if busy or caller is None else self._resync_seconds]
+        waits = [BUSY_SECONDS if busy or caller is None else rest_seconds]
         asked = (rollout.step.requeue_after_seconds, decision.pods.requeue_after_seconds)
         waits += [s for s in asked if s is not None]
         waits += [session.statuses.held_back_seconds(), self._observer.turn_in_seconds(key)]

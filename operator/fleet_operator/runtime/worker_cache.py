@@ -180,6 +180,11 @@ class WorkerCache:
         entry = self._entries.get(uid)
         return entry.state.instance if entry is not None and entry.state is not None else ""
 
+    def hears(self, uid: str) -> bool:
+        """Whether a worker knows desired versions, so that it must also hear of their end."""
+        entry = self._entries.get(uid)
+        return entry is not None and entry.state is not None and entry.state.limits_lag is not None
+
     def call_in_flight(self, uid: str) -> Work | None:
         """The work that the call in flight to a worker asks for; None without one."""
         entry = self._entries.get(uid)

@@ -27,6 +27,8 @@ def test_metrics_are_flat_numbers() -> None:
         "rlfleet/resume_seconds": 0.1,
         "rlfleet/total_seconds": 1.7,
         "rlfleet/max_worker_pause_seconds": 0.5,
+        "rlfleet/lost_worker_seconds": 0.0,
+        "rlfleet/held_requests": 0.0,
         "rlfleet/workers": 4.0,
         "rlfleet/workers_applied": 4.0,
         "rlfleet/workers_failed": 0.0,

@@ -78,6 +78,11 @@ def test_a_worker_gets_an_earlier_wish_if_the_last_one_is_not_permitted():
             id="the operation is not stored",
         ),
         pytest.param(APPLY, Situation(is_recorded=False), id="nor that of a swap"),
+        pytest.param(
+            worker_calls.admit(ONE, reason="it has the applied version"),
+            Situation(unaware=frozenset({"uid-0"})),
+            id="it does not know how old its weights may be",
+        ),
         pytest.param(RENEWAL, Situation(is_recorded=False), id="nor that of a pause"),
         pytest.param(LOAD, pinned(DIGEST, is_stored=False), id="the pin is not stored"),
         pytest.param(RENEWAL, pinned(DIGEST, is_stored=False), id="nor the pin of the goal"),

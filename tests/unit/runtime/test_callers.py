@@ -21,7 +21,7 @@ from fleet_operator.runtime.dispatch import ANSWER_WAIT_SECONDS, Caller, Dispatc
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_operator.time_shares import TimeShares
-from fleet_worker.protocol import Epoch, Operation, WorkerState
+from fleet_worker.protocol import Epoch, Operation, WantedRequest, WorkerState
 
 EPOCH = Epoch(term=3, sequence=1)
 HANG_SECONDS = 3.0
@@ -76,6 +76,9 @@ class Harness:
             return SILENCE
         await asyncio.sleep(self.seconds.get(ordinal, 0))
         return WorkerAnswer(state=state().model_copy(update=self.changed))
+
+    async def tell(self, worker: Addressee, _: WantedRequest) -> WorkerAnswer:
+        return await self.state(worker)
 
     async def call(self, *_: object) -> WorkerAnswer:
         raise AssertionError("no story calls a worker")

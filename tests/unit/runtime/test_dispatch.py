@@ -31,7 +31,7 @@ from fleet_operator.runtime.dispatch import (
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_operator.time_shares import TimeShares
-from fleet_worker.protocol import Epoch, Reason, WorkerState
+from fleet_worker.protocol import Epoch, Reason, WantedRequest, WorkerState
 
 EPOCH = Epoch(term=3, sequence=1)
 Behaviour = Callable[[str], Awaitable[WorkerAnswer]]
@@ -81,6 +81,9 @@ class Harness:
 
     async def state(self, worker: Addressee) -> WorkerAnswer:
         return await self.asked(worker.base_url)
+
+    async def tell(self, worker: Addressee, _: WantedRequest) -> WorkerAnswer:
+        return await self.state(worker)
 
     async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
         self.sent.append((worker, str(action.work), epoch))

@@ -27,7 +27,7 @@ from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_operator.time_shares import TimeShares
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.authority import newest
-from fleet_worker.protocol import Epoch
+from fleet_worker.protocol import Epoch, WantedRequest
 
 KEY = ("rl", "policy")
 PATH = "/apis/coordination.k8s.io/v1/namespaces/system/leases/operator"
@@ -43,6 +43,9 @@ class FakeWorker:
 
     async def state(self, worker: Addressee) -> WorkerAnswer:
         raise AssertionError("no test here reads a state")
+
+    async def tell(self, worker: Addressee, _: WantedRequest) -> WorkerAnswer:
+        return await self.state(worker)
 
     async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
         state = make_worker(0).paused("41").state()

@@ -29,6 +29,7 @@ from fleet_worker.protocol import (
     Request,
     ResumeRequest,
     StageRequest,
+    WantedRequest,
     WorkerState,
 )
 
@@ -89,6 +90,7 @@ def operator_api(
         **to_engine(ResumeRequest, lambda body: agent.open(body, Event.RESUME)),
         **to_engine(AdmitRequest, lambda body: agent.open(body, Event.ADMIT)),
         **to_engine(FenceRequest, agent.fence),
+        **to_engine(WantedRequest, agent.hear),
         **to_engine(PromptsRequest, agent.run_prompts),
         **to_adapter(AdapterRequest, agent.put_adapter),
         **to_adapter(AdapterRemoval, agent.remove_adapter),

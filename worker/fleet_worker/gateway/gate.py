@@ -36,6 +36,7 @@ from fleet_worker.http.asgi import (
     read_body,
 )
 from fleet_worker.http.unauthenticated import Probes
+from fleet_worker.lifecycle.freshness import UNKNOWN
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.protocol import ABORT_ROUTE
 from fleet_worker.provenance.changing import Json, object_of
@@ -43,7 +44,7 @@ from fleet_worker.provenance.demanding import check_version, demand_in, with_bod
 from fleet_worker.provenance.demands import Demand
 from fleet_worker.provenance.spans import compact
 from fleet_worker.provenance.stamping import CutShortError, Stamping
-from fleet_worker.provenance.tracking import collecting
+from fleet_worker.provenance.tracking import Tokens, collecting
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", "/ping"})
 
@@ -188,10 +189,12 @@ class Gate:
             elif scope["method"] == "POST":
                 note_arrival(agent, scope, content)
                 if agent.holds:
+                    keeper.metrics.held()
                     if not await wait_out_pause(agent, scope, content, receive):
                         _check_open(keeper)
                     if not demand.is_any:
                         check_version(demand, _name_for(keeper, content))
+                _check_fresh(keeper)
             passed = _for_vllm(keeper, scope, body, content)
             del body, content, kept  # a stream may last long
             await self._forward(keeper, demand, receive, send, passed)
@@ -219,6 +222,8 @@ class Gate:
                 await self._app(passed.scope, replayed(passed.body, receive), stamping)
             except CutShortError as error:
                 _LOG.info("a reply was cut short: %s", error)
+            finally:
+                _count(keeper, tokens)
 
 
 def _check_open(keeper: GateKeeper) -> None:
@@ -240,6 +245,32 @@ def _check_open(keeper: GateKeeper) -> None:
     headers = [RETRY_SOON, GO_ELSEWHERE]
     message = f"this worker is {agent.phase}"
     raise WireError(429, message, kind="WorkerClosedError", headers=headers)
+
+
+def _check_fresh(keeper: GateKeeper) -> None:
+    """Check that the weights are not older than `spec.staleness` permits. Running requests stay.
+
+    Errors:
+        WireError: 429, since a rollout or the operator's next word makes the worker fresh again.
+    """
+    agent = keeper.agent
+    if not agent.freshness.limits:
+        return
+    if excess := agent.freshness.excess(agent.version, agent.good.run_id):
+        keeper.metrics.stale()
+        headers = [RETRY_SOON, GO_ELSEWHERE]
+        raise WireError(429, excess, kind="StaleWeightsError", headers=headers)
+
+
+def _count(keeper: GateKeeper, tokens: Tokens) -> None:
+    """Count the tokens of a reply, once for each of its spans."""
+    for spans in tokens.spans.values():
+        for span in spans or ():
+            is_base = span.adapter is None
+            label = (
+                keeper.agent.freshness.label_of(span.version, span.run_id) if is_base else UNKNOWN
+            )
+            keeper.metrics.made(span.end - span.start, label)
 
 
 def _name_for(keeper: GateKeeper, content: Json | None) -> WeightName | None:

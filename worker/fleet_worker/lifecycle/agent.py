@@ -43,6 +43,7 @@ from fleet_worker.protocol import (
     PromptsRequest,
     Reason,
     StageRequest,
+    WantedRequest,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -193,6 +194,19 @@ class Agent(Worker):
                 finally:
                     self.quiescence.drain_timed_out &= not timed_out
         _LOG.info("fenced: %s", request.reason, extra=fields("fenced", reason=request.reason))
+
+    async def hear(self, request: WantedRequest) -> None:
+        """`PUT wanted`: the versions that were desired last. Without the lock, since a load may last. The epoch
+        of calls stays, so that this call makes no other one outdated.
+
+        Errors:
+            Refusal: `StaleEpoch`, from an earlier leader.
+        """
+        term = max(self.freshness.term, self.epoch.term if self.epoch is not None else 0)
+        if request.term < term:
+            message = f"the call is of term {request.term}, and this worker has heard term {term}"
+            raise Refusal(Reason.STALE_EPOCH, message)
+        self.freshness.hear(request)
 
     async def run_prompts(self, request: PromptsRequest) -> None:
         """`PUT probe`: run the canary prompts on the weights in the engine."""

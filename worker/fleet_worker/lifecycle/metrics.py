@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
+from fleet_worker.lifecycle.freshness import LAG_LABELS
 from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.protocol import Reason
 
@@ -66,6 +67,24 @@ class WorkerMetrics:
             "Replies with tokens whose weight version is unknown; must stay 0",
             registry=registry,
         )
+        self._tokens = Counter(
+            PREFIX + "tokens",
+            "Tokens of choices that have ended, by the number of versions that were desired after theirs",
+            ["lag"],
+            registry=registry,
+        )
+        self._stale = Counter(
+            PREFIX + "stale_requests",
+            "Requests that were refused because the weights were too old",
+            registry=registry,
+        )
+        self._held = Counter(
+            PREFIX + "held_requests",
+            "Requests that have waited for the end of a pause",
+            registry=registry,
+        )
+        for lag in LAG_LABELS:
+            self._tokens.labels(lag=lag)
         for reason in Reason:
             self._refused.labels(reason=reason.value)
 
@@ -95,6 +114,18 @@ class WorkerMetrics:
     def turned_away(self) -> None:
         """Count a request that was refused at a closed latch."""
         self._turned_away.inc()
+
+    def made(self, tokens: int, lag: str) -> None:
+        """Count the tokens of an ended reply. `lag`: one of `LAG_LABELS`."""
+        self._tokens.labels(lag=lag).inc(tokens)
+
+    def stale(self) -> None:
+        """Count a request that was refused because the weights were too old."""
+        self._stale.inc()
+
+    def held(self) -> None:
+        """Count a request that waits for the end of a pause."""
+        self._held.inc()
 
     def unlabelled(self) -> None:
         """Count a reply with tokens of an unknown version."""

@@ -80,9 +80,10 @@ async def expire(worker: Worker) -> None:
             # The new weights were not confirmed by a resume, or a fence has closed the latch.
             await closing.quiesce(worker, Event.LEASE_EXPIRED)
         else:
+            held = worker.requests()[1]
             await resume_engine(worker)
             worker.enter(Event.LEASE_EXPIRED)
-            worker.note_opened(worker.version or "", worker.clock())
+            worker.note_opened(worker.version or "", worker.clock(), held=held)
     worker.lease_expiries += 1
     _LOG.warning(
         "the pause of %s ended because its lease was not renewed; the worker is %s on version %s",
@@ -256,11 +257,11 @@ async def resume(worker: Worker, version: str, event: Event) -> None:
     """
     if not after(worker.lifecycle, event).admitted:
         raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
-    started = worker.clock()
+    started, held = worker.clock(), worker.requests()[1]
     with worker.working("resume", version), _ending_pause(worker):
         await resume_engine(worker)
     worker.enter(event)
-    worker.note_opened(version, started)
+    worker.note_opened(version, started, held=held)
 
 
 def log_serving(worker: Worker) -> None:

@@ -70,6 +70,7 @@ def state_of(
         remarks=agent.good.remarks if trusted else (),
         staged=staged.as_state(copies_of(agent, staged)) if staged is not None else None,
         operation=_operation(agent, now),
+        limits_lag=agent.freshness.limits,
         requests_running=running,
         requests_held=held,
         sessions=agent.sessions.count,
@@ -186,6 +187,25 @@ class StateGauges(Collector):
         if (effect := agent.effect) is not None and effect.changed_share is not None:
             changed.add_metric([], effect.changed_share)
         yield changed
+        lag = agent.freshness.lag_of(agent.version, agent.good.run_id)
+        for name, text, value in (
+            (
+                "lag_versions",
+                "Versions that were desired after the one in the engine",
+                lag and lag.versions,
+            ),
+            (
+                "lag_seconds",
+                "The longest that a newer version may have been desired",
+                lag and lag.seconds,
+            ),
+        ):
+            gauge = GaugeMetricFamily(
+                PREFIX + name, f"{text}; absent unless the operator names the desired versions"
+            )
+            if value is not None:
+                gauge.add_metric([], value)
+            yield gauge
         lease, slots = agent.lease, agent.adapters.slots
         gauges = (
             ("admitted", "Whether the latch is open", float(agent.is_open)),

@@ -23,6 +23,7 @@ from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Fault, Refusal
 from fleet_worker.lifecycle import authority, held_bytes
 from fleet_worker.lifecycle.canary_report import History
+from fleet_worker.lifecycle.freshness import Freshness
 from fleet_worker.lifecycle.holding import Holding, Outcome, origins_of
 from fleet_worker.lifecycle.kept_cache import KeptCache
 from fleet_worker.lifecycle.load_effects import effect_never_compared
@@ -68,6 +69,7 @@ class Worker:
         held: the requests that arrived during a pause.
         quiescence: counts the requests inside the worker.
         sessions: counts the sessions that requests named lately.
+        freshness: how far the weights are behind the desired version.
         lock: held by every call that changes the worker, so that calls never interleave.
         on_released: called when the holder of a pause loses the worker, to end its transfer.
         adapters: LoRA adapters in the engine.
@@ -135,6 +137,7 @@ class Worker:
         self.held = Holding()
         self.quiescence = Quiescence()
         self.sessions = Sessions(clock)
+        self.freshness = Freshness(clock)
         self.lock = asyncio.Lock()
         self.on_released: Callable[[], Awaitable[None]] = _nothing
         self.labels = Labels()
@@ -258,8 +261,8 @@ class Worker:
             self.held.end(Outcome.TURNED_AWAY)
         self.changed.set()
 
-    def note_opened(self, version: str, started: float) -> None:
-        """Record that the worker serves, after a resume that began at `started`."""
+    def note_opened(self, version: str, started: float, *, held: int) -> None:
+        """Record that the worker serves, after a resume that began at `started` with `held` requests."""
         now = self.clock()
         paused = now - self.lease.since if self.lease is not None else None
         self.lease = None
@@ -268,6 +271,7 @@ class Worker:
         timings = self.timings or SwapTimings(version=version)
         self.timings = timings.model_copy(
             update={"version": version, "resume_seconds": now - started, "paused_seconds": paused}
+            | ({"requests_held": held} if paused is not None else {})
         )
 
     def fault(

@@ -67,6 +67,7 @@ from fleet_worker.protocol.paths import (
     STATE_PATH,
     TEXT_ROUTES,
     TOKEN_ROUTE,
+    WANTED_PATH,
 )
 from fleet_worker.protocol.requests import (
     MAX_PEERS,
@@ -142,6 +143,14 @@ from fleet_worker.protocol.types import (
     WeightsDigest,
     Word,
 )
+from fleet_worker.protocol.wanted import (
+    MAX_WANTED,
+    Lag,
+    VersionOf,
+    Wanted,
+    WantedRequest,
+    lag_of,
+)
 
 __all__ = [
     "ABORT_ROUTE",
@@ -188,6 +197,7 @@ __all__ = [
     "MAX_REFUSED_PEERS",
     "MAX_SERVED",
     "MAX_TERM",
+    "MAX_WANTED",
     "MOST_ADAPTERS",
     "OWNED_ENGINE_FLAGS",
     "PAUSE_PATH",
@@ -203,6 +213,7 @@ __all__ = [
     "STATE_PATH",
     "TEXT_ROUTES",
     "TOKEN_ROUTE",
+    "WANTED_PATH",
     "AdapterFailure",
     "AdapterName",
     "AdapterRemoval",
@@ -220,6 +231,7 @@ __all__ = [
     "Holder",
     "HuggingFaceSource",
     "Label",
+    "Lag",
     "LoadEffect",
     "LoadRequest",
     "Management",
@@ -249,12 +261,16 @@ __all__ = [
     "SwapTimings",
     "TransferState",
     "VersionLabel",
+    "VersionOf",
+    "Wanted",
+    "WantedRequest",
     "WeightsDigest",
     "Word",
     "WorkerState",
     "answer_signature",
     "body_digest",
     "call_signature",
+    "lag_of",
     "max_answer_bytes",
     "max_answer_parts",
     "number_of",

@@ -17,6 +17,7 @@ class SwapTimings(Message):
 
     Fields:
         read_bytes: that the stage has read from the store.
+        requests_held: how many requests waited when the pause ended.
         load_seconds: the copies, and all checks before and after them.
         copy_seconds: the copies alone; None if the weights came over a collective.
     """
@@ -29,6 +30,7 @@ class SwapTimings(Message):
     copy_seconds: Seconds | None = None
     resume_seconds: Seconds | None = None
     paused_seconds: Seconds | None = None
+    requests_held: Count | None = None
 
 
 class LoadEffect(Message):

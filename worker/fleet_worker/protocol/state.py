@@ -255,6 +255,8 @@ class WorkerState(Message):
             while the engine's weights are not trusted.
         remarks: sentences about the files of the weights in the engine. They name keys of config.json
             that no code reads, end tokens that the fleet does not use, and casts.
+        limits_lag: whether the worker refuses requests by the lag of its weights. None: the operator has
+            named no desired versions.
         requests_running / requests_held: number that generate now / that wait for resume.
         sessions: number of sessions (`X-Session-ID`) with a request in the last 5 minutes.
         stage_failure: the last refusal of a stage.
@@ -282,6 +284,7 @@ class WorkerState(Message):
     remarks: Annotated[tuple[Remark, ...], Field(max_length=_MAX_REMARKS, fail_fast=True)] = ()
     staged: Staged | None = None
     operation: Operation | None = None
+    limits_lag: bool | None = None
     requests_running: Count = 0
     requests_held: Count = 0
     sessions: Count = 0

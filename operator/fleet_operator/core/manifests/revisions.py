@@ -13,7 +13,16 @@ from fleet_operator.core.observed import FleetObserved
 
 _NOT_OF_PODS: dict[str, Any] = {
     **dict.fromkeys(
-        ("replicas", "progress_deadline_seconds", "rollout", "update", "recycle", "router"), True
+        (
+            "replicas",
+            "progress_deadline_seconds",
+            "rollout",
+            "staleness",
+            "update",
+            "recycle",
+            "router",
+        ),
+        True,
     ),
     "serving": {"service", "inference_pool"},
 }

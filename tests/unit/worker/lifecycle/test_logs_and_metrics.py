@@ -16,6 +16,7 @@ from tests.support.fake_engine import touched, untouched
 from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.lifecycle.freshness import LAG_LABELS
 from fleet_worker.logs import fields, json_formatter
 from fleet_worker.protocol import PauseMode, Phase, PromptsRequest, Reason, WorkerState
 
@@ -109,7 +110,7 @@ async def test_every_metric_has_help_type_and_labels_from_fixed_sets(
     assert set(before) == set(after), "a metric that comes later is missed by every alarm"
     for name, family in after.items():
         for sample in family.samples:
-            allowed = {"phase": set(Phase), "reason": set(Reason)}
+            allowed = {"phase": set(Phase), "reason": set(Reason), "lag": set(LAG_LABELS)}
             for label, value in sample.labels.items():
                 if label in allowed:
                     assert value in allowed[label], name

@@ -1,0 +1,87 @@
+"""The operator names the desired versions to the workers of a fleet with `spec.staleness`."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from tests.support import virtual_time
+from tests.support.rig import FLEET_PATH, Rig
+
+from fleet_worker.protocol import WantedRequest
+
+REFUSE = {"maxLagSeconds": 60, "action": "Refuse"}
+
+
+class Hearing(Rig):
+    """A rig whose workers' calls are noted. `heard`: what each worker heard last, by ordinal."""
+
+    def __init__(self, **spec: Any) -> None:
+        super().__init__(**spec)
+        self.heard: dict[int, WantedRequest] = {}
+        self.times: list[float] = []
+        tell = self.workers.tell
+
+        async def noted(worker: Any, wanted: WantedRequest) -> Any:
+            ordinal = next(
+                w.ordinal for w in self.workers.workers.values() if w.uid == worker.pod_uid
+            )
+            self.heard[ordinal] = wanted
+            self.times.append(virtual_time.now())
+            return await tell(worker, wanted)
+
+        self.workers.tell = noted  # type: ignore[method-assign]  # a wrapper
+
+    def limits(self) -> list[bool | None]:
+        return [self.worker(n).limits_lag for n in range(3)]
+
+
+def test_every_worker_hears_the_desired_versions_and_serves_only_then() -> None:
+    async def story() -> None:
+        async with Hearing(version="1", staleness=REFUSE) as rig:
+            await rig.applied("1")
+            assert rig.limits() == [True] * 3
+            rig.publish("2")
+            await rig.applied("2")
+            await rig.until(
+                lambda: all(
+                    [w.version for w in heard.wanted][:2] == ["2", "1"]
+                    for heard in rig.heard.values()
+                )
+            )
+
+    virtual_time.run(story())
+
+
+def test_workers_at_rest_hear_at_least_three_times_in_the_permitted_time() -> None:
+    async def story() -> None:
+        async with Hearing(version="1", staleness=REFUSE) as rig:
+            await rig.applied("1")
+            began = virtual_time.now()
+            await rig.until(lambda: virtual_time.now() - began > 100)
+            times = [began, *(t for t in rig.times if t > began)]
+
+        assert max(b - a for a, b in pairwise(times)) <= 21
+
+    virtual_time.run(story())
+
+
+def test_workers_hear_of_the_end_of_the_rule() -> None:
+    async def story() -> None:
+        async with Hearing(version="1", staleness=REFUSE) as rig:
+            await rig.applied("1")
+            del rig.cluster.objects[FLEET_PATH]["spec"]["staleness"]
+            rig.change(FLEET_PATH)
+            await rig.until(lambda: rig.limits() == [None] * 3)
+
+    virtual_time.run(story())
+
+
+def test_a_fleet_without_the_rule_is_only_read() -> None:
+    async def story() -> None:
+        async with Hearing(version="1") as rig:
+            await rig.applied("1")
+
+            assert not rig.heard
+
+    virtual_time.run(story())
