@@ -220,6 +220,12 @@ lock: ## Update the pinned requirement files
 images: ## Build the images operator and worker-cpu with buildah and debootstrap (as root); MIRROR=, TARGETS=worker
 	@$(PYTHON) -m images build $(TARGETS) $(if $(MIRROR),--mirror $(MIRROR))
 
+.PHONY: release
+release: ## All files of a release in dist/: VERSION=0.1.0, REPOSITORY=https://…, REGISTRY=, IMAGES="operator"
+	@$(PYTHON) -m release --version $(or $(VERSION),$(error VERSION is missing: make release VERSION=0.1.0)) \
+	  $(if $(REPOSITORY),--repository $(REPOSITORY)) $(if $(REGISTRY),--registry $(REGISTRY)) \
+	  $(if $(IMAGES),--images $(filter-out none,$(IMAGES))) $(if $(MIRROR),--mirror $(MIRROR))
+
 .PHONY: test-images
 test-images: ## Build the images, and run them on a cluster that pulls them: a fleet of 2 workers, 2 versions
 	@$(PYTHON) -m images check

@@ -50,6 +50,7 @@ ENVIRONMENTS = {
     "browser": "what drives chromium through the site",
     "dashboards": "what writes the chart's dashboards",
     "workflows": "what audits the workflows of .github",
+    "sbom": "what lists the packages of the images for a release",
     "profile": "what draws flame graphs of the operator",
 }
 
@@ -142,6 +143,7 @@ def lock() -> None:
         "browser": ["--group", "browser"],
         "dashboards": ["--group", "dashboards"],
         "workflows": ["--group", "workflows"],
+        "sbom": ["--group", "sbom"],
         "profile": ["--group", "profile"],
     }
     for name, arguments in chosen.items():

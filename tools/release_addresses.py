@@ -5,7 +5,8 @@
 
 The tree does not know where it is published. The index of packages and chart browsers follow no relative
 link, so the links of each README become absolute. The distributions and the chart get the address of the
-repository. With a registry, the chart gets that of its images and its own.
+repository, and CONTRIBUTING.md that of its clone. READMEs install the client by its name in the index, which
+has it from the release on. With a registry, the chart gets that of its images and its own.
 
 It needs the standard library alone, and runs once in a fresh checkout.
 """
@@ -23,6 +24,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 READMES = ("README.md", "client/README.md", "charts/rlfleet/README.md")
 PROJECTS = ("pyproject.toml", "client/pyproject.toml")
+CONTRIBUTING = "CONTRIBUTING.md"
+CLONE = "git clone …"
+_CLIENT = re.compile(r"(?<=pip install )(['\"]?)\./client(?=[\[\s])")
+"""The client of a checkout, in a command of a README."""
 CHART = "charts/rlfleet/Chart.yaml"
 VALUES = "charts/rlfleet/values.yaml"
 CHART_README = "charts/rlfleet/README.md"
@@ -117,10 +122,12 @@ def write(release: Release, registry: str, root: Path = REPOSITORY) -> None:
     """
     for page in READMES:
         file = root / page
-        file.write_text(absolute_links(file.read_text(), page, release, root))
+        text = absolute_links(file.read_text(), page, release, root)
+        file.write_text(_CLIENT.sub(r"\1rlfleet", text))
     for project in PROJECTS:
         file = root / project
         file.write_text(file.read_text() + project_urls(release))
+    _replace(root / CONTRIBUTING, re.escape(CLONE), f"git clone {release.repository}")
     file = root / CHART
     file.write_text(file.read_text() + chart_fields(release))
     if registry:
@@ -131,7 +138,7 @@ def write(release: Release, registry: str, root: Path = REPOSITORY) -> None:
 def _replace(file: Path, pattern: str, text: str) -> None:
     changed, count = re.subn(pattern, lambda _: text, file.read_text(), flags=re.MULTILINE)
     if not count:
-        raise UnknownPlaceError(f"{file.name} has no place for the registry")
+        raise UnknownPlaceError(f"{file.name} has no place for {text}")
     file.write_text(changed)
 
 

@@ -92,6 +92,25 @@ def test_the_chart_names_its_home_its_icon_and_its_owner(published: Path) -> Non
     assert set(chart) - set(in_the_tree) == {"home", "sources", "icon", "maintainers"}
 
 
+def test_the_clone_has_the_address_of_the_repository(published: Path) -> None:
+    commands = re.findall(
+        r"^git clone (\S+)", (published / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+
+    assert commands == [FORGE]
+
+
+@pytest.mark.parametrize("page", ["README.md", "client/README.md"])
+def test_the_client_is_installed_by_its_name_from_the_release_on(
+    published: Path, page: str
+) -> None:
+    names = re.compile(r"pip install ['\"]?([./\w]*)")
+    before, after = ((folder / page).read_text() for folder in (ROOT, published))
+
+    assert {"./client"} == set(names.findall(before))
+    assert {"rlfleet"} == set(names.findall(after))
+
+
 def test_the_icon_is_a_small_picture_without_parts_from_elsewhere() -> None:
     icon = (ROOT / "docs/images/icon.svg").read_text()
 

@@ -110,13 +110,13 @@ def test_a_release_builds_targets_of_the_dockerfile() -> None:
     assert {each["target"] for each in built} == {"operator", "worker", "worker-cpu"}
 
 
-@pytest.mark.parametrize(
-    ("job", "build"), [("chart", "helm package"), ("wheels", "hatchling build")]
-)
-def test_a_release_writes_its_addresses_before_it_builds(job: str, build: str) -> None:
-    found = jobs(ROOT / ".github/workflows/release.yml")[job]["steps"]
-    (script,) = (step["run"] for step in found if build in step.get("run", ""))
-    before, _, _ = script.partition(build)
+def test_the_release_publishes_the_files_of_make_release() -> None:
+    release = jobs(ROOT / ".github/workflows/release.yml")
+    (made,) = (s["run"] for s in release["files"]["steps"] if "make release" in s.get("run", ""))
+    (pushed,) = (s["run"] for s in release["files"]["steps"] if " cp " in s.get("run", ""))
+    (index,) = (s for s in release["pypi"]["steps"] if "pypi-publish" in s.get("uses", ""))
 
-    assert "tools/release_addresses.py" in before
-    assert ("--registry" in before) is (job == "chart")
+    assert all(word in made for word in ("VERSION=", "REPOSITORY=", "REGISTRY="))
+    assert "dist/chart/oci:" in pushed
+    assert index["with"]["packages-dir"] == "dist/python"
+    assert [job for job, its in release.items() if "hatchling" in str(its)] == []

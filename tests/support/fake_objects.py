@@ -24,6 +24,8 @@ TIMINGS = {
     "resumeSeconds": 0.1,
     "totalSeconds": 1.9,
     "maxWorkerPauseSeconds": 0.5,
+    "lostWorkerSeconds": 0,
+    "heldRequests": 0,
 }
 HISTORY = [
     {"version": "42", "result": "Applied", "startedAt": TIME, "totalSeconds": 1.7},

@@ -31,12 +31,15 @@ def name_of(target: str) -> str:
     return f"{_PREFIX}rlfleet/{target}:{_version()}"
 
 
-def build(targets: Sequence[str] = TARGETS, *, mirror: str = "") -> None:
+def build(
+    targets: Sequence[str] = TARGETS, *, mirror: str = "", context: Path = envs.REPOSITORY
+) -> None:
     """Build images. The base and unchanged layers are taken from buildah's storage.
 
     Args:
         targets: Stages of the Dockerfile.
         mirror: Address of a Debian mirror for the base; debootstrap's default if empty.
+        context: The folder with the Dockerfile.
 
     Errors:
         BuildError: a program is missing or failed.
@@ -53,7 +56,7 @@ def build(targets: Sequence[str] = TARGETS, *, mirror: str = "") -> None:
         _buildah(
             "build", "--layers", "--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro",
             "--build-arg", f"PYTHON_IMAGE={BASE}", "--target", target,
-            "--tag", name_of(target), str(envs.REPOSITORY),
+            "--tag", name_of(target), str(context),
         )  # fmt: skip
 
 
@@ -75,6 +78,15 @@ def push(target: str, registry: str) -> str:
         destination,
     )
     return name
+
+
+def save(target: str, archive: Path) -> None:
+    """Write a built image into an OCI archive, with its name.
+
+    Errors: BuildError, if it was not built.
+    """
+    name = name_of(target)
+    _buildah("push", "--quiet", name, f"oci-archive:{archive}:{name.removeprefix(_PREFIX)}")
 
 
 def _build_base(mirror: str) -> None:

@@ -45,5 +45,8 @@ def _app() -> Any:
     try:
         from rlfleet.cli.app import app  # noqa: PLC0415 - Typer is optional
     except ModuleNotFoundError as error:
-        sys.exit(f"error: {error.name} is missing: run pip install 'rlfleet[cli]'")
+        sys.exit(
+            f"error: {error.name} is missing: install the client with its extra cli, in a checkout with"
+            " pip install './client[cli]'"
+        )
     return app

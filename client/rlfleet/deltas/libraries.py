@@ -15,5 +15,6 @@ def libraries() -> Iterator[None]:
         yield
     except ImportError as error:
         raise NotConfigured(
-            f"writing versions needs {error.name}, which is not installed: pip install 'rlfleet[delta]'"
+            f"writing versions needs {error.name}, which is not installed: install the client with its extra"
+            " delta, in a checkout with pip install './client[delta]'"
         ) from error

@@ -518,7 +518,7 @@ def test_without_the_libraries_the_error_names_the_extra(
 
     monkeypatch.setattr(builtins, "__import__", lacking)
 
-    with pytest.raises(NotConfigured, match=r"zstandard, .*rlfleet\[delta\]"):
+    with pytest.raises(NotConfigured, match=r"zstandard, .*extra delta"):
         weights.publish(43, state_dict=state(43), config_from=config, delta=True)
 
 

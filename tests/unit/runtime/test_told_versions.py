@@ -6,31 +6,34 @@ from itertools import pairwise
 from typing import Any
 
 from tests.support import virtual_time
-from tests.support.rig import FLEET_PATH, Rig
+from tests.support.rig import FLEET_PATH, FakeWorkers, Rig
 
+from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_worker.protocol import WantedRequest
 
 REFUSE = {"maxLagSeconds": 60, "action": "Refuse"}
 
 
+class NotingWorkers(FakeWorkers):
+    """`heard`: the last call to each worker, by its uid; `times`: of all calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: dict[str, WantedRequest] = {}
+        self.times: list[float] = []
+
+    async def tell(self, worker: Addressee, wanted: WantedRequest) -> WorkerAnswer:
+        self.heard[worker.pod_uid] = wanted
+        self.times.append(virtual_time.now())
+        return await super().tell(worker, wanted)
+
+
 class Hearing(Rig):
-    """A rig whose workers' calls are noted. `heard`: what each worker heard last, by ordinal."""
+    """A rig whose workers note the calls."""
 
     def __init__(self, **spec: Any) -> None:
         super().__init__(**spec)
-        self.heard: dict[int, WantedRequest] = {}
-        self.times: list[float] = []
-        tell = self.workers.tell
-
-        async def noted(worker: Any, wanted: WantedRequest) -> Any:
-            ordinal = next(
-                w.ordinal for w in self.workers.workers.values() if w.uid == worker.pod_uid
-            )
-            self.heard[ordinal] = wanted
-            self.times.append(virtual_time.now())
-            return await tell(worker, wanted)
-
-        self.workers.tell = noted  # type: ignore[method-assign]  # a wrapper
+        self.workers = self.noting = NotingWorkers()
 
     def limits(self) -> list[bool | None]:
         return [self.worker(n).limits_lag for n in range(3)]
@@ -46,7 +49,7 @@ def test_every_worker_hears_the_desired_versions_and_serves_only_then() -> None:
             await rig.until(
                 lambda: all(
                     [w.version for w in heard.wanted][:2] == ["2", "1"]
-                    for heard in rig.heard.values()
+                    for heard in rig.noting.heard.values()
                 )
             )
 
@@ -59,7 +62,7 @@ def test_workers_at_rest_hear_at_least_three_times_in_the_permitted_time() -> No
             await rig.applied("1")
             began = virtual_time.now()
             await rig.until(lambda: virtual_time.now() - began > 100)
-            times = [began, *(t for t in rig.times if t > began)]
+            times = [began, *(t for t in rig.noting.times if t > began)]
 
         assert max(b - a for a, b in pairwise(times)) <= 21
 
@@ -82,6 +85,6 @@ def test_a_fleet_without_the_rule_is_only_read() -> None:
         async with Hearing(version="1") as rig:
             await rig.applied("1")
 
-            assert not rig.heard
+            assert not rig.noting.heard
 
     virtual_time.run(story())

@@ -1,0 +1,176 @@
+"""`make release` makes files that install what they say, from these files alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.support.waiting import eventually
+
+import envs
+from devcluster import Cluster
+from free_ports import free_port
+from release import programs
+from release.programs import run
+
+ROOT = Path(__file__).parents[2]
+VERSION = yaml.safe_load((ROOT / "charts/rlfleet/Chart.yaml").read_text())["version"]
+FORGE = "https://github.com/owner/rlfleet"
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a release of the working tree, without images."""
+    target = tmp_path_factory.mktemp("release") / "dist"
+    words = ("--version", VERSION, "--repository", FORGE, "--registry", "mirror.example/team")
+    command = [sys.executable, "-m", "release", *words, "--images", "--dirty", "--target", target]
+    run(command, cwd=ROOT)
+    return target
+
+
+@pytest.fixture(scope="module")
+def cluster(devcluster_api_possible: None) -> Iterator[Cluster]:
+    with Cluster.start(profile="api") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a registry on loopback."""
+    folder, port = tmp_path_factory.mktemp("registry"), free_port()
+    settings = {
+        "version": "0.1",
+        "log": {"level": "warn"},
+        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
+        "http": {"addr": f"127.0.0.1:{port}"},
+    }
+    (folder / "config.json").write_text(json.dumps(settings))
+    command = [programs.registry(), "serve", folder / "config.json"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        eventually(lambda: b"listening" in (folder / "log").read_bytes() or answers(port))
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def answers(port: int) -> bool:
+    asked = ["curl", "-sf", "--noproxy", "*", f"http://127.0.0.1:{port}/v2/"]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_the_sums_and_the_provenance_name_each_file(made: Path) -> None:
+    files = {p.relative_to(made).as_posix(): digest(p) for p in made.rglob("*") if p.is_file()}
+    sums = dict(
+        reversed(line.split("  ", 1)) for line in (made / "SHA256SUMS").read_text().splitlines()
+    )
+    statement = json.loads((made / "provenance.json").read_text())
+    subjects = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
+
+    assert sums == {name: found for name, found in files.items() if name != "SHA256SUMS"}
+    assert subjects == {name: s for name, s in sums.items() if name != "provenance.json"}
+    (origin,) = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert len(origin["digest"]["gitCommit"]) == 40
+
+
+@pytest.mark.parametrize(
+    ("wheel", "extra", "command"),
+    [
+        ("rlfleet", "cli", ["rlfleet", "--help"]),
+        ("rlfleet_server", "operator", ["python", "-m", "fleet_operator", "--help"]),
+        ("rlfleet_server", "operator", ["python", "-m", "fleet_api", "--help"]),
+    ],
+    ids=["client", "operator", "RL API"],
+)
+def test_a_wheel_runs_in_a_fresh_environment(
+    made: Path, tmp_path: Path, wheel: str, extra: str, command: list[str]
+) -> None:
+    (file,) = (made / "python").glob(f"{wheel}-{VERSION}-*.whl")
+    client = made / "python" / f"rlfleet-{VERSION}-py3-none-any.whl"
+    uv, folder = envs._uv(), tmp_path / "fresh"
+    run([uv, "venv", "-q", "--python", sys.executable, folder], cwd=tmp_path)
+    found = [f"{file}[{extra}]", *([str(client)] if wheel != "rlfleet" else [])]
+    run([uv, "pip", "install", "-q", "--python", folder / "bin/python", *found], cwd=tmp_path)
+    done = subprocess.run(
+        [folder / "bin" / command[0], *command[1:]],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout.lower()
+
+
+@pytest.mark.parametrize("name", ["rlfleet", "rlfleet_server"])
+def test_a_source_distribution_has_its_licence_and_its_packages(made: Path, name: str) -> None:
+    with tarfile.open(made / "python" / f"{name}-{VERSION}.tar.gz") as archive:
+        names = {member.split("/", 1)[1] for member in archive.getnames() if "/" in member}
+
+    assert {"LICENSE", "README.md", "pyproject.toml"} <= names
+
+
+def test_the_api_server_takes_the_manifest_without_helm(made: Path, cluster: Cluster) -> None:
+    cluster.kubectl("apply", "--server-side", "-f", str(made / "install.yaml"))
+    sample = ROOT / "crds/samples/valid/fleet-smallest.yaml"
+    cluster.kubectl("wait", "--for=condition=Established", "crd/inferencefleets.rlfleet.dev")
+    cluster.kubectl("apply", "-f", str(sample))
+
+    found = cluster.kubectl("-n", "rlfleet-system", "get", "deployment", "-o", "json").stdout
+    images = {
+        container["image"]
+        for item in json.loads(found)["items"]
+        for container in item["spec"]["template"]["spec"]["containers"]
+    }
+    assert images == {f"mirror.example/team/rlfleet/operator:{VERSION}"}
+
+
+def test_helm_takes_the_chart_from_a_registry(
+    made: Path, cluster: Cluster, registry: str, tmp_path: Path
+) -> None:
+    source, place = made / "chart" / f"oci:{VERSION}", f"{registry}/rlfleet/charts/rlfleet"
+    pushing = [programs.oras(), "cp", "--from-oci-layout", "--to-plain-http", source]
+    run([*pushing, f"{place}:{VERSION}"], cwd=tmp_path)
+    words = ("rlfleet", f"oci://{place}", "--version", VERSION, "--plain-http")
+    rendered = cluster.helm("template", *words, "--namespace", "rlfleet-system").stdout
+    archive = cluster.helm(
+        "template", "rlfleet", str(made / "chart" / f"rlfleet-{VERSION}.tgz"),
+        "--namespace", "rlfleet-system",
+    ).stdout  # fmt: skip
+
+    assert rendered == archive
+    manifest = (made / "install.yaml").read_text()
+    assert list(yaml.safe_load_all(manifest))[1:] == list(yaml.safe_load_all(rendered))
+
+
+def test_the_lists_name_the_pinned_packages(made: Path) -> None:
+    found = json.loads((made / "sbom/operator.cdx.json").read_text())
+    names = {(each["name"], each["version"]) for each in found["components"]}
+    pinned = (ROOT / "requirements/operator.txt").read_text()
+
+    assert len(names) > 10
+    assert all(f"{name}=={version}" in pinned for name, version in names)
+
+
+def test_the_notes_are_those_of_the_version(made: Path) -> None:
+    notes = (made / "notes.md").read_text()
+
+    assert notes.strip()
+    assert "\n## " not in notes
