@@ -220,7 +220,9 @@ def externally_managed(fleet: Fleet) -> Problem:
         HTTPStatus.CONFLICT,
         "ExternallyManaged",
         f"a trainer updates fleet {fleet.name!r} (spec.weights.management: External); call its "
-        "workers, name it in --external-fleets, or set management of the fleet to Operator",
+        "workers, let the account of the RL API read its admin token (a Role and RoleBinding in its namespace, as "
+        "`rlfleet init` writes them; or api.externalFleets, if that names fleets), or set management of the "
+        "fleet to Operator",
     )
 
 

@@ -16,9 +16,8 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from fleet_api.admin_token import admin_token
 from fleet_api.bodies import CONTENT
-from fleet_api.calls import AUDITED, Call, externally_managed, path_of
+from fleet_api.calls import AUDITED, Call, path_of
 from fleet_api.fan_out import (
     Room,
     Rule,
@@ -28,9 +27,10 @@ from fleet_api.fan_out import (
     together,
 )
 from fleet_api.fleets import Fleet, Fleets
+from fleet_api.grants import Grants
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.limits import Waits
-from fleet_api.ports import Cluster, Target, WorkerReply, WorkerRequest, Workers
+from fleet_api.ports import Target, WorkerReply, WorkerRequest, Workers
 from fleet_api.problems import Problem, busy
 from fleet_api.route import READING_METHODS
 from fleet_api.targets import Targets
@@ -61,24 +61,18 @@ class _Driver:
 
 
 class External:
-    """Passes calls on to the workers of External fleets.
-
-    Args:
-        fleets: The fleets that may be called, as namespace and name.
-    """
+    """Passes calls on to the workers of External fleets. `grants`: the fleets that may be called."""
 
     def __init__(
         self,
-        fleets: frozenset[tuple[str, str]],
+        grants: Grants,
         *,
-        cluster: Cluster,
         reader: Fleets,
         workers: Workers,
         lifecycle: Lifecycle,
         waits: Waits,
     ) -> None:
-        self._fleets = fleets
-        self._cluster = cluster
+        self._grants = grants
         self._targets = Targets(reader)
         self._workers = workers
         self._lifecycle = lifecycle
@@ -88,12 +82,10 @@ class External:
     async def pass_on(self, call: Call) -> web.StreamResponse:
         """Call all workers, or the one in the path, and answer like one.
 
-        Errors: Problem 409 for a fleet that is not named in the settings, and for a second caller.
+        Errors: Problem 409 for a fleet that may not be called, and for a second caller.
         Problem 404 for a worker that the fleet cannot have, 503 if a worker cannot be called. Those of
         `fan_out.failure` and of `Cluster`.
         """
-        if (call.fleet.namespace, call.fleet.name) not in self._fleets:
-            raise externally_managed(call.fleet)
         return await self._lifecycle.until_ending(self._answer(call))
 
     async def _answer(self, call: Call) -> web.Response:
@@ -126,9 +118,8 @@ class External:
                 del self._drivers[key]
 
     async def _fan_out(self, call: Call, rule: Rule, content: bytes) -> web.Response:
-        targets, token = await asyncio.gather(
-            self._called(call, rule), admin_token(self._cluster, call.fleet)
-        )
+        token = await self._grants.admin_token(call.fleet)
+        targets = await self._called(call, rule)
         requests = _requests(call, rule, content, targets)
         room = Room(len(targets))
 

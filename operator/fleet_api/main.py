@@ -20,6 +20,7 @@ from fleet_api.destinations import Destinations
 from fleet_api.events import Events
 from fleet_api.external import External
 from fleet_api.fleets import Fleets
+from fleet_api.grants import Grants
 from fleet_api.health import add_health
 from fleet_api.keys import PublicKeys, StaticKeys
 from fleet_api.lifecycle import Lifecycle
@@ -97,10 +98,9 @@ def build(
     changes = Changes(cluster, lifecycle, waits)
     workers = AdminPorts()
     worker_metrics = WorkerMetrics(fleets)
-    called = frozenset(settings.external_fleets)
+    grants = Grants(settings.external_fleets, cluster)
     external = External(
-        called,
-        cluster=cluster,
+        grants,
         reader=fleets,
         workers=workers,
         lifecycle=lifecycle,
@@ -108,7 +108,7 @@ def build(
     )
     table = (
         *state_routes(
-            Reads(fleets, called), Mutations(changes), Events(cluster, lifecycle, streams)
+            Reads(fleets, grants), Mutations(changes), Events(cluster, lifecycle, streams)
         ),
         *control_routes(Managed(fleets, changes), external),
         worker_metrics.route(),

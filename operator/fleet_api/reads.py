@@ -6,16 +6,17 @@ from aiohttp import web
 
 from fleet_api.calls import Call, path_of
 from fleet_api.fleets import Fleets
+from fleet_api.grants import Grants
 from fleet_api.state import state_of
 from fleet_api.workers import workers_of
 
 
 class Reads:
-    """The handlers. `called`: External fleets whose workers are called through this process."""
+    """The handlers. `grants`: External fleets whose workers are called through this process."""
 
-    def __init__(self, fleets: Fleets, called: frozenset[tuple[str, str]]) -> None:
+    def __init__(self, fleets: Fleets, grants: Grants) -> None:
         self._fleets = fleets
-        self._called = called
+        self._grants = grants
 
     async def state(self, call: Call) -> web.Response:
         """The fleet's state and that of its weights."""
@@ -24,7 +25,7 @@ class Reads:
     async def workers(self, call: Call) -> web.Response:
         """Where the fleet's workers are, for clients of Dynamo's discovery."""
         fleet = call.fleet
-        is_called = fleet.is_external and (fleet.namespace, fleet.name) in self._called
+        is_called = await self._grants.permit(fleet)
         address = _address_of(call.request) if is_called else None
         return web.json_response(workers_of(fleet, await self._fleets.pods(fleet), address))
 

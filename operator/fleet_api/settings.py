@@ -62,7 +62,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
     external_fleets: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_fleets)] = Field(
         (),
         description="comma-separated <namespace>/<fleet> of management External whose workers trainers "
-        "may call here (default: none)",
+        "may call here (default: each whose namespace lets this account read its admin token)",
     )
     requests_per_second: float = Field(
         50, ge=0.1, le=100_000, description="requests with one credential"

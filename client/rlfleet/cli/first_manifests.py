@@ -12,12 +12,13 @@ import yaml
 from rlfleet.cli.sizes import CPU_CACHE_GIB, Sizes
 from rlfleet.cli.trainer_settings import SETTINGS, Trainer
 from rlfleet.ports import Json
-from rlfleet_resources.names import API_VERSION, GROUP
+from rlfleet_resources.names import API_VERSION, GROUP, admin_token_secret_name
 
 ROOT = "/weights"
 RUN = "run-1"
 HUB_CREDENTIAL = "hf-token"
-_API = "http://rlfleet-api.rlfleet-system.svc:8090"
+_SYSTEM, _API_ACCOUNT = "rlfleet-system", "rlfleet-api"
+_API = f"http://{_API_ACCOUNT}.{_SYSTEM}.svc:8090"
 """Of the chart, with the names of docs/how-to/install.md."""
 _IMAGE = "python:3.11-slim"
 _USER = 1000
@@ -173,10 +174,30 @@ def _rights(first: FirstFleet) -> list[Json]:
     role = {"apiGroup": _RBAC, "kind": "Role", "name": first.account}
     version = f"{_RBAC}/v1"
     rules = [own, rule("inferencefleets", "get")]
+    granted = _grant(first) if _is_external(first) else []
     return [
         _object(first, "v1", "ServiceAccount", first.account),
         _object(first, version, "Role", first.account, rules=rules),
         _object(first, version, "RoleBinding", first.account, roleRef=role, subjects=[subject]),
+        *granted,
+    ]
+
+
+def _grant(first: FirstFleet) -> list[Json]:
+    """Lets the RL API call the workers: it signs with the fleet's admin token, and may read no other Secret."""
+    name, version = f"{first.name}-control", f"{_RBAC}/v1"
+    secret = admin_token_secret_name(first.name)
+    rule = {
+        "apiGroups": [""],
+        "resources": ["secrets"],
+        "resourceNames": [secret],
+        "verbs": ["get"],
+    }
+    role = {"apiGroup": _RBAC, "kind": "Role", "name": name}
+    subject = {"kind": "ServiceAccount", "name": _API_ACCOUNT, "namespace": _SYSTEM}
+    return [
+        _object(first, version, "Role", name, rules=[rule]),
+        _object(first, version, "RoleBinding", name, roleRef=role, subjects=[subject]),
     ]
 
 

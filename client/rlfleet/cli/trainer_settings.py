@@ -100,7 +100,7 @@ type = "filesystem"
         "trl_config.py",
         _BY_PATH
         + """\
-# Name the fleet in the chart's api.externalFleets, too. Weights come over NCCL.
+# trainer.yaml lets the RL API call the workers. Weights come over NCCL.
 import os
 
 from trl import GRPOConfig

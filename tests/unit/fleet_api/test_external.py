@@ -231,7 +231,7 @@ async def test_a_fleet_that_is_not_named_is_409_and_its_secret_is_not_read(
     status, problem = await api.send("POST", "//fleets/rl/another/pause", TRAINER)
 
     assert (status, problem["reason"]) == (409, "ExternallyManaged")
-    assert "--external-fleets" in problem["detail"]
+    assert "api.externalFleets" in problem["detail"]
     assert not any("secrets" in path for _, path, _ in api.cluster.calls)
 
 

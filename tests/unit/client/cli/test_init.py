@@ -106,6 +106,34 @@ def test_a_folder_holds_what_a_first_fleet_needs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trainer", Trainer)
 @pytest.mark.usefixtures("hub")
+def test_an_external_fleet_grants_the_rl_api_its_own_secret_only(
+    tmp_path: Path, trainer: Trainer
+) -> None:
+    assert init("policy", "--model", "Qwen/Qwen3-8B", "--trainer", trainer).exit_code == 0
+    rights = list(yaml.safe_load_all((tmp_path / "policy/trainer.yaml").read_text()))
+    granted = [one for one in rights if one["metadata"]["name"] == "policy-control"]
+    fleets = yaml.safe_load_all((tmp_path / "policy/fleet.yaml").read_text())
+    management = next(fleets)["spec"]["weights"].get("management")
+
+    assert [one["kind"] for one in granted] == (
+        ["Role", "RoleBinding"] if management == "External" else []
+    )
+    for role, binding in [granted] if granted else []:
+        assert role["rules"] == [
+            {
+                "apiGroups": [""],
+                "resources": ["secrets"],
+                "resourceNames": ["policy-admin-token"],
+                "verbs": ["get"],
+            }
+        ]
+        assert binding["subjects"] == [
+            {"kind": "ServiceAccount", "name": "rlfleet-api", "namespace": "rlfleet-system"}
+        ]
+
+
+@pytest.mark.parametrize("trainer", Trainer)
+@pytest.mark.usefixtures("hub")
 def test_what_is_written_for_each_trainer_passes_validate(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trainer: Trainer
 ) -> None:
