@@ -177,6 +177,8 @@ class FleetStatus(Status):
 
     Fields:
         operator: namespace and name of the Lease whose holder drives the fleet, as `ns/name`.
+        waiting_for: the reason of `Ready` that named a wait of pods for the cluster, until no pod waits any more,
+            also while `Ready` has another reason; empty without a wait.
     """
 
     LABEL_RECORDS: ClassVar[frozenset[str]] = frozenset({"pinned", "pinnedAdapters", "droppedPins"})
@@ -202,6 +204,7 @@ class FleetStatus(Status):
     recycled: tuple[RecycledWorker, ...] = at_most(MAX_RECYCLED)
     endpoint: str = ""
     router: RouterStatus | None = None
+    waiting_for: str = ""
     conditions: tuple[Condition, ...] = at_most(MAX_CONDITIONS)
 
     def __repr__(self) -> str:

@@ -77,6 +77,9 @@ class EndpointPlugin:
         `/openapi.json`, and unreachable if the gate ever fails.
         """
         handed_over()  # fails if vLLM was not started by `fleet_worker serve`
+        launcher = logging.getLogger(_LAUNCHER)
+        if not launcher.isEnabledFor(logging.DEBUG):
+            launcher.addFilter(_without_route_table)
         self._app = app
         app.router.routes[:] = [
             route
@@ -212,6 +215,15 @@ def endpoint_plugin() -> EndpointPlugin:
 def _listens(state: Any) -> bool:
     """Whether vLLM's server takes connections."""
     return bool(getattr(getattr(state, "server", None), "started", False))
+
+
+_LAUNCHER = "vllm.entrypoints.launchers.launcher"
+_ROUTE_TABLE = ("Available routes are:", "Route: ")
+
+
+def _without_route_table(record: logging.LogRecord) -> bool:
+    """Drop vLLM's lines about each route: the public port serves others, which our reference lists."""
+    return not str(record.msg).startswith(_ROUTE_TABLE)
 
 
 def _fail(reason: str) -> None:

@@ -35,6 +35,7 @@ class FirstFleet:
         path: directory of the model, as workers see it.
         claim: name of the volume claim; `is_new` if it is written, too.
         storage_class: of a new claim; None for the cluster's default.
+        image: of workers; None for that of the chart.
     """
 
     name: str
@@ -49,6 +50,7 @@ class FirstFleet:
     is_new: bool
     storage_class: str | None
     trainer: Trainer
+    image: str | None = None
 
     @property
     def account(self) -> str:
@@ -203,7 +205,7 @@ def _grant(first: FirstFleet) -> list[Json]:
 
 def _fleet(first: FirstFleet) -> Json:
     sizes = first.sizes
-    engine: Json = {}
+    engine: Json = {"image": first.image} if first.image is not None else {}
     if sizes.longest is not None:
         engine["args"] = [f"--max-model-len={sizes.longest}"]
     limits: Json = {"memory": f"{sizes.memory}Gi"}

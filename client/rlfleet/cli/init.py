@@ -54,6 +54,10 @@ def init(
             min=0, help="Of one worker; 0 for CPUs (default: as many as the model needs)."
         ),
     ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(help="Of the workers (default: that of the chart, which is for GPUs)."),
+    ] = None,
     storage_class: Annotated[
         str | None,
         typer.Option(help="Of the new volume claim; many nodes mount it (default: the cluster's)."),
@@ -129,6 +133,7 @@ def init(
         is_new=claim is None,
         storage_class=storage_class,
         trainer=trainer,
+        image=image,
     )
     target = folder or Path(name)
     written = _write(target, files_of(first), force=force)
@@ -203,6 +208,12 @@ def _report(
         f"{plural(first.replicas, 'worker')} with {of_each} and {first.sizes.memory}Gi of memory each: {why}",
         markup=False,
     )
+    if not first.sizes.gpus and first.image is None:
+        console.print(
+            "The default image of workers is for GPUs. Name one for CPUs, built from the target worker-cpu, with "
+            "--image, or in spec.engine.image of fleet.yaml.",
+            markup=False,
+        )
     if directory is not None and str(directory) != first.path:
         console.print(
             f"Copy {directory} to {first.path} in the volume of claim {first.claim}, readable for all (chmod -R a+rX).",

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fleet_operator.core.identity import label
-from fleet_operator.core.pod_waits import Awaited
 from fleet_operator.counts import agree
 from rlfleet_resources.conditions import Condition, condition_of
 from rlfleet_resources.fleet_status import FleetStatus
@@ -27,7 +26,7 @@ class NewEvent:
 def fleet_events(before: FleetStatus, after: FleetStatus) -> list[NewEvent]:
     """Events of a fleet."""
     found = _stalls(before.conditions, after.conditions)
-    found += _waits(before.conditions, after.conditions)
+    found += _waits(before, after)
     for subject in (ConditionType.AVAILABLE, ConditionType.ROUTER_AVAILABLE):
         was = condition_of(before.conditions, subject)
         now = condition_of(after.conditions, subject)
@@ -94,31 +93,19 @@ def _stalls(before: Iterable[Condition], after: Iterable[Condition]) -> list[New
     return []
 
 
-_WAITS = frozenset(awaited.reason for awaited in Awaited)
-_NO_WAITS = frozenset(
-    {
-        ConditionReason.ALL_WORKERS_SERVING,
-        ConditionReason.WAITING_FOR_ENGINE,
-        ConditionReason.WAITING_FOR_WORKERS,
-    }
-)
-"""Reasons of `Ready` under which no pod waits for the cluster. Others, such as `RollingOut`, come before a wait."""
-
-
-def _waits(before: Iterable[Condition], after: Iterable[Condition]) -> list[NewEvent]:
+def _waits(before: FleetStatus, after: FleetStatus) -> list[NewEvent]:
     """One Event when `Ready` begins to name a wait of pods for the cluster, and one when none waits any more.
 
     `Stalled` has Events of its own, also for a wait that has become too long.
     """
-    was = condition_of(before, ConditionType.READY)
-    now = condition_of(after, ConditionType.READY)
-    if now is None or condition_of(after, ConditionType.STALLED) is not None:
+    now = condition_of(after.conditions, ConditionType.READY)
+    if now is None or after.waiting_for == before.waiting_for:
         return []
-    if now.reason in _WAITS and (was is None or was.reason != now.reason):
-        return [NewEvent(type="Normal", reason=now.reason, message=now.message)]
-    if was is not None and was.reason in _WAITS and now.reason in _NO_WAITS:
-        return [NewEvent(type="Normal", reason="WaitEnded", message=f"{was.reason} is over")]
-    return []
+    if not after.waiting_for:
+        return [
+            NewEvent(type="Normal", reason="WaitEnded", message=f"{before.waiting_for} is over")
+        ]
+    return [NewEvent(type="Normal", reason=after.waiting_for, message=now.message)]
 
 
 _PINS = ("pinned", "pinned_adapters")

@@ -16,6 +16,7 @@ from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.percentages import unavailable_and_surge
 from fleet_operator.core.pod_problems import (
     cannot_run,
+    named_wait,
     of_another_release,
     waits_for,
     what_it_waits_for,
@@ -34,7 +35,7 @@ from fleet_operator.counts import agree, counted, counted_of
 from fleet_worker.protocol import Phase
 from rlfleet_resources import names
 from rlfleet_resources.base import renewed
-from rlfleet_resources.conditions import Condition
+from rlfleet_resources.conditions import Condition, condition_of
 from rlfleet_resources.fleet_status import (
     FleetStatus,
     PinnedAdapter,
@@ -59,6 +60,8 @@ def fleet_status(
     """Returns the status of the fleet. `pinned_adapters`: the pins of its adapters."""
     live = observed.workers.where(lambda f: not f.pod.deleting)
     versions = versions_of(observed)
+    conditions = _conditions(observed, rollout, pods, versions, now)
+    ready = condition_of(conditions, ConditionType.READY)
     return renewed(
         observed.status,
         observed_generation=observed.generation,
@@ -82,7 +85,8 @@ def fleet_status(
         recycled=pods.recycled,
         endpoint=names.endpoint_url(observed.name, observed.namespace, observed.spec.serving.port),
         router=_router(observed),
-        conditions=_conditions(observed, rollout, pods, versions, now),
+        waiting_for=named_wait(observed, ready.reason if ready is not None else None),
+        conditions=conditions,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.core.pod_waits import PodWait, furthest_behind, waiting
+from fleet_operator.core.pod_waits import Awaited, PodWait, furthest_behind, waiting
 from fleet_operator.counts import agree, counted
 from fleet_worker.protocol import PROTOCOL_VERSION, Phase
 from rlfleet_resources.reasons import ConditionReason
@@ -71,6 +71,17 @@ def what_it_waits_for(observed: FleetObserved) -> ConditionReason:
     )
     reasons = ConditionReason
     return reasons.WAITING_FOR_ENGINE if starting else reasons.WAITING_FOR_WORKERS
+
+
+_WAITS = frozenset(awaited.reason for awaited in Awaited)
+
+
+def named_wait(observed: FleetObserved, ready: ConditionReason | None) -> str:
+    """The wait for `status.waitingFor`: the one that `Ready` names, or that it has named while pods still wait."""
+    if ready in _WAITS:
+        return str(ready)
+    before = observed.status.waiting_for
+    return before if before and what_it_waits_for(observed) in _WAITS else ""
 
 
 def _waits(observed: FleetObserved) -> list[tuple[str, PodWait]]:

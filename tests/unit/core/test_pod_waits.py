@@ -225,9 +225,12 @@ class TestProgress:
     def test_an_event_says_that_a_wait_begins_and_that_it_has_ended(self):
         serving = status_of(make_fleet(up(0), up(1)))
         waiting = status_of(make_fleet(up(0), waits(1, NODE)))
-        pulling = status_of(make_fleet(up(0), waits(1, IMAGE)))
-        too_long = status_of(make_fleet(up(0), waits(1, NODE, since=ago(DEADLINE_SECONDS))))
-        rolling = status_of(make_fleet(up(0), waits(1, NODE), wants="42"))
+        pulling = status_of(make_fleet(up(0), waits(1, IMAGE), status=waiting))
+        late = waits(1, NODE, since=ago(DEADLINE_SECONDS))
+        too_long = status_of(make_fleet(up(0), late, status=waiting))
+        rolling = status_of(make_fleet(up(0), waits(1, NODE), wants="42", status=waiting))
+        placed = status_of(make_fleet(up(0), up(1), wants="42", status=rolling))
+        recovered = status_of(make_fleet(up(0), up(1), status=too_long))
 
         def events(before, after):
             found = fleet_events(before, after)
@@ -238,7 +241,9 @@ class TestProgress:
         assert events(waiting, pulling) == ["WaitingForImage"]
         assert events(pulling, serving) == ["WaitEnded"]
         assert events(waiting, rolling) == [], "the pod still waits"
+        assert events(rolling, placed) == ["WaitEnded"], "the rollout goes on"
         assert events(waiting, too_long) == []
+        assert "WaitEnded" in events(too_long, recovered)
 
     def test_different_causes_are_counted_separately(self):
         fleet = make_fleet(waits(1, IMAGE), waits(0, GATE), waits(2, NODE))

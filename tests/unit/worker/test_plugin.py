@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import os
 import signal
 import socket
@@ -126,6 +127,21 @@ def test_routes_that_the_public_port_does_not_serve_are_removed(put: Put) -> Non
     put.plugin.attach_router(app)
 
     assert [route.path for route in app.router.routes] == ["/v1/completions", "/health"]
+
+
+@pytest.mark.parametrize(("level", "shown"), [("INFO", 0), ("DEBUG", 2)])
+def test_the_log_has_vllms_table_of_routes_only_at_debug(
+    put: Put, caplog: pytest.LogCaptureFixture, level: str, shown: int
+) -> None:
+    launcher = logging.getLogger("vllm.entrypoints.launchers.launcher")
+    with caplog.at_level(level, launcher.name):
+        put.plugin.attach_router(SimpleNamespace(router=SimpleNamespace(routes=[])))
+        launcher.info("Available routes are:")
+        launcher.info("Route: %s, Methods: %s", "/pause", "POST")
+        launcher.info("Starting vLLM server on %s", "http://0.0.0.0:8000")
+    launcher.filters.clear()
+
+    assert len(caplog.messages) == shown + 1
 
 
 def test_a_vllm_started_without_serve_gets_no_plugin(

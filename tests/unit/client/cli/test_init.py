@@ -104,6 +104,29 @@ def test_a_folder_holds_what_a_first_fleet_needs(tmp_path: Path) -> None:
     golden(done.stdout, "output.txt", GOLDEN)
 
 
+@pytest.mark.parametrize(
+    ("options", "image", "warns"),
+    [
+        (["--gpus", "0"], None, True),
+        (["--gpus", "0", "--image", "registry/worker-cpu:1"], "registry/worker-cpu:1", False),
+        (["--gpus", "1"], None, False),
+    ],
+)
+@pytest.mark.usefixtures("hub")
+def test_workers_on_cpus_need_an_image_for_them(
+    tmp_path: Path,
+    options: list[str],
+    image: str | None,
+    warns: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    done = init("policy", "--model", "Qwen/Qwen3-8B", *options)
+    fleet = next(yaml.safe_load_all((tmp_path / "policy/fleet.yaml").read_text()))
+
+    assert done.exit_code == 0, done.output
+    assert fleet["spec"]["engine"].get("image") == image
+    assert ("spec.engine.image" in done.output.replace("\n", " ")) is warns
+
+
 @pytest.mark.parametrize("trainer", Trainer)
 @pytest.mark.usefixtures("hub")
 def test_an_external_fleet_grants_the_rl_api_its_own_secret_only(
