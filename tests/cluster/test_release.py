@@ -142,22 +142,27 @@ def test_the_api_server_takes_the_manifest_without_helm(made: Path, cluster: Clu
     assert images == {f"mirror.example/team/rlfleet/operator:{VERSION}"}
 
 
-def test_helm_takes_the_chart_from_a_registry(
-    made: Path, cluster: Cluster, registry: str, tmp_path: Path
+def test_helm_gets_the_released_chart_from_a_registry(
+    made: Path, registry: str, tmp_path: Path
 ) -> None:
     source, place = made / "chart" / f"oci:{VERSION}", f"{registry}/rlfleet/charts/rlfleet"
     pushing = [programs.oras(), "cp", "--from-oci-layout", "--to-plain-http", source]
     run([*pushing, f"{place}:{VERSION}"], cwd=tmp_path)
-    words = ("rlfleet", f"oci://{place}", "--version", VERSION, "--plain-http")
-    rendered = cluster.helm("template", *words, "--namespace", "rlfleet-system").stdout
-    archive = cluster.helm(
-        "template", "rlfleet", str(made / "chart" / f"rlfleet-{VERSION}.tgz"),
-        "--namespace", "rlfleet-system",
-    ).stdout  # fmt: skip
+    pulling = [programs.helm(), "pull", f"oci://{place}", "--version", VERSION, "--plain-http"]
+    run(pulling, cwd=tmp_path)
 
-    assert rendered == archive
-    manifest = (made / "install.yaml").read_text()
-    assert list(yaml.safe_load_all(manifest))[1:] == list(yaml.safe_load_all(rendered))
+    pulled = tmp_path / f"rlfleet-{VERSION}.tgz"
+    assert digest(pulled) == digest(made / "chart" / pulled.name)
+
+
+def test_the_manifest_is_the_chart_with_a_namespace(made: Path, tmp_path: Path) -> None:
+    archive = made / "chart" / f"rlfleet-{VERSION}.tgz"
+    words = ("template", "rlfleet", archive, "--namespace", "rlfleet-system")
+    rendered = list(yaml.safe_load_all(run([programs.helm(), *words], cwd=tmp_path)))
+    namespace, *objects = yaml.safe_load_all((made / "install.yaml").read_text())
+
+    assert objects == rendered
+    assert (namespace["kind"], namespace["metadata"]["name"]) == ("Namespace", "rlfleet-system")
 
 
 def test_the_lists_name_the_pinned_packages(made: Path) -> None:

@@ -74,7 +74,14 @@ def bills_of_materials(source: Source, target: Path) -> None:
     for name in _LISTS:
         listed = source.folder / "requirements" / f"{name}.txt"
         made = target / "sbom" / f"{name}.cdx.json"
-        command = [program, "requirements", listed, "--output-reproducible", "--of", "JSON"]
+        command: list[str | Path] = [
+            program,
+            "requirements",
+            listed,
+            "--output-reproducible",
+            "--of",
+            "JSON",
+        ]
         run([*command, "-o", made], cwd=source.folder)
 
 
@@ -83,7 +90,16 @@ def site(source: Source, target: Path) -> None:
     made = source.folder / "build" / "release-site"
     python = envs.interpreter_of("docs")
     configuration = "tools/site/mkdocs.yml"
-    build_site = [python, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", configuration]
+    build_site: list[str | Path] = [
+        python,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "--strict",
+        "-f",
+        configuration,
+    ]
     run([*build_site, "-d", made], cwd=source.folder)
     shutil.make_archive(str(target / f"rlfleet-site-{source.version}"), "gztar", made)
 
