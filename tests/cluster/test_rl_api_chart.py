@@ -180,7 +180,7 @@ def test_the_metrics_of_the_rl_api_have_their_own_scrape(devcluster_api: Cluster
     assert not operators.items() <= service["metadata"]["labels"].items()
 
 
-def test_the_policy_of_workers_admits_it_to_metrics_and_requests_and_not_to_admin_ports(
+def test_the_policy_of_workers_admits_it_to_each_port_since_namespaces_may_grant_it_calls(
     devcluster_api: Cluster,
 ) -> None:
     made = Rendered(
@@ -199,4 +199,4 @@ def test_the_policy_of_workers_admits_it_to_metrics_and_requests_and_not_to_admi
         if own >= peer["podSelector"].get("matchLabels", {"": ""}).items()
     }
 
-    assert admitted == {"http", "metrics"}
+    assert admitted == {"admin", "http", "metrics"}
