@@ -52,8 +52,8 @@ def cluster_with(*, right: bool) -> FakeCluster:
 )
 async def test_a_fleet_is_called_if_its_namespace_grants_it_and_the_list_does_not_forbid_it(
     named: tuple[tuple[str, str], ...],
-    right: bool,  # noqa: FBT001 - a parameter of the table
-    calls: bool,  # noqa: FBT001 - as above
+    right: bool,
+    calls: bool,
 ) -> None:
     grants = Grants(named, cluster_with(right=right))
 

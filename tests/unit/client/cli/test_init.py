@@ -117,7 +117,7 @@ def test_workers_on_cpus_need_an_image_for_them(
     tmp_path: Path,
     options: list[str],
     image: str | None,
-    warns: bool,  # noqa: FBT001 - a parameter of the table
+    warns: bool,
 ) -> None:
     done = init("policy", "--model", "Qwen/Qwen3-8B", *options)
     fleet = next(yaml.safe_load_all((tmp_path / "policy/fleet.yaml").read_text()))
