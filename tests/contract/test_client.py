@@ -150,7 +150,7 @@ def test_the_client_knows_what_is_new_in_the_spec_of_a_weight_version() -> None:
     crd = set(crd_schema("weightversions")["properties"]["spec"]["properties"])
     fields = resources.WeightsSpec.model_fields.values()
 
-    assert crd - {"rollout"} == {field.alias for field in fields}
+    assert crd - {"rollout", "retention"} == {field.alias for field in fields}
 
 
 def test_a_reason_of_a_later_release_stalls_a_rollout_too() -> None:

@@ -36,6 +36,7 @@ PURE_MODULES = frozenset(
         "enum",
         "functools",
         "hashlib",
+        "heapq",
         "itertools",
         "json",
         "math",

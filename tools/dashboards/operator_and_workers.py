@@ -271,8 +271,11 @@ def _weights() -> Section:
             graph(
                 "Read to stage versions",
                 "All workers together. A delta reads its own files only, unless a worker has to read the base, too.",
-                Query(
-                    f"sum(rate(rlfleet_worker_stage_read_bytes_total{{{CHOSEN}}}[{_RATE}]))", "read"
+                *(
+                    Query(
+                        f"sum(rate(rlfleet_worker_{name}_bytes_total{{{CHOSEN}}}[{_RATE}]))", what
+                    )
+                    for name, what in (("stage_read", "read"), ("stage_peer", "from peers"))
                 ),
                 unit="Bps",
             ),

@@ -94,7 +94,7 @@ CALLS: list[Any] = [
         id="pause",
     ),
     pytest.param(
-        worker_calls.put_lora(VIEW, "sql", target("42"), ROLLOUT),
+        worker_calls.put_lora(VIEW, "sql", target("42"), ROLLOUT, reason="x"),
         protocol.ADAPTERS_PATH + "sql",
         protocol.AdapterRequest,
         {"version": "42", "source": {"path": "/weights/step_42"}, "holder": "operator"},
@@ -113,7 +113,7 @@ CALLS: list[Any] = [
         id="compare-adapter",
     ),
     pytest.param(
-        worker_calls.put_lora(VIEW, "sql", target("42"), ROLLOUT, kind=StageLora),
+        worker_calls.put_lora(VIEW, "sql", target("42"), ROLLOUT, reason="x", kind=StageLora),
         protocol.ADAPTERS_PATH + "sql",
         protocol.AdapterRequest,
         {

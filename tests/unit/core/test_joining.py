@@ -40,6 +40,12 @@ def done(*workers: WorkerBuilder, **given) -> list[str]:
     return texts_of(decide(*workers, **given).actions)
 
 
+def test_a_joining_worker_stages_loads_and_is_admitted():
+    assert done(joining_worker()) == ["stage 42 on policy-0"]
+    assert done(joining_worker().staged("42")) == ["load 42 on policy-0"]
+    assert done(joining_worker(version="42")) == ["admit 42 on policy-0"]
+
+
 def test_a_worker_that_stages_another_version_gets_the_right_one():
     assert done(joining_worker().doing("stage", "41")) == ["stage 42 on policy-0"]
 
