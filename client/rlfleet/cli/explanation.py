@@ -23,6 +23,7 @@ _WAITS = "WaitingForWorkers"
 _STARTS = frozenset(one for one in ConditionReason if one.severity is Severity.STARTS)
 _WARNINGS = {
     "RouterAvailable": "The router is not available",
+    "Stale": "Weights are too old",
     "WeightsUnchanged": "A warning",
     "Remarks": "A remark",
 }

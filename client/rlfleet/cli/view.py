@@ -225,7 +225,7 @@ def attention(of: InferenceFleet | WeightVersion) -> tuple[Condition, ...]:
 
     A fleet of no replicas need not be available, and its router cannot be.
     """
-    wanted = {("Stalled", "True"), ("WeightsUnchanged", "True")}
+    wanted = {("Stalled", "True"), ("Stale", "True"), ("WeightsUnchanged", "True")}
     if isinstance(of, InferenceFleet) and of.spec.replicas:
         wanted |= {("Available", "False"), ("RouterAvailable", "False")}
     return tuple(c for c in of.status.conditions if (c.type, c.status) in wanted)

@@ -86,6 +86,25 @@ def test_a_lease_that_cannot_be_read_says_nothing_about_the_operator(
     assert out.startswith("No operator drives fleet policy" if said else "Version 3")
 
 
+# --- weights that are too old ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["status", "explain"])
+def test_a_fleet_with_too_old_weights_says_so(
+    monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    objects = Recorded("applied")
+    assert objects.fleet is not None
+    conditions = objects.fleet["status"]["conditions"]
+    stale = {"type": "Stale", "status": "True", "reason": "RequestsRefused", "message": "3 behind"}
+    conditions.append(conditions[0] | stale)
+
+    _, out, _ = run(monkeypatch, objects, command)
+
+    assert "RequestsRefused" in out
+    assert "3 behind" in out
+
+
 # --- versions of two runs -------------------------------------------------------------------------
 
 
