@@ -52,7 +52,7 @@ SETS: dict[str, tuple[str, ...]] = {
         'tracing.otlpEndpoint="http://collector:4318"',
     ),
     "collector": (
-        'collectors=[{"namespace":"rl","namespaces":["eval"],"mountPath":"/weights","runAsUser":1000,"volume":{"persistentVolumeClaim":{"claimName":"weights"}}}]',
+        'collectors=[{"namespace":"rl","namespaces":["eval"],"mountPath":"/weights","runAsUser":1000,"runAsGroup":0,"volume":{"persistentVolumeClaim":{"claimName":"weights"}}}]',
     ),
     "without-metrics": ("metrics.service.enabled=false",),
     "placed": (
