@@ -88,7 +88,7 @@ soak: ## Simulate histories with every fault, a million steps: STEPS=1000000, SE
 	@PYTHONPATH=$(PYTHONPATH):$(CURDIR) $(PYTHON) -m tests.model.soak $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: mutants
-mutants: ## How many mistakes in the planner random histories find, with STEPS=20000 each: ONLY=text, LEAST=90
+mutants: ## How many mistakes in the planner random histories find, within STEPS=20000: ONLY=text, LEAST=90
 	@PYTHONPATH=$(PYTHONPATH):$(CURDIR) $(PYTHON) -m tests.model.score $(if $(STEPS),--steps $(STEPS)) \
 	  $(if $(ONLY),--only "$(ONLY)") $(if $(LEAST),--least $(LEAST))
 
