@@ -19,6 +19,7 @@ from dashboards.panels import (
 
 _ENDED = f'{CHOSEN}, kind=~"$kind"'
 _STALLED = f'{CHOSEN}, type="Stalled", status="True"'
+_NEEDY = f'{CHOSEN}, type=~"Stalled|Stale", status="True"'
 _OWNER = "namespace, fleet"
 _LEGEND = "{{namespace}}/{{fleet}}"
 _WEIGHTS = "namespace, fleet, weightversion, adapter"
@@ -57,8 +58,10 @@ def _overview() -> Section:
             ),
             number(
                 "Fleets that need attention",
-                "Fleets with the condition Stalled. The table below has the reasons.",
-                Query(f"count(rlfleet_fleet_condition{{{_STALLED}}} == 1) or vector(0)"),
+                "Fleets with the condition Stalled or Stale. The table below has the reasons.",
+                Query(
+                    f"count(max by ({_OWNER}) (rlfleet_fleet_condition{{{_NEEDY}}} == 1)) or vector(0)"
+                ),
                 red_from=1,
             ),
             number(
@@ -95,7 +98,7 @@ def _overview() -> Section:
                 "What the operator cannot solve without help. kubectl describe ifl,wv shows the messages, "
                 "which name the cause and the remedy.",
                 Query(
-                    f"max by ({_OWNER}, reason) (rlfleet_fleet_condition{{{_STALLED}}} == 1) or "
+                    f"max by ({_OWNER}, reason) (rlfleet_fleet_condition{{{_NEEDY}}} == 1) or "
                     f"max by ({_WEIGHTS}, reason) (rlfleet_weightversion_condition{{{_STALLED}}} == 1)"
                 ),
                 columns={
