@@ -268,7 +268,8 @@ class _Work:
         paths = {os.path.realpath(path): who for path, who in needs.paths.items()}
         links = {to: f"the link {name} leads to it" for to, name in folder.links().items()}
         known = Needs(links | paths | dict(needs.paths), needs.obstacles)
-        return deletions(claims_on(self._path, objects.weights), known, folder.directories())
+        claims = claims_on(self._path, objects.weights)
+        return deletions(claims, known, folder.directories(), folder.others())
 
     def _report(self, plan: Plan) -> None:
         for obstacle in plan.obstacles:

@@ -145,13 +145,19 @@ class Plan:
     obstacles: tuple[Obstacle, ...] = ()
 
 
-def deletions(claims: Sequence[Claim], needs: Needs, directories: Sequence[Directory]) -> Plan:
+def deletions(
+    claims: Sequence[Claim],
+    needs: Needs,
+    directories: Sequence[Directory],
+    others: Sequence[Directory] = (),
+) -> Plan:
     """Decide about each directory of a folder that a template has, in their order.
 
     Args:
         claims: All WeightVersions with versions in this folder.
         needs: Of the fleets of all namespaces that read the volume.
         directories: Those that are aside come after those under their own names.
+        others: Those that no template has. They stay, and the bases of their deltas.
     """
     ours = [d for d in directories if any(c.template.label_of(d.name) for c in claims)]
     obstacles = (*needs.obstacles, *_missing(claims, ours))
@@ -161,7 +167,9 @@ def deletions(claims: Sequence[Claim], needs: Needs, directories: Sequence[Direc
     judges = [_Judge(claim, ours) for claim in claims]
     stays = {d.place: _why_it_stays(d, named, judges) for d in ours}
     bases = _bases(ours, claims)
-    kept = [d for d in ours if stays[d.place]]
+    # A worker that reads one with an index that cannot be read would be refused, too.
+    kept = [d for d in others if d.name in named or not d.base_unknown]
+    kept += [d for d in ours if stays[d.place]]
     while kept:
         one = kept.pop()
         if one.base_unknown:

@@ -20,6 +20,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Self
 
 from fleet_collector.plan import Directory, Template
@@ -83,6 +84,12 @@ class Folder:
         leases = [name for name in names if ".keep" in name]
         there = (self._directory(name, place, leases) for name, place in places)
         return [each for each in there if each is not None]
+
+    def others(self) -> list[Directory]:
+        """What else is in the folder, such as a copy of a version. A delta in it needs its base. Errors: OSError."""
+        names = [name for name in self._names() if not name.startswith(".")]
+        others = [Directory(name=name, place=name) for name in names if not self._is_version(name)]
+        return [self._with_base(each) for each in others]
 
     def links(self) -> dict[str, str]:
         """Target → name, of the links in the folder. Errors: OSError."""
@@ -156,23 +163,15 @@ class Folder:
         size_bytes, modified_ns, obstacle = 0, 0, "it is a link or a file, and no directory"
         if stat.S_ISDIR(mode):
             size_bytes, modified_ns, obstacle = self._measured(place)
-        version = base = base_unknown = ""
-        if not obstacle:
-            try:
-                version, base = self._delta_versions(place)
-            except (OSError, UnusableWeights) as error:
-                base_unknown = f"{error}. Repair or delete the directory"
-        return Directory(
+        found = Directory(
             name=name,
             place=place,
             size_bytes=size_bytes,
             modified_ns=modified_ns,
-            version=version,
-            base=base,
-            base_unknown=base_unknown,
             lease=next((one for one in leases if _is_lease(one, name)), ""),
             obstacle=obstacle,
         )
+        return self._with_base(found)
 
     def _measured(self, place: str) -> tuple[int, int, str]:
         """Bytes, the last change in nanoseconds of the volume's clock, and why it cannot be deleted."""
@@ -191,11 +190,19 @@ class Folder:
             return size_bytes, modified_ns, f"it cannot be read ({error}): {_NO_RIGHT}"
         return size_bytes, modified_ns, ""
 
+    def _with_base(self, found: Directory) -> Directory:
+        """The directory with the base of its delta. Workers read one that cannot be deleted, too."""
+        try:
+            version, base = self._delta_versions(found.place)
+        except (OSError, UnusableWeights) as error:
+            return replace(found, base_unknown=f"{error}. Repair or delete the directory")
+        return replace(found, version=version, base=base)
+
     def _delta_versions(self, place: str) -> tuple[str, str]:
         """The version of a delta and that of its base; empty for another checkpoint. Errors: OSError, UnusableWeights."""
         try:
             index = os.open(f"{place}/{INDEX_FILE}", _READ, dir_fd=self._at)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return "", ""
         with os.fdopen(index, "rb") as file:
             content = file.read(_INDEX_LIMIT + 1)

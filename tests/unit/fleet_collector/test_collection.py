@@ -220,6 +220,37 @@ class TestTheVolume:
 
         assert names_in(folder) == ["step_2", "step_6"]
 
+    def test_the_chain_of_a_delta_that_this_process_may_not_delete_stays(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As one of another user: workers read it all the same."""
+        write_versions(folder, 6, base=2)
+        date(folder)
+        monkeypatch.setattr(os, "access", lambda path, *_, **__: path != "step_6")
+        run(folder, objects([a_weight_version(folder, "6", retention={"keep": 1})], a_fleet()))
+
+        assert names_in(folder) == ["step_2", "step_6"]
+
+    @pytest.mark.parametrize("link", [None, "step_7"])
+    def test_the_chain_of_a_delta_under_another_name_stays(
+        self, folder: Path, link: str | None
+    ) -> None:
+        """As a copy that another fleet serves, or one that a version leads to."""
+        write_versions(folder, 6, base=2)
+        kept = folder / (".golden" if link else "golden")
+        (folder / "step_6").rename(kept)
+        if link:
+            (folder / link).symlink_to(kept.name)
+        run(folder)
+
+        assert {*names_in(folder)} == {kept.name, "step_2", "step_4", "step_5", link or kept.name}
+
+    def test_a_file_with_the_name_of_a_version_keeps_nothing(self, folder: Path) -> None:
+        (folder / "step_6").touch()
+        (folder / "lost+found").mkdir()
+
+        assert run(folder).problems == []
+
     def test_nothing_is_deleted_while_an_index_of_a_version_that_stays_is_cut(
         self, folder: Path
     ) -> None:
