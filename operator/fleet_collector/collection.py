@@ -265,7 +265,8 @@ class _Work:
     def _plan(self, folder: Folder, objects: Objects) -> Plan:
         needs = needs_of(self._path, objects.fleets, objects.weights)
         # Where a link leads is needed, too: a link that is in use, and one next to the versions.
-        paths = {os.path.realpath(path): who for path, who in needs.paths.items()}
+        absolute = ((path, who) for path, who in needs.paths.items() if path.startswith("/"))
+        paths = {os.path.realpath(path): who for path, who in absolute}
         links = {to: f"the link {name} leads to it" for to, name in folder.links().items()}
         known = Needs(links | paths | dict(needs.paths), needs.obstacles)
         claims = claims_on(self._path, objects.weights)

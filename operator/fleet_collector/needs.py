@@ -6,6 +6,7 @@ and then nothing is deleted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from rlfleet_resources.source import WeightSource
 from rlfleet_resources.weights_status import WeightsStatus
 
 Json = dict[str, Any]
+_WORD = re.compile(r"[\w.-]+")
 
 
 def rules_of(weights: Iterable[Json]) -> Iterator[tuple[Json, Retention]]:
@@ -79,6 +81,7 @@ def needs_of(folder: str, fleets: Sequence[Json], weights: Sequence[Json]) -> Ne
             who, each, FleetStatus.read(each.get("status") or {}).unread_parts
         )
         obstacles += _of_fleet(who, folder, each)
+        paths |= dict.fromkeys(_words_in(each.get("spec")), f"the spec of fleet {who}")
         paths |= {str(p): f"fleet {who}" for p in _paths_of_fleet(each) if p is not None}
     for each in weights:
         who = name_of(each)
@@ -132,6 +135,20 @@ def _paths_of_fleet(fleet: Json) -> Iterator[str | None]:
     for recorded in (status.applied, moving, moving.base if moving is not None else None):
         if recorded is not None and recorded.source is not None:
             yield recorded.source.path
+
+
+def _words_in(spec: Any) -> Iterator[str]:
+    """All names in the texts of a spec. A volume may be mounted at a version, and an argument of the engine, such as
+    JSON about a draft model, may name one.
+    """
+    if isinstance(spec, dict):
+        spec = [*spec.values()]
+    if isinstance(spec, list):
+        for each in spec:
+            yield from _words_in(each)
+    elif isinstance(spec, str):
+        yield from spec.split("/")
+        yield from _WORD.findall(spec)
 
 
 def _paths_of_weights(weights: WeightVersion) -> Iterator[str | None]:

@@ -120,7 +120,7 @@ class Needs:
     """The needs of fleets, by their statuses.
 
     Fields:
-        paths: path → the object that needs it.
+        paths: path, or the name of a directory → the object that needs it.
         obstacles: why the statuses do not tell all.
     """
 

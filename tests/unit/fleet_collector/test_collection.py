@@ -172,6 +172,25 @@ class TestStatuses:
         run(folder, objects([weights], external))
         assert len(names_in(folder)) == left
 
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            {"engine": {"args": ["--tokenizer=/w/run-7/step_1"]}},
+            {"engine": {"args": ["--speculative-config", '{"model": "/w/run-7/step_1", "n": 2}']}},
+            {"podOverlay": {"volumes": [{"nfs": {"path": "/export/step_1"}}, {"a\0b": "/\0"}]}},
+            {"podOverlay": {"containers": [{"volumeMounts": [{"subPath": "step_1"}]}]}},
+        ],
+    )
+    def test_what_the_spec_of_a_fleet_names_anywhere_stays(
+        self, folder: Path, spec: dict[str, object]
+    ) -> None:
+        """Workers read it at each start, and no status says so."""
+        fleet = a_fleet()
+        fleet["spec"] |= spec
+        run(folder, objects([a_weight_version(folder, "5", retention=RULE)], fleet))
+
+        assert names_in(folder) == ["step_1", "step_4", "step_5"]
+
     def test_versions_for_a_way_back_stay(self, folder: Path) -> None:
         weights = a_weight_version(folder, "5", rollbackTo="1", retention={"keep": 1})
         weights["status"]["history"] = [
