@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 from pydantic import ValidationError
 
@@ -23,6 +24,9 @@ from fleet_worker.logs import fields
 from rlfleet_resources.names import API_VERSION, FLEET_PLURAL, WEIGHTS_PLURAL
 
 _LOG = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 5.0
+"""The age of a look after which the next version is deleted only after another one."""
 
 
 class Cluster(Protocol):
@@ -142,6 +146,21 @@ def _folders(weights: Iterable[Json]) -> tuple[list[str], list[Outcome]]:
     return list(found), problems
 
 
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What is in a folder. `directories`: by place."""
+
+    directories: dict[str, Directory]
+    others: Sequence[Directory]
+    links: dict[str, str]
+
+    @classmethod
+    def of(cls, folder: Folder) -> Self:
+        """Read it. Errors: OSError."""
+        found = {each.place: each for each in folder.directories()}
+        return cls(found, folder.others(), folder.links())
+
+
 class _Work:
     """One folder during a run. `aside`: its versions that may go at the end."""
 
@@ -174,7 +193,7 @@ class _Work:
         try:
             if not dry_run:
                 self._finish(folder)
-            plan = self._plan(folder, objects)
+            plan = self._plan(_Content.of(folder), objects)
         except OSError as error:
             self._problem(f"{self._path} cannot be read: {error}")
             return
@@ -195,37 +214,49 @@ class _Work:
             self.bring_back(back, "something needs it again")
 
     def end(self, read: Callable[[], Objects]) -> None:
-        """Delete what is aside and still not needed. The rest stays in `aside`. Errors: those of `read`."""
+        """Delete what is aside and still not needed. The rest stays in `aside`. Errors: those of `read`.
+
+        Deletions may take hours, so it looks again in between.
+        """
         folder = self._folder
         if folder is None or not self.aside:
             return
-        objects = read()
         try:
-            plan = self._plan(folder, objects)
+            content = _Content.of(folder)
         except OSError as error:
             self._problem(f"{self._path} cannot be read: {error}")
             return
-        self._report(plan)
-        goes = {v.directory.place for v in plan.verdicts if v.goes}
-        for directory in [d for d in self.aside if d.place in goes]:
-            self.aside.remove(directory)
-            try:
-                folder.delete(directory)
-            except FileNotFoundError:
-                continue  # another collector was faster
-            except OSError as error:
-                self._problem(f"{directory.name} of {self._path} is not deleted: {error}")
-                continue
-            self.outcome.deleted.append(directory)
-            about = fields(
-                "deleted",
-                directory=directory.name,
-                bytes=directory.size_bytes,
-                proof=objects.versions,
-            )
-            _LOG.info(
-                "deleted %s/%s (%s)", self._path, directory.name, _size([directory]), extra=about
-            )
+        while self.aside:
+            objects, looked_at = read(), time.monotonic()
+            plan = self._plan(content, objects)
+            self._report(plan)
+            goes = {v.directory.place for v in plan.verdicts if v.goes}
+            going = [d for d in self.aside if d.place in goes]
+            if not going:
+                return
+            for directory in going:
+                self.aside.remove(directory)
+                content.directories.pop(directory.place)
+                self._delete(folder, directory, objects)
+                if time.monotonic() - looked_at >= _LOOK_SECONDS:
+                    break
+
+    def _delete(self, folder: Folder, directory: Directory, objects: Objects) -> None:
+        try:
+            folder.delete(directory)
+        except FileNotFoundError:
+            return  # another collector was faster
+        except OSError as error:
+            self._problem(f"{directory.name} of {self._path} is not deleted: {error}")
+            return
+        self.outcome.deleted.append(directory)
+        about = fields(
+            "deleted",
+            directory=directory.name,
+            bytes=directory.size_bytes,
+            proof=objects.versions,
+        )
+        _LOG.info("deleted %s/%s (%s)", self._path, directory.name, _size([directory]), extra=about)
 
     def bring_back(self, directories: Sequence[Directory], why: str) -> None:
         """Give versions that are aside their names again."""
@@ -262,15 +293,15 @@ class _Work:
             else:
                 self._problem(f"the rest of {self._path}/{name} is not deleted: {error}")
 
-    def _plan(self, folder: Folder, objects: Objects) -> Plan:
+    def _plan(self, content: _Content, objects: Objects) -> Plan:
         needs = needs_of(self._path, objects.fleets, objects.weights)
         # Where a link leads is needed, too: a link that is in use, and one next to the versions.
         absolute = ((path, who) for path, who in needs.paths.items() if path.startswith("/"))
         paths = {os.path.realpath(path): who for path, who in absolute}
-        links = {to: f"the link {name} leads to it" for to, name in folder.links().items()}
+        links = {to: f"the link {name} leads to it" for to, name in content.links.items()}
         known = Needs(links | paths | dict(needs.paths), needs.obstacles)
         claims = claims_on(self._path, objects.weights)
-        return deletions(claims, known, folder.directories(), folder.others())
+        return deletions(claims, known, [*content.directories.values()], content.others)
 
     def _report(self, plan: Plan) -> None:
         for obstacle in plan.obstacles:

@@ -19,6 +19,7 @@ from tests.support.collector import (
     write_versions,
 )
 
+from fleet_collector import collection
 from fleet_collector.collection import Objects, Outcome, collect
 from rlfleet.errors import Unavailable
 
@@ -110,6 +111,17 @@ class TestTheSecondLook:
 
         collect(read, [str(folder)], wait)
         assert names_in(folder) == ["step_1", "step_4", "step_5"]
+
+    def test_a_version_that_a_spec_names_while_others_are_deleted_comes_back(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(collection, "_LOOK_SECONDS", 0)
+        first = objects([a_weight_version(folder, "5", retention=RULE)], a_fleet())
+        back = a_weight_version(folder, "2", applied="5", rollbackTo="2", retention=RULE)
+        outcome = run(folder, first, first, objects([back], a_fleet()))
+
+        assert [d.name for d in outcome.deleted] == ["step_1", "step_3"]
+        assert names_in(folder) == ["step_2", "step_4", "step_5"]
 
     def test_a_version_that_is_leased_meanwhile_comes_back(self, folder: Path) -> None:
         run(folder, while_it_waits=(folder / ".step_3.keep-eval").touch)
