@@ -68,6 +68,7 @@ class Directory:
         place: its present name; it differs while a collector has put the directory aside.
         size_bytes: of all files.
         modified_ns: when it or one of its files was changed last, by the clock of the volume.
+        written_ns: the same of its weights; others add files to a version later, such as the results of an evaluation.
         version / base: of a delta: its own version and that of its base; empty for another checkpoint.
         base_unknown: why its base is not known; empty if its index can be read.
         lease: the file by which a reader keeps it; empty without one.
@@ -78,6 +79,7 @@ class Directory:
     place: str
     size_bytes: int = 0
     modified_ns: int = 0
+    written_ns: int = 0
     version: str = ""
     base: str = ""
     base_unknown: str = ""
@@ -219,7 +221,7 @@ class _Judge:
         self._claim = claim
         self._applied = number_of(claim.applied) or 0
         labels = [(claim.template.label_of(d.name), d) for d in directories]
-        at = (d.modified_ns for label, d in labels if label == claim.applied)
+        at = (d.written_ns for label, d in labels if label == claim.applied)
         self._applied_at_ns = next(at)
         numbers = {number_of(label) for label, _ in labels if label}
         older = sorted((n for n in numbers if n is not None and n <= self._applied), reverse=True)

@@ -31,6 +31,7 @@ from rlfleet.errors import UnusableWeights
 _TRASH = re.compile(r"\.(.+)\.trash-[0-9a-f]{8}")
 _DELETING = re.compile(r"\.(.+)\.deleting-[0-9a-f]{8}")
 _INDEX_LIMIT = 64 * 1024 * 1024
+_WEIGHTS = ".safetensors"
 _RIGHTS = os.R_OK | os.W_OK | os.X_OK
 _NO_RIGHT = "this process may not delete in it; run the collector as the user that writes versions"
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -160,35 +161,42 @@ class Folder:
             mode = os.stat(place, dir_fd=self._at, follow_symlinks=False).st_mode
         except FileNotFoundError:
             return None
-        size_bytes, modified_ns, obstacle = 0, 0, "it is a link or a file, and no directory"
-        if stat.S_ISDIR(mode):
-            size_bytes, modified_ns, obstacle = self._measured(place)
         found = Directory(
             name=name,
             place=place,
+            lease=next((one for one in leases if _is_lease(one, name)), ""),
+            obstacle="it is a link or a file, and no directory",
+        )
+        return self._with_base(self._measured(found) if stat.S_ISDIR(mode) else found)
+
+    def _measured(self, found: Directory) -> Directory:
+        """The directory with its size, its times, and why it cannot be deleted."""
+        size_bytes, modified_ns, written_ns, obstacle = 0, 0, 0, ""
+        try:
+            for path, _, files, at in os.fwalk(found.place, dir_fd=self._at, onerror=_raise):
+                folder = os.fstat(at)
+                modified_ns = max(modified_ns, folder.st_mtime_ns)
+                for file in files:
+                    state = os.stat(file, dir_fd=at, follow_symlinks=False)
+                    size_bytes += state.st_size
+                    modified_ns = max(modified_ns, state.st_mtime_ns)
+                    if file.endswith(_WEIGHTS):
+                        written_ns = max(written_ns, state.st_mtime_ns)
+                if folder.st_dev != self._device:
+                    obstacle = "another file system is mounted in it"
+                elif not os.access(path, _RIGHTS, dir_fd=self._at, effective_ids=True):
+                    obstacle = _NO_RIGHT
+                if obstacle:
+                    break
+        except OSError as error:
+            obstacle = f"it cannot be read ({error}): {_NO_RIGHT}"
+        return replace(
+            found,
             size_bytes=size_bytes,
             modified_ns=modified_ns,
-            lease=next((one for one in leases if _is_lease(one, name)), ""),
+            written_ns=written_ns or modified_ns,
             obstacle=obstacle,
         )
-        return self._with_base(found)
-
-    def _measured(self, place: str) -> tuple[int, int, str]:
-        """Bytes, the last change in nanoseconds of the volume's clock, and why it cannot be deleted."""
-        size_bytes, modified_ns = 0, 0
-        try:
-            for path, _, files, at in os.fwalk(place, dir_fd=self._at, onerror=_raise):
-                states = [os.fstat(at)]
-                states += [os.stat(file, dir_fd=at, follow_symlinks=False) for file in files]
-                size_bytes += sum(state.st_size for state in states[1:])
-                modified_ns = max(modified_ns, *(state.st_mtime_ns for state in states))
-                if states[0].st_dev != self._device:
-                    return size_bytes, modified_ns, "another file system is mounted in it"
-                if not os.access(path, _RIGHTS, dir_fd=self._at, effective_ids=True):
-                    return size_bytes, modified_ns, _NO_RIGHT
-        except OSError as error:
-            return size_bytes, modified_ns, f"it cannot be read ({error}): {_NO_RIGHT}"
-        return size_bytes, modified_ns, ""
 
     def _with_base(self, found: Directory) -> Directory:
         """The directory with the base of its delta. Workers read one that cannot be deleted, too."""

@@ -243,6 +243,17 @@ class TestStatuses:
 
 
 class TestTheVolume:
+    def test_a_file_that_is_added_to_the_applied_version_takes_nothing_from_what_is_written_after_it(
+        self, folder: Path
+    ) -> None:
+        """As the results of an evaluation, next to a run that counts from 0 again."""
+        for path in [*(folder / "step_1").iterdir(), folder / "step_1"]:
+            os.utime(path, (100, 100))
+        (folder / "step_5/results.json").touch()
+        run(folder)
+
+        assert names_in(folder) == ["step_1", "step_4", "step_5"]
+
     def test_the_chain_of_a_delta_stays(self, folder: Path) -> None:
         write_versions(folder, 6, base=2)
         date(folder)

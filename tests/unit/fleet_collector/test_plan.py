@@ -68,7 +68,9 @@ def test_what_this_process_cannot_delete_stays_with_the_reason() -> None:
 def test_what_was_written_after_the_applied_version_stays() -> None:
     """As the first versions of a run that counts from 0 again, before they are published."""
     plan = deletions(
-        [claim(keep=1)], Needs(), [*steps(1, modified_ns=30), *steps(2, 10, modified_ns=20)]
+        [claim(keep=1)],
+        Needs(),
+        [*steps(1, modified_ns=30), *steps(2, 10, modified_ns=20, written_ns=20)],
     )
 
     assert gone(plan) == ["step_2"]
