@@ -18,7 +18,7 @@ from typing import Protocol, Self
 from pydantic import ValidationError
 
 from fleet_collector.needs import Json, claims_on, name_of, needs_of, rules_of, template_in
-from fleet_collector.plan import Claim, Directory, Needs, Plan, deletions
+from fleet_collector.plan import Claim, Directory, Needs, Plan, Template, deletions
 from fleet_collector.volume import Folder, OutsideError
 from fleet_worker.logs import fields
 from rlfleet_resources.names import API_VERSION, FLEET_PLURAL, WEIGHTS_PLURAL
@@ -61,6 +61,7 @@ class Outcome:
     """The result of a run for one folder.
 
     Fields:
+        folder: empty for a WeightVersion without one.
         claims: the WeightVersions with versions in it.
         deleted: those that are gone.
         kept: those that stay.
@@ -77,7 +78,7 @@ class Outcome:
 
     def text(self) -> str:
         """One sentence, or one problem."""
-        if not self.claims:
+        if not self.folder:
             return "; ".join(self.problems)
         kept = f"{_counted(self.kept)} stay in {self.folder}"
         return f"deleted {_counted(self.deleted)}; {kept}" if self.deleted else kept
@@ -135,14 +136,16 @@ def collect(
 def _folders(weights: Iterable[Json]) -> tuple[list[str], list[Outcome]]:
     """The folders of all rules, and the problems of those without one."""
     found, problems = dict[str, None](), list[Outcome]()
-    for each, _ in rules_of(weights):
+    for each, rule in rules_of(weights):
         try:
             found[template_in(each).folder] = None
         except ValueError as error:  # also that of pydantic
             why = "update the collector" if isinstance(error, ValidationError) else str(error)
             problem = f"nothing of {name_of(each)} is deleted: {why}"
             _LOG.error("%s", problem)
-            problems.append(Outcome("", problems=[problem]))
+            uid = each["metadata"].get("uid", "")
+            claim = Claim(name_of(each), Template("", "", ""), "", rule, uid)
+            problems.append(Outcome("", [claim], problems=[problem]))
     return list(found), problems
 
 

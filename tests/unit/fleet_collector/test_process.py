@@ -81,6 +81,19 @@ def test_a_problem_ends_with_its_exit_code_and_an_event(
     assert [e["reason"] for e in api.events] == ["OldVersionsNotDeleted"]
 
 
+def test_a_rule_without_a_folder_gets_an_event_too(
+    started, settings: Settings, folder: Path
+) -> None:
+    weights = a_weight_version(folder, "3", retention={"keep": 1})
+    weights["spec"]["source"] = {"path": f"{folder}/step_3"}
+    api = FakeApi(weights)
+
+    assert started(settings, api) == main.EXIT_ATTENTION
+    (event,) = api.events
+    assert event["reason"] == "OldVersionsNotDeleted"
+    assert "{version}" in event["message"]
+
+
 def test_a_cause_that_passes_ends_with_0(started, settings: Settings, folder: Path) -> None:
     weights = a_weight_version(folder, "3", retention={"keep": 1})
     weights["metadata"]["generation"] = 6
