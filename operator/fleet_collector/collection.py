@@ -151,7 +151,7 @@ def _folders(weights: Iterable[Json]) -> tuple[list[str], list[Outcome]]:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What is in a folder. `directories`: by place."""
+    """The content of a folder. `directories`: by place."""
 
     directories: dict[str, Directory]
     others: Sequence[Directory]

@@ -87,7 +87,7 @@ class Folder:
         return [each for each in there if each is not None]
 
     def others(self) -> list[Directory]:
-        """What else is in the folder, such as a copy of a version. A delta in it needs its base. Errors: OSError."""
+        """The other names in the folder, such as a copy of a version. A delta needs its base there, too. Errors: OSError."""
         names = [name for name in self._names() if not name.startswith(".")]
         others = [Directory(name=name, place=name) for name in names if not self._is_version(name)]
         return [self._with_base(each) for each in others]
