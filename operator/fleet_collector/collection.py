@@ -84,8 +84,16 @@ class Outcome:
         return f"deleted {_counted(self.deleted)}; {kept}" if self.deleted else kept
 
 
-def read_objects(cluster: Cluster, namespaces: Iterable[str]) -> Objects:
-    """The objects, not from a cache of the API server. Errors: RlfleetError."""
+def read_objects(cluster: Cluster, namespaces: Sequence[str]) -> Objects:
+    """The objects, not from a cache of the API server.
+
+    Args:
+        cluster: The API server.
+        namespaces: The collector's own first. Rules of the others do not count: an account of another namespace
+            must not decide about the versions of this one.
+
+    Errors: RlfleetError.
+    """
 
     def all_of(plural: str) -> list[Json]:
         # The fleets are read last: their statuses know of what the specs have asked for.
@@ -98,6 +106,9 @@ def read_objects(cluster: Cluster, namespaces: Iterable[str]) -> Objects:
         ]
 
     weights = all_of(WEIGHTS_PLURAL)
+    for each in weights:
+        if each["metadata"]["namespace"] != namespaces[0]:
+            each["spec"].pop("retention", None)
     return Objects(all_of(FLEET_PLURAL), weights)
 
 

@@ -21,7 +21,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     """The settings of one run. Each is a flag, and its description is the help."""
 
     namespaces: Annotated[tuple[str, ...], BeforeValidator(_list), Field(min_length=1)] = Field(
-        description="comma-separated namespaces: all whose fleets read the volume"
+        description="comma-separated namespaces: first the one whose rules count, then all others whose fleets read the volume"
     )
     roots: Annotated[tuple[AbsolutePath, ...], BeforeValidator(_list), Field(min_length=1)] = Field(
         description="comma-separated directories below which versions may be deleted, at the paths that workers see"

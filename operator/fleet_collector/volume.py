@@ -30,7 +30,7 @@ from rlfleet.errors import UnusableWeights
 
 _TRASH = re.compile(r"\.(.+)\.trash-[0-9a-f]{8}")
 _DELETING = re.compile(r"\.(.+)\.deleting-[0-9a-f]{8}")
-_INDEX_LIMIT = 64 * 1024 * 1024
+_INDEX_LIMIT = 16 * 1024 * 1024
 _WEIGHTS = ".safetensors"
 _RIGHTS = os.R_OK | os.W_OK | os.X_OK
 _NO_RIGHT = "this process may not delete in it; run the collector as the user that writes versions"

@@ -94,6 +94,16 @@ def test_a_rule_without_a_folder_gets_an_event_too(
     assert "{version}" in event["message"]
 
 
+def test_a_rule_of_another_namespace_deletes_nothing(
+    started, settings: Settings, folder: Path
+) -> None:
+    theirs = a_weight_version(folder, "3", retention={"keep": 1})
+    theirs["metadata"]["namespace"] = "eval"
+
+    assert started(settings, FakeApi(theirs)) == 0
+    assert len(names_in(folder)) == 3
+
+
 def test_a_cause_that_passes_ends_with_0(started, settings: Settings, folder: Path) -> None:
     weights = a_weight_version(folder, "3", retention={"keep": 1})
     weights["metadata"]["generation"] = 6
