@@ -62,7 +62,11 @@ async def test_a_service_option_that_is_removed_without_an_operator_is_removed_b
         "LoadBalancer",
         "ClientIP",
     )
-    assert await third.metric(CHILD_WRITES) == 1
+
+    async def is_counted() -> bool:
+        return await third.metric(CHILD_WRITES) == 1
+
+    await workspace.until(is_counted, "one write is counted, once its answer is there")
 
 
 @pytest.mark.parametrize(
