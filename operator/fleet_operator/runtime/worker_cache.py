@@ -47,7 +47,10 @@ class Cancellable(Protocol):
 class _Entry:
     restarts: int = 0
     state: WorkerState | None = None
+    stated_at: float = 0
+    """When it gave this state."""
     answered_at: float = 0
+    """When the last read or call ended, also without an answer."""
     silent_since: float | None = None
     silence: str = ""
     call: Work | None = None
@@ -101,7 +104,7 @@ class WorkerCache:
         view = WorkerView(
             pod=pod,
             state=entry.state,
-            state_age_seconds=max(now - entry.answered_at, 0) if is_ageing else 0,
+            state_age_seconds=max(now - entry.stated_at, 0) if is_ageing else 0,
             silent_seconds=silent,
             silence=entry.silence,
             call=entry.call,
@@ -264,7 +267,7 @@ class WorkerCache:
         entry.lost_calls.clear()
         if entry.state is None or weights_of(entry.state) != weights_of(answer.state):
             entry.changed_at = max(entry.asked_at, entry.called_at)
-        entry.state, entry.answered_at = answer.state, now
+        entry.state, entry.stated_at, entry.answered_at = answer.state, now, now
         entry.calls.note_state(answer.state)
         entry.may_open = may_open_late(answer.state, lost=entry.lost_admission, term=term)
         if not entry.may_open:

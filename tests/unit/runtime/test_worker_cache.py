@@ -307,6 +307,15 @@ class TestKnowing:
         assert (view.silent_seconds, view.silence, view.version) == (4, "no route", "1")
         assert view.standing is Standing.UNKNOWN
 
+    def test_what_a_silent_worker_holds_it_holds_longer_with_each_question(self):
+        cache = WorkerCache()
+        ask(cache, 1.0, holds("1"))
+        before = cache.view(POD, 1.0).held_seconds
+        for at in range(2, 100):
+            ask(cache, float(at), SILENT)
+
+        assert cache.view(POD, 99.0).held_seconds == before + 98
+
     def test_a_worker_that_was_silent_this_very_moment_counts_as_silent(self):
         cache = WorkerCache()
         ask(cache, 5, SILENT)
