@@ -89,6 +89,25 @@ class Callers:
         if unknown:
             await self._calls.ask(caller, unknown)
 
+    async def tell(self, caller: Caller) -> None:
+        """Begin to tell the workers what they have not heard yet, without waiting for the answers.
+
+        Call it before the calls of a decision: a worker judges the weights that it loads by the versions that it
+        knows, and would refuse requests with newer ones.
+        """
+        wanted = caller.wanted
+        if wanted is None:
+            return
+        pods = self._pods.pods_of(caller.session.key)
+        hear = [
+            p
+            for p in pods
+            if (wanted.wanted or self._worker_cache.hears(p.uid))
+            and not self._worker_cache.was_told(p, caller.news)
+        ]
+        if hear:
+            await self._calls.ask(caller, hear, wait_seconds=0)
+
     async def poll(
         self, caller: Caller, *, often: Collection[str], at_most_seconds: float = math.inf
     ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 
@@ -72,6 +72,7 @@ class Caller:
     Fields:
         adapters: of its spec.
         wanted: what reads tell the workers; None for reads that tell nothing.
+        news: what is new in it for a worker that has heard something else (`WantedRequest.news`).
     """
 
     session: FleetSession
@@ -81,6 +82,11 @@ class Caller:
     adapters: int = 0
     trace: CallTrace | None = None
     wanted: WantedRequest | None = None
+    news: tuple[object, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        if self.wanted is not None:
+            object.__setattr__(self, "news", self.wanted.news)
 
     def addressee(self, pod: PodView, *, instance: str = "") -> Addressee:
         """The address of a worker. Calls, unlike reads, are for one process of the pod."""
@@ -198,6 +204,7 @@ class Dispatcher:
         tells = wanted is not None and (wanted.wanted or self._worker_cache.hears(pod.uid))
         if wanted is not None and tells and instance:
             send = partial(self._workers.tell, caller.addressee(pod, instance=instance), wanted)
+            self._worker_cache.note_told(pod, caller.news)
         ended = partial(self._read_ended, caller, pod, asked)
         asked.add()
         failed = partial(_has_failed, caller.session, _STATE)

@@ -137,7 +137,11 @@ class Reconciler:
                 key, session.trace, weights, decision.weights, now=now
             )
         if caller is not None:
-            caller = replace(caller, trace=session.trace)
+            wanted = decision.wanted and decision.wanted.model_copy(
+                update={"term": session.epochs.last.term}
+            )
+            caller = replace(caller, trace=session.trace, wanted=wanted)
+            await self._callers.tell(caller)
         calling = asyncio.create_task(self._call(session, caller, observed, decision))
         # After the calls, and without waiting: a slow API server must not prolong a pause.
         session.writes.begin(_writes(session, observed, decision))
@@ -149,10 +153,8 @@ class Reconciler:
         polled_often = changing if decision.at_rest else observed.workers
         rest_seconds = min(self._resync_seconds, observed.spec.hearing_seconds)
         if caller is not None:
-            term = {"term": session.epochs.last.term}
-            wanted = decision.wanted and decision.wanted.model_copy(update=term)
             await self._callers.poll(
-                replace(caller, wanted=wanted),
+                caller,
                 often={w.pod.uid for w in polled_often},
                 at_most_seconds=observed.spec.hearing_seconds,
             )

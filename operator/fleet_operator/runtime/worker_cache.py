@@ -77,6 +77,8 @@ class _Entry:
     stale: bool = True
     unanswered: bool = False
     """The last read got no answer."""
+    told: tuple[object, ...] = ()
+    """The last news that it was told; empty before."""
     view: WorkerView | None = None
     """The last view, kept while nothing in it changes or ages."""
 
@@ -153,6 +155,17 @@ class WorkerCache:
         if entry.call is not None and entry.call_began_at > since:
             since = entry.call_began_at
         return entry.stale or now - since > max_age_seconds
+
+    def was_told(self, pod: PodView, news: tuple[object, ...]) -> bool:
+        """Whether a worker was told this, or can be told nothing now."""
+        entry = self._entries.get(pod.uid)
+        if entry is None or entry.asking or entry.state is None or not _is_readable(pod):
+            return True
+        return entry.told == news
+
+    def note_told(self, pod: PodView, news: tuple[object, ...]) -> None:
+        """Note what the read of a worker's state names."""
+        self._entry(pod).told = news
 
     def begin_read(self, pod: PodView, now: float) -> None:
         """Note the start of a read of the worker's state."""

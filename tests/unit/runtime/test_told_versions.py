@@ -8,8 +8,9 @@ from typing import Any
 from tests.support import virtual_time
 from tests.support.rig import FLEET_PATH, FakeWorkers, Rig
 
+from fleet_operator.core.actions import WorkerCall
 from fleet_operator.ports import Addressee, WorkerAnswer
-from fleet_worker.protocol import WantedRequest
+from fleet_worker.protocol import Epoch, WantedRequest
 
 REFUSE = {"maxLagSeconds": 60, "action": "Refuse"}
 
@@ -31,9 +32,9 @@ class NotingWorkers(FakeWorkers):
 class Hearing(Rig):
     """A rig whose workers note the calls."""
 
-    def __init__(self, **spec: Any) -> None:
+    def __init__(self, *, workers: NotingWorkers | None = None, **spec: Any) -> None:
         super().__init__(**spec)
-        self.workers = self.noting = NotingWorkers()
+        self.workers = self.noting = workers or NotingWorkers()
 
     def limits(self) -> list[bool | None]:
         return [self.worker(n).limits_lag for n in range(3)]
@@ -88,3 +89,25 @@ def test_a_fleet_without_the_rule_is_only_read() -> None:
             assert not rig.noting.heard
 
     virtual_time.run(story())
+
+
+def test_workers_hear_of_a_version_before_they_are_to_load_it() -> None:
+    unheard: list[str] = []
+
+    class Loading(NotingWorkers):
+        async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
+            heard = self.heard.get(worker.pod_uid, WantedRequest(term=0)).wanted
+            if action.kind in {"load", "resume"} and action.version != heard[0].version:
+                unheard.append(f"{action.work} on {action.pod_name}")
+            return await super().call(worker, action, epoch)
+
+    async def story() -> None:
+        async with Hearing(workers=Loading(), staleness=REFUSE) as rig:
+            await rig.applied("1")
+            for version in "23456":
+                rig.publish(version)
+                await rig.applied(version)
+
+    virtual_time.run(story())
+
+    assert not unheard

@@ -68,6 +68,12 @@ class WantedRequest(Request):
     term: Annotated[int, Field(ge=0, le=MAX_TERM)]
 
     @property
+    def news(self) -> tuple[object, ...]:
+        """What a worker that has heard it knows, but for the ages."""
+        versions = tuple((each.version, each.run_id) for each in self.wanted)
+        return versions, self.complete, self.max_versions, self.max_seconds, self.term
+
+    @property
     def limits(self) -> bool:
         """Whether a worker refuses requests by it."""
         return bool(self.wanted) and (self.max_versions, self.max_seconds) != (None, None)
