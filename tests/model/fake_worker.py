@@ -137,7 +137,6 @@ class FakeWorker:
     requests: FakeRequests = field(default_factory=FakeRequests)
     sessions: int = 0
     limits_lag: bool | None = None
-    heard_term: int = 0
     restarts: int = 0
     now: float = 0
     slow_seconds: float = 0
@@ -414,9 +413,8 @@ class FakeWorker:
 
         Errors: Refusal, from an earlier leader.
         """
-        if request.term < max(self.heard_term, self.epoch.term if self.epoch is not None else 0):
-            raise Refusal(Reason.STALE_EPOCH, "an earlier leader")
-        self.heard_term = request.term
+        if self.epoch is None or request.term != self.epoch.term:
+            self.epoch = authority.newest(self.epoch, Epoch(term=request.term, sequence=0))
         self.limits_lag = request.limits if request.wanted else None
 
     def state(self, now: float) -> WorkerState:

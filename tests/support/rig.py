@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Self
 from unittest import mock
@@ -35,6 +35,7 @@ from fleet_operator.runtime.operator_process import Operator
 from fleet_operator.runtime.session import FleetSession
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.traces import RolloutTraces
+from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Epoch, Phase, Reason, WantedRequest
 from rlfleet_resources import names
 
@@ -93,9 +94,15 @@ class FakeWorkers:
 
     async def tell(self, worker: Addressee, wanted: WantedRequest) -> WorkerAnswer:
         """Name the desired versions, and ask for the state."""
-        if (found := self._at(worker)) is not None:
+        answer = await self.state(worker)
+        found = self._at(worker)
+        if found is None or answer.state is None:
+            return answer
+        try:
             found.hear(wanted)
-        return await self.state(worker)
+        except Refusal as refusal:
+            return replace(answer, reason=refusal.reason)
+        return replace(answer, state=found.state(now()))
 
     async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
         """Ask a worker to act, and wait for the end of it."""

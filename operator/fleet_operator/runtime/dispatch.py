@@ -222,7 +222,7 @@ class Dispatcher:
                 pod, answer or _READ_CANCELLED, _now(), term=caller.epoch.term
             )
             if answer is not None:
-                self._note(caller.session, _STATE, pod.uid, answer)
+                self._note(caller.session, _STATE, pod, answer)
         finally:
             asked.end(may_change_decision=may_change_decision)
 
@@ -268,22 +268,22 @@ class Dispatcher:
             missing = self._worker_cache.end_call(action, answer or _CALL_CANCELLED, now)
             if answer is not None:
                 session = caller.session
-                self._note(session, action.kind, pod.uid, answer)
+                self._note(session, action.kind, pod, answer)
                 self._note_outcome(caller, action, answer, missing, now - began_at)
-                if answer.reason is Reason.STALE_EPOCH and answer.state and answer.state.epoch:
-                    session.epochs.note_refusal(pod, answer.state.epoch)
         finally:
             called.end()
 
-    def _note(self, session: FleetSession, kind: str, uid: str, answer: WorkerAnswer) -> None:
+    def _note(self, session: FleetSession, kind: str, pod: PodView, answer: WorkerAnswer) -> None:
         """Note what any answer says about the fleet."""
         now = _now()
         self._shares.note(session.key[0], answer.cost_seconds, now)
         if answer.state is not None:
-            session.pauses.note(uid, answer.state, now)
+            session.pauses.note(pod.uid, answer.state, now)
         session.call_defects.end(kind)
         if answer.reason is Reason.UNAUTHORIZED:
             session.token.note_stale()
+        if answer.reason is Reason.STALE_EPOCH and answer.state and answer.state.epoch:
+            session.epochs.note_refusal(pod, answer.state.epoch)
 
     def _note_outcome(
         self, caller: Caller, action: WorkerCall, answer: WorkerAnswer, missing: str, seconds: float

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from tests.support import virtual_time
-from tests.support.rig import FLEET_PATH, FakeWorkers, Rig
+from tests.support.rig import FLEET_PATH, LEASE_PATHS, FakeWorkers, Rig
 
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.ports import Addressee, WorkerAnswer
@@ -111,3 +111,22 @@ def test_workers_hear_of_a_version_before_they_are_to_load_it() -> None:
     virtual_time.run(story())
 
     assert not unheard
+
+
+def obeyed(rig: Hearing) -> set[int]:
+    """The terms that the workers have heard last."""
+    return {epoch.term for n in range(3) if (epoch := rig.worker(n).epoch) is not None}
+
+
+def test_workers_hear_again_after_the_lease_was_deleted_and_counts_from_one() -> None:
+    async def story() -> None:
+        async with Hearing(version="1", staleness=REFUSE) as rig:
+            await rig.applied("1")
+            await rig.restart_operator()
+            await rig.until(lambda: obeyed(rig) == {2})
+            await rig.kill_operator()
+            del rig.cluster.objects[LEASE_PATHS[1]]
+            await rig.start_operator()
+            await rig.until(lambda: obeyed(rig) == {3}, seconds=20)
+
+    virtual_time.run(story())

@@ -196,16 +196,14 @@ class Agent(Worker):
         _LOG.info("fenced: %s", request.reason, extra=fields("fenced", reason=request.reason))
 
     async def hear(self, request: WantedRequest) -> None:
-        """`PUT wanted`: the versions that were desired last. Without the lock, since a load may last. The epoch
-        of calls stays, so that this call makes no other one outdated.
+        """`PUT wanted`: the versions that were desired last. Without the lock, since a load may last. It makes
+        calls of earlier leaders outdated, and none of its own.
 
         Errors:
             Refusal: `StaleEpoch`, from an earlier leader.
         """
-        term = max(self.freshness.term, self.epoch.term if self.epoch is not None else 0)
-        if request.term < term:
-            message = f"the call is of term {request.term}, and this worker has heard term {term}"
-            raise Refusal(Reason.STALE_EPOCH, message)
+        if self.epoch is None or request.term != self.epoch.term:
+            self.obey(Epoch(term=request.term, sequence=0))
         self.freshness.hear(request)
 
     async def run_prompts(self, request: PromptsRequest) -> None:

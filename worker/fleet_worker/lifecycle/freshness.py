@@ -18,15 +18,10 @@ LAG_LABELS = (*_LABELS, _MORE, UNKNOWN)
 
 
 class Freshness:
-    """The last desired versions that the operator has named.
-
-    Fields:
-        term: the leader that has spoken last.
-    """
+    """The last desired versions that the operator has named."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
-        self.term = 0
         self._clock = clock
         self._heard: WantedRequest | None = None
         self._heard_at = 0.0
@@ -40,7 +35,6 @@ class Freshness:
         """Take the operator's word. Its seconds count from now."""
         self._heard = request if request.wanted else None
         self._heard_at = self._clock()
-        self.term = request.term
 
     def lag_of(self, version: str | None, run_id: str | None) -> Lag | None:
         """The largest lag that these weights may have now; None if the operator has said nothing."""

@@ -11,7 +11,7 @@ from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.errors import Refusal
-from fleet_worker.protocol import Reason, Wanted, WantedRequest
+from fleet_worker.protocol import Epoch, Reason, Wanted, WantedRequest
 
 
 def wanted(*versions: tuple[str, float], term: int = 1, **limits: Any) -> WantedRequest:
@@ -110,11 +110,17 @@ async def test_an_earlier_leader_does_not_make_weights_fresh(
     assert await status(port) == 429
 
 
-async def test_a_named_version_does_not_make_other_calls_outdated(serving: WorkerHarness) -> None:
+async def test_a_named_version_makes_only_calls_of_earlier_leaders_outdated(
+    serving: WorkerHarness,
+) -> None:
     before = serving.agent.epoch
-    await serving.agent.hear(wanted(("base", 0.0), term=9))
-
+    assert before is not None
+    await serving.agent.hear(wanted(("base", 0.0), term=before.term))
     assert serving.agent.epoch == before
+    await serving.agent.hear(wanted(("base", 0.0), term=9))
+    serving.agent.obey(Epoch(term=9, sequence=0))
+    with pytest.raises(Refusal):
+        serving.agent.obey(before)
 
 
 @pytest.mark.parametrize(
