@@ -90,10 +90,11 @@ class Callers:
             await self._calls.ask(caller, unknown)
 
     async def tell(self, caller: Caller) -> None:
-        """Begin to tell the workers what they have not heard yet, without waiting for the answers.
+        """Tell the workers what they have not heard yet, and wait a short time for them.
 
         Call it before the calls of a decision: a worker judges the weights that it loads by the versions that it
-        knows, and would refuse requests with newer ones.
+        knows, and would refuse requests with newer ones. It also takes signed calls in the order of their numbers
+        only.
         """
         wanted = caller.wanted
         if wanted is None:
@@ -106,7 +107,7 @@ class Callers:
             and not self._worker_cache.was_told(p, caller.news)
         ]
         if hear:
-            await self._calls.ask(caller, hear, wait_seconds=0)
+            await self._calls.ask(caller, hear)
 
     async def poll(
         self, caller: Caller, *, often: Collection[str], at_most_seconds: float = math.inf

@@ -182,6 +182,8 @@ class WorkerCache:
         if entry is None or entry.restarts != pod.restarts:
             return False
         entry.asking, entry.unanswered = False, answer.state is None
+        if answer.state is not None and answer.reason is not None:
+            entry.told = ()  # it has refused to hear it, for example since a later call overtook it
         if entry.called_at >= entry.asked_at:
             return False  # A call ended later, and its answer is newer.
         before = None if entry.silent_since is not None or entry.lost_calls else entry.state

@@ -395,6 +395,30 @@ def begin(cache: WorkerCache, key: str) -> asyncio.Task[None]:
     return task
 
 
+class TestTelling:
+    """Once for each news, and again only after a refusal: a silent worker would be told without a break."""
+
+    @pytest.mark.parametrize(
+        ("answer", "was_told"),
+        [
+            (says("1"), True),
+            (SILENT, True),
+            (replace(says("1"), reason=Reason.STALE_CALL), False),
+        ],
+    )
+    def test_a_worker_hears_again_what_it_has_refused_to_hear(self, answer, was_told):
+        cache = WorkerCache()
+        ask(cache, 1.0, says("1"))
+        assert not cache.was_told(POD, ("2",))
+        cache.begin_read(POD, 2.0)
+        cache.note_told(POD, ("2",))
+        assert cache.was_told(POD, ("3",))  # one call at a time
+        cache.end_read(POD, answer, 3.0, term=0)
+
+        assert cache.was_told(POD, ("2",)) == was_told
+        assert not cache.was_told(POD, ("3",))
+
+
 class TestCalling:
     def test_the_answer_to_a_call_is_what_is_known(self):
         async def story() -> None:
