@@ -94,10 +94,7 @@ def _stalls(before: Iterable[Condition], after: Iterable[Condition]) -> list[New
 
 
 def _waits(before: FleetStatus, after: FleetStatus) -> list[NewEvent]:
-    """One Event when `Ready` begins to name a wait of pods for the cluster, and one when none waits any more.
-
-    `Stalled` has Events of its own, also for a wait that has become too long.
-    """
+    """One Event when `Ready` begins to name a wait of pods for the cluster, and one when none waits any more."""
     now = condition_of(after.conditions, ConditionType.READY)
     if now is None or after.waiting_for == before.waiting_for:
         return []
