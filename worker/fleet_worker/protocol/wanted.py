@@ -69,7 +69,7 @@ class WantedRequest(Request):
 
     @property
     def news(self) -> tuple[object, ...]:
-        """What a worker that has heard it knows, but for the ages."""
+        """The content without the ages, which change with each call."""
         versions = tuple((each.version, each.run_id) for each in self.wanted)
         return versions, self.complete, self.max_versions, self.max_seconds, self.term
 
