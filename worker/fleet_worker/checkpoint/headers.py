@@ -13,6 +13,11 @@ def specs_of(file: OpenFile) -> tuple[TensorSpec, ...]:
 
 def header_of(file: OpenFile) -> bytes:
     """Return the header of a file of weights, which is JSON."""
+    return begin_of(file)[LENGTH_BYTES:]
+
+
+def begin_of(file: OpenFile) -> bytes:
+    """Return all bytes of a file of weights before those of its tensors."""
     size = file.state.size
     prefix = file.read(0, min(LENGTH_BYTES, size))
-    return file.read(LENGTH_BYTES, header_length(prefix, file=file.name, size=size))
+    return prefix + file.read(LENGTH_BYTES, header_length(prefix, file=file.name, size=size))

@@ -17,6 +17,7 @@ from fleet_worker.checkpoint.blocks import Inspect
 from fleet_worker.checkpoint.deltas import Delta, delta_of
 from fleet_worker.checkpoint.files import FileState, OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
+from fleet_worker.checkpoint.headers import begin_of
 from fleet_worker.checkpoint.lengths import Lengths
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.pairs import Pair, are_equal
@@ -185,6 +186,8 @@ class OwnPass:
         try:
             with self._shown(show):
                 try:
+                    if show is not None:
+                        self._keep_headers(files, check_cancelled)
                     content = read(keep=self._filling)
                 except memory.NotEnoughMemoryError as error:
                     self.release()
@@ -204,6 +207,15 @@ class OwnPass:
             raise
         held, self._filling = self._filling, {}
         return Found(content, held, is_pair_equal)
+
+    def _keep_headers(self, files: Sequence[OpenFile], check_cancelled: Callable[[], None]) -> None:
+        """Keep the headers of all files before the first tensor: a peer needs them to begin. The pass writes the
+        same bytes again.
+        """
+        for file in files:
+            check_cancelled()
+            if (kept := self._filling.get(file.name)) is not None:
+                kept.write(memoryview(begin_of(file)), 0)
 
     def _compare(
         self,

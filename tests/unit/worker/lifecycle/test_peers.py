@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support import damage
 from tests.support.fake_peers import FakePeer, Listed, fake_peer
 from tests.support.slime_deltas import write_delta
 from tests.support.stagers import InspectorWithStagers
@@ -21,11 +23,12 @@ import fleet_worker
 from fleet_worker.checkpoint import peer_files
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import HeldBase
+from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.checkpoint.lengths import Lengths
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.opening import open_checkpoint
-from fleet_worker.checkpoint.peer_files import Place, Stream
+from fleet_worker.checkpoint.peer_files import Place, Stream, open_from_peer
 from fleet_worker.checkpoint.peers import Peers
 from fleet_worker.errors import Refusal
 from fleet_worker.http.sockets import bound_socket
@@ -337,3 +340,35 @@ def test_memory_can_be_sealed_while_bytes_are_on_their_way_to_a_peer(
     memory.write(memoryview(bytes(memory.size - 3)), 3)
     stream.read_into(memoryview(bytearray(1)), 0)  # the rest is in the buffers of the connection
     memory.seal()
+
+
+async def test_a_peer_sends_the_headers_of_files_that_the_worker_has_not_begun(
+    tmp_path: Path, make: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_files, "SILENCE_SECONDS", 5)
+    path = write_tiny(tmp_path / "1")
+    (path / damage.WEIGHTS).unlink()
+    for number, name in ((1, "embed.weight"), (2, "head.weight")):
+        shape = [2, 4] if number == 1 else [4]
+        content: damage.Tensors = {name: ("BF16", shape, damage.bfloat16(1) * (8 // number))}
+        damage.write_tensors(path / f"model-{number:05}-of-00002.safetensors", content)
+    digest = open_checkpoint(str(path), None).digest(lambda: None)
+    parent, wanted = make("a"), stage_request("1", path)
+    assert parent.peers is not None
+    place = parent.peers.place_of(peer(parent, "a"), digest)
+    assert place is not None
+    goes_on, true = threading.Event(), OpenFile.read_into
+
+    def slow(file: OpenFile, piece: memoryview, position: int) -> None:
+        assert goes_on.wait(60)
+        true(file, piece, position)
+
+    monkeypatch.setattr(OpenFile, "read_into", slow)
+    first = asyncio.create_task(parent.stage(read_from(wanted, digest)))
+    await asyncio.to_thread(eventually, lambda: parent.peers.serves)
+    try:
+        found = await asyncio.to_thread(open_from_peer, place, str(path))
+        assert sorted(found.tensors) == ["embed.weight", "head.weight"]
+    finally:
+        goes_on.set()
+    assert (await first).digest == digest
