@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import BinaryIO
 
 from fleet_worker.protocol import Peer
 
@@ -15,7 +16,7 @@ Listed = list[tuple[str, int]]
 
 
 class FakePeer(ThreadingHTTPServer):
-    """Fields: `listing` and `content` may be replaced; `asked` has the paths of all requests."""
+    """Fields: `listing`, `content`, and what is sent `before` an answer may be replaced; `asked` has the paths of all requests."""
 
     daemon_threads = True
 
@@ -25,6 +26,7 @@ class FakePeer(ThreadingHTTPServer):
         self.names = sorted(file.name for file in directory.iterdir())
         self.listing: Callable[[Listed], object] = lambda listed: listed
         self.content: Callable[[str, bytes], bytes] = lambda _name, content: content
+        self.before: Callable[[BinaryIO], object] = lambda _out: None
         self.asked: list[str] = []
         self.peer = Peer(host="127.0.0.1", port=self.server_port, pod_uid=uid)
 
@@ -46,12 +48,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         length, content = self.server.answer(self.path)
+        with suppress(OSError):
+            self.server.before(self.wfile)
         first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
         end = int(last) + 1 if last else length
         self.send_response(206)
         self.send_header("Content-Length", str(end - int(first)))
-        self.end_headers()
         with suppress(OSError):  # a client that reads no more than it needs
+            self.end_headers()
             self.wfile.write(content[int(first) : end if last else None])
 
     def log_message(self, *_: object) -> None:

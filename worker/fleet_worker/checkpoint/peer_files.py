@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
+import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -30,6 +33,8 @@ _MOST_FILES = 8192
 _MOST_BYTES = 1 << 50
 _RECEIVE_BYTES = 1024 * 1024
 _RETRY_SECONDS = 1.0
+_NAME = re.compile(r"[^/\0\ud800-\udfff]{1,255}")
+"""Of a file: text that UTF-8 can carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,10 @@ class Stream:
             )
             last = "" if length is None else position + length - 1
             headers = {"Authorization": place.authorization, "Range": f"bytes={position}-{last}"}
-            self._connection.request("GET", self._path, headers=headers)
-            self._response = response = self._connection.getresponse()
+            self._connection.connect()
+            with _ended_after(SILENCE_SECONDS, self._connection.sock):
+                self._connection.request("GET", self._path, headers=headers)
+                self._response = response = self._connection.getresponse()
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             raise unreadable(place, f"does not answer: {type(error).__name__}") from error
@@ -167,6 +174,23 @@ class Stream:
             if each is not None:
                 with suppress(OSError):
                     each.close()
+
+
+@contextmanager
+def _ended_after(seconds: float, connection: socket.socket) -> Iterator[None]:
+    """End a connection if this block lasts longer: a peer may send headers one by one, without an end."""
+
+    def end() -> None:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +278,18 @@ def _listing(place: Place) -> dict[str, int]:
     try:
         found = json.loads(content)
         sizes = {str(name): int(size) for name, size in found}
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise unreadable(place, "names its files in a way that cannot be read") from error
     if len(sizes) > _MOST_FILES or any(
-        not name or "/" in name or not 0 <= size <= _MOST_BYTES for name, size in sizes.items()
+        not is_name(name) or not 0 <= size <= _MOST_BYTES for name, size in sizes.items()
     ):
         raise unreadable(place, "names files that cannot be those of a version")
     return sizes
+
+
+def is_name(name: str) -> bool:
+    """Whether a file may have this name at a peer."""
+    return _NAME.fullmatch(name) is not None
 
 
 def open_from_peer(place: Place, path: str) -> Checkpoint:

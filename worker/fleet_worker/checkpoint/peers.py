@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.peer_files import Place
+from fleet_worker.checkpoint.peer_files import Place, is_name
 from fleet_worker.checkpoint.stager_messages import (
     GoneError,
     Offer,
@@ -136,6 +136,11 @@ class Peers:
         headers = [authorization(token, self._pod_uid, digest) for token in self._tokens()]
         sizes = {file.name: file.state.size for file in checkpoint.files}
         sizes |= {name: len(content) for name, content in checkpoint.small.items()}
+        if not all(map(is_name, sizes)):
+            _LOG.warning(
+                "a version is not served to peers: UTF-8 cannot carry the name of one of its files"
+            )
+            return None
         with ExitStack() as sent, self._lock:
             small = [_memory_of(content, sent) for content in checkpoint.small.values()]
             number, self._next = self._next, self._next + 1

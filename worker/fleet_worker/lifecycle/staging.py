@@ -18,6 +18,7 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import Bases, HeldBase
 from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.checkpoint.keeping import no_room
+from fleet_worker.checkpoint.peer_files import unreadable
 from fleet_worker.checkpoint.peers import Peers
 from fleet_worker.checkpoint.reference import (
     StageRules,
@@ -36,7 +37,6 @@ from fleet_worker.lifecycle.weights import Weights, check_labels, description_of
 from fleet_worker.protocol import Named, Reason, Source, StageRequest
 
 T = TypeVar("T")
-_PEERS = "of the peers"
 _PEERS_RETRY_SECONDS = 1.0
 
 
@@ -234,16 +234,19 @@ class Staging:
             if place is None or self.refused_peers.has(peer, digest):
                 continue
             running.reads_from = peer.pod_uid
+            store = f"of the peer {peer.host}:{peer.port}"
             opening = partial(open_fitting_at, place, str(request.source), self.rules)
             try:
                 checkpoint = await self._wait_for(
-                    running, opening, late=Checkpoint.close, store=_PEERS
+                    running, opening, late=Checkpoint.close, peer=store
                 )
                 running.checkpoint = checkpoint
-                return await self._read_opened(running, checkpoint, store=_PEERS)
+                return await self._read_opened(running, checkpoint, peer=store)
             except Refusal as refusal:
                 if refusal.reason is Reason.NOT_AVAILABLE:
                     return None
+                if refusal.reason is Reason.SOURCE_UNREADABLE:  # it is silent, or ends the stager
+                    refusal = unreadable(place, f"was not read: {refusal.message}")
                 if refusal.reason not in OF_PEERS:
                     raise
                 self.refused_peers.note(peer, digest, refusal)
@@ -270,7 +273,7 @@ class Staging:
             return await self._read_opened(running, checkpoint)
 
     async def _read_opened(
-        self, running: Running, checkpoint: Checkpoint, *, store: str | None = None
+        self, running: Running, checkpoint: Checkpoint, *, peer: str | None = None
     ) -> Weights:
         request = running.request
         try:
@@ -287,7 +290,7 @@ class Staging:
         bringing = partial(self._bring, running, checkpoint, budget)
         try:
             in_memory, digest = await self._wait_for(
-                running, bringing, late=lambda _: checkpoint.close(), store=store
+                running, bringing, late=lambda _: checkpoint.close(), peer=peer
             )
         except BaseException:
             # The thread closes the files, because it may still read them.
@@ -341,21 +344,22 @@ class Staging:
         work: Callable[[], T],
         *,
         late: Callable[[T], object] = lambda _: None,
-        store: str | None = None,
+        peer: str | None = None,
     ) -> T:
+        """Do work in a thread. `peer`: the one that it reads, as `StoreThreads` names stores."""
         running.pulse.beat()
         try:
             return await self.threads.run(
                 work,
-                store=store or store_of(running.request.source, self.rules.roots),
+                store=peer or store_of(running.request.source, self.rules.roots),
                 within_seconds=self.silence_seconds,
                 pulse=running.pulse,
                 until=running.unwanted,
                 late=late,
             )
-        except Refusal as refusal:
+        except Refusal:
             running.check_cancelled()  # its message names the superseded version
-            if refusal.reason not in OF_PEERS:
+            if peer is None:  # else the stage continues
                 running.superseded.set()  # a thread that is left behind ends at its next piece
             raise
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from tests.support import damage
@@ -184,6 +186,23 @@ def a_path_as_a_name(liar: FakePeer) -> None:
     liar.listing = lambda listed: [("../" + name, size) for name, size in listed]
 
 
+def sizes_without_end(liar: FakePeer) -> None:
+    liar.listing = lambda listed: [(name, float("inf")) for name, _ in listed]
+
+
+def names_beyond_utf8(liar: FakePeer) -> None:
+    liar.listing = lambda listed: [(name.replace("model.", "\ud800."), n) for name, n in listed]
+
+
+def answers_without_end(liar: FakePeer) -> None:
+    def before(out: BinaryIO) -> None:
+        while True:
+            out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            time.sleep(0.05)
+
+    liar.before = before
+
+
 LIES = [
     other_bytes,
     other_config,
@@ -193,6 +212,9 @@ LIES = [
     no_listing,
     a_million_files,
     a_path_as_a_name,
+    sizes_without_end,
+    names_beyond_utf8,
+    answers_without_end,
 ]
 
 
@@ -245,6 +267,50 @@ async def test_a_version_without_room_in_memory_is_read_from_the_store(
 
     assert (found.digest, found.in_memory, found.read_from) == (digest, False, None)
     assert child.refused_peers.all == ()
+
+
+async def test_memory_that_is_gone_when_the_read_begins_sends_the_worker_to_the_store(
+    tmp_path: Path, make: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent, child = make("a"), make("b")
+    wanted = stage_request("1", write_tiny(tmp_path / "1"))
+    digest = (await parent.stage(wanted)).digest
+    monkeypatch.setattr("fleet_worker.checkpoint.memory.memory_left", lambda: 0)
+    found = await child.stage(read_from(wanted, digest, peer(parent, "a")))
+
+    assert (found.digest, found.in_memory, found.read_from) == (digest, False, None)
+
+
+async def test_a_peer_whose_bytes_stay_out_is_not_asked_again(tmp_path: Path, make: Made) -> None:
+    is_over = threading.Event()
+
+    def wait(_: object) -> None:
+        is_over.wait(60)
+        raise Refusal(Reason.SUPERSEDED, "the stager was ended")
+
+    parent, child = make("a"), make("b", TinyInspector(before_finite=wait))
+    child.silence_seconds = 0.5
+    wanted = stage_request("1", write_tiny(tmp_path / "1"))
+    digest = (await parent.stage(wanted)).digest
+    with pytest.raises(Refusal) as refused:
+        await child.stage(read_from(wanted, digest, peer(parent, "a")))
+    is_over.set()
+
+    assert refused.value.reason is Reason.PEER_UNREADABLE
+    assert [each.pod_uid for each in child.refused_peers.all] == ["a"]
+
+
+async def test_a_version_with_a_name_beyond_utf8_is_staged_and_not_served(
+    tmp_path: Path, make: Made
+) -> None:
+    worker, path = make("a"), write_tiny(tmp_path / "1")
+    (path / damage.WEIGHTS).rename(path / "\udcff.safetensors")
+    digest = open_checkpoint(str(path), None).digest(lambda: None)
+    found = await worker.stage(read_from(stage_request("1", path), digest))
+
+    assert found.digest == digest
+    assert worker.peers is not None
+    assert worker.peers.serves == ()
 
 
 async def test_a_delta_without_digests_takes_a_base_that_a_peer_had_from_its_files(
