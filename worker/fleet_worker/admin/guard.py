@@ -50,7 +50,7 @@ class BearerFile:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """All tokens, the one to sign with first."""
+        """All tokens."""
         self._refresh()
         return self._tokens
 

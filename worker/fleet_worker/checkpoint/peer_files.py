@@ -44,7 +44,7 @@ class Place:
     Fields:
         host, port: of the peer.
         digest: of the version.
-        authorization: the header that lets this worker read it.
+        authorization: the header that lets this worker read it, with one signature for each token.
     """
 
     host: str

@@ -189,9 +189,10 @@ class PeerServer:
     def _asked_for(self, request: h11.Request) -> tuple[_Served, int | None]:
         """The version and the number of the file. Without the right header all versions look absent."""
         digest, _, number = request.target.decode().removeprefix(PEER_PATH).partition("/")
-        given = dict(request.headers).get(b"authorization", b"")
+        given = dict(request.headers).get(b"authorization", b"").split(b", ")
         for served in reversed(self._served.get(digest, [])):
-            if not any(hmac.compare_digest(given, each) for each in served.authorizations):
+            known = served.authorizations
+            if not any(hmac.compare_digest(one, each) for one in given for each in known):
                 continue
             if not number:
                 return served, None

@@ -38,7 +38,7 @@ _ANSWER_SECONDS = 30.0
 """The process starts in a quarter of a second, but with low priority."""
 _NO_BODY = body_digest(b"")
 Tokens = Callable[[], Sequence[str]]
-"""Returns the fleet's admin tokens, the one to sign with first."""
+"""Returns the fleet's admin tokens."""
 
 
 def authorization(token: str, pod_uid: str, digest: str) -> str:
@@ -97,11 +97,12 @@ class Peers:
 
     def place_of(self, peer: Peer, digest: str) -> Place | None:
         """Where a peer serves a version; None without a token to sign the reads with."""
-        tokens = self._tokens()
-        if not tokens:
-            return None
-        header = authorization(tokens[0], peer.pod_uid, digest)
-        return Place(peer.host, peer.port, digest, header)
+        headers = self._authorizations(peer.pod_uid, digest)
+        return Place(peer.host, peer.port, digest, ", ".join(headers)) if headers else None
+
+    def _authorizations(self, pod_uid: str, digest: str) -> list[str]:
+        """One for each token: while tokens are exchanged, the peer may have only the old one, or the new one."""
+        return [authorization(token, pod_uid, digest) for token in self._tokens()]
 
     def keep_ready(self) -> None:
         """Start the process, which takes a quarter of a second."""
@@ -133,7 +134,7 @@ class Peers:
     def _offer(
         self, digest: str, checkpoint: Checkpoint, descriptors: Sequence[int], lengths: int | None
     ) -> Callable[[], None] | None:
-        headers = [authorization(token, self._pod_uid, digest) for token in self._tokens()]
+        headers = self._authorizations(self._pod_uid, digest)
         sizes = {file.name: file.state.size for file in checkpoint.files}
         sizes |= {name: len(content) for name, content in checkpoint.small.items()}
         if not all(map(is_name, sizes)):

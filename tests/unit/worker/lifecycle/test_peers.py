@@ -50,7 +50,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
         uid: str,
         inspector: TinyInspector | None = None,
         *,
-        token: str = "fleet",  # noqa: S107 - of these tests
+        tokens: tuple[str, ...] = ("fleet",),
         budget: int = 1 << 20,
     ) -> Staging:
         rules, initial = tiny_rules(tmp_path, inspector, budget_bytes=budget)
@@ -59,7 +59,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
         async def make_room(_size: int) -> int:
             return rules.budget_bytes
 
-        peers = Peers(bound_socket("127.0.0.1", 0), pod_uid=uid, tokens=lambda: (token,))
+        peers = Peers(bound_socket("127.0.0.1", 0), pod_uid=uid, tokens=lambda: tokens)
         opened.append(peers)
         return Staging(rules, Labels(), lambda: 0.0, make_room, peers=peers)
 
@@ -125,7 +125,7 @@ async def test_a_version_is_served_until_the_worker_drops_it(tmp_path: Path, mak
 
 
 async def test_only_workers_of_the_fleet_may_read(tmp_path: Path, make: Made) -> None:
-    parent, stranger = make("a"), make("b", token="another fleet")
+    parent, stranger = make("a"), make("b", tokens=("another fleet",))
     wanted = stage_request("1", write_tiny(tmp_path / "1"))
     digest = (await parent.stage(wanted)).digest
     with pytest.raises(Refusal) as refused:
@@ -135,6 +135,18 @@ async def test_only_workers_of_the_fleet_may_read(tmp_path: Path, make: Made) ->
     # The signature is that for one pod.
     with pytest.raises(Refusal):
         await make("c").stage(read_from(wanted, digest, peer(parent, "b")))
+
+
+@pytest.mark.parametrize(("own", "others"), [(("1",), ("2", "1")), (("2", "1"), ("2",))])
+async def test_workers_read_from_each_other_while_the_tokens_are_exchanged(
+    tmp_path: Path, make: Made, own: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    parent, child = make("a", tokens=own), make("b", tokens=others)
+    wanted = stage_request("1", write_tiny(tmp_path / "1"))
+    digest = (await parent.stage(wanted)).digest
+    found = await child.stage(read_from(wanted, digest, peer(parent, "a")))
+
+    assert found.read_from == "a"
 
 
 async def test_without_a_digest_the_worker_asks_no_peer(tmp_path: Path, make: Made) -> None:
