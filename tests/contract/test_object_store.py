@@ -348,8 +348,27 @@ async def test_a_false_listing_is_refused(
     assert (await refused(staging(tmp_path), uri)).reason is reason
 
 
-async def test_a_listing_without_end_is_refused(
+async def test_etags_are_the_same_with_and_without_their_quotes(
     server: Server, proxy: FaultyStore, tmp_path: Path
+) -> None:
+    """As Azure lists them: https://github.com/Azure/azure-sdk-for-net/issues/16920."""
+    uri = upload(server, write_tiny(tmp_path / "step_1"))
+
+    def bare(asked: Asked, answer: Answer) -> Answer:
+        if not asked.is_listing:
+            return answer
+        listed = re.sub(rb"<ETag>(&quot;|&#34;|\")(.*?)\1</ETag>", rb"<ETag>\2</ETag>", answer.body)
+        assert listed != answer.body
+        return answer.with_body(listed)
+
+    proxy.fault = bare
+    assert (await stage(staging(tmp_path), uri)).digest == digest_of(tmp_path / "step_1")
+    assert {asked.headers["if-match"][0] for asked in proxy.asked if not asked.is_listing} == {'"'}
+
+
+@pytest.mark.parametrize("in_key", [b"%d-%d</Key>", b"</Key>"], ids=["others", "the same"])
+async def test_a_listing_without_end_is_refused(
+    server: Server, proxy: FaultyStore, tmp_path: Path, in_key: bytes
 ) -> None:
     uri = upload(server, write_tiny(tmp_path / "step_1"))
 
@@ -360,7 +379,8 @@ async def test_a_listing_without_end_is_refused(
         assert entry is not None
         page = len(proxy.asked)
         many = b"".join(
-            re.sub(rb"</Key>", b"%d-%d</Key>" % (page, n), entry[0]) for n in range(1000)
+            entry[0].replace(b"</Key>", in_key % (page, n) if b"%" in in_key else in_key)
+            for n in range(1000)
         )
         more = b"<NextContinuationToken>again</NextContinuationToken></ListBucketResult>"
         body = answer.body.replace(entry[0], many).replace(b"</ListBucketResult>", more)

@@ -94,7 +94,10 @@ class StoredFile(OpenFile):
         with store_errors(self.uri):
             store, key = opened_store(self.uri)
             answer = obstore.get(store, key, options={"if_match": self.etag, "range": (begin, end)})
-            if answer.meta["e_tag"] != self.etag or answer.meta["size"] != self.state.size:
+            if (
+                _quoted(answer.meta["e_tag"] or "") != self.etag
+                or answer.meta["size"] != self.state.size
+            ):
                 raise replaced(self.name)
             for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
                 if done + len(chunk) > len(content):
@@ -170,7 +173,8 @@ class StoredDirectory(Directory):
         state = self.opened_state_of(name)
         if state is None:
             raise Refusal(Reason.SOURCE_NOT_FOUND, f"{name} does not exist")
-        return StoredFile(name, -1, state, f"{self.path}/{name}", self._objects[name]["e_tag"])
+        etag = _quoted(self._objects[name]["e_tag"])
+        return StoredFile(name, -1, state, f"{self.path}/{name}", etag)
 
     def state_of(self, name: str) -> FileState | None:
         """Return the state of an object, or None if it was not listed."""
@@ -198,9 +202,11 @@ def folders_in(uri: str) -> list[str]:
 def _listed(uri: str) -> dict[str, Any]:
     """Return name below a prefix → what the listing has about the object."""
     found = dict[str, Any]()
+    count = 0
     with store_errors(uri):
         store, key = opened_store(uri)
         for page in obstore.list(store, key, chunk_size=1000):
+            count += len(page)
             for each in page:
                 if not each["path"].startswith(f"{key}/"):
                     continue  # the empty object by which a browser shows a folder
@@ -211,13 +217,18 @@ def _listed(uri: str) -> dict[str, Any]:
                         "the store lists objects without ETags, so that nothing would show that one was replaced;"
                         " use a store that has them",
                     )
-            if len(found) > _MOST_OBJECTS:
+            if count > _MOST_OBJECTS:  # also if they have all one name
                 raise Refusal(
                     Reason.CHECKPOINT_MALFORMED,
                     f"there are more than {_MOST_OBJECTS} objects below {uri}; save each version under a prefix"
                     " of its own",
                 )
     return found
+
+
+def _quoted(etag: str) -> str:
+    """Return an ETag as requests name it. Listings of Azure leave out the quotes."""
+    return etag if etag.endswith('"') else f'"{etag}"'
 
 
 def _number_of(etag: str) -> int:
