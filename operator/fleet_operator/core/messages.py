@@ -174,8 +174,16 @@ def unready(workers: Sequence[WorkerView], goal: Checkpoint) -> str:
 def peers_told(workers: Sequence[WorkerView]) -> str:
     """The part of a note that names the workers that read from peers, with these, and peers with other bytes than
     those of the version. Empty without any.
+
+    A peer that has stopped to serve the version has only passed on what it read itself, and found it out.
     """
     pods = {w.pod.uid: w.pod.name for w in workers}
+    serves = {
+        (w.pod.uid, digest)
+        for w in workers
+        if w.state is not None and w.state.peers is not None
+        for digest in w.state.peers.serves
+    }
     read = [(w, pods.get(uid, uid)) for w in workers if (uid := reads_from(w)) is not None]
     pairs = [f"{worker.pod.name} from {peer}" for worker, peer in read]
     false = {
@@ -183,7 +191,7 @@ def peers_told(workers: Sequence[WorkerView]) -> str:
         for w in workers
         if w.state is not None and w.state.peers is not None
         for each in w.state.peers.refused
-        if each.reason != Reason.PEER_UNREADABLE and each.pod_uid in pods
+        if each.reason != Reason.PEER_UNREADABLE and (each.pod_uid, each.digest) in serves
     }
     parts = []
     if pairs:

@@ -26,7 +26,7 @@ from typing import TypeVar
 from fleet_operator.api.fleet import PeerSettings
 from fleet_operator.core.actions import CompareFiles, Stage
 from fleet_operator.core.pod_actions import OnPod
-from fleet_operator.core.worker_view import WorkerView
+from fleet_operator.core.worker_view import PROBE_SECONDS, WorkerView
 from fleet_worker.protocol import Peer
 
 FAN_OUT = 3
@@ -60,7 +60,8 @@ def with_peers(
     `workers`: all workers of the fleet.
     """
     views = {worker.pod.uid: worker for worker in workers}
-    readers = Counter(uid for worker in workers if (uid := reads_from(worker)) is not None)
+    reading = (worker for worker in workers if not _has_gone(worker))
+    readers = Counter(uid for worker in reading if (uid := reads_from(worker)) is not None)
     holders: dict[str, _Holders] = {}
     waiting, made = set[str](), list[A]()
     for action in actions:
@@ -127,6 +128,13 @@ class _Holders:
         for entry in passed:
             heappush(self._free, entry)
         return found
+
+
+def _has_gone(reader: WorkerView) -> bool:
+    """Whether a worker reads no more, whatever its last answer says: no other worker must wait for it."""
+    pod = reader.pod
+    gone = pod.deleting or bool(pod.quarantine) or not pod.running
+    return gone or reader.silent_seconds >= PROBE_SECONDS
 
 
 def reads_from(worker: WorkerView) -> str | None:

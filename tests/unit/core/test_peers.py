@@ -22,6 +22,7 @@ from fleet_operator.core.actions import CompareFiles, Stage
 from fleet_operator.core.peers import FAN_OUT, PeerPlan, with_peers
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.worker_failures import failed_lately, failure_of
+from fleet_operator.core.worker_view import PROBE_SECONDS
 from fleet_worker.protocol import PeerState, Reason, RefusedPeer
 
 ON = PeerSettings(enabled=True)
@@ -86,6 +87,17 @@ def test_readers_that_read_already_count() -> None:
     (made,), found = with_peers([call], views, ON)
     assert made.peers == ()
     assert found.waiting == {uid(1)}
+
+
+@pytest.mark.parametrize("gone", ["silent", "going", "quarantined", "not_running"])
+def test_readers_that_have_gone_do_not_count(gone: str) -> None:
+    reading = [worker(n, reads_from=uid(0)).doing("stage", "42") for n in range(2, 2 + FAN_OUT)]
+    lost = [getattr(each, gone)(*([PROBE_SECONDS] if gone == "silent" else [])) for each in reading]
+    views = [each.view() for each in (holder(0), worker(1), *lost)]
+    call = worker_calls.stage(views[1], GOAL, Rollout(), reason="test")
+    (made,), found = with_peers([call], views, ON)
+    assert [each.pod_uid for each in made.peers] == [uid(0)]
+    assert found.waiting == set()
 
 
 def test_the_same_node_comes_first_and_then_the_one_with_the_fewest_readers() -> None:
@@ -180,10 +192,11 @@ def test_the_note_names_a_few_of_the_readers() -> None:
     assert messages.peers_told([holder(0).view()]) == ""
 
 
-def test_the_note_names_a_peer_with_other_bytes_and_what_to_do() -> None:
+def test_the_note_names_a_peer_that_serves_other_bytes_and_what_to_do() -> None:
     told = messages.peers_told([holder(0).view(), refusing(1, 0).view()])
     wanted = "peers with other bytes: policy-0 (DigestMismatch on policy-1); delete the pod"
     assert told == wanted
+    assert messages.peers_told([worker(0).view(), refusing(1, 0).view()]) == ""
     lost = RefusedPeer(
         pod_uid=uid(0), digest=A_DIGEST, reason=Reason.PEER_UNREADABLE, message="gone"
     )
