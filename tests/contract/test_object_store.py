@@ -394,6 +394,26 @@ async def test_a_listing_without_end_is_refused(
     assert len(proxy.asked) < 50
 
 
+async def test_a_folder_without_end_is_left(
+    server: Server, proxy: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "_MOST_BESIDE", 100)
+    upload(server, write_tiny(tmp_path / "step_1"))
+
+    def endless(asked: Asked, answer: Answer) -> Answer:
+        if not asked.is_listing or "step_2" in asked.path:
+            return answer
+        more = b"<NextContinuationToken>again</NextContinuationToken></ListBucketResult>"
+        body = answer.body.replace(b"</ListBucketResult>", more)
+        return answer.with_body(body.replace(b">false</IsTruncated>", b">true</IsTruncated>"))
+
+    proxy.fault = endless
+    found = await refused(staging(tmp_path), f"{ROOT}/step_2")
+
+    assert (found.reason, found.message) == (Reason.SOURCE_ABSENT, "the source does not exist")
+    assert len(proxy.asked) < 1000
+
+
 @pytest.fixture
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_CONNECT_SECONDS", "_READ_SECONDS", "REQUEST_SECONDS", "_RETRY_SECONDS"):

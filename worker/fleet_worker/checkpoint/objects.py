@@ -31,6 +31,8 @@ _HEAD_BYTES = 256 * 1024
 """Read at once from the begin of a file: most headers are shorter."""
 _MOST_OBJECTS = 10_000
 """In a directory, with what is below it."""
+_MOST_BESIDE = 100_000
+"""In a folder of versions."""
 _CHUNK_BYTES = 1024 * 1024
 
 
@@ -192,11 +194,27 @@ class StoredDirectory(Directory):
 
 
 def folders_in(uri: str) -> list[str]:
-    """Return the names of the folders below a prefix, sorted. Errors: Refusal."""
+    """Return the names of the folders below a prefix, sorted.
+
+    It counts objects, page by page: the library's listing of folders has no limit.
+
+    Errors:
+        Refusal: `SourceUnreadable`, also if there are too many objects.
+    """
+    found, count = set[str](), 0
     with store_errors(uri):
         store, key = opened_store(uri)
-        found = obstore.list_with_delimiter(store, key or None)
-    return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"])
+        for page in obstore.list(store, key or None, chunk_size=1000):
+            count += len(page)
+            if count > _MOST_BESIDE:
+                raise Refusal(
+                    Reason.SOURCE_UNREADABLE, f"there are more than {_MOST_BESIDE} objects in {uri}"
+                )
+            for each in page:
+                name, slash, _ = each["path"][len(key) :].lstrip("/").partition("/")
+                if slash:
+                    found.add(name)
+    return sorted(found)
 
 
 def _listed(uri: str) -> dict[str, Any]:
