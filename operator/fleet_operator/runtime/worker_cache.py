@@ -78,7 +78,7 @@ class _Entry:
     unanswered: bool = False
     """The last read got no answer."""
     told: tuple[object, ...] = ()
-    """The last news that it was told; empty before."""
+    """The last news that it has heard; empty before."""
     view: WorkerView | None = None
     """The last view, kept while nothing in it changes or ages."""
 
@@ -157,7 +157,7 @@ class WorkerCache:
         return entry.stale or now - since > max_age_seconds
 
     def was_told(self, pod: PodView, news: tuple[object, ...]) -> bool:
-        """Whether a worker was told this, or can be told nothing now."""
+        """Whether a worker has heard this, or can hear nothing now."""
         entry = self._entries.get(pod.uid)
         if entry is None or entry.asking or entry.state is None or not _is_readable(pod):
             return True

@@ -396,7 +396,7 @@ def begin(cache: WorkerCache, key: str) -> asyncio.Task[None]:
 
 
 class TestTelling:
-    """Once for each news, and again only after a refusal: a silent worker would be told without a break."""
+    """Once for each news, and again only after a refusal: a silent worker would be called without a break."""
 
     @pytest.mark.parametrize(
         ("answer", "was_told"),
