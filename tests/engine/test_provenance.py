@@ -17,8 +17,8 @@ from tests.support.worker import WorkerProcess
 NewVersion = Callable[[], str]
 MOVED_TOKENS = 8
 TOKENS = 240
-"""Of a request. Eight of them must fit one step of the engine when a swap preempts all: vLLM 0.32 for CPU ends at a
-prompt in parts with a seed ("CPU Generator does not use offset")."""
+"""Of a request. Eight of them must fit one step of the engine, since a swap preempts all. vLLM 0.32 for CPU ends if it
+reads a prompt in parts with a seed ("CPU Generator does not use offset")."""
 
 
 def test_over_swaps_under_load_every_token_fits_the_label_it_carries(
