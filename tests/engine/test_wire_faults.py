@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from fleet_worker.engine.records import weight_name_of
 from fleet_worker.gateway.gate import Gate, GateKeeper, PublicKey
 from fleet_worker.gateway.table import Translations
 from fleet_worker.http.asgi import Receive, Scope, Send, answer_json, read_body
+from fleet_worker.lifecycle.freshness import Freshness
 from fleet_worker.lifecycle.holding import Holding
 from fleet_worker.lifecycle.kept_cache import KeptCache
 from fleet_worker.provenance.spans import compact
@@ -54,8 +56,9 @@ async def through_a_line(
         name=WeightName("1"),
         adapters=SimpleNamespace(weights_of=weight_name_of),
         quiescence=SimpleNamespace(inside=0),
+        freshness=Freshness(time.monotonic),
     )
-    nobody: Any = SimpleNamespace(unlabelled=lambda: None)
+    nobody: Any = SimpleNamespace(unlabelled=lambda: None, made=lambda *_: None)
     facts = fake_facts(max_length=4096, id_limit=512, routes_experts=True)
     keeper = GateKeeper(agent, nobody, nobody, Translations(facts), PublicKey())
     gate = Gate(line)
