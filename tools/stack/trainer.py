@@ -95,15 +95,19 @@ def trainer_pod(
         ],
     }
     code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(files)}
-    code["binaryData"] = {CLIENT: base64.b64encode(_client()).decode()}
+    code["binaryData"] = {CLIENT: base64.b64encode(client_packages()).decode()}
     return [code, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}]
 
 
-def _client() -> bytes:
+_COMMAND_LINE = envs.REPOSITORY / "client/rlfleet/cli"
+
+
+def client_packages() -> bytes:
     """The packages that trainers import, without the command line."""
     root = envs.REPOSITORY / "client"
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted([*root.glob("rlfleet/*.py"), *root.glob("rlfleet_resources/*.py")]):
-            archive.write(file, file.relative_to(root))
+        for file in sorted(root.glob("rlfleet*/**/*.py")):
+            if _COMMAND_LINE not in file.parents:
+                archive.write(file, file.relative_to(root))
     return packed.getvalue()
