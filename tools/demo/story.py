@@ -75,7 +75,7 @@ class Story:
         self._screen.act(f"the engine of {name} is killed")
         worker = self._snapshot.workers[name]
         restarts = worker.restarts
-        await asyncio.to_thread(self._signal_engine, name, "SIGKILL")
+        await asyncio.to_thread(signal_engine, self._place, name, "SIGKILL")
         await self._until(lambda: not worker.admitted, f"{name} is out of service")
         self._screen.say(f"{name} is out of service; the others keep serving", "yellow")
         await self._until(lambda: worker.restarts > restarts, f"{name} starts again")
@@ -91,7 +91,7 @@ class Story:
         frozen = f"{FLEET}-0"
         self._screen.act("the operator is killed in the middle of a rollout")
         await asyncio.to_thread(self._trainer.write, self.version + 1)
-        await asyncio.to_thread(self._signal_engine, frozen, "SIGSTOP")
+        await asyncio.to_thread(signal_engine, self._place, frozen, "SIGSTOP")
         try:
             self.version += 1
             self._screen.say(f'>>> weights.publish("{self.version}", wait=False)')
@@ -105,7 +105,7 @@ class Story:
             told = await asyncio.to_thread(self._place.kill_operator)
             self._screen.say(f"{told}, with two workers paused and one that hangs", "red")
         finally:
-            await asyncio.to_thread(self._signal_engine, frozen, "SIGCONT")
+            await asyncio.to_thread(signal_engine, self._place, frozen, "SIGCONT")
         self._screen.say(">>> weights.wait()")
         outcome = await asyncio.to_thread(self._trainer.wait)
         await self._count_rollout(outcome, "the next operator has finished the rollout")
@@ -138,11 +138,6 @@ class Story:
     def _is_applied(self) -> bool:
         return self._snapshot.desired == str(self.version) and self._snapshot.is_ready()
 
-    def _signal_engine(self, pod: str, name: str) -> None:
-        done = kubectl(self._place, "exec", pod, "--", "python3", "-c", _SIGNAL, name)
-        if not done.stdout.strip():
-            raise CommandError(f"no engine process was found in {pod}")
-
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
         limit = time.monotonic() + LIMIT_SECONDS
         while not holds():
@@ -154,6 +149,13 @@ class Story:
     def _must(holds: object, what: str) -> None:
         if not holds:
             raise DemoFailedError(f"does not hold: {what}")
+
+
+def signal_engine(place: Place, pod: str, name: str) -> None:
+    """Send a signal to the process that holds the engine of a pod. Errors: CommandError without one."""
+    done = kubectl(place, "exec", pod, "--", "python3", "-c", _SIGNAL, name)
+    if not done.stdout.strip():
+        raise CommandError(f"no engine process was found in {pod}")
 
 
 # Runs in a worker's container: signals the process that holds the engine, and says which it was.

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from demo.place import NAMESPACE, TRAINER, Place, kubectl
+from demo.place import NAMESPACE, TRAINER, Place
 from demo.sampler import Samples, sample
+from demo.story import signal_engine
 from stack.fleets import MODEL_NAME, WEIGHTS_ROOT
 
 FIRST, LAST = 1, 7
@@ -93,7 +94,7 @@ async def play(
             recording.labels.append((time.monotonic() - began, label()))
         if number == KILLED_AFTER:
             await asyncio.sleep(BETWEEN_SECONDS / 2)
-            await asyncio.to_thread(kill_engine, place, victim)
+            await asyncio.to_thread(signal_engine, place, victim, "SIGKILL")
             recording.killed = time.monotonic() - began
         if number == LAST - 1:  # the last version comes when the worker has been back for a while
             async with asyncio.timeout(LIMIT_SECONDS):
@@ -121,11 +122,6 @@ async def _watch(recording: Recording, states: States, began: float) -> None:
             if not changes or changes[-1][1] != version:
                 changes.append((time.monotonic() - began, version))
         await asyncio.sleep(PERIOD_SECONDS)
-
-
-def kill_engine(place: Place, pod: str) -> None:
-    """SIGKILL to the process that holds the engine of a pod."""
-    kubectl(place, "exec", pod, "--", "python3", "-c", _KILL)
 
 
 def _judged(place: Place, replies: Path, began: float) -> list[tuple[float, str, int, int]]:
@@ -167,17 +163,6 @@ def written(recording: Recording) -> dict[str, Any]:
     return found
 
 
-_KILL = """
-import os, signal
-from pathlib import Path
-for entry in Path("/proc").glob("[0-9]*"):
-    try:
-        line = (entry / "cmdline").read_bytes()
-    except OSError:
-        continue
-    if b"EngineCore" in line and int(entry.name) != os.getpid():
-        os.kill(int(entry.name), signal.SIGKILL)
-"""
 # As `python3 -m fleet_worker audit` does, with the number of wrong tokens of each reply.
 _AUDIT = """
 import collections, json, sys
