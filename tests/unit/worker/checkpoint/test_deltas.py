@@ -149,7 +149,7 @@ def refusal_of(run: Run, version: int, bases: Bases | None = None) -> Refusal:
     before = open_descriptors()
     with pytest.raises(Refusal) as refused:
         read_and_close(run, version, bases)
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
     return refused.value
 
 
@@ -174,7 +174,7 @@ def test_a_delta_has_the_digest_and_the_bytes_of_the_full_version(
             assert os.pread(held.descriptor, held.size, 0) == (run.full(3) / file.name).read_bytes()
         checkpoint.close()
     pool.close()
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def held(directory: Path) -> HeldBase:

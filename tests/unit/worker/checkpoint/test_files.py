@@ -164,4 +164,4 @@ def test_a_refusal_leaves_no_open_descriptor(root: Path) -> None:
     for path in (root / "link", root / "nothing", root / "inner" / "file"):
         reason_of(path, root)
 
-    assert open_descriptors() == before
+    assert open_descriptors() <= before

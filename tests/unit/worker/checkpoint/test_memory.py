@@ -57,7 +57,7 @@ def test_a_write_to_a_closed_file_has_no_effect(file: MemoryFile) -> None:
 
     assert os.fstat(other).st_size == 0
     os.close(other)
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM])

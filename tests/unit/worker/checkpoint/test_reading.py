@@ -157,7 +157,7 @@ def test_blocks_of_zeros_are_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("budget", [0, 1 << 30], ids=["from files", "held"])
 def test_a_refusal_in_one_file_stops_the_reading_of_all(tmp_path: Path, budget: int) -> None:
     path = write_shards(tmp_path / "1", shards=4, tensors=2, length=20_000)
-    before, threads = open_descriptors(), threading.active_count()
+    before, threads = open_descriptors(), set(threading.enumerate())
     checkpoint = open_checkpoint(str(path), None)
 
     def inspect(spec: TensorSpec, _block: memoryview) -> bool:
@@ -170,8 +170,8 @@ def test_a_refusal_in_one_file_stops_the_reading_of_all(tmp_path: Path, budget: 
     checkpoint.close()
 
     assert refused.value.reason is Reason.CHECKPOINT_NOT_FINITE
-    assert open_descriptors() == before
-    assert threading.active_count() == threads
+    assert open_descriptors() <= before
+    assert set(threading.enumerate()) <= threads
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -189,7 +189,7 @@ def test_reading_begins_again_without_memory_that_others_took(
     assert checkpoint.read_all(budget=1 << 30, check_cancelled=nothing) is False
     assert left == []
     assert checkpoint.held == {}
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
     assert checkpoint.digest(lambda: pytest.fail("the bytes are known")).startswith("sha256:")
     assert checkpoint.tensor_digests() == digests_in(tmp_path / "1")
     checkpoint.close()
@@ -286,7 +286,7 @@ def test_a_file_that_shrinks_during_the_read_is_refused(tmp_path: Path, budget: 
     checkpoint.close()
 
     assert refused.value.reason is Reason.CHECKPOINT_CHANGED
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_the_digest_is_of_the_held_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

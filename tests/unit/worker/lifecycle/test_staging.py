@@ -140,7 +140,7 @@ async def test_a_stage_overtaken_at_its_end_releases_its_memory(tmp_path: Path) 
 
     assert refused.value.reason is Reason.SUPERSEDED
     assert slot.staged is None
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 async def test_a_stage_that_hung_until_its_end_does_not_affect_the_newer_one(
@@ -222,7 +222,7 @@ async def test_a_silent_file_system_is_reported_after_a_deadline_and_read_later(
     assert slot.staged.version == "2"
     await slot.drop()
     store.repaired.set()
-    await soon(lambda: open_descriptors() == before)
+    await soon(lambda: open_descriptors() <= before)
 
 
 async def test_a_newer_version_does_not_wait_for_a_hanging_read(
@@ -248,7 +248,7 @@ async def test_a_newer_version_does_not_wait_for_a_hanging_read(
     assert not running.checkpoint._reading._filling, "its memory is free already"
     store.repaired.set()
     await slot.drop()
-    await soon(lambda: open_descriptors() == before)
+    await soon(lambda: open_descriptors() <= before)
 
 
 async def test_a_hanging_file_system_gets_a_bounded_number_of_reads(
