@@ -22,7 +22,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
     """
     address = every_address() if host == EVERY else host
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # Without the protocol, asyncio delays what it sends (Nagle) on the connections of this socket.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if address == _BOTH_FAMILIES:
         bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

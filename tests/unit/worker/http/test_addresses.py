@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import pytest
@@ -50,3 +51,16 @@ def test_a_kernel_without_ipv6_serves_its_own_family(monkeypatch: pytest.MonkeyP
 
     assert public_host(EVERY) == "0.0.0.0"
     assert answering(EVERY) == {IPV4}
+
+
+async def test_a_port_of_asyncio_sends_small_answers_at_once() -> None:
+    connected: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+    async with await asyncio.start_server(
+        lambda _, writer: connected.set_result(writer), sock=bound_socket(IPV4, 0)
+    ) as server:
+        with socket.create_connection(server.sockets[0].getsockname(), timeout=5):
+            writer = await asyncio.wait_for(connected, 5)
+            accepted = writer.get_extra_info("socket")
+
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            writer.close()
