@@ -74,6 +74,7 @@ class _Entry:
     """When the read or call began whose answer first named the weights of the state."""
     calls: CallRecord = field(default_factory=CallRecord)
     ready: bool = False
+    started: bool = False
     stale: bool = True
     unanswered: bool = False
     """The last read got no answer."""
@@ -305,6 +306,10 @@ class WorkerCache:
         if entry.ready != pod.ready:
             # The kubelet saw the worker change: read its state.
             entry.ready, entry.stale = pod.ready, True
+        if entry.started != pod.started:
+            # While its engine started, no port listened: that silence says nothing about the process.
+            entry.started, entry.stale = pod.started, True
+            entry.silent_since, entry.silence, entry.unanswered = None, "", False
         return entry
 
 

@@ -377,6 +377,24 @@ class TestAsking:
 
         assert due(cache, 6, replace(POD, ready=ready))
 
+    def test_the_silence_of_a_worker_begins_when_its_process_listens(self):
+        """A new fleet lost a worker at each start: it counted as silent for as long as its engine had
+        started, and was quarantined when the first of the others opened.
+        """
+        starting = replace(POD, started=False, ready=False)
+        up = replace(starting, started=True)
+        cache = WorkerCache()
+        cache.begin_read(starting, 5)
+        cache.end_read(starting, SILENT, 5, term=0)
+        assert cache.view(starting, 30).silent_seconds == 25
+
+        assert cache.view(up, 30).silent_seconds == 0
+        assert due(cache, 30, up)
+        assert cache.is_unknown(up)
+        cache.begin_read(up, 30)
+        cache.end_read(up, SILENT, 31, term=0)
+        assert cache.view(up, 33).silent_seconds == 2
+
     def test_a_worker_is_read_again_when_the_end_of_a_call_is_not_known(self):
         async def story() -> None:
             cache = WorkerCache()
