@@ -23,7 +23,7 @@ from rlfleet.ports import Json, Kind, Place, closed
 from rlfleet.resources import InferenceFleet, WeightVersion
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_api import AsyncRlApi
-from rlfleet.rollout import Asked, Rollout, left_base, patience, rollout_of, trouble_of
+from rlfleet.rollout import ABSENT, Asked, Rollout, left_base, patience, rollout_of, trouble_of
 from rlfleet.similar_names import hint
 from rlfleet.sources import Publication, place_of
 from rlfleet.waiting import ended, read, wait_for
@@ -165,8 +165,19 @@ class AsyncWeights:
                 "is published by its path, without delta=",
             )
         deadline = self._place.monotonic() + timeout_seconds
-        written = await self._place.changes(self.name).publish(asked, deadline)
-        return await self._of_publisher(written, deadline, wait=wait, wait_for_files=wait_for_files)
+        changed = await self._place.changes(self.name).publish(asked, deadline)
+        try:
+            return await self._of_publisher(
+                changed, deadline, wait=wait, wait_for_files=wait_for_files
+            )
+        except Refused as refused:
+            if not given or self._written is None or refused.reason != ABSENT:
+                raise
+            message = (
+                f"{refused.message}. This process has written it to {self._written.directory}: if the fleet's "
+                "volume is elsewhere on this machine, name the directory with written_to="
+            )
+            raise Refused(refused.version, refused.reason, message) from refused
 
     @_naming_others
     async def wait(

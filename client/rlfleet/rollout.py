@@ -245,8 +245,11 @@ def left_base(seen: WeightVersion | None, label: Label) -> str:
         return "the object was deleted"
     if label_of(seen) != label:
         return f"the object asks for version {in_words(label_of(seen))}, not for {in_words(label)}"
-    stalled = trouble_of(seen)
-    return f"version {in_words(label)} has stalled: {stalled.reason}" if stalled else ""
+    if stalled := trouble_of(seen):
+        return f"version {in_words(label)} has stalled: {stalled.reason}"
+    ready = seen.condition("Ready")
+    absent = ready is not None and ready.reason == ABSENT
+    return f"no worker has found version {in_words(label)}" if absent else ""
 
 
 def _kept_from_beginning(asked: Asked, seen: WeightVersion) -> Condition | None:

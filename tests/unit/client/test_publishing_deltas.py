@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.deltas import apply, metadata, read_tensors
-from tests.support.fake_objects import FakeObjects, patches
+from tests.support.fake_objects import FakeObjects, condition, patches
 from tests.support.pages import blocks
 
 from fleet_worker.process.manifest import digest_in
@@ -245,6 +245,44 @@ def test_after_a_request_that_failed_the_next_version_is_full(
     weights.publish(45, state_dict=state(45), config_from=config, delta=True)
 
     assert kinds(volume) == {"step_43": "", "step_44": "43", "step_45": ""}
+
+
+def test_a_version_that_is_written_again_is_never_a_delta_of_itself(
+    weights: Weights, volume: Path, config: Path
+) -> None:
+    """The first time it was written to another place, or its directory was deleted."""
+    for place in ("elsewhere", "volume"):
+        weights.publish(
+            43,
+            state_dict=state(43),
+            config_from=config,
+            delta=True,
+            written_to=volume / place / "step_43",
+        )
+
+    assert kinds(volume / "volume") == {"step_43": ""}
+    assert weights.written is not None
+    assert "version 43 again" in weights.written.why_full
+
+
+def test_a_version_that_no_worker_finds_is_no_base_and_its_refusal_says_where_it_is(
+    objects: FakeObjects, volume: Path, config: Path
+) -> None:
+    absent = condition("Ready", "WaitingForCheckpoint", 2, status="False", message="it is absent")
+    progressing = condition("Progressing", "WaitingForCheckpoint", 2)
+    objects.obeys = False
+    objects.script.append(lambda: objects.look("Pending", absent, progressing))
+    weights = Weights("policy", objects=objects)
+
+    with pytest.raises(Refused, match="WaitingForCheckpoint") as refused:
+        weights.publish(43, state_dict=state(43), config_from=config, delta=True)
+    assert f"{volume}/step_43" in refused.value.message
+    assert "written_to=" in refused.value.message
+    weights.publish(44, state_dict=state(44), config_from=config, delta=True, wait=False)
+
+    assert kinds(volume) == {"step_43": "", "step_44": ""}
+    assert weights.written is not None
+    assert "no worker has found version 43" in weights.written.why_full
 
 
 def test_another_configuration_makes_a_version_full(

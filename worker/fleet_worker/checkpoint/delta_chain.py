@@ -167,6 +167,9 @@ class _Chain:
         """Return the newest delta's weights: a base, and the deltas to apply to it."""
         while True:
             last = self._links[-1]
+            if is_same_version(last.index.version, last.index.base_version):
+                # A worker that holds such weights by chance would load it, and no other one ever.
+                raise self._missing(f"{last.name} is its own base")
             if (held := self._held_base(last)) is not None:
                 return self._on(held.checkpoint.duplicate(), extra_bytes=held.extra_bytes)
             base = self._beside(last)
@@ -199,8 +202,6 @@ class _Chain:
         """Return the base of a delta, from a directory."""
         index = link.index
         for path in link.base_paths:
-            if path == link.path:
-                raise self._missing(f"{link.name} is its own base")
             found = self._opened_if_there(path)
             if isinstance(found, Checkpoint):
                 return found

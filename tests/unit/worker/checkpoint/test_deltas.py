@@ -415,6 +415,20 @@ def test_a_bad_chain_is_refused_with_its_deltas(
     assert "Chain: weight_v000003" in refusal.message
 
 
+def test_a_delta_of_itself_is_refused_although_the_worker_holds_its_base(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.add()
+    run.add()
+    run.add(base_digest=digest_of(run.full(2)), result_digest="sha256:" + "0" * 64)
+    _of_itself(run)
+
+    bases = Bases((held(run.full(2)),))
+    refusal = refusal_of(run, 3, bases)
+    bases.close()
+    assert refusal.reason is Reason.BASE_MISSING
+    assert "its own base" in refusal.message
+
+
 def test_a_hole_is_not_filled_with_the_model(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.add()
