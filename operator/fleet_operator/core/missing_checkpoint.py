@@ -72,7 +72,7 @@ def wait_for_source(
     return replace(
         step,
         phase=RolloutPhase.PENDING,
-        note=f"{goal.source} does not exist yet; workers look for it every few seconds: {found}",
+        note=f"{goal.source}: {found}. Workers look for it every few seconds",
         problem=problem_of_absent(goal, limit, found) if overdue else None,
         awaits_source=True,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -158,7 +158,7 @@ def test_a_pod_that_is_not_ready_is_reported_so():
                     lastState={"terminated": {"exitCode": 1, "reason": "Error"}},
                 )
             ),
-            "CrashLoopBackOff: back-off 10s; it last ended with exit code 1 Error",
+            "CrashLoopBackOff: it last ended with exit code 1 Error",
             id="it crashes with an exit code",
         ),
         pytest.param(
@@ -169,7 +169,7 @@ def test_a_pod_that_is_not_ready_is_reported_so():
                     lastState={"terminated": {"exitCode": 2, "message": "no model", "reason": "x"}},
                 )
             ),
-            "CrashLoopBackOff: back-off 10s; it last ended with exit code 2 no model",
+            "CrashLoopBackOff: it last ended with exit code 2 no model",
             id="it crashes with last words",
         ),
         pytest.param(
@@ -182,8 +182,21 @@ def test_a_pod_that_is_not_ready_is_reported_so():
                     },
                 )
             ),
-            "CrashLoopBackOff: back-off 10s; it last ended with exit code 1 OSError",
+            "CrashLoopBackOff: it last ended with exit code 1 OSError",
             id="only the end of its log is reported",
+        ),
+        pytest.param(
+            pod(
+                container=waiting(
+                    "CrashLoopBackOff",
+                    "back-off 10s",
+                    lastState={
+                        "terminated": {"exitCode": 1, "message": '{"message": "no", "at": "02:16"}'}
+                    },
+                )
+            ),
+            "CrashLoopBackOff: it last ended with exit code 1 no",
+            id="of a log line in JSON, only what it says: its time would be another one after each restart",
         ),
         pytest.param(
             pod(
@@ -191,7 +204,7 @@ def test_a_pod_that_is_not_ready_is_reported_so():
                     "CrashLoopBackOff", "back-off 10s", lastState={"terminated": {"exitCode": 137}}
                 )
             ),
-            "CrashLoopBackOff: back-off 10s; it last ended with exit code 137",
+            "CrashLoopBackOff: it last ended with exit code 137",
             id="it was killed",
         ),
         pytest.param(
@@ -237,6 +250,19 @@ def test_a_problem_is_reported_in_the_clusters_words(found, problem):
             "Unschedulable: 0/3 nodes",
             AT,
             id="no node fits",
+        ),
+        pytest.param(
+            pod(
+                conditions=unscheduled(
+                    reason="Unschedulable",
+                    message='0/1 nodes are available: persistentvolumeclaim "w" not found. not found',
+                    lastTransitionTime=AT,
+                )
+            ),
+            Awaited.VOLUMES,
+            'Unschedulable: 0/1 nodes are available: persistentvolumeclaim "w" not found. not found',
+            AT,
+            id="a claim is missing, and no node would help",
         ),
         pytest.param(
             pod(conditions=unscheduled()),
@@ -420,6 +446,35 @@ def test_a_pod_with_a_problem_has_no_other_cause():
 
     assert view.problem == "CrashLoopBackOff: back-off 10s"
     assert view.wait is None
+
+
+def ended(seconds: float, **more: Any) -> dict[str, Any]:
+    """The last run of a container, which was so long."""
+    end = datetime.fromisoformat(AT)
+    times = {"startedAt": (end - timedelta(seconds=seconds)).isoformat(), "finishedAt": AT}
+    return {"lastState": {"terminated": {"exitCode": 1, "message": "no model"} | times | more}}
+
+
+RUNS: dict[str, Any] = {"state": {"running": {}}}
+STOPS: dict[str, Any] = {"state": {"terminated": {"exitCode": 1}}}
+LOOP = "CrashLoopBackOff: it last ended with exit code 1 no model"
+
+
+@pytest.mark.parametrize(
+    ("container", "problem"),
+    [
+        pytest.param(waiting("CrashLoopBackOff", "back-off 10s") | ended(20), LOOP, id="it waits"),
+        pytest.param(RUNS | {"restartCount": 2} | ended(20), LOOP, id="it runs again"),
+        pytest.param(STOPS | {"restartCount": 2} | ended(20), LOOP, id="it has ended again"),
+        pytest.param(RUNS | {"restartCount": 1} | ended(20), "", id="it has crashed once"),
+        pytest.param(RUNS | {"restartCount": 2, "started": True} | ended(20), "", id="it is up"),
+        pytest.param(RUNS | {"restartCount": 9} | ended(3600), "", id="it ran for long"),
+        pytest.param(RUNS | {"restartCount": 9}, "", id="its last end is not known"),
+    ],
+)
+def test_a_container_that_keeps_ending_has_one_problem_until_it_is_up(container, problem):
+    """The fleet was stalled and recovered at each restart, with another wait of the kubelet in each message."""
+    assert pod_view(pod(container=container)).problem == problem
 
 
 @pytest.mark.parametrize(

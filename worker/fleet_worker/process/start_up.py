@@ -16,6 +16,7 @@ from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.delta_chain import FirstBase
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.inspector import Inspector
+from fleet_worker.checkpoint.nearby import with_what_is_there
 from fleet_worker.checkpoint.reference import Reference, StageRules
 from fleet_worker.checkpoint.stager_pass import StagerPass
 from fleet_worker.checkpoint.stagers import Stagers
@@ -104,11 +105,22 @@ def prepare(settings: Settings, *, started: float) -> Prepared:
     return prepared
 
 
+def _open_model(settings: Settings, roots: Roots) -> Model:
+    try:
+        return open_model(settings.model, settings.revision)
+    except Refusal as refusal:
+        named = Refusal(refusal.reason, f"model {settings.model}: {refusal.message}")
+        with contextlib.suppress(Refusal):  # outside of the roots nothing is listed
+            roots.check_name(settings.model)
+            named = with_what_is_there(named, settings.model, roots)
+        raise named from refusal
+
+
 def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
-    model = in_time(f"of {settings.model}", lambda _: open_model(settings.model, settings.revision))
-    engine_version = check_engine()
     named = ", ".join(map(str, settings.weights_root))
     roots = in_time(named, lambda _: Roots(settings.weights_root))
+    model = in_time(f"of {settings.model}", lambda _: _open_model(settings, roots))
+    engine_version = check_engine()
     rules = _rules(settings, model, roots)
     initial, failure = _choose(settings, model, rules)
     initial.checkpoint.is_started_on = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fleet_operator.core.pod_waits import Awaited, PodWait
@@ -23,6 +23,11 @@ _PROBLEMS = frozenset(
         "SignatureValidationFailed",
     }
 )
+_CRASHES = "CrashLoopBackOff"
+_FORGIVEN = timedelta(minutes=10)
+"""After a run of this time the kubelet forgets earlier ends. Source: pkg/kubelet/kubelet.go of Kubernetes"""
+_CLAIM = "persistentvolumeclaim"
+"""The scheduler names it where a claim is missing or not bound, so that no node would help."""
 # The kubelet tries a pull again by itself. Source: pkg/kubelet/images/types.go of Kubernetes
 _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
 _GATED = "SchedulingGated"
@@ -99,11 +104,25 @@ def _worker_container(status: Mapping[str, Any]) -> dict[str, Any]:
 def _problem(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
     for candidate in _containers(status, container):
         waiting = candidate.get("state", {}).get("waiting", {})
-        if waiting.get("reason") in _PROBLEMS:
-            return _reason_and_message(waiting, "") + _last_end(candidate)
+        reason, last_end = waiting.get("reason"), _last_end(candidate)
+        if last_end and (reason == _CRASHES or _keeps_ending(candidate)):
+            return f"{_CRASHES}: {last_end}"
+        if reason in _PROBLEMS:
+            return _reason_and_message(waiting, "") + (f"; {last_end}" if last_end else "")
     if status.get("phase") == "Failed":
         return _reason_and_message(status, "Failed")
     return ""
+
+
+def _keeps_ending(container: Mapping[str, Any]) -> bool:
+    """Whether a container has ended repeatedly and is not up again. The kubelet says so only while it waits
+    between two runs.
+    """
+    state, ended = container.get("state", {}), container.get("lastState", {}).get("terminated", {})
+    if "waiting" in state or container.get("started") or container.get("restartCount", 0) < 2:
+        return False
+    began, end = _time(ended.get("startedAt")), _time(ended.get("finishedAt"))
+    return began is not None and end is not None and end - began < _FORGIVEN
 
 
 def _wait(
@@ -113,11 +132,12 @@ def _wait(
         return None
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        reason = scheduled.get("reason") or "Unscheduled"
+        reason, message = scheduled.get("reason") or "Unscheduled", _message_of(scheduled)
+        awaited = Awaited.VOLUMES if _CLAIM in message.lower() else Awaited.NODE
         return PodWait(
-            awaited=Awaited.GATE if reason == _GATED else Awaited.NODE,
+            awaited=Awaited.GATE if reason == _GATED else awaited,
             reason=reason,
-            message=_message_of(scheduled),
+            message=message,
             since=_time(scheduled.get("lastTransitionTime")),
         )
     for candidate in _containers(status, container):
@@ -193,8 +213,17 @@ def _last_end(container: Mapping[str, Any]) -> str:
         return ""
     # The kubelet takes the last log lines if the process has written no termination message.
     last_words = [line for line in ended.get("message", "").splitlines() if line.strip()]
-    why = last_words[-1][-_MAX_LAST_WORDS:] if last_words else ended.get("reason") or ""
-    return f"; it last ended with exit code {ended['exitCode']} {why}".rstrip()
+    why = _said(last_words[-1])[-_MAX_LAST_WORDS:] if last_words else ended.get("reason") or ""
+    return f"it last ended with exit code {ended['exitCode']} {why}".rstrip()
+
+
+def _said(line: str) -> str:
+    """The message of a log line in JSON, whose other fields change with each run; another line as it is."""
+    try:
+        message = json.loads(line)["message"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return line
+    return message if isinstance(message, str) else line
 
 
 def _drains_since(metadata: Mapping[str, Any]) -> datetime | None:

@@ -458,6 +458,19 @@ def test_a_start_path_with_an_io_error_is_reported_and_the_model_starts(
     assert handover.start_failure.refusal.reason is Reason.SOURCE_UNREADABLE
 
 
+def test_a_model_that_is_not_there_is_named_with_what_is_there_instead(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    (tmp_path / "root" / "step_1").mkdir(parents=True)
+    for model, found in (("root/step_2", f"{tmp_path}/root has step_1"), ("none", "")):
+        with pytest.raises(Refusal) as refused:
+            prepare(model=str(tmp_path / model))
+
+        assert refused.value.reason is Reason.SOURCE_ABSENT
+        assert f"{tmp_path / model}" in refused.value.message
+        assert found in refused.value.message
+
+
 @pytest.mark.parametrize(
     ("module", "what"), [(start_weights, "open_checkpoint"), (start_up, "Roots")]
 )
