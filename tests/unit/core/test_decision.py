@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import NoReturn
 
 from tests.support.builders import (
     NOW,
     WorkerBuilder,
     make_fleet,
+    make_transition,
     make_weights,
     make_worker,
     texts_of,
@@ -16,6 +18,7 @@ from tests.support.builders import (
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.observed import FleetObserved, Watched
 from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
@@ -51,12 +54,51 @@ def test_no_worker_is_swapped_in_the_decision_that_drains_another():
     """The swap was planned while the other one counted as serving."""
     rolling = {"strategy": "Rolling", "maxUnavailable": 1}
     workers = [up(0).staged("2"), up(1).staged("2"), up(2).staged("2"), up(3).staged("2")]
-    fleet = make_fleet(*workers, wants=make_weights("2"), replicas=3, rollout=rolling)
+    begun = FleetStatus(transition=make_transition("2", "base", strategy="Rolling"))
 
-    made = decision(fleet)
+    def made(replicas: int) -> Decision:
+        wants = make_weights("2")
+        return decision(
+            make_fleet(*workers, wants=wants, replicas=replicas, rollout=rolling, status=begun)
+        )
 
-    assert texts_of(made.pod_actions) == ["BeginDrain policy-3"]
-    assert made.worker_calls == ()
+    assert texts_of(made(4).worker_calls) == ["apply 2 on policy-0"]
+    assert texts_of(made(3).pod_actions) == ["BeginDrain policy-3"]
+    assert made(3).worker_calls == ()
+
+
+def test_a_worker_that_is_quarantined_is_not_drained_too():
+    """Both write the label that the Service selects."""
+    long_ago = NOW - timedelta(hours=1)
+    status = WeightsStatus(
+        desired_version="1",
+        phase=RolloutPhase.STAGING,
+        started_at=long_ago,
+        phase_started_at=long_ago,
+    )
+    weights = make_weights("1", status=status, watched=Watched(phase_seconds=3600))
+    workers = [up(0).silent(3600), up(1).staged("1"), up(2).staged("1")]
+    made = decision(make_fleet(*workers, replicas=2, rollout={"maxFailures": 1}, wants=weights))
+
+    assert texts_of(made.pods.actions) == ["BeginDrain policy-0"]
+    assert texts_of(made.pod_actions) == ["Quarantine policy-0"]
+
+
+def test_a_decision_knows_whether_it_admits_and_what_workers_hear():
+    admitting = decision(make_fleet(make_worker(0).joining("base").of_revision(TODAY), up(1)))
+    quiet = decision(make_fleet(up(0), up(1)))
+
+    assert (admitting.admits, quiet.admits) == (True, False)
+    assert quiet.wanted is not None
+
+
+def test_a_fleet_with_a_part_that_failed_is_not_at_rest(monkeypatch):
+    def raising(*_: object, **__: object) -> NoReturn:
+        raise KeyError
+
+    monkeypatch.setattr("fleet_operator.core.decision.problems_of_calls", raising)
+
+    assert not decision(make_fleet(up(0), up(1))).at_rest
 
 
 def test_every_weightversion_gets_a_status():
