@@ -36,6 +36,17 @@ def test_a_reason_asks_for_something_unless_all_is_fine() -> None:
     assert all(reason.advice for reason in LaggardReason)
 
 
+def test_each_reason_is_set_by_something() -> None:
+    """The refusal of a stage becomes the reason of a condition by its name."""
+    operator = "".join(p.read_text() for p in (ROOT / "operator").rglob("*.py"))
+    of_workers = {reason.value for reason in Reason}
+    unset = [
+        r.value for r in ConditionReason if f".{r.name}" not in operator and r.value not in of_workers
+    ]
+
+    assert unset == []
+
+
 ENTRY = re.compile(
     r"\n\n\*\*Symptom\*\*: .*`.+`.*"
     r"\n\n\*\*Look\*\*: .*`(?:kubectl|rlfleet) .+`.*"
