@@ -223,11 +223,15 @@ def _belongs(weights: WeightVersion, fleet: InferenceFleet) -> bool:
 def attention(of: InferenceFleet | WeightVersion) -> tuple[Condition, ...]:
     """The conditions of an object that need attention.
 
-    A fleet of no replicas need not be available, and its router cannot be.
+    A fleet of no replicas need not be available, and its router cannot be. Of one that is not available, either
+    `Stalled` or `Ready` has the cause.
     """
     wanted = {("Stalled", "True"), ("Stale", "True"), ("WeightsUnchanged", "True")}
+    has = {(c.type, c.status) for c in of.status.conditions}
     if isinstance(of, InferenceFleet) and of.spec.replicas:
         wanted |= {("Available", "False"), ("RouterAvailable", "False")}
+        if ("Available", "False") in has and ("Stalled", "True") not in has:
+            wanted.add(("Ready", "False"))
     return tuple(c for c in of.status.conditions if (c.type, c.status) in wanted)
 
 
