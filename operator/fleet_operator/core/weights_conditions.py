@@ -32,10 +32,12 @@ def weights_conditions(
     summary = f"{share} version {rollout.desired.label}"
     before = weights.status.conditions
     remarks = remarks_of(observed, rollout.desired, before)
+    stalled = _stalled(weights, rollout)
+    cause = stalled[3] if stalled is not None else summary
     made = (
-        _ready(observed, rollout, phase, serving, summary),
+        _ready(observed, rollout, phase, serving, summary, cause),
         _progressing(rollout, phase, summary),
-        _stalled(weights, rollout),
+        stalled,
         first_of(ConditionType.WEIGHTS_UNCHANGED, *unchanged),
         first_of(ConditionType.REMARKS, (remarks, True, ConditionReason.IGNORED_OR_CAST, remarks)),
     )
@@ -43,8 +45,14 @@ def weights_conditions(
 
 
 def _ready(
-    observed: FleetObserved, rollout: RolloutPlan, phase: RolloutPhase, serving: int, summary: str
+    observed: FleetObserved,
+    rollout: RolloutPlan,
+    phase: RolloutPhase,
+    serving: int,
+    summary: str,
+    cause: str,
 ) -> Made | None:
+    """`cause`: the message of `Stalled`, since `kubectl get` shows that of `Ready`."""
     problem, replicas, step = rollout.step.problem, observed.spec.replicas, rollout.step
     because = problem.reason if problem else ConditionReason.HALTED
     unseen = unseen_count(observed)
@@ -56,9 +64,9 @@ def _ready(
     return first_of(
         ConditionType.READY,
         (replicas == 0, False, ConditionReason.NO_WORKERS, "the fleet has 0 replicas"),
-        (phase is RolloutPhase.HALTED, False, ConditionReason.HALTED, summary),
+        (phase is RolloutPhase.HALTED, False, ConditionReason.HALTED, cause),
         (phase is RolloutPhase.SUSPENDED, False, ConditionReason.SUSPENDED, held),
-        (problem, False, because, summary),
+        (problem, False, because, cause),
         (all_serve and unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
         (all_serve, True, ConditionReason.ALL_WORKERS_SERVING, summary),
         (step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, noted),

@@ -17,6 +17,7 @@ from tests.support.builders import (
 
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.observed import FleetObserved, Watched
+from fleet_worker.protocol import Reason
 from rlfleet_resources.conditions import condition_of
 from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.reasons import ConditionReason, ConditionType
@@ -126,6 +127,21 @@ def test_weights_are_ready_when_clients_reach_every_worker():
         "WaitingForWorkers",
         "2 of 2 workers serve version base; 1 is not in the Service yet",
     )
+
+
+def test_ready_of_weights_that_are_stalled_has_the_cause():
+    """`kubectl get wv` shows the message of `Ready`."""
+    workers = [up(i).refused("2", Reason.CHECKPOINT_TRUNCATED) for i in range(2)]
+    begun = WeightsStatus(desired_version="2", phase=RolloutPhase.STAGING, started_at=NOW)
+    weights = make_weights("2", status=begun, watched=Watched(attempt_seconds=10))
+    made = decision(make_fleet(*workers, wants=weights)).weights["wv-1"]
+    ready = condition_of(made.conditions, ConditionType.READY)
+    stalled = condition_of(made.conditions, ConditionType.STALLED)
+
+    assert ready is not None
+    assert stalled is not None
+    assert (ready.reason, ready.message) == (stalled.reason, stalled.message)
+    assert ready.reason is ConditionReason.CHECKPOINT_TRUNCATED
 
 
 def test_a_quarantine_is_a_patch_of_the_pod():
