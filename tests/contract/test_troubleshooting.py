@@ -41,7 +41,9 @@ def test_each_reason_is_set_by_something() -> None:
     operator = "".join(p.read_text() for p in (ROOT / "operator").rglob("*.py"))
     of_workers = {reason.value for reason in Reason}
     unset = [
-        r.value for r in ConditionReason if f".{r.name}" not in operator and r.value not in of_workers
+        r.value
+        for r in ConditionReason
+        if f".{r.name}" not in operator and r.value not in of_workers
     ]
 
     assert unset == []

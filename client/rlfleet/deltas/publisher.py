@@ -94,9 +94,8 @@ def why_full(order: Order, source: Source, last: _Last | None, deltas: Deltas) -
         return f"one of {deltas.anchor_every} versions is full"
     if Path(order.path) != _neighbour(before, order.version):
         return f"workers look for version {before.version} next to it, not in {before.path}"
-    if left := order.left_base((before.version, before.run_id)):
-        return left
-    return last.held.layout.difference(source.layout)
+    left = order.left_base((before.version, before.run_id))
+    return left or last.held.layout.difference(source.layout)
 
 
 def _neighbour(before: Order, version: str) -> Path | None:
