@@ -155,8 +155,10 @@ class AsyncWeights:
             create_for=create_for,
             traceparent=traceparent,
         )
+        here = None
         if given:
             asked = await self._write(asked, given, delta, written_to)
+            here = self._written
         elif delta:
             raise Refused(
                 asked.version,
@@ -171,10 +173,10 @@ class AsyncWeights:
                 changed, deadline, wait=wait, wait_for_files=wait_for_files
             )
         except Refused as refused:
-            if not given or self._written is None or refused.reason != ABSENT:
+            if here is None or refused.reason != ABSENT:
                 raise
             message = (
-                f"{refused.message}. This process has written it to {self._written.directory}: if the fleet's "
+                f"{refused.message}. This process has written it to {here.directory}: if the fleet's "
                 "volume is elsewhere on this machine, name the directory with written_to="
             )
             raise Refused(refused.version, refused.reason, message) from refused

@@ -477,6 +477,14 @@ def test_a_container_that_keeps_ending_has_one_problem_until_it_is_up(container,
     assert pod_view(pod(container=container)).problem == problem
 
 
+@pytest.mark.parametrize("state", [{"terminated": {"exitCode": 0}}, {"running": {}}])
+def test_an_init_container_that_failed_before_is_no_problem(state):
+    fetch = {"name": "fetch", "state": state, "restartCount": 2} | ended(20)
+    found = pod(container=waiting("PodInitializing"), initContainerStatuses=[fetch])
+
+    assert pod_view(found).problem == ""
+
+
 @pytest.mark.parametrize(
     ("written", "quarantine"),
     [

@@ -105,7 +105,8 @@ def _problem(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
     for candidate in _containers(status, container):
         waiting = candidate.get("state", {}).get("waiting", {})
         reason, last_end = waiting.get("reason"), _last_end(candidate)
-        if last_end and (reason == _CRASHES or _keeps_ending(candidate)):
+        ends = reason == _CRASHES or (candidate is container and _keeps_ending(container))
+        if last_end and ends:
             return f"{_CRASHES}: {last_end}"
         if reason in _PROBLEMS:
             return _reason_and_message(waiting, "") + (f"; {last_end}" if last_end else "")
@@ -115,7 +116,7 @@ def _problem(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
 
 
 def _keeps_ending(container: Mapping[str, Any]) -> bool:
-    """Whether a container has ended repeatedly and is not up again. The kubelet says so only while it waits
+    """Whether a worker has ended repeatedly and is not up again. The kubelet says so only while it waits
     between two runs.
     """
     state, ended = container.get("state", {}), container.get("lastState", {}).get("terminated", {})
