@@ -70,19 +70,9 @@ def applied_of(
 
 
 def recorded_in(observed: FleetObserved) -> Checkpoint | None:
-    """Returns the weights that the fleet's status names; None without any.
-
-    Earlier releases recorded weights that came over a collective with the directory of the version
-    before. Such a record of an External fleet has no digest. Nor has one of the model's own weights.
-    """
+    """Returns the weights that the fleet's status names; None without any."""
     applied = observed.status.applied
-    if applied is None:
-        return None
-    found = Checkpoint.recorded(applied)
-    known = found.digest is not None or found.version == observed.spec.model.version
-    if known or not observed.is_external:
-        return found
-    return Checkpoint.transferred(WeightsId.of(found))
+    return None if applied is None else Checkpoint.recorded(applied)
 
 
 def _model_of(observed: FleetObserved) -> Checkpoint:

@@ -105,10 +105,10 @@ def _is_served(held: AdapterState, call: Named) -> bool:
 
 
 def _is(staged: Staged | None, call: Named) -> bool:
-    """Whether a worker holds the bytes of these weights. An earlier release reports no digest."""
+    """Whether a worker holds the bytes of these weights."""
     if staged is None or not _same_run(staged, call):
         return False
-    return call.digest is None or staged.digest in {None, call.digest}
+    return call.digest in {None, staged.digest}
 
 
 def _same_run(found: object, call: Named) -> bool:

@@ -161,7 +161,6 @@ class WorkerView:
         if self.pod.drains_since is not None and not self.state.admitted:
             return Standing.ABSENT  # it only ends its requests, and no other worker waits for it
         if phase is not Phase.PAUSING and (phase in _CLOSED or not self.state.admitted):
-            # Whatever the phase: in an earlier release the phase did not follow the latch.
             return Standing.CLOSED
         # Includes phases of a newer release: an admitted worker may generate.
         return Standing.HELD if phase in (Phase.PAUSED, Phase.LOADING) else Standing.OPEN

@@ -168,7 +168,6 @@ class TestBaselines:
         ]
 
     def test_a_comparison_with_other_weights_does_not_count(self):
-        """A worker of an earlier release compares with whatever it ran before."""
         lost = make_worker(0).joining("42").refused("41", Reason.SOURCE_NOT_FOUND)
         far = {"compared_with": "base", "logprob_drift": 9.0, "kl": 9.0}
         verdict = STEP(make_view(lost.probed("42", **far))).verdict

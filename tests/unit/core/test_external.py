@@ -194,7 +194,7 @@ class TestWeightsWithoutADirectory:
 
 
 class TestSourcesThatNoResourceCouldHave:
-    """Workers of an earlier release report a trainer's spelling, a newer release another kind of source."""
+    """A worker may report a trainer's spelling, and one of a newer release another kind of source."""
 
     ODD = W(0).serving("7").reporting(source=Source(path="/weights/step_7/"), digest=A_DIGEST)
     UNKNOWN = W(0).serving("7").reporting(source=None, digest=A_DIGEST)

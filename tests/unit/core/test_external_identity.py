@@ -200,20 +200,6 @@ class TestExternalFleets:
         assert decision.fleet.applied is not None
         assert decision.fleet.applied.source is None
 
-    @pytest.mark.parametrize(
-        "start", [pytest.param("3", id="on its directory"), pytest.param("base", id="on the model")]
-    )
-    def test_a_record_with_a_directory_and_no_digest_is_of_transferred_weights(self, start):
-        """Earlier releases named the directory of the version before."""
-        status = served("3", "/weights/step_2", None)
-        workers = [has(make_worker(n).joining(start), "/weights/step_2", D1) for n in range(3)]
-        decision = decided(fleet_of(*workers, weights=self.WEIGHTS, status=status))
-
-        assert texts_of(decision.worker_calls) == []
-        assert self.stalled(decision) == "SourceUnknown"
-        assert decision.fleet.applied is not None
-        assert decision.fleet.applied.source is None
-
     def test_received_weights_and_files_of_one_name_are_two_versions(self):
         """No worker is admitted next to the other kind, and the fleet is not Ready with both."""
         status = replaced(served("3", "/weights/step_3", D1), ())

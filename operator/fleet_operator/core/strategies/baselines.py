@@ -29,8 +29,7 @@ class Baseline(IntEnum):
 def baseline_of(worker: WorkerView, view: RolloutView) -> Baseline:
     """Whether the worker has answers of the applied weights, or how it gets them.
 
-    A worker that has staged the desired weights has lost the baseline before. Workers of an earlier
-    release forget a refusal when they stage other weights, and would read both in turn.
+    A worker that has staged the desired weights has lost the baseline before.
     """
     applied = view.applied
     if has_answers(worker, applied) or _has_compared_with(worker, applied):
