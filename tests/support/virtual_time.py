@@ -33,7 +33,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._selecting.now
 
 
-class _JumpingSelector(selectors.SelectSelector):
+class _JumpingSelector(selectors.EpollSelector):
+    """Not `select`, which knows only the first 1,024 descriptors of a process."""
+
     def __init__(self) -> None:
         super().__init__()
         self.now = START_SECONDS

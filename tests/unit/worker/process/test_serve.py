@@ -61,6 +61,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ending]:
     sigterm.release()
     signal.signal(signal.SIGTERM, before)
     logger.handlers, logger.level, logger.propagate = kept
+    logging.disable(logging.NOTSET)
 
 
 def arguments(*engine: str, **changes: Any) -> argparse.Namespace:
@@ -160,6 +161,23 @@ def test_a_failed_start_logs_its_reason_on_one_line(
         f"cannot start: {error}"
     ]
     assert not any(record.exc_info for record in caplog.records)
+
+
+def test_a_stop_while_vllm_suppresses_all_lines_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def prepare(*_: Any, **__: Any) -> None:
+        logging.disable(logging.INFO)
+        signal.raise_signal(signal.SIGTERM)
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(serve, "prepare", prepare)
+
+    with pytest.raises(Ended) as ended:
+        serve.serve(arguments())
+
+    assert ended.value.code == 0
+    assert "stopped while starting" in caplog.text
 
 
 def test_without_vllm_serve_names_what_to_install(
