@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.support import virtual_time
 from tests.support.rig import Rig
 
 from fleet_operator.errors import FleetError
 
 LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/rl/leases/operator"
-
-
-def run(story: Any) -> None:
-    """Run a coroutine function on virtual time."""
-    virtual_time.run(story())
 
 
 def only(verb: str, part: str, error: FleetError) -> Callable[[str, str], FleetError | None]:

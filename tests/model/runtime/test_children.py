@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 
-from tests.model.runtime.support import only, run
+from tests.model.runtime.support import only
 from tests.support.rig import FLEET_PATH, PODS_PATH, Rig
 
 from fleet_operator.errors import Terminal
@@ -14,69 +14,54 @@ SECRET_PATH = "/api/v1/namespaces/rl/secrets/policy-admin-token"
 
 
 class TestTokens:
-    def test_a_worker_with_another_token_makes_the_operator_read_the_secret_again(self):
-        async def story() -> None:
-            async with Rig() as rig:
-                await rig.applied("1")
-                secret = rig.cluster.objects[SECRET_PATH]
-                secret["data"]["token"] = base64.b64encode(b"new").decode()
-                rig.cluster.put(SECRET_PATH, secret)
-                rig.workers.token = "new"
-                rig.publish("2")
-                await rig.applied("2", seconds=60)
+    async def test_a_worker_with_another_token_makes_the_operator_read_the_secret_again(self):
+        async with Rig() as rig:
+            await rig.applied("1")
+            secret = rig.cluster.objects[SECRET_PATH]
+            secret["data"]["token"] = base64.b64encode(b"new").decode()
+            rig.cluster.put(SECRET_PATH, secret)
+            rig.workers.token = "new"
+            rig.publish("2")
+            await rig.applied("2", seconds=60)
 
-        run(story)
+    async def test_a_deleted_token_is_stored_again(self):
+        async with Rig() as rig:
+            await rig.applied("1")
+            before = rig.cluster.objects[SECRET_PATH]["data"]
+            rig.cluster.drop(SECRET_PATH)
+            await rig.until(lambda: SECRET_PATH in rig.cluster.objects, seconds=400)
+            assert rig.cluster.objects[SECRET_PATH]["data"] == before
 
-    def test_a_deleted_token_is_stored_again(self):
-        async def story() -> None:
-            async with Rig() as rig:
-                await rig.applied("1")
-                before = rig.cluster.objects[SECRET_PATH]["data"]
-                rig.cluster.drop(SECRET_PATH)
-                await rig.until(lambda: SECRET_PATH in rig.cluster.objects, seconds=400)
-                assert rig.cluster.objects[SECRET_PATH]["data"] == before
-
-        run(story)
-
-    def test_the_token_of_an_earlier_fleet_of_this_name_is_not_taken(self):
+    async def test_the_token_of_an_earlier_fleet_of_this_name_is_not_taken(self):
         """It is about to be collected, and with it the volume that every new pod waits for."""
 
-        async def story() -> None:
-            async with Rig() as rig:
-                await rig.applied("1")
-                (owner,) = rig.cluster.objects[SECRET_PATH]["metadata"]["ownerReferences"]
-                fleet = rig.cluster.objects[FLEET_PATH]
-                fleet["metadata"]["uid"] = "fleet-2"
-                rig.cluster.put(FLEET_PATH, fleet)
-                rig.tell_operator()
-                await asyncio.sleep(10)
-                assert owner["uid"] == "fleet-1"
-                rig.cluster.drop(SECRET_PATH)
-                await rig.until(lambda: SECRET_PATH in rig.cluster.objects)
-                (owner,) = rig.cluster.objects[SECRET_PATH]["metadata"]["ownerReferences"]
-                assert owner["uid"] == "fleet-2"
+        async with Rig() as rig:
+            await rig.applied("1")
+            (owner,) = rig.cluster.objects[SECRET_PATH]["metadata"]["ownerReferences"]
+            fleet = rig.cluster.objects[FLEET_PATH]
+            fleet["metadata"]["uid"] = "fleet-2"
+            rig.cluster.put(FLEET_PATH, fleet)
+            rig.tell_operator()
+            await asyncio.sleep(10)
+            assert owner["uid"] == "fleet-1"
+            rig.cluster.drop(SECRET_PATH)
+            await rig.until(lambda: SECRET_PATH in rig.cluster.objects)
+            (owner,) = rig.cluster.objects[SECRET_PATH]["metadata"]["ownerReferences"]
+            assert owner["uid"] == "fleet-2"
 
-        run(story)
+    async def test_a_token_that_was_there_before_any_fleet_is_used(self):
+        rig = Rig()
+        data = {"token": base64.b64encode(b"given").decode()}
+        rig.cluster.put(SECRET_PATH, {"metadata": {"name": "policy-admin-token"}, "data": data})
+        rig.workers.token = "given"
+        async with rig:
+            await rig.applied("1")
 
-    def test_a_token_that_was_there_before_any_fleet_is_used(self):
-        async def story() -> None:
-            rig = Rig()
-            data = {"token": base64.b64encode(b"given").decode()}
-            rig.cluster.put(SECRET_PATH, {"metadata": {"name": "policy-admin-token"}, "data": data})
-            rig.workers.token = "given"
-            async with rig:
-                await rig.applied("1")
-
-        run(story)
-
-    def test_a_secret_without_a_token_is_logged(self, caplog):
-        async def story() -> None:
-            rig = Rig()
-            rig.cluster.put(SECRET_PATH, {"metadata": {"name": "policy-admin-token"}})
-            async with rig:
-                await asyncio.sleep(5)
-
-        run(story)
+    async def test_a_secret_without_a_token_is_logged(self, caplog):
+        rig = Rig()
+        rig.cluster.put(SECRET_PATH, {"metadata": {"name": "policy-admin-token"}})
+        async with rig:
+            await asyncio.sleep(5)
         assert "Secret policy-admin-token has no key 'token'" in caplog.text
         assert "defect" not in caplog.text
 
@@ -84,53 +69,41 @@ class TestTokens:
 class TestPodsThatCannotBeCreated:
     QUOTA = Terminal('403 pods "policy-1" is forbidden: exceeded quota: gpus')
 
-    def test_stalled_names_the_quota_until_the_pods_are_created(self):
-        async def story() -> None:
-            async with Rig(replicas=1) as rig:
-                await rig.applied("1")
-                rig.kube.refuses = only("POST", "/pods", self.QUOTA)
-                rig.change(FLEET_PATH, replicas=3)
-                await rig.until(lambda: rig.condition("Stalled") is not None)
-                stalled = rig.condition("Stalled")
-                assert stalled["reason"] == "WorkersFailing"
-                assert "exceeded quota" in stalled["message"]
-                rig.kube.refuses = lambda _v, _p: None
-                await rig.until(lambda: rig.serving == ["1", "1", "1"])
-                await rig.until(lambda: rig.condition("Stalled") is None)
+    async def test_stalled_names_the_quota_until_the_pods_are_created(self):
+        async with Rig(replicas=1) as rig:
+            await rig.applied("1")
+            rig.kube.refuses = only("POST", "/pods", self.QUOTA)
+            rig.change(FLEET_PATH, replicas=3)
+            await rig.until(lambda: rig.condition("Stalled") is not None)
+            stalled = rig.condition("Stalled")
+            assert stalled["reason"] == "WorkersFailing"
+            assert "exceeded quota" in stalled["message"]
+            rig.kube.refuses = lambda _v, _p: None
+            await rig.until(lambda: rig.serving == ["1", "1", "1"])
+            await rig.until(lambda: rig.condition("Stalled") is None)
 
-        run(story)
+    async def test_a_refused_pod_is_not_tried_every_second(self):
+        async with Rig(replicas=1) as rig:
+            await rig.applied("1")
+            rig.kube.refuses = only("POST", "/pods", self.QUOTA)
+            rig.change(FLEET_PATH, replicas=400)
+            await asyncio.sleep(1)
+            before = len(rig.kube.requests)
+            await asyncio.sleep(20)
+            tried = [r for r in rig.kube.requests[before:] if r == ("POST", PODS_PATH)]
+            assert 1 <= len(tried) <= 6
 
-    def test_a_refused_pod_is_not_tried_every_second(self):
-        async def story() -> None:
-            async with Rig(replicas=1) as rig:
-                await rig.applied("1")
-                rig.kube.refuses = only("POST", "/pods", self.QUOTA)
-                rig.change(FLEET_PATH, replicas=400)
-                await asyncio.sleep(1)
-                before = len(rig.kube.requests)
-                await asyncio.sleep(20)
-                tried = [r for r in rig.kube.requests[before:] if r == ("POST", PODS_PATH)]
-                assert 1 <= len(tried) <= 6
+    async def test_rollouts_of_the_other_workers_continue_at_full_speed(self):
+        async with Rig(replicas=2) as rig:
+            await rig.applied("1")
+            rig.kube.refuses = only("POST", "/pods", self.QUOTA)
+            rig.change(FLEET_PATH, replicas=4)
+            await rig.until(lambda: rig.condition("Stalled") is not None)
+            rig.publish("2")
+            assert await rig.until(lambda: rig.serving == ["2", "2"]) < 0.2
 
-        run(story)
-
-    def test_rollouts_of_the_other_workers_continue_at_full_speed(self):
-        async def story() -> None:
-            async with Rig(replicas=2) as rig:
-                await rig.applied("1")
-                rig.kube.refuses = only("POST", "/pods", self.QUOTA)
-                rig.change(FLEET_PATH, replicas=4)
-                await rig.until(lambda: rig.condition("Stalled") is not None)
-                rig.publish("2")
-                assert await rig.until(lambda: rig.serving == ["2", "2"]) < 0.2
-
-        run(story)
-
-    def test_many_pods_are_created_at_once(self):
-        async def story() -> None:
-            rig = Rig(replicas=300)
-            async with rig:
-                rig.kube.delay_seconds = 0.01
-                await rig.until(lambda: len(rig.cluster.below(PODS_PATH)) == 300, seconds=1)
-
-        run(story)
+    async def test_many_pods_are_created_at_once(self):
+        rig = Rig(replicas=300)
+        async with rig:
+            rig.kube.delay_seconds = 0.01
+            await rig.until(lambda: len(rig.cluster.below(PODS_PATH)) == 300, seconds=1)

@@ -10,7 +10,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.model.runtime.support import run
 from tests.support.rig import FLEET_PATH, Rig
 from tests.support.virtual_time import now
 
@@ -68,14 +67,11 @@ async def lowest_lease(fleets: int, namespaces: int) -> float:
     ("fleets", "namespaces"),
     [(120, 1), (120, 20), pytest.param(1500, 1, marks=pytest.mark.long)],
 )
-def test_no_lease_lapses_while_a_leader_is_alive(fleets: int, namespaces: int) -> None:
-    async def story() -> None:
-        assert await lowest_lease(fleets, namespaces) > RENEWED_ABOVE_SECONDS
-
-    run(story)
+async def test_no_lease_lapses_while_a_leader_is_alive(fleets: int, namespaces: int) -> None:
+    assert await lowest_lease(fleets, namespaces) > RENEWED_ABOVE_SECONDS
 
 
-def test_a_rollout_takes_as_long_as_alone() -> None:
+async def test_a_rollout_takes_as_long_as_alone() -> None:
     async def seconds(fleets: int) -> float:
         async with a_rig() as rig:
             await rig.applied("1")
@@ -85,34 +81,28 @@ def test_a_rollout_takes_as_long_as_alone() -> None:
             rig.publish("2")
             return await rig.applied("2")
 
-    async def story() -> None:
-        assert await seconds(400) <= 2 * await seconds(0)
-
-    run(story)
+    assert await seconds(400) <= 2 * await seconds(0)
 
 
-def test_fleets_whose_namespaces_wait_for_the_api_server_hold_no_place_among_the_reconciles(
+async def test_fleets_whose_namespaces_wait_for_the_api_server_hold_no_place_among_the_reconciles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More of them than there are places, each in a namespace of its own."""
 
-    async def story() -> None:
-        async with a_rig(2 * FLEETS_AT_ONCE) as rig:
-            await rig.applied("1")
-            begin = rig.kube._begin
+    async with a_rig(2 * FLEETS_AT_ONCE) as rig:
+        await rig.applied("1")
+        begin = rig.kube._begin
 
-            async def slow_elsewhere(verb: str, path: str) -> None:
-                if "/namespaces/other-" in path:
-                    await asyncio.sleep(10)
-                await begin(verb, path)
+        async def slow_elsewhere(verb: str, path: str) -> None:
+            if "/namespaces/other-" in path:
+                await asyncio.sleep(10)
+            await begin(verb, path)
 
-            monkeypatch.setattr(rig.kube, "_begin", slow_elsewhere)
-            create_fleets(rig, 2 * FLEETS_AT_ONCE, namespaces=2 * FLEETS_AT_ONCE)
-            await asyncio.sleep(0)
-            rig.publish("2")
-            assert await rig.applied("2") < 1
-
-    run(story)
+        monkeypatch.setattr(rig.kube, "_begin", slow_elsewhere)
+        create_fleets(rig, 2 * FLEETS_AT_ONCE, namespaces=2 * FLEETS_AT_ONCE)
+        await asyncio.sleep(0)
+        rig.publish("2")
+        assert await rig.applied("2") < 1
 
 
 def forget_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,10 +126,9 @@ def one_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_one_queue_in_the_order_of_time_lets_leases_lapse(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story() -> None:
-        forget_pauses(monkeypatch)
-        one_tenant(monkeypatch)
-        assert await lowest_lease(1000, 1) < 0
-
-    run(story)
+async def test_one_queue_in_the_order_of_time_lets_leases_lapse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forget_pauses(monkeypatch)
+    one_tenant(monkeypatch)
+    assert await lowest_lease(1000, 1) < 0

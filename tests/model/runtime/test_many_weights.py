@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.model.runtime.support import only, run
+from tests.model.runtime.support import only
 from tests.support.counted_calls import operator_calls
 from tests.support.rig import WEIGHTS_PATH, Rig, VirtualWallClock
 from tests.support.virtual_time import now
@@ -106,157 +106,133 @@ async def cost_of(number: int, *, fleet: str, statuses_each: int) -> int:
         ("missing", 2),  # the fleet may come later, and then it has not come
     ],
 )
-def test_twice_as_many_weightversions_cost_the_operator_twice_as_much(
+async def test_twice_as_many_weightversions_cost_the_operator_twice_as_much(
     fleet: str, statuses_each: int
 ) -> None:
     """Each of them gets its status once, also while others come."""
 
-    async def story() -> None:
-        few = await cost_of(FEW, fleet=fleet, statuses_each=statuses_each)
-        many = await cost_of(2 * FEW, fleet=fleet, statuses_each=statuses_each)
-        assert many < few * 2.2
-
-    run(story)
+    few = await cost_of(FEW, fleet=fleet, statuses_each=statuses_each)
+    many = await cost_of(2 * FEW, fleet=fleet, statuses_each=statuses_each)
+    assert many < few * 2.2
 
 
-def test_newer_weightversions_than_a_fleet_looks_at_are_stalled_with_the_remedy() -> None:
-    async def story() -> None:
-        async with Rig() as rig:
-            await rig.applied("1")
-            many = Many(rig)
-            many.make(LOOKED_AT - 1)
-            await rig.until(lambda: all(many.reasons))
-            assert set(many.reasons) == {"SecondBaseVersion"}
-            assert rig.condition("Stalled") is None
-            many.make(3)
-            await rig.until(lambda: rig.condition("Stalled") is not None and all(many.reasons))
-            assert many.reasons[-4:] == ["SecondBaseVersion", *["TooMany"] * 3]
-            assert rig.condition("Ready", of=many.paths[-1])["reason"] == "TooMany"
-            assert "delete those" in rig.condition("Ready", of=many.paths[-1])["message"]
-            assert rig.condition("Stalled")["reason"] == "TooMany"
-            assert f"{LOOKED_AT + 3} WeightVersions" in rig.condition("Stalled")["message"]
-            await rig.until(lambda: rig.condition("Ready")["status"] == "True", seconds=5)
-            rig.publish("2")
-            await rig.applied("2", seconds=5)
-            for path in many.paths[:3]:
-                many.delete(path)
-            await rig.until(lambda: set(many.reasons) == {"SecondBaseVersion"}, seconds=5)
-            await rig.until(lambda: rig.condition("Stalled") is None, seconds=5)
-
-    run(story)
+async def test_newer_weightversions_than_a_fleet_looks_at_are_stalled_with_the_remedy() -> None:
+    async with Rig() as rig:
+        await rig.applied("1")
+        many = Many(rig)
+        many.make(LOOKED_AT - 1)
+        await rig.until(lambda: all(many.reasons))
+        assert set(many.reasons) == {"SecondBaseVersion"}
+        assert rig.condition("Stalled") is None
+        many.make(3)
+        await rig.until(lambda: rig.condition("Stalled") is not None and all(many.reasons))
+        assert many.reasons[-4:] == ["SecondBaseVersion", *["TooMany"] * 3]
+        assert rig.condition("Ready", of=many.paths[-1])["reason"] == "TooMany"
+        assert "delete those" in rig.condition("Ready", of=many.paths[-1])["message"]
+        assert rig.condition("Stalled")["reason"] == "TooMany"
+        assert f"{LOOKED_AT + 3} WeightVersions" in rig.condition("Stalled")["message"]
+        await rig.until(lambda: rig.condition("Ready")["status"] == "True", seconds=5)
+        rig.publish("2")
+        await rig.applied("2", seconds=5)
+        for path in many.paths[:3]:
+            many.delete(path)
+        await rig.until(lambda: set(many.reasons) == {"SecondBaseVersion"}, seconds=5)
+        await rig.until(lambda: rig.condition("Stalled") is None, seconds=5)
 
 
-def test_the_statuses_of_those_beyond_are_paced() -> None:
-    async def story() -> None:
-        async with Rig() as rig:
-            await rig.applied("1")
-            many = Many(rig)
-            many.make(LOOKED_AT - 1)
-            await rig.until(lambda: all(many.reasons))
-            many.make(5 * AT_ONCE)
-            began_at, before = now(), len(many.written)
-            while not all(many.reasons):
-                await asyncio.sleep(0.1)
-                turns = 1 + (now() - began_at) / TURN_SECONDS
-                assert len(many.written) - before <= AT_ONCE * turns
-            assert now() - began_at < 6 * TURN_SECONDS
-
-    run(story)
+async def test_the_statuses_of_those_beyond_are_paced() -> None:
+    async with Rig() as rig:
+        await rig.applied("1")
+        many = Many(rig)
+        many.make(LOOKED_AT - 1)
+        await rig.until(lambda: all(many.reasons))
+        many.make(5 * AT_ONCE)
+        began_at, before = now(), len(many.written)
+        while not all(many.reasons):
+            await asyncio.sleep(0.1)
+            turns = 1 + (now() - began_at) / TURN_SECONDS
+            assert len(many.written) - before <= AT_ONCE * turns
+        assert now() - began_at < 6 * TURN_SECONDS
 
 
-def test_a_refused_status_of_one_beyond_does_not_hold_up_the_others() -> None:
-    async def story() -> None:
-        async with Rig() as rig:
-            await rig.applied("1")
-            many = Many(rig)
-            many.make(LOOKED_AT - 1 + 3 * AT_ONCE)
-            refused = many.paths[LOOKED_AT : LOOKED_AT + AT_ONCE]
-            forbidden = Terminal("403")
-            rig.kube.refuses = lambda verb, path: (
-                forbidden if path.removesuffix("/status") in refused else None
-            )
-            await rig.until(lambda: many.reasons.count("") == AT_ONCE, seconds=20)
-            assert [p for p in many.paths if not many.reason(p)] == refused
-            rig.kube.refuses = only("", "nothing", forbidden)
-            await rig.until(lambda: all(many.reasons), seconds=20)
-
-    run(story)
+async def test_a_refused_status_of_one_beyond_does_not_hold_up_the_others() -> None:
+    async with Rig() as rig:
+        await rig.applied("1")
+        many = Many(rig)
+        many.make(LOOKED_AT - 1 + 3 * AT_ONCE)
+        refused = many.paths[LOOKED_AT : LOOKED_AT + AT_ONCE]
+        forbidden = Terminal("403")
+        rig.kube.refuses = lambda verb, path: (
+            forbidden if path.removesuffix("/status") in refused else None
+        )
+        await rig.until(lambda: many.reasons.count("") == AT_ONCE, seconds=20)
+        assert [p for p in many.paths if not many.reason(p)] == refused
+        rig.kube.refuses = only("", "nothing", forbidden)
+        await rig.until(lambda: all(many.reasons), seconds=20)
 
 
-def test_a_new_leader_finds_each_status_and_writes_none() -> None:
-    async def story() -> None:
-        async with Rig() as rig:
-            await rig.applied("1")
-            many = Many(rig)
-            many.make(LOOKED_AT + 10)
-            await rig.until(lambda: all(many.reasons))
-            await rig.restart_operator()
-            after = Many(rig)
-            for path in many.paths:
-                after._tell(path)
-            await asyncio.sleep(60)
-            assert after.written == []
-            shown = rig.operator.metrics.render().decode()
-            assert 'reason="SecondBaseVersion"' in shown
-            await rig.until(lambda: rig.condition("Stalled") is not None)
-
-    run(story)
+async def test_a_new_leader_finds_each_status_and_writes_none() -> None:
+    async with Rig() as rig:
+        await rig.applied("1")
+        many = Many(rig)
+        many.make(LOOKED_AT + 10)
+        await rig.until(lambda: all(many.reasons))
+        await rig.restart_operator()
+        after = Many(rig)
+        for path in many.paths:
+            after._tell(path)
+        await asyncio.sleep(60)
+        assert after.written == []
+        shown = rig.operator.metrics.render().decode()
+        assert 'reason="SecondBaseVersion"' in shown
+        await rig.until(lambda: rig.condition("Stalled") is not None)
 
 
-def test_what_is_changed_back_by_another_writer_is_written_again() -> None:
-    async def story() -> None:
-        async with Rig() as rig:
-            await rig.applied("1")
-            many = Many(rig)
-            many.make(LOOKED_AT)
-            await rig.until(lambda: all(many.reasons))
-            for path in (many.paths[0], many.paths[-1]):
-                body = rig.cluster.objects[path]
-                rig.cluster.put(f"{path}/status", {"metadata": body["metadata"], "status": {}})
-                rig.cluster.put(path, body | {"status": {}})
-                many._tell(path)
-            assert not many.reason(many.paths[0])
-            await rig.until(lambda: all(many.reasons), seconds=10)
-
-    run(story)
+async def test_what_is_changed_back_by_another_writer_is_written_again() -> None:
+    async with Rig() as rig:
+        await rig.applied("1")
+        many = Many(rig)
+        many.make(LOOKED_AT)
+        await rig.until(lambda: all(many.reasons))
+        for path in (many.paths[0], many.paths[-1]):
+            body = rig.cluster.objects[path]
+            rig.cluster.put(f"{path}/status", {"metadata": body["metadata"], "status": {}})
+            rig.cluster.put(path, body | {"status": {}})
+            many._tell(path)
+        assert not many.reason(many.paths[0])
+        await rig.until(lambda: all(many.reasons), seconds=10)
 
 
-def test_names_of_missing_fleets_cost_no_memory_once_all_is_reported() -> None:
+async def test_names_of_missing_fleets_cost_no_memory_once_all_is_reported() -> None:
     """Users can mention any number of names."""
 
-    async def story() -> None:
-        async with Rig() as rig:
-            await rig.applied("1")
-            many = Many(rig)
-            for number in range(20):
-                many.make(1, fleet=f"missing-{number}")
-            await rig.until(lambda: all(many.reasons))
-            await rig.until(lambda: [s.key[1] for s in rig.operator.sessions] == ["policy"])
-            shown = rig.operator.metrics.render().decode()
-            stalled = [each for each in shown.splitlines() if 'type="Stalled"' in each]
-            assert sum('reason="FleetNotFound"' in each for each in stalled) == 20
+    async with Rig() as rig:
+        await rig.applied("1")
+        many = Many(rig)
+        for number in range(20):
+            many.make(1, fleet=f"missing-{number}")
+        await rig.until(lambda: all(many.reasons))
+        await rig.until(lambda: [s.key[1] for s in rig.operator.sessions] == ["policy"])
+        shown = rig.operator.metrics.render().decode()
+        stalled = [each for each in shown.splitlines() if 'type="Stalled"' in each]
+        assert sum('reason="FleetNotFound"' in each for each in stalled) == 20
 
-            written = len(many.written)
-            rig.change(many.paths[0], version="10")
-            many._tell(many.paths[0])
-            await rig.until(lambda: len(many.written) > written, seconds=5)
-            assert many.reason(many.paths[0]) == "FleetNotFound", "it stays so"
-            await rig.until(lambda: len(rig.operator.sessions) == 1, seconds=5)
-
-    run(story)
+        written = len(many.written)
+        rig.change(many.paths[0], version="10")
+        many._tell(many.paths[0])
+        await rig.until(lambda: len(many.written) > written, seconds=5)
+        assert many.reason(many.paths[0]) == "FleetNotFound", "it stays so"
+        await rig.until(lambda: len(rig.operator.sessions) == 1, seconds=5)
 
 
-def test_an_event_about_a_missing_fleet_that_is_refused_is_posted_later() -> None:
-    async def story() -> None:
-        async with Rig() as rig:
-            await rig.applied("1")
-            many = Many(rig)
-            rig.kube.refuses = only("POST", "/events", Terminal("403"))
-            many.make(1, fleet="missing")
-            await rig.until(lambda: all(many.reasons))
-            await asyncio.sleep(5)
-            assert len(rig.operator.sessions) == 2
-            rig.kube.refuses = only("", "nothing", Terminal("403"))
-            await rig.until(lambda: len(rig.operator.sessions) == 1, seconds=2 * SWEEP_SECONDS)
-
-    run(story)
+async def test_an_event_about_a_missing_fleet_that_is_refused_is_posted_later() -> None:
+    async with Rig() as rig:
+        await rig.applied("1")
+        many = Many(rig)
+        rig.kube.refuses = only("POST", "/events", Terminal("403"))
+        many.make(1, fleet="missing")
+        await rig.until(lambda: all(many.reasons))
+        await asyncio.sleep(5)
+        assert len(rig.operator.sessions) == 2
+        rig.kube.refuses = only("", "nothing", Terminal("403"))
+        await rig.until(lambda: len(rig.operator.sessions) == 1, seconds=2 * SWEEP_SECONDS)

@@ -7,7 +7,6 @@ import random
 from collections import Counter
 
 import pytest
-from tests.model.runtime.support import run
 from tests.support.rig import WEIGHTS_PATH, Rig
 from tests.support.virtual_time import now
 
@@ -16,123 +15,102 @@ from fleet_worker.protocol import Phase, Reason
 
 
 class TestRollouts:
-    def test_a_newer_version_overtakes_one_that_is_being_staged(self):
-        async def story() -> None:
-            async with Rig() as rig:
-                await rig.applied("1")
-                rig.worker(0).slow_seconds = 20
-                rig.publish("2")
-                await rig.until(lambda: rig.phase == "Staging")
-                rig.worker(0).slow_seconds = 0
-                rig.publish("3")
-                await rig.applied("3")
-                assert rig.weights["supersededVersions"] == 1
-                assert "load 2" not in {key for key, _ in rig.workers.asked}
-
-        run(story)
+    async def test_a_newer_version_overtakes_one_that_is_being_staged(self):
+        async with Rig() as rig:
+            await rig.applied("1")
+            rig.worker(0).slow_seconds = 20
+            rig.publish("2")
+            await rig.until(lambda: rig.phase == "Staging")
+            rig.worker(0).slow_seconds = 0
+            rig.publish("3")
+            await rig.applied("3")
+            assert rig.weights["supersededVersions"] == 1
+            assert "load 2" not in {key for key, _ in rig.workers.asked}
 
     @pytest.mark.parametrize("calls", range(12))
-    def test_the_next_operator_ends_the_rollout_of_one_that_dies_after_any_call(self, calls):
-        async def story() -> None:
-            async with Rig() as rig:
-                await rig.applied("1")
-                rig.workers.asked.clear()
-                rig.workers.latency_seconds = 0.05
-                rig.publish("2")
-                await rig.until(lambda: len(rig.workers.asked) > calls)
-                await rig.restart_operator()
-                await rig.applied("2")
-                assert rig.serving == ["2", "2", "2"]
-                assert all(w.lost_requests == 0 for w in rig.workers.workers.values())
+    async def test_the_next_operator_ends_the_rollout_of_one_that_dies_after_any_call(self, calls):
+        async with Rig() as rig:
+            await rig.applied("1")
+            rig.workers.asked.clear()
+            rig.workers.latency_seconds = 0.05
+            rig.publish("2")
+            await rig.until(lambda: len(rig.workers.asked) > calls)
+            await rig.restart_operator()
+            await rig.applied("2")
+            assert rig.serving == ["2", "2", "2"]
+            assert all(w.lost_requests == 0 for w in rig.workers.workers.values())
 
-        run(story)
+    async def test_a_worker_whose_call_hangs_does_not_hold_up_the_others(self):
+        async with Rig(replicas=20) as rig:
+            await rig.applied("1")
+            rig.workers.hanging.add(7)
+            rig.publish("2")
+            others = [n for n in range(20) if n != 7]
+            took = await rig.until(lambda: all(rig.worker(n).staged == "2" for n in others))
+            assert took < 0.2
+            assert rig.serving == ["1"] * 20
+            rig.workers.hanging.clear()
+            rig.publish("3")
+            assert await rig.applied("3") < 1
 
-    def test_a_worker_whose_call_hangs_does_not_hold_up_the_others(self):
-        async def story() -> None:
-            async with Rig(replicas=20) as rig:
-                await rig.applied("1")
-                rig.workers.hanging.add(7)
-                rig.publish("2")
-                others = [n for n in range(20) if n != 7]
-                took = await rig.until(lambda: all(rig.worker(n).staged == "2" for n in others))
-                assert took < 0.2
-                assert rig.serving == ["1"] * 20
-                rig.workers.hanging.clear()
-                rig.publish("3")
-                assert await rig.applied("3") < 1
+    async def test_no_late_admission_opens_a_worker_while_others_serve_a_newer_version(self):
+        async with Rig(replicas=2) as rig:
+            await rig.applied("1")
+            late = rig.worker(1)
+            late.kill(now())
+            rig.worker(0).slow_seconds = 6.5  # has staged when the other one has joined
+            rig.publish("2")
+            await rig.until(lambda: ("stage 2", 0) in rig.workers.asked)
+            rig.workers.asked.clear()
+            rig.workers.admissions_take_seconds = 5.0
+            await rig.until(lambda: ("admit 1", 1) in rig.workers.asked)
+            late.slow_seconds, rig.worker(0).slow_seconds = 30.0, 0.1
+            pairs = set()
+            while len(rig.workers.late) < 2:  # the one at version 1, and the one at version 2
+                generating = [w for w in rig.workers.workers.values() if w.generates]
+                pairs.add(frozenset(str(w.label) for w in generating))
+                await asyncio.sleep(0.05)
+            assert all(len(labels) < 2 for labels in pairs), pairs
+            assert ("fence", 1) in rig.workers.asked
+            await rig.applied("2")
 
-        run(story)
-
-    def test_no_late_admission_opens_a_worker_while_others_serve_a_newer_version(self):
-        async def story() -> None:
-            async with Rig(replicas=2) as rig:
-                await rig.applied("1")
-                late = rig.worker(1)
-                late.kill(now())
-                rig.worker(0).slow_seconds = 6.5  # has staged when the other one has joined
-                rig.publish("2")
-                await rig.until(lambda: ("stage 2", 0) in rig.workers.asked)
-                rig.workers.asked.clear()
-                rig.workers.admissions_take_seconds = 5.0
-                await rig.until(lambda: ("admit 1", 1) in rig.workers.asked)
-                late.slow_seconds, rig.worker(0).slow_seconds = 30.0, 0.1
-                pairs = set()
-                while len(rig.workers.late) < 2:  # the one at version 1, and the one at version 2
-                    generating = [w for w in rig.workers.workers.values() if w.generates]
-                    pairs.add(frozenset(str(w.label) for w in generating))
-                    await asyncio.sleep(0.05)
-                assert all(len(labels) < 2 for labels in pairs), pairs
-                assert ("fence", 1) in rig.workers.asked
-                await rig.applied("2")
-
-        run(story)
-
-    def test_a_fleet_that_hangs_does_not_hold_up_another(self):
+    async def test_a_fleet_that_hangs_does_not_hold_up_another(self):
         """Covered by the queue: what is shown here is that a reconcile does not wait for calls."""
 
-        async def story() -> None:
-            async with Rig(replicas=3) as rig:
-                await rig.applied("1")
-                rig.workers.hanging |= {0, 1, 2}
-                rig.publish("2")
-                await rig.until(lambda: len(rig.workers.asked) >= 6)
-                started = now()
-                await rig.operator.reconcile(("rl", "policy"))
-                assert now() - started < 0.5
+        async with Rig(replicas=3) as rig:
+            await rig.applied("1")
+            rig.workers.hanging |= {0, 1, 2}
+            rig.publish("2")
+            await rig.until(lambda: len(rig.workers.asked) >= 6)
+            started = now()
+            await rig.operator.reconcile(("rl", "policy"))
+            assert now() - started < 0.5
 
-        run(story)
+    async def test_a_worker_that_dies_in_the_middle_comes_back_and_takes_part(self):
+        async with Rig() as rig:
+            await rig.applied("1")
+            rig.publish("2")
+            await rig.until(lambda: rig.worker(0).phase is Phase.PAUSED)
+            rig.worker(1).kill(now())
+            await rig.applied("2")
+            await rig.until(lambda: rig.serving == ["2", "2", "2"])
 
-    def test_a_worker_that_dies_in_the_middle_comes_back_and_takes_part(self):
-        async def story() -> None:
-            async with Rig() as rig:
-                await rig.applied("1")
-                rig.publish("2")
-                await rig.until(lambda: rig.worker(0).phase is Phase.PAUSED)
-                rig.worker(1).kill(now())
-                await rig.applied("2")
-                await rig.until(lambda: rig.serving == ["2", "2", "2"])
-
-        run(story)
-
-    def test_a_worker_that_is_silent_for_good_ends_the_rollout_at_its_deadline(self):
-        async def story() -> None:
-            timeouts = {"stageSeconds": 30, "pauseSeconds": 10, "loadSeconds": 10}
-            async with Rig(rollout={"timeouts": timeouts}) as rig:
-                await rig.applied("1")
-                rig.workers.silent.add(0)
-                rig.publish("2")
-                took = await rig.until(lambda: rig.phase == "Halted")
-                assert 30 <= took < 35
-                assert rig.condition("Stalled", of=WEIGHTS_PATH)["reason"] == "DeadlineExceeded"
-                assert rig.worker(1).generates
-                assert rig.worker(1).weights == "1"
-
-        run(story)
+    async def test_a_worker_that_is_silent_for_good_ends_the_rollout_at_its_deadline(self):
+        timeouts = {"stageSeconds": 30, "pauseSeconds": 10, "loadSeconds": 10}
+        async with Rig(rollout={"timeouts": timeouts}) as rig:
+            await rig.applied("1")
+            rig.workers.silent.add(0)
+            rig.publish("2")
+            took = await rig.until(lambda: rig.phase == "Halted")
+            assert 30 <= took < 35
+            assert rig.condition("Stalled", of=WEIGHTS_PATH)["reason"] == "DeadlineExceeded"
+            assert rig.worker(1).generates
+            assert rig.worker(1).weights == "1"
 
     @pytest.mark.parametrize(
         "seed", [*range(4), *(pytest.param(n, marks=pytest.mark.long) for n in range(4, 12))]
     )
-    def test_a_rollout_ends_despite_api_errors(self, seed):
+    async def test_a_rollout_ends_despite_api_errors(self, seed):
         chance = random.Random(seed)  # noqa: S311 - a seed to repeat
         errors = [
             Retryable("429", after_seconds=1),
@@ -146,35 +124,29 @@ class TestRollouts:
                 return None
             return chance.choice(errors)
 
-        async def story() -> None:
-            async with Rig() as rig:
-                await rig.applied("1")
-                rig.kube.refuses = refuses
-                for version in "234":
-                    rig.publish(version)
-                    await asyncio.sleep(chance.random() * 3)
-                await rig.until(lambda: rig.serving == ["4", "4", "4"])
-                await rig.applied("4")
-
-        run(story)
+        async with Rig() as rig:
+            await rig.applied("1")
+            rig.kube.refuses = refuses
+            for version in "234":
+                rig.publish(version)
+                await asyncio.sleep(chance.random() * 3)
+            await rig.until(lambda: rig.serving == ["4", "4", "4"])
+            await rig.applied("4")
 
 
 class TestPolling:
-    def test_only_the_worker_that_is_not_ready_is_polled_often(self):
-        async def story() -> None:
-            async with Rig(replicas=4) as rig:
-                await rig.applied("1")
-                await asyncio.sleep(5)
-                rig.workers.silent.add(0)
-                rig.worker(0).kill(now())
-                await asyncio.sleep(30)
-                rig.workers.questions.clear()
-                await asyncio.sleep(60)
-                asked = Counter(rig.workers.questions)
-                assert asked[0] >= 50
-                assert all(asked[n] <= 3 for n in (1, 2, 3)), asked
-
-        run(story)
+    async def test_only_the_worker_that_is_not_ready_is_polled_often(self):
+        async with Rig(replicas=4) as rig:
+            await rig.applied("1")
+            await asyncio.sleep(5)
+            rig.workers.silent.add(0)
+            rig.worker(0).kill(now())
+            await asyncio.sleep(30)
+            rig.workers.questions.clear()
+            await asyncio.sleep(60)
+            asked = Counter(rig.workers.questions)
+            assert asked[0] >= 50
+            assert all(asked[n] <= 3 for n in (1, 2, 3)), asked
 
 
 class TestRefusals:
@@ -189,31 +161,25 @@ class TestRefusals:
             pytest.param("resume", Reason.VERSION_MISMATCH, id="a resume on another version"),
         ],
     )
-    def test_a_refused_call_is_not_repeated_without_a_pause(self, kind, reason):
-        async def story() -> None:
-            async with Rig() as rig:
-                await rig.applied("1")
-                rig.workers.refusals[kind] = reason
-                rig.publish("2")
-                await rig.until(
-                    lambda: (f"{kind} 2".replace("pause 2", "pause"), 0) in rig.workers.asked
-                )
-                rig.workers.asked.clear()
-                await asyncio.sleep(10)
-                repeated = [key for key, ordinal in rig.workers.asked if ordinal == 0]
-                assert 1 <= len([k for k in repeated if k.startswith(kind)]) <= 15
-                rig.workers.refusals.clear()
-                assert await rig.applied("2") < 5
+    async def test_a_refused_call_is_not_repeated_without_a_pause(self, kind, reason):
+        async with Rig() as rig:
+            await rig.applied("1")
+            rig.workers.refusals[kind] = reason
+            rig.publish("2")
+            await rig.until(
+                lambda: (f"{kind} 2".replace("pause 2", "pause"), 0) in rig.workers.asked
+            )
+            rig.workers.asked.clear()
+            await asyncio.sleep(10)
+            repeated = [key for key, ordinal in rig.workers.asked if ordinal == 0]
+            assert 1 <= len([k for k in repeated if k.startswith(kind)]) <= 15
+            rig.workers.refusals.clear()
+            assert await rig.applied("2") < 5
 
-        run(story)
-
-    def test_a_joining_worker_that_refuses_its_admission_is_not_asked_without_a_pause(self):
-        async def story() -> None:
-            async with Rig() as rig:
-                rig.workers.refusals["admit"] = Reason.WRONG_PHASE
-                await rig.until(lambda: ("admit 1", 0) in rig.workers.asked)
-                rig.workers.asked.clear()
-                await asyncio.sleep(10)
-                assert 1 <= len([n for _, n in rig.workers.asked if n == 0]) <= 15
-
-        run(story)
+    async def test_a_joining_worker_that_refuses_its_admission_is_not_asked_without_a_pause(self):
+        async with Rig() as rig:
+            rig.workers.refusals["admit"] = Reason.WRONG_PHASE
+            await rig.until(lambda: ("admit 1", 0) in rig.workers.asked)
+            rig.workers.asked.clear()
+            await asyncio.sleep(10)
+            assert 1 <= len([n for _, n in rig.workers.asked if n == 0]) <= 15

@@ -15,7 +15,6 @@ from unittest import mock
 
 import pytest
 from tests.model.fake_state import FakeAdapter
-from tests.model.runtime.support import run
 from tests.support.rig import FLEET_PATH, WEIGHTS_PATH, Rig
 from tests.support.virtual_time import now
 
@@ -129,7 +128,7 @@ def cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("fleet", "kind", "begin", "how"), cases())
-def test_a_call_that_is_not_followed_is_repeated_ever_later_and_reported(
+async def test_a_call_that_is_not_followed_is_repeated_ever_later_and_reported(
     fleet: str,
     kind: str,
     begin: Begin,
@@ -137,77 +136,63 @@ def test_a_call_that_is_not_followed_is_repeated_ever_later_and_reported(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def story() -> None:
-        async with Rig(replicas=2, **FLEETS.get(fleet, {})) as rig:
-            await rig.applied("1")
-            caplog.clear()
-            monkeypatch.setattr(caplog.handler, "filters", [RepeatedLines(now)])
-            begin(rig)
-            for worker in rig.workers.workers.values():
-                setattr(worker, how, frozenset({kind}))
-            watched = Watched(rig)
-            await watched.watch(REPORTED_SECONDS)
-            heals = kind == "resume"  # the lease of its pause ends, and it joins again
-            told = watched.stalled()
-            assert heals or (
-                "policy-" in told and f"answers {'' if kind == 'all' else kind}" in told
-            )
-            await watched.watch(WATCHED_SECONDS - REPORTED_SECONDS)
-            most, call = watched.busiest()
-            assert 0 < most <= CALLS_PER_MINUTE, call
-            assert watched.reconciles <= RECONCILES_PER_SECOND * WATCHED_SECONDS
-            written = sum(len(r.getMessage()) for r in caplog.records if r.levelno >= logging.INFO)
-            assert written <= BYTES_PER_SECOND * WATCHED_SECONDS
-
-    run(story)
+    async with Rig(replicas=2, **FLEETS.get(fleet, {})) as rig:
+        await rig.applied("1")
+        caplog.clear()
+        monkeypatch.setattr(caplog.handler, "filters", [RepeatedLines(now)])
+        begin(rig)
+        for worker in rig.workers.workers.values():
+            setattr(worker, how, frozenset({kind}))
+        watched = Watched(rig)
+        await watched.watch(REPORTED_SECONDS)
+        heals = kind == "resume"  # the lease of its pause ends, and it joins again
+        told = watched.stalled()
+        assert heals or ("policy-" in told and f"answers {'' if kind == 'all' else kind}" in told)
+        await watched.watch(WATCHED_SECONDS - REPORTED_SECONDS)
+        most, call = watched.busiest()
+        assert 0 < most <= CALLS_PER_MINUTE, call
+        assert watched.reconciles <= RECONCILES_PER_SECOND * WATCHED_SECONDS
+        written = sum(len(r.getMessage()) for r in caplog.records if r.levelno >= logging.INFO)
+        assert written <= BYTES_PER_SECOND * WATCHED_SECONDS
 
 
-def test_a_worker_that_follows_calls_again_takes_part_at_once() -> None:
-    async def story() -> None:
-        async with Rig(replicas=2) as rig:
-            await rig.applied("1")
-            rig.worker(0).kill(now())
-            rig.worker(0).ignores = frozenset({"admit"})
-            await asyncio.sleep(REPORTED_SECONDS)
-            assert rig.condition("Stalled") is not None
-            rig.worker(0).ignores = frozenset()
-            took = await rig.until(lambda: rig.serving == ["1", "1"])
-            assert took < 8
-            await rig.until(lambda: rig.condition("Stalled") is None, seconds=5)
-
-    run(story)
+async def test_a_worker_that_follows_calls_again_takes_part_at_once() -> None:
+    async with Rig(replicas=2) as rig:
+        await rig.applied("1")
+        rig.worker(0).kill(now())
+        rig.worker(0).ignores = frozenset({"admit"})
+        await asyncio.sleep(REPORTED_SECONDS)
+        assert rig.condition("Stalled") is not None
+        rig.worker(0).ignores = frozenset()
+        took = await rig.until(lambda: rig.serving == ["1", "1"])
+        assert took < 8
+        await rig.until(lambda: rig.condition("Stalled") is None, seconds=5)
 
 
-def test_a_worker_that_ignores_a_fence_is_taken_out_of_the_service_and_replaced() -> None:
-    async def story() -> None:
-        async with Rig(replicas=3) as rig:
-            await rig.applied("1")
-            odd = rig.worker(0)
-            odd.ignores = frozenset({"fence"})
-            odd.label, odd.weights, odd.source = "7", "7", "/weights/step_7"
-            took = await rig.until(lambda: odd not in rig.workers.workers.values())
-            assert took < 40
-            await rig.until(lambda: len(rig.serving) == 3)
-            assert rig.serving == ["1", "1", "1"]
-
-    run(story)
+async def test_a_worker_that_ignores_a_fence_is_taken_out_of_the_service_and_replaced() -> None:
+    async with Rig(replicas=3) as rig:
+        await rig.applied("1")
+        odd = rig.worker(0)
+        odd.ignores = frozenset({"fence"})
+        odd.label, odd.weights, odd.source = "7", "7", "/weights/step_7"
+        took = await rig.until(lambda: odd not in rig.workers.workers.values())
+        assert took < 40
+        await rig.until(lambda: len(rig.serving) == 3)
+        assert rig.serving == ["1", "1", "1"]
 
 
-def test_a_worker_that_opens_itself_after_each_fence_is_reported() -> None:
+async def test_a_worker_that_opens_itself_after_each_fence_is_reported() -> None:
     """Each call has its effect for a moment, so it is not one that is ignored."""
 
-    async def story() -> None:
-        async with Rig(replicas=2) as rig:
-            await rig.applied("1")
-            rig.worker(0).kill(now())
-            watched = Watched(rig)
-            watching = asyncio.create_task(watched.watch(REPORTED_SECONDS))
-            while not watching.done():
-                if rig.worker(0).admitted:
-                    rig.worker(0).close("by itself")
-                await asyncio.sleep(0.05)
-            most, _ = watched.busiest()
-            assert 3 <= most <= CALLS_PER_MINUTE
-            assert "policy-0" in watched.stalled()
-
-    run(story)
+    async with Rig(replicas=2) as rig:
+        await rig.applied("1")
+        rig.worker(0).kill(now())
+        watched = Watched(rig)
+        watching = asyncio.create_task(watched.watch(REPORTED_SECONDS))
+        while not watching.done():
+            if rig.worker(0).admitted:
+                rig.worker(0).close("by itself")
+            await asyncio.sleep(0.05)
+        most, _ = watched.busiest()
+        assert 3 <= most <= CALLS_PER_MINUTE
+        assert "policy-0" in watched.stalled()

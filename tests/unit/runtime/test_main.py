@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.rig import LEASE_PATHS, FakeWorkers
 from tests.support.virtual_time import now
@@ -119,10 +118,6 @@ def without_sockets_and_kopf(monkeypatch):
     monkeypatch.setattr(health, "serve_metrics", serve)
     monkeypatch.setattr(kopf_watch, "run", watches)
     monkeypatch.setattr(operator_process, "take_signals", lambda _: None)
-
-
-def run(story: Any) -> None:
-    virtual_time.run(story())
 
 
 async def test_a_stopped_leader_ends_with_0_and_releases_the_lease():

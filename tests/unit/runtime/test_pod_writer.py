@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 import pytest
-from tests.support import virtual_time
 from tests.support.builders import REVISION, make_worker
 from tests.support.rig import FLEET_PATH, PODS_PATH, Rig
 from tests.support.virtual_time import now
@@ -92,32 +90,22 @@ class Server:
         return None
 
 
-def played(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    virtual_time.run(story())
-
-
 class TestPace:
-    def test_the_pace_begins_with_one_and_doubles_up_to_a_limit(self):
-        async def story() -> None:
-            server = Server()
-            assert await server.try_to(creations(500)) is None
+    async def test_the_pace_begins_with_one_and_doubles_up_to_a_limit(self):
+        server = Server()
+        assert await server.try_to(creations(500)) is None
 
-            times = [at for at, _ in server.sent]
-            waves = [times.count(t) for t in sorted(set(times))]
-            assert waves[:7] == [1, 2, 4, 8, 16, CREATIONS_AT_ONCE, CREATIONS_AT_ONCE]
-            assert server.most_on_their_way == CREATIONS_AT_ONCE
-            assert len(times) == 500
+        times = [at for at, _ in server.sent]
+        waves = [times.count(t) for t in sorted(set(times))]
+        assert waves[:7] == [1, 2, 4, 8, 16, CREATIONS_AT_ONCE, CREATIONS_AT_ONCE]
+        assert server.most_on_their_way == CREATIONS_AT_ONCE
+        assert len(times) == 500
 
-        played(story)
+    async def test_lowest_ordinals_come_first(self):
+        server = Server()
+        await server.try_to(creations(40))
 
-    def test_lowest_ordinals_come_first(self):
-        async def story() -> None:
-            server = Server()
-            await server.try_to(creations(40))
-
-            assert [name for _, name in server.sent] == [f"policy-{n}" for n in range(40)]
-
-        played(story)
+        assert [name for _, name in server.sent] == [f"policy-{n}" for n in range(40)]
 
 
 class TestFleet:
@@ -126,134 +114,101 @@ class TestFleet:
         [None, {"uid": "another"}, {"uid": OWNER["uid"], "deletionTimestamp": "now"}],
         ids=str,
     )
-    def test_a_fleet_that_goes_gets_no_pod(self, fleet):
+    async def test_a_fleet_that_goes_gets_no_pod(self, fleet):
         """The watch has not delivered the deletion yet."""
 
-        async def story() -> None:
-            server = Server()
-            server.fleet = fleet
-            assert await server.try_to(creations(3)) is None
-            assert server.sent == []
+        server = Server()
+        server.fleet = fleet
+        assert await server.try_to(creations(3)) is None
+        assert server.sent == []
 
-        played(story)
-
-    def test_one_question_is_enough_for_the_pods_of_a_scale_up(self):
-        async def story() -> None:
-            server = Server()
-            assert await server.try_to(creations(500)) is None
-            assert server.questions == 1
-
-        played(story)
+    async def test_one_question_is_enough_for_the_pods_of_a_scale_up(self):
+        server = Server()
+        assert await server.try_to(creations(500)) is None
+        assert server.questions == 1
 
 
 class TestRefusals:
     @pytest.mark.parametrize("room", [0, 1, 5, 300])
-    def test_nothing_is_sent_after_the_first_refusal_and_little_was_on_its_way(self, room):
-        async def story() -> None:
-            server = Server(room=room)
-            error = await server.try_to(creations(500))
+    async def test_nothing_is_sent_after_the_first_refusal_and_little_was_on_its_way(self, room):
+        server = Server(room=room)
+        error = await server.try_to(creations(500))
 
-            assert str(error) == QUOTA
-            assert server.refused_at is not None
-            assert not [name for at, name in server.sent if at > server.refused_at]
-            assert len(server.sent) - room <= min(room + 1, CREATIONS_AT_ONCE)
+        assert str(error) == QUOTA
+        assert server.refused_at is not None
+        assert not [name for at, name in server.sent if at > server.refused_at]
+        assert len(server.sent) - room <= min(room + 1, CREATIONS_AT_ONCE)
 
-        played(story)
+    async def test_a_refused_creation_is_retried_with_one_pod_after_a_time_that_doubles(self):
+        server, errors = Server(room=0), []
+        while now() < 1000 + 600:
+            errors.append(await server.try_to(creations(500)))
+            await asyncio.sleep(0.5)
 
-    def test_a_refused_creation_is_retried_with_one_pod_after_a_time_that_doubles(self):
-        async def story() -> None:
-            server, errors = Server(room=0), []
-            while now() < 1000 + 600:
-                errors.append(await server.try_to(creations(500)))
-                await asyncio.sleep(0.5)
+        assert {str(e) for e in errors} == {QUOTA}, "every attempt reports the error"
+        assert len(server.sent) <= 30, "600 before"
+        waits = [b - a for (a, _), (b, _) in zip(server.sent, server.sent[1:], strict=False)]
+        assert waits[0] <= 2
+        assert max(waits) <= LONGEST_SECONDS + 1
+        assert min(waits[8:]) >= LONGEST_SECONDS / 2
 
-            assert {str(e) for e in errors} == {QUOTA}, "every attempt reports the error"
-            assert len(server.sent) <= 30, "600 before"
-            waits = [b - a for (a, _), (b, _) in zip(server.sent, server.sent[1:], strict=False)]
-            assert waits[0] <= 2
-            assert max(waits) <= LONGEST_SECONDS + 1
-            assert min(waits[8:]) >= LONGEST_SECONDS / 2
+    async def test_once_there_is_room_all_are_created(self):
+        server = Server(room=0)
+        await server.try_to(creations(50))
+        server.room = 50
+        await asyncio.sleep(1)
+        assert await server.try_to(creations(50)) is None
+        assert len(server.sent) == 51
 
-        played(story)
+    async def test_another_template_is_tried_at_once(self):
+        server = Server(room=0)
+        await server.try_to(creations(5))
+        await server.try_to(creations(5))
+        assert len(server.sent) == 1
+        await server.try_to(creations(5, revision="r2"))
+        assert len(server.sent) == 2
 
-    def test_once_there_is_room_all_are_created(self):
-        async def story() -> None:
-            server = Server(room=0)
-            await server.try_to(creations(50))
-            server.room = 50
-            await asyncio.sleep(1)
-            assert await server.try_to(creations(50)) is None
-            assert len(server.sent) == 51
+    async def test_a_fleet_that_misses_no_pod_any_more_has_nothing_to_say(self):
+        server = Server(room=0)
+        await server.try_to(creations(5))
 
-        played(story)
+        assert await server.try_to([]) is None
+        await server.try_to(creations(5))
+        assert len(server.sent) == 2
 
-    def test_another_template_is_tried_at_once(self):
-        async def story() -> None:
-            server = Server(room=0)
-            await server.try_to(creations(5))
-            await server.try_to(creations(5))
-            assert len(server.sent) == 1
-            await server.try_to(creations(5, revision="r2"))
-            assert len(server.sent) == 2
+    async def test_a_server_that_asks_for_time_gets_it(self):
+        server = Server(room=0, refusal=Retryable("429", after_seconds=20))
+        await server.try_to(creations(5))
+        await asyncio.sleep(19)
+        await server.try_to(creations(5))
+        assert len(server.sent) == 1
 
-        played(story)
+    async def test_other_writes_continue(self):
+        server, deleted = Server(room=0), []
+        server.delete = lambda path, *, uid: _noted(deleted, uid)
+        await server.try_to(creations(5))
+        await server.try_to(
+            [*creations(5), DeletePod(pod_name="policy-9", pod_uid="uid-9", reason="x")]
+        )
+        assert deleted == ["uid-9"]
 
-    def test_a_fleet_that_misses_no_pod_any_more_has_nothing_to_say(self):
-        async def story() -> None:
-            server = Server(room=0)
-            await server.try_to(creations(5))
+    async def test_pods_are_created_although_another_one_may_not_be_deleted(self):
+        server = Server()
+        server.delete = _refused
+        error = await server.try_to(
+            [*creations(2), DeletePod(pod_name="policy-9", pod_uid="uid-9", reason="x")]
+        )
+        assert [name for _, name in server.sent] == ["policy-0", "policy-1"]
+        assert isinstance(error, Terminal)
 
-            assert await server.try_to([]) is None
-            await server.try_to(creations(5))
-            assert len(server.sent) == 2
-
-        played(story)
-
-    def test_a_server_that_asks_for_time_gets_it(self):
-        async def story() -> None:
-            server = Server(room=0, refusal=Retryable("429", after_seconds=20))
-            await server.try_to(creations(5))
-            await asyncio.sleep(19)
-            await server.try_to(creations(5))
-            assert len(server.sent) == 1
-
-        played(story)
-
-    def test_other_writes_continue(self):
-        async def story() -> None:
-            server, deleted = Server(room=0), []
-            server.delete = lambda path, *, uid: _noted(deleted, uid)
-            await server.try_to(creations(5))
-            await server.try_to(
-                [*creations(5), DeletePod(pod_name="policy-9", pod_uid="uid-9", reason="x")]
-            )
-            assert deleted == ["uid-9"]
-
-        played(story)
-
-    def test_pods_are_created_although_another_one_may_not_be_deleted(self):
-        async def story() -> None:
-            server = Server()
-            server.delete = _refused
-            error = await server.try_to(
-                [*creations(2), DeletePod(pod_name="policy-9", pod_uid="uid-9", reason="x")]
-            )
-            assert [name for _, name in server.sent] == ["policy-0", "policy-1"]
-            assert isinstance(error, Terminal)
-
-        played(story)
-
-    def test_a_quota_is_reported_at_each_attempt_and_between_them_while_a_name_is_taken(self):
-        async def story() -> None:
-            server = Server()
-            server.create, server.get = _taken_or_refused, _of_another
-            errors = []
-            for _ in range(4):
-                errors += [await server.try_to(creations(2)) for _ in range(2)]
-                await asyncio.sleep(LONGEST_SECONDS)
-            assert [str(error) for error in errors] == [QUOTA] * 8
-
-        played(story)
+    async def test_a_quota_is_reported_at_each_attempt_and_between_them_while_a_name_is_taken(self):
+        server = Server()
+        server.create, server.get = _taken_or_refused, _of_another
+        errors = []
+        for _ in range(4):
+            errors += [await server.try_to(creations(2)) for _ in range(2)]
+            await asyncio.sleep(LONGEST_SECONDS)
+        assert [str(error) for error in errors] == [QUOTA] * 8
 
 
 async def _taken_or_refused(_path: str, body: dict[str, Any]) -> NoReturn:
@@ -277,34 +232,25 @@ async def _noted(deleted: list[str], uid: str) -> None:
 
 
 class TestUnseen:
-    def test_a_pod_that_the_watch_has_not_brought_yet_is_not_created_again(self):
-        async def story() -> None:
-            server = Server()
-            await server.try_to(creations(3))
-            await server.try_to(creations(4))
-            assert [name for _, name in server.sent] == [f"policy-{n}" for n in range(4)]
+    async def test_a_pod_that_the_watch_has_not_brought_yet_is_not_created_again(self):
+        server = Server()
+        await server.try_to(creations(3))
+        await server.try_to(creations(4))
+        assert [name for _, name in server.sent] == [f"policy-{n}" for n in range(4)]
 
-        played(story)
+    async def test_a_pod_that_the_watch_never_delivers_is_created_again(self):
+        server = Server()
+        await server.try_to(creations(1))
+        await asyncio.sleep(6)
+        await server.try_to(creations(1))
+        assert len(server.sent) == 2
 
-    def test_a_pod_that_the_watch_never_delivers_is_created_again(self):
-        async def story() -> None:
-            server = Server()
-            await server.try_to(creations(1))
-            await asyncio.sleep(6)
-            await server.try_to(creations(1))
-            assert len(server.sent) == 2
-
-        played(story)
-
-    def test_a_pod_that_was_seen_and_is_gone_is_created_at_once(self):
-        async def story() -> None:
-            server = Server()
-            await server.try_to(creations(1))
-            server.changes.laid_over([make_worker(0).pod_view()])
-            await server.try_to(creations(1))
-            assert len(server.sent) == 2
-
-        played(story)
+    async def test_a_pod_that_was_seen_and_is_gone_is_created_at_once(self):
+        server = Server()
+        await server.try_to(creations(1))
+        server.changes.laid_over([make_worker(0).pod_view()])
+        await server.try_to(creations(1))
+        assert len(server.sent) == 2
 
 
 async def test_a_fleet_without_quota_sends_few_requests_in_two_minutes() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from tests.support import virtual_time
 from tests.support.rig import FLEET_PATH, LEASE_PATHS, FakeWorkers, Rig
 
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_worker.protocol import Epoch, WantedRequest
+
+pytestmark = pytest.mark.virtual_time
 
 REFUSE = {"maxLagSeconds": 60, "action": "Refuse"}
 
@@ -40,58 +43,46 @@ class Hearing(Rig):
         return [self.worker(n).limits_lag for n in range(3)]
 
 
-def test_every_worker_hears_the_desired_versions_and_serves_only_then() -> None:
-    async def story() -> None:
-        async with Hearing(version="1", staleness=REFUSE) as rig:
-            await rig.applied("1")
-            assert rig.limits() == [True] * 3
-            rig.publish("2")
-            await rig.applied("2")
-            await rig.until(
-                lambda: all(
-                    [w.version for w in heard.wanted][:2] == ["2", "1"]
-                    for heard in rig.noting.heard.values()
-                )
+async def test_every_worker_hears_the_desired_versions_and_serves_only_then() -> None:
+    async with Hearing(version="1", staleness=REFUSE) as rig:
+        await rig.applied("1")
+        assert rig.limits() == [True] * 3
+        rig.publish("2")
+        await rig.applied("2")
+        await rig.until(
+            lambda: all(
+                [w.version for w in heard.wanted][:2] == ["2", "1"]
+                for heard in rig.noting.heard.values()
             )
-
-    virtual_time.run(story())
-
-
-def test_workers_at_rest_hear_at_least_three_times_in_the_permitted_time() -> None:
-    async def story() -> None:
-        async with Hearing(version="1", staleness=REFUSE) as rig:
-            await rig.applied("1")
-            began = virtual_time.now()
-            await rig.until(lambda: virtual_time.now() - began > 100)
-            times = [began, *(t for t in rig.noting.times if t > began)]
-
-        assert max(b - a for a, b in pairwise(times)) <= 21
-
-    virtual_time.run(story())
+        )
 
 
-def test_workers_hear_of_the_end_of_the_rule() -> None:
-    async def story() -> None:
-        async with Hearing(version="1", staleness=REFUSE) as rig:
-            await rig.applied("1")
-            del rig.cluster.objects[FLEET_PATH]["spec"]["staleness"]
-            rig.change(FLEET_PATH)
-            await rig.until(lambda: rig.limits() == [None] * 3)
+async def test_workers_at_rest_hear_at_least_three_times_in_the_permitted_time() -> None:
+    async with Hearing(version="1", staleness=REFUSE) as rig:
+        await rig.applied("1")
+        began = virtual_time.now()
+        await rig.until(lambda: virtual_time.now() - began > 100)
+        times = [began, *(t for t in rig.noting.times if t > began)]
 
-    virtual_time.run(story())
-
-
-def test_a_fleet_without_the_rule_is_only_read() -> None:
-    async def story() -> None:
-        async with Hearing(version="1") as rig:
-            await rig.applied("1")
-
-            assert not rig.noting.heard
-
-    virtual_time.run(story())
+    assert max(b - a for a, b in pairwise(times)) <= 21
 
 
-def test_workers_hear_of_a_version_before_they_are_to_load_it() -> None:
+async def test_workers_hear_of_the_end_of_the_rule() -> None:
+    async with Hearing(version="1", staleness=REFUSE) as rig:
+        await rig.applied("1")
+        del rig.cluster.objects[FLEET_PATH]["spec"]["staleness"]
+        rig.change(FLEET_PATH)
+        await rig.until(lambda: rig.limits() == [None] * 3)
+
+
+async def test_a_fleet_without_the_rule_is_only_read() -> None:
+    async with Hearing(version="1") as rig:
+        await rig.applied("1")
+
+        assert not rig.noting.heard
+
+
+async def test_workers_hear_of_a_version_before_they_are_to_load_it() -> None:
     unheard: list[str] = []
 
     class Loading(NotingWorkers):
@@ -101,14 +92,11 @@ def test_workers_hear_of_a_version_before_they_are_to_load_it() -> None:
                 unheard.append(f"{action.work} on {action.pod_name}")
             return await super().call(worker, action, epoch)
 
-    async def story() -> None:
-        async with Hearing(workers=Loading(), staleness=REFUSE) as rig:
-            await rig.applied("1")
-            for version in "23456":
-                rig.publish(version)
-                await rig.applied(version)
-
-    virtual_time.run(story())
+    async with Hearing(workers=Loading(), staleness=REFUSE) as rig:
+        await rig.applied("1")
+        for version in "23456":
+            rig.publish(version)
+            await rig.applied(version)
 
     assert not unheard
 
@@ -118,15 +106,12 @@ def obeyed(rig: Hearing) -> set[int]:
     return {epoch.term for n in range(3) if (epoch := rig.worker(n).epoch) is not None}
 
 
-def test_workers_hear_again_after_the_lease_was_deleted_and_counts_from_one() -> None:
-    async def story() -> None:
-        async with Hearing(version="1", staleness=REFUSE) as rig:
-            await rig.applied("1")
-            await rig.restart_operator()
-            await rig.until(lambda: obeyed(rig) == {2})
-            await rig.kill_operator()
-            del rig.cluster.objects[LEASE_PATHS[1]]
-            await rig.start_operator()
-            await rig.until(lambda: obeyed(rig) == {3}, seconds=20)
-
-    virtual_time.run(story())
+async def test_workers_hear_again_after_the_lease_was_deleted_and_counts_from_one() -> None:
+    async with Hearing(version="1", staleness=REFUSE) as rig:
+        await rig.applied("1")
+        await rig.restart_operator()
+        await rig.until(lambda: obeyed(rig) == {2})
+        await rig.kill_operator()
+        del rig.cluster.objects[LEASE_PATHS[1]]
+        await rig.start_operator()
+        await rig.until(lambda: obeyed(rig) == {3}, seconds=20)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support import virtual_time
+import pytest
 from tests.support.builders import make_worker
 from tests.support.fake_kube import FakeCluster
 from tests.support.sessions import make_sessions
@@ -28,6 +28,8 @@ from fleet_operator.time_shares import TimeShares
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.authority import newest
 from fleet_worker.protocol import Epoch, WantedRequest
+
+pytestmark = pytest.mark.virtual_time
 
 KEY = ("rl", "policy")
 PATH = "/apis/coordination.k8s.io/v1/namespaces/system/leases/operator"
@@ -119,80 +121,71 @@ async def end(*processes: Process) -> None:
         await process.freeze()
 
 
-def test_an_old_leader_whose_clock_stood_still_ends_at_its_first_refusal():
+async def test_an_old_leader_whose_clock_stood_still_ends_at_its_first_refusal():
     """Its virtual machine was paused for a minute, on a system without CLOCK_BOOTTIME."""
 
-    async def story() -> None:
-        cluster, worker = FakeCluster(), FakeWorker()
-        old, new = Process("old", cluster, worker), Process("new", cluster, worker)
-        await old.lead()
+    cluster, worker = FakeCluster(), FakeWorker()
+    old, new = Process("old", cluster, worker), Process("new", cluster, worker)
+    await old.lead()
+    await old.resume("41")
+    await old.freeze()
+    frozen_at = now()
+    await new.lead()
+    await new.resume("42")
+    old.behind_seconds = now() - frozen_at
+    assert old.lease.is_leader, "to its own clock it has renewed a moment ago"
+    old.wake_up()
+    worker.log.clear()
+    await old.resume("41")
+    await asyncio.sleep(0.01)
+    assert not old.lease.is_leader
+    for _ in range(3):
+        await asyncio.sleep(FIRST_SECONDS + 0.1)
         await old.resume("41")
-        await old.freeze()
-        frozen_at = now()
-        await new.lead()
         await new.resume("42")
-        old.behind_seconds = now() - frozen_at
-        assert old.lease.is_leader, "to its own clock it has renewed a moment ago"
-        old.wake_up()
-        worker.log.clear()
-        await old.resume("41")
-        await asyncio.sleep(0.01)
-        assert not old.lease.is_leader
-        for _ in range(3):
-            await asyncio.sleep(FIRST_SECONDS + 0.1)
-            await old.resume("41")
-            await new.resume("42")
-        assert [e for e in worker.log if e[0] == "old"] in ([], [("old", 1, False)])
-        assert all(obeyed for name, _, obeyed in worker.log if name == "new")
-        assert new.lease.is_leader
-        await end(old, new)
-
-    virtual_time.run(story())
+    assert [e for e in worker.log if e[0] == "old"] in ([], [("old", 1, False)])
+    assert all(obeyed for name, _, obeyed in worker.log if name == "new")
+    assert new.lease.is_leader
+    await end(old, new)
 
 
-def test_a_lease_that_is_deleted_under_two_healthy_processes_ends_with_one_leader():
-    async def story() -> None:
-        cluster, worker = FakeCluster(), FakeWorker()
-        spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 4}
-        cluster.put(PATH, {"metadata": {"name": "operator"}, "spec": spec})
-        old, new = Process("old", cluster, worker), Process("new", cluster, worker)
-        await old.lead()
-        await old.resume("41")
-        await asyncio.sleep(RETRY_SECONDS / 2)
-        cluster.drop(PATH)
-        await new.lead()
-        assert (old.lease.term, new.lease.term) == (5, 1)
-        while old.lease.is_leader:
-            await new.resume("42")
-            await asyncio.sleep(0.3)
-            await old.resume("41")
-            await asyncio.sleep(0.3)
-        await asyncio.sleep(FIRST_SECONDS)
+async def test_a_lease_that_is_deleted_under_two_healthy_processes_ends_with_one_leader():
+    cluster, worker = FakeCluster(), FakeWorker()
+    spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 4}
+    cluster.put(PATH, {"metadata": {"name": "operator"}, "spec": spec})
+    old, new = Process("old", cluster, worker), Process("new", cluster, worker)
+    await old.lead()
+    await old.resume("41")
+    await asyncio.sleep(RETRY_SECONDS / 2)
+    cluster.drop(PATH)
+    await new.lead()
+    assert (old.lease.term, new.lease.term) == (5, 1)
+    while old.lease.is_leader:
         await new.resume("42")
-        assert new.lease.is_leader
-        assert worker.epoch is not None
-        assert worker.epoch.term == 6
-        assert worker.log[-1] == ("new", 6, True)
-        terms = [term for name, term, _ in worker.log if name == "old"]
-        assert set(terms) == {5}, "the old one never raised its own"
-        assert cluster.objects[PATH]["spec"]["leaseTransitions"] == 1
-        await end(old, new)
+        await asyncio.sleep(0.3)
+        await old.resume("41")
+        await asyncio.sleep(0.3)
+    await asyncio.sleep(FIRST_SECONDS)
+    await new.resume("42")
+    assert new.lease.is_leader
+    assert worker.epoch is not None
+    assert worker.epoch.term == 6
+    assert worker.log[-1] == ("new", 6, True)
+    terms = [term for name, term, _ in worker.log if name == "old"]
+    assert set(terms) == {5}, "the old one never raised its own"
+    assert cluster.objects[PATH]["spec"]["leaseTransitions"] == 1
+    await end(old, new)
 
-    virtual_time.run(story())
 
-
-def test_a_suspended_process_calls_no_worker_when_it_wakes_up():
+async def test_a_suspended_process_calls_no_worker_when_it_wakes_up():
     """Also while no worker has heard of its successor, so that no epoch refuses it."""
 
-    async def story() -> None:
-        cluster, worker = FakeCluster(), FakeWorker()
-        old = Process("old", cluster, worker)
-        await old.lead()
-        await old.freeze()
-        await asyncio.sleep(2 * DURATION_SECONDS)
-        old.wake_up()
-        await old.resume("41")
-        assert worker.log == []
-        await end(old)
-
-    virtual_time.run(story())
+    cluster, worker = FakeCluster(), FakeWorker()
+    old = Process("old", cluster, worker)
+    await old.lead()
+    await old.freeze()
+    await asyncio.sleep(2 * DURATION_SECONDS)
+    old.wake_up()
+    await old.resume("41")
+    assert worker.log == []
+    await end(old)
