@@ -8,7 +8,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from tests.support import virtual_time
 from tests.support.builders import call_for, make_worker, work
 from tests.support.sessions import make_session
 from tests.support.virtual_time import now
@@ -22,6 +21,8 @@ from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_operator.time_shares import TimeShares
 from fleet_worker.protocol import Epoch, Operation, WantedRequest, WorkerState
+
+pytestmark = pytest.mark.virtual_time
 
 EPOCH = Epoch(term=3, sequence=1)
 HANG_SECONDS = 3.0
@@ -101,54 +102,43 @@ class Harness:
         return [n for n, p in enumerate(self.pods) if self.cache.view(p, now()).state is not None]
 
 
-def run_story(story: Callable[[Harness], Awaitable[None]]) -> None:
-    async def run() -> None:
-        await story(Harness())
-
-    virtual_time.run(run())
+@pytest.fixture
+async def harness() -> Harness:
+    return Harness()
 
 
-def test_workers_that_were_never_read_are_waited_for():
-    async def story(harness: Harness) -> None:
-        harness.seconds = {3: 0.1}
-        assert await harness.took(harness.ask) == pytest.approx(0.1)
-        assert harness.known() == list(range(10))
-
-    run_story(story)
+async def test_workers_that_were_never_read_are_waited_for(harness: Harness):
+    harness.seconds = {3: 0.1}
+    assert await harness.took(harness.ask) == pytest.approx(0.1)
+    assert harness.known() == list(range(10))
 
 
-def test_a_worker_that_left_a_read_unanswered_is_read_again_without_waiting():
-    async def story(harness: Harness) -> None:
-        harness.dead = {4}
-        assert await harness.took(harness.ask) == pytest.approx(ANSWER_WAIT_SECONDS)
-        for _ in range(5):
-            await asyncio.sleep(HANG_SECONDS + BUSY_SECONDS)
-            harness.asked.clear()
-            assert await harness.took(harness.ask) == 0
-            assert await harness.took(harness.poll) == 0
-            assert 4 in harness.asked
-        harness.dead.clear()
-        harness.again.clear()
+async def test_a_worker_that_left_a_read_unanswered_is_read_again_without_waiting(harness: Harness):
+    harness.dead = {4}
+    assert await harness.took(harness.ask) == pytest.approx(ANSWER_WAIT_SECONDS)
+    for _ in range(5):
         await asyncio.sleep(HANG_SECONDS + BUSY_SECONDS)
-        await harness.poll(harness.caller)
-        await asyncio.sleep(1)
-        assert harness.known() == list(range(10))
-        assert harness.again, "the end of the silence asks for another look"
-
-    run_story(story)
-
-
-def test_an_old_answer_is_renewed_without_a_wait():
-    async def story(harness: Harness) -> None:
-        await harness.ask(harness.caller)
-        await asyncio.sleep(BUSY_SECONDS)
-        harness.seconds = dict.fromkeys(range(10), 0.2)
         harness.asked.clear()
         assert await harness.took(harness.ask) == 0
         assert await harness.took(harness.poll) == 0
-        assert sorted(harness.asked) == list(range(10))
+        assert 4 in harness.asked
+    harness.dead.clear()
+    harness.again.clear()
+    await asyncio.sleep(HANG_SECONDS + BUSY_SECONDS)
+    await harness.poll(harness.caller)
+    await asyncio.sleep(1)
+    assert harness.known() == list(range(10))
+    assert harness.again, "the end of the silence asks for another look"
 
-    run_story(story)
+
+async def test_an_old_answer_is_renewed_without_a_wait(harness: Harness):
+    await harness.ask(harness.caller)
+    await asyncio.sleep(BUSY_SECONDS)
+    harness.seconds = dict.fromkeys(range(10), 0.2)
+    harness.asked.clear()
+    assert await harness.took(harness.ask) == 0
+    assert await harness.took(harness.poll) == 0
+    assert sorted(harness.asked) == list(range(10))
 
 
 @pytest.mark.parametrize(
@@ -156,96 +146,85 @@ def test_an_old_answer_is_renewed_without_a_wait():
     [(True, [n for n in range(10) if n != 3]), (False, [])],
     ids=["a trainer updates all workers", "the operator knows what it updates"],
 )
-def test_when_one_worker_has_other_weights_the_others_are_read(external, asked):
-    async def story(harness: Harness) -> None:
-        harness.external = external
-        for _ in range(2):  # the first answers are changes, too
-            await harness.ask(harness.caller)
-            await asyncio.sleep(0.1)
-        harness.asked.clear()
+async def test_when_one_worker_has_other_weights_the_others_are_read(
+    external, asked, harness: Harness
+):
+    harness.external = external
+    for _ in range(2):  # the first answers are changes, too
         await harness.ask(harness.caller)
-        assert harness.asked == [], "nothing has changed"
-        harness.changed = {"version": "2"}
-        await harness.callers.poll(harness.caller, often={harness.pods[3].uid})
-        await asyncio.sleep(BUSY_SECONDS)
-        await harness.callers.poll(harness.caller, often={harness.pods[3].uid})
         await asyncio.sleep(0.1)
-        assert set(harness.asked) == {3}
-        harness.asked.clear()
+    harness.asked.clear()
+    await harness.ask(harness.caller)
+    assert harness.asked == [], "nothing has changed"
+    harness.changed = {"version": "2"}
+    await harness.callers.poll(harness.caller, often={harness.pods[3].uid})
+    await asyncio.sleep(BUSY_SECONDS)
+    await harness.callers.poll(harness.caller, often={harness.pods[3].uid})
+    await asyncio.sleep(0.1)
+    assert set(harness.asked) == {3}
+    harness.asked.clear()
 
-        await harness.ask(harness.caller)
+    await harness.ask(harness.caller)
 
-        assert sorted(harness.asked) == asked
-        versions = {harness.cache.view(p, now()).version for p in harness.pods}
-        assert versions == ({"2"} if external else {state().version, "2"})
-
-    run_story(story)
-
-
-def test_only_news_asks_for_another_look():
-    async def story(harness: Harness) -> None:
-        await harness.ask(harness.caller)
-        for changed in (
-            {"uptime_seconds": 99.0, "sessions": 7},
-            {"requests_running": 3},
-            {"requests_running": 5},
-            {"version": "2"},
-            {"operation": Operation(kind="stage", version="3", running_seconds=1.0)},
-            {"operation": Operation(kind="stage", version="3", running_seconds=2.0)},
-            {"operation": Operation(kind="load", version="3", running_seconds=0.0)},
-        ):
-            harness.changed |= changed
-            harness.again.clear()
-            await asyncio.sleep(BUSY_SECONDS)
-            await harness.poll(harness.caller)
-            await asyncio.sleep(0.5)
-            harness.looks.append(bool(harness.again))
-            (seen,) = {harness.cache.view(p, now()).state for p in harness.pods[:1]}
-            assert seen == state().model_copy(update=harness.changed), "it is known all the same"
-        assert harness.looks == [False, True, False, True, True, False, True]
-
-    run_story(story)
+    assert sorted(harness.asked) == asked
+    versions = {harness.cache.view(p, now()).version for p in harness.pods}
+    assert versions == ({"2"} if external else {state().version, "2"})
 
 
-def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for():
-    async def story(harness: Harness) -> None:
-        await harness.ask(harness.caller)
-        harness.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=EPOCH)
-        harness.cache.end_call(call_for("load 2", "uid-2"), SILENCE, now() + 1)
-        harness.seconds = {2: 0.1}
-        assert await harness.took(harness.ask) == pytest.approx(0.1)
-
-    run_story(story)
-
-
-def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long():
-    async def story(harness: Harness) -> None:
-        await harness.ask(harness.caller)
-        await asyncio.sleep(20)
-        harness.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=EPOCH)
-        harness.asked.clear()
-        await harness.poll(harness.caller)
-        await asyncio.sleep(0)
-        assert 2 not in harness.asked
+async def test_only_news_asks_for_another_look(harness: Harness):
+    await harness.ask(harness.caller)
+    for changed in (
+        {"uptime_seconds": 99.0, "sessions": 7},
+        {"requests_running": 3},
+        {"requests_running": 5},
+        {"version": "2"},
+        {"operation": Operation(kind="stage", version="3", running_seconds=1.0)},
+        {"operation": Operation(kind="stage", version="3", running_seconds=2.0)},
+        {"operation": Operation(kind="load", version="3", running_seconds=0.0)},
+    ):
+        harness.changed |= changed
+        harness.again.clear()
         await asyncio.sleep(BUSY_SECONDS)
         await harness.poll(harness.caller)
-        await asyncio.sleep(0)
-        assert 2 in harness.asked
+        await asyncio.sleep(0.5)
+        harness.looks.append(bool(harness.again))
+        (seen,) = {harness.cache.view(p, now()).state for p in harness.pods[:1]}
+        assert seen == state().model_copy(update=harness.changed), "it is known all the same"
+    assert harness.looks == [False, True, False, True, True, False, True]
 
-    run_story(story)
+
+async def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for(harness: Harness):
+    await harness.ask(harness.caller)
+    harness.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=EPOCH)
+    harness.cache.end_call(call_for("load 2", "uid-2"), SILENCE, now() + 1)
+    harness.seconds = {2: 0.1}
+    assert await harness.took(harness.ask) == pytest.approx(0.1)
 
 
-def test_more_workers_than_can_be_read_in_a_second_are_read_less_often(monkeypatch):
+async def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long(harness: Harness):
+    await harness.ask(harness.caller)
+    await asyncio.sleep(20)
+    harness.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=EPOCH)
+    harness.asked.clear()
+    await harness.poll(harness.caller)
+    await asyncio.sleep(0)
+    assert 2 not in harness.asked
+    await asyncio.sleep(BUSY_SECONDS)
+    await harness.poll(harness.caller)
+    await asyncio.sleep(0)
+    assert 2 in harness.asked
+
+
+async def test_more_workers_than_can_be_read_in_a_second_are_read_less_often(
+    monkeypatch, harness: Harness
+):
     monkeypatch.setattr(callers, "READS_PER_SECOND", 2)
 
-    async def story(harness: Harness) -> None:
-        await harness.ask(harness.caller)
-        harness.asked.clear()
-        await asyncio.sleep(4 * BUSY_SECONDS)
-        assert await harness.took(harness.poll) == 0
-        assert harness.asked == [], "ten workers at two a second"
-        await asyncio.sleep(BUSY_SECONDS)
-        assert await harness.took(harness.poll) == 0
-        assert sorted(harness.asked) == list(range(10))
-
-    run_story(story)
+    await harness.ask(harness.caller)
+    harness.asked.clear()
+    await asyncio.sleep(4 * BUSY_SECONDS)
+    assert await harness.took(harness.poll) == 0
+    assert harness.asked == [], "ten workers at two a second"
+    await asyncio.sleep(BUSY_SECONDS)
+    assert await harness.took(harness.poll) == 0
+    assert sorted(harness.asked) == list(range(10))
