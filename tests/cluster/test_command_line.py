@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.selection import others_long
 
 from devcluster import Cluster
 from rlfleet.cli.checks import CHECKS_FAILED
@@ -147,7 +148,9 @@ def test_version_asks_the_cluster(cluster: Cluster) -> None:
     assert [line.split()[0] for line in out.splitlines()] == ["client", "operator", "kubernetes"]
 
 
-@pytest.mark.parametrize("trainer", Trainer)
+@pytest.mark.parametrize(
+    "trainer", others_long({Trainer.PLAIN}, [pytest.param(each, id=each) for each in Trainer])
+)
 def test_the_folder_of_a_first_fleet_passes_a_strict_dry_run_and_validate(
     cluster: Cluster, tmp_path: Path, trainer: Trainer
 ) -> None:

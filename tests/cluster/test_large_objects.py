@@ -14,6 +14,7 @@ from tests.cluster.support.admin import Json
 from tests.cluster.support.costs import OPERATOR_MIB, ROUNDS, Costs, Rollouts
 from tests.cluster.support.flood import everything, flooded
 from tests.cluster.support.workspace import GROUP, Workspace
+from tests.support.selection import others_long
 
 ESCAPED = "<" * 1_300_000
 """1.3 MB in etcd, 7.8 MB as the API server's JSON."""
@@ -64,7 +65,9 @@ def large(plural: str, name: str) -> dict[str, Any]:
     return {"apiVersion": version} | body | {"metadata": {"name": name, "labels": LABELS}}
 
 
-@pytest.mark.parametrize("plural", OBJECTS)
+@pytest.mark.parametrize(
+    "plural", others_long({"pods"}, [pytest.param(each, id=each) for each in OBJECTS])
+)
 async def test_the_largest_object_of_a_kind_costs_another_tenant_nothing(
     workspace: Workspace, plural: str
 ) -> None:
@@ -147,7 +150,7 @@ async def test_large_fleets_say_so_and_do_not_fill_the_memory(
     assert costs.operator_mib < OPERATOR_MIB / 2
 
 
-@pytest.mark.parametrize("depth", [1200, 9900])
+@pytest.mark.parametrize("depth", [pytest.param(1200, marks=pytest.mark.long), 9900])
 async def test_a_fleet_that_is_nested_too_deeply_ends_no_operator(
     workspace: Workspace, tmp_path: Path, depth: int
 ) -> None:

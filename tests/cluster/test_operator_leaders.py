@@ -103,6 +103,7 @@ async def test_a_former_leader_that_was_frozen_changes_nothing_and_ends(
     await workspace.applied("4")
 
 
+@pytest.mark.long
 async def test_a_stopped_leader_hands_over_at_once(workspace: Workspace) -> None:
     leader, standby = await _two(workspace)
     await workspace.make_fleet(replicas=3, version="1")

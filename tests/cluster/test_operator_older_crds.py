@@ -67,6 +67,7 @@ def without_kept_fields(schema: Any) -> Any:
     return {k: without_kept_fields(v) for k, v in schema.items() if k != kept}
 
 
+@pytest.mark.long  # tests/unit/runtime/test_served_schemas.py has the same without a cluster
 async def test_statuses_are_true_under_older_crds_and_whole_after_an_update_of_the_crds(
     older_cluster: tuple[Cluster, Release], tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ async def update_available(workspace: Workspace) -> Json | None:
     return await workspace.condition("UpdateAvailable", of="inferencefleets")
 
 
+@pytest.mark.long  # tests/contract/test_recorded_states.py holds that the revision stays
 @pytest.mark.parametrize("file", STATES, ids=lambda file: file.stem)
 async def test_no_worker_of_an_earlier_release_is_restarted_before_its_template_changes(
     older_cluster: Cluster, tmp_path: Path, file: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.cluster.support.admin import Json
 from tests.cluster.support.workspace import FLEET, Workspace
 
@@ -9,6 +10,7 @@ OLD, NEW = "rlfleet/worker:old", "rlfleet/worker:new"
 WITH_OLD, WITH_NEW = f"--default-image={OLD}", f"--default-image={NEW}"
 
 
+@pytest.mark.long
 async def test_a_new_default_image_waits_until_the_user_restarts_the_fleet(
     workspace: Workspace,
 ) -> None:
