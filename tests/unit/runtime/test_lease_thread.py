@@ -8,6 +8,7 @@ import time
 
 import pytest
 from tests.support.fake_kube import FakeCluster, FakeKube
+from tests.support.threads import threads_named
 from tests.support.waiting import eventually
 
 from fleet_operator.errors import Terminal
@@ -40,11 +41,8 @@ async def started(client: FakeClient) -> LeaseThread:
     return await LeaseThread.start(connect, namespace="system", name="operator", identity="me")
 
 
-def lives() -> bool:
-    return any(t.name == "lease" for t in threading.enumerate())
-
-
 async def test_the_thread_leads_renews_and_releases(monkeypatch):
+    before = threads_named("lease")
     monkeypatch.setattr(lease_module, "RETRY_SECONDS", 0.01)
     client = FakeClient(cluster := FakeCluster())
     lease = await started(client)
@@ -61,7 +59,7 @@ async def test_the_thread_leads_renews_and_releases(monkeypatch):
 
     assert client.threads == {"lease"}
     assert client.closed == 1
-    eventually(lambda: not lives(), within_seconds=5)
+    eventually(lambda: threads_named("lease") <= before)
 
 
 async def test_a_loop_that_is_busy_does_not_lose_the_lease(monkeypatch):
@@ -83,9 +81,11 @@ async def test_a_loop_that_is_busy_does_not_lose_the_lease(monkeypatch):
 
 
 async def test_without_a_cluster_it_says_so_and_leaves_no_thread():
+    before = threads_named("lease")
+
     async def connect() -> FakeClient:
         raise Terminal("no cluster")
 
     with pytest.raises(Terminal, match="no cluster"):
         await LeaseThread.start(connect, namespace="system", name="operator", identity="me")
-    eventually(lambda: not lives(), within_seconds=5)
+    eventually(lambda: threads_named("lease") <= before)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.fake_torch import imported_over_fake_torch
+from tests.support.threads import threads_named
 
 from fleet_worker.checkpoint.memory import MemoryFile
 
@@ -214,12 +215,15 @@ def test_addresses_that_the_device_still_reads_as_an_earlier_version_never_get_o
 
 
 def test_a_device_that_works_does_not_delay_the_end_of_the_process(
-    held: Any, cuda: FakeCuda, files: Files
+    held_module: Any, cuda: FakeCuda, files: Files
 ) -> None:
+    before = threads_named("rlfleet-hold")
+    held = held_module.Held(cuda)
     cuda.gate.clear()
     held.want([files.link("a")])
-    working = [each for each in threading.enumerate() if each.name.startswith("rlfleet-hold")]
+    working = threads_named("rlfleet-hold") - before
     cuda.gate.set()
+    done(held)
 
     assert working
     assert all(each.daemon for each in working)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.clock import FakeClock
 from tests.support.descriptors import open_descriptors
+from tests.support.threads import threads_named
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 from tests.support.waiting import soon
 from tests.support.worker_harness import stage_request
@@ -256,6 +257,7 @@ async def test_a_hanging_file_system_gets_a_bounded_number_of_reads(
 ) -> None:
     monkeypatch.setattr(store_threads, "_LEFT_FOR_SECONDS", 0.0)
     hung, other = tmp_path / "hung", tmp_path / "other"
+    before = threads_named("rlfleet-store")
     store = HangingStore(*map(str, range(10)))
     time_out_while_it_hangs(store, monkeypatch)
     slot = staging(tmp_path, store)
@@ -274,7 +276,7 @@ async def test_a_hanging_file_system_gets_a_bounded_number_of_reads(
     assert slot.staged is not None
     store.repaired.set()
     store.hanging.clear()
-    await soon(lambda: not any(each.name == "rlfleet-store" for each in threading.enumerate()))
+    await soon(lambda: threads_named("rlfleet-store") <= before)
     await slot.stage(stage_request("better", write_tiny(hung / "better")))
     assert slot.staged is not None
     assert slot.staged.version == "better", "a store that answers again is read again"
