@@ -74,9 +74,15 @@ def _missing_weights(call: Stage | Load | Apply | CanaryPrompts, state: WorkerSt
         return "" if reported else f"it reports no canary prompts on {_named(call)}"
     loaded = _same_run(state, call) and call.digest in {None, state.digest}
     if isinstance(call, Stage):
-        staged = loaded or _is(state.staged, call) or state.operation is not None
+        staged = loaded or _is(state.staged, call) or _may_stage(state, call)
         return "" if staged else f"{_named(call)} is not staged"
     return "" if loaded else f"{_named(call)} is not in its engine"
+
+
+def _may_stage(state: WorkerState, call: Stage) -> bool:
+    """Whether it works on the call. It reports no stage while it is at other work."""
+    work = state.operation
+    return work is not None and (work.kind != "stage" or _same_run(work, call))
 
 
 def _missing_pause(state: WorkerState) -> str:

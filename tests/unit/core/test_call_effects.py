@@ -48,7 +48,7 @@ SHOWN = {
     "compare 1": [SERVING],
 }
 MISSING = {
-    "stage 2": [SERVING, SERVING.staged("3")],
+    "stage 2": [SERVING, SERVING.staged("3"), SERVING.doing("stage", "3")],
     "pause": [SERVING, make_worker().paused("1", lease_seconds=5)],
     "load 2": [make_worker().paused("1"), make_worker().joining(None)],
     "apply 2": [SERVING, SERVING.staged("2")],
