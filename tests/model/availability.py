@@ -8,6 +8,7 @@ from tests.model.desired import rollout_of
 
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.percentages import at_most, unavailable_and_surge
+from fleet_operator.core.pod_actions import BeginDrain
 from fleet_operator.core.worker_view import Standing
 from rlfleet_resources.conditions import condition_of
 from rlfleet_resources.reasons import ConditionType
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tests.model.leader import Flight, Leader
     from tests.model.simulator import Simulation
 
+    from fleet_operator.core.decision import Decision
     from fleet_operator.core.observed import FleetObserved
 
 
@@ -50,6 +52,27 @@ class Availability:
         serving = [w.pod.name for w in observed.workers if w.state and w.state.admitted]
         if len(serving) < least:
             self.sim.fail(4, f"Available is True, and only {serving} of at least {least} serve")
+
+    def note_decision(self, leader: Leader, decision: Decision) -> None:
+        """No drain begins for a template whose pods cannot be created."""
+        observed = leader.observed
+        if observed is None or observed.template is not None:
+            return
+        living = [w for w in observed.workers if not w.pod.deleting]
+        sound = [w for w in living if not w.pod.quarantine and not w.facts.pod.ended]
+        if len(sound) > observed.spec.replicas:
+            return  # scaled away
+        for action in decision.pod_actions:
+            if isinstance(action, BeginDrain):
+                text = f"{action.pod_name} begins to drain, and no successor can be created"
+                self.sim.fail(4, text)
+
+    def note_created(self, pod: FakePod, leader: Leader) -> None:
+        """A pod is created. The kubelet gives its requests the time that the fleet promises."""
+        assert leader.observed is not None
+        promised = leader.observed.spec.update.drain_timeout_seconds
+        if pod.drain_seconds < promised:
+            self.sim.fail(12, f"{pod.name} is given {pod.drain_seconds} s of {promised} s to drain")
 
     def note_leaving(self, pod: FakePod, leader: Leader) -> None:
         """A pod is about to be drained or deleted.

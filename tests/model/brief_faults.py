@@ -19,6 +19,13 @@ LINGERS_SECONDS = (3.0, 10.0, 30.0, 60.0, 1000.0)
 AWAY_SECONDS = (5.0, 20.0, 120.0)
 WITHOUT_WRITES_SECONDS = (3.0, 30.0, 150.0)
 KINDS = ("stage", "pause", "load", "apply", "resume", "resume", "admit", "admit", "fence")
+NEXT_KINDS = {
+    Phase.STARTING: ("admit", "admit", "load"),
+    Phase.JOINING: ("stage", "load", "admit", "admit", "admit"),
+    Phase.SERVING: ("stage", "pause", "pause", "apply", "fence"),
+    Phase.PAUSED: ("load", "load", "resume", "resume", "fence"),
+    Phase.LOADING: ("resume", "resume", "pause", "fence"),
+}
 
 
 class BriefFaults:
@@ -46,7 +53,9 @@ class BriefFaults:
         """The next load, stage or prompts of a worker take longer than usual, or do not end for long."""
         if pod := self._some_pod():
             step = self.chance.choice(["load", "load", "load", "stage", "probe"])
-            seconds = self.chance.choice(LINGERS_SECONDS)
+            timeouts = self.fleet.promises.rollout.timeouts
+            limit_seconds = timeouts.stage_seconds if step == "stage" else timeouts.load_seconds
+            seconds = self.chance.choice((*LINGERS_SECONDS, limit_seconds + 2.0))
             self.fleet.note("fault", f"the next {step} of {pod.name} takes {seconds:.0f} s longer")
             pod.worker.lingers, pod.suspect = (step, seconds), True
 
@@ -105,9 +114,23 @@ class BriefFaults:
     def delay(self) -> None:
         """The next call of one kind to a worker comes late."""
         if pod := self._some_pod():
-            kind, seconds = self.chance.choice(KINDS), self.chance.choice(SECONDS)
+            kind, seconds = self.chance.choice(_next_kinds(pod)), self.chance.choice(SECONDS)
             self.fleet.note("fault", f"the next {kind} comes to {pod.name} {seconds:.0f} s late")
             pod.delays, pod.suspect = (kind, seconds), True
+
+    def take_address(self) -> None:
+        """The next call to a worker is on its way while another pod of the fleet gets its address."""
+        pods = [p for p in self.fleet.pods.values() if p.deleted_at is None]
+        if len(pods) < 2:
+            return
+        pod, other = self.chance.sample(pods, 2)
+        pod.delays, pod.suspect = (self.chance.choice(_next_kinds(pod)), 5.0), True
+
+        def take() -> None:
+            self.fleet.move_address(pod, other.uid)
+            self._after(lambda: self.fleet.move_address(pod, ""))
+
+        self.later.append((self.fleet.now + 2.0, take))
 
     def lose_answer(self) -> None:
         if pod := self._some_pod():
@@ -208,3 +231,8 @@ class BriefFaults:
     def _some_pod(self) -> FakePod | None:
         pods = [p for p in self.fleet.pods.values() if p.deleted_at is None]
         return self.chance.choice(pods) if pods else None
+
+
+def _next_kinds(pod: FakePod) -> tuple[str, ...]:
+    """The calls that may come to a worker next."""
+    return NEXT_KINDS.get(Phase(pod.worker.phase), KINDS)

@@ -67,7 +67,10 @@ def _has_served(worker: FakeWorker, name: str, request: AdapterRequest) -> bool:
 
 def _finds_others(worker: FakeWorker, held: FakeAdapter, request: AdapterRequest) -> bool:
     """Whether a request without a digest finds other files than those that the worker holds."""
-    if request.digest is not None or held.source in worker.files.absent:
+    if request.digest is not None:
+        return False
+    worker.files.note_read(held.source, worker.now)
+    if held.source in worker.files.absent:
         return False
     spoilt = held.source in worker.bad_sources
     return spoilt or worker.files.are_others_than(held.weights, held.source)
@@ -116,6 +119,7 @@ def _read(
     """The adapter that is there now, and why the worker refuses it. The staged copy is dropped first."""
     worker.staged_adapters.pop(name, None)
     source, reason = str(request.source), None
+    worker.files.note_read(source, worker.now)
     found = FakeAdapter(request.version, request.run_id, source, worker.files.at(source))
     known = (name, request.version, request.run_id)
     taken = len(worker.adapters) + len(worker.staged_adapters)

@@ -136,6 +136,7 @@ def staged(worker: FakeWorker, ticket: Ticket) -> None:
     assert isinstance(request, StageRequest)
     source = str(request.source)
     weights = worker.files.at(source)
+    worker.files.note_read(source, ticket.began_at)
     reason = _refusal(worker, request, source)
     if reason is None:
         worker.staged, worker.staged_run_id = request.version, request.run_id
@@ -245,6 +246,7 @@ def _fulfils(worker: FakeWorker, request: StageRequest, *, loaded: bool) -> bool
         return False
     if request.digest is not None:
         return request.digest == digest_of(weights)
+    worker.files.note_read(source, worker.now)
     return source not in worker.bad_sources and not worker.files.are_others_than(weights, source)
 
 

@@ -127,7 +127,7 @@ class Files:
     """Contents of every path of the shared store. `copied`: path → first contents that are those of an
     earlier step, too. `rewritten`: path → contents that replaced the first ones. `absent`: paths that do
     not exist now. `unfinished`: paths without their last file. `changed_at`: path → when that changed
-    last.
+    last. `read_at`: path → when the last read began that has ended.
     """
 
     copied: dict[str, str] = field(default_factory=dict)
@@ -135,6 +135,11 @@ class Files:
     absent: set[str] = field(default_factory=set)
     unfinished: set[str] = field(default_factory=set)
     changed_at: dict[str, float] = field(default_factory=dict)
+    read_at: dict[str, float] = field(default_factory=dict)
+
+    def note_read(self, source: str, began_at: float) -> None:
+        """A worker has read the files of a path, or has found none."""
+        self.read_at[source] = max(began_at, self.read_at.get(source, began_at))
 
     def at(self, source: str) -> str:
         """Which weights lie there."""

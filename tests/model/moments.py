@@ -25,6 +25,8 @@ _STATES: Mapping[str, Callable[[FakeWorker], object]] = {
         w.refused_stages or w.load_failure or w.refused_adapters.faults
     ),
 }
+FOLLOWED = 0.4
+"""The share of rules after which another one holds."""
 _OFTEN = (
     *(
         "a worker is paused",
@@ -91,18 +93,22 @@ def _amount(what: str, true: list[bool]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Rule:
-    """Actions at a moment: one, or two at once."""
+    """Actions at a moment: one, or two at once. `then`: holds once, after each time."""
 
     moment: str
     actions: tuple[Callable[[], None], ...]
+    then: Rule | None = None
 
 
 def draw_rules(chance: Random, themes: list[list[Callable[[], None]]], most: int) -> list[Rule]:
     """Some rules at random. Themes are actions that belong together."""
-    return [
-        Rule(
-            chance.choice(MOMENTS),
-            tuple(chance.choice(chance.choice(themes)) for _ in range(chance.choice([1, 1, 1, 2]))),
-        )
-        for _ in range(chance.randint(0, most))
-    ]
+    return [_rule(chance, themes) for _ in range(chance.randint(0, most))]
+
+
+def _rule(chance: Random, themes: list[list[Callable[[], None]]]) -> Rule:
+    follows = chance.random() < FOLLOWED
+    return Rule(
+        chance.choice(MOMENTS),
+        tuple(chance.choice(chance.choice(themes)) for _ in range(chance.choice([1, 1, 1, 2]))),
+        _rule(chance, themes) if follows else None,
+    )

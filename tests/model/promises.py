@@ -58,6 +58,7 @@ from tests.model.readers import Readers
 from tests.model.repeated_calls import RepeatedCalls
 from tests.model.retry_waits import check_retry_waits
 from tests.model.same_files import SameFiles
+from tests.model.stored_first import StoredFirst
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core.identity import same_weights
@@ -128,6 +129,8 @@ class Promises:
         recorded: the weights that a stored status has named as applied.
         served: index in `requested` of what the fleet serves. Of a version that was requested
             twice, it is the first one that is not a step back.
+        must_be_judged: weights that were requested under `Canary`, and which no fleet had served before.
+        judged: weights with a verdict that canaries passed.
         settings: of rollouts, which have been in force.
         agree: whether versions must not mix now. After a change of strategy they must not as soon
             as all workers have the weights that the fleet's status names as applied. No call that
@@ -135,6 +138,7 @@ class Promises:
         unknown: whether the leader cannot know what was served.
         meant: digest of the files of the first token of every version of a run.
         adapters_meant: the same of every adapter, by name, version and run.
+        served_at: when the first token of every version was made, by adapter, version and run.
         sources: allowed sources of a version of a run. They were requested before its first token,
             or with the digest of that token.
         confirmed: WeightVersions that were Ready at a version of a run, by their uid.
@@ -146,6 +150,7 @@ class Promises:
         watching: the recorded phase for which the leader decides, and since when it does.
         readers: promise 14.
         same_files: promise 17.
+        stored_first: what must be stored, and what may be on its way.
         named_again: digests that the trainer has named for versions whose pin was dropped.
         repeated_calls: promise 18.
         availability: promises 4 and 12.
@@ -160,6 +165,7 @@ class Promises:
         self.agree = True
         self.meant: dict[Name, str] = {}
         self.adapters_meant: dict[tuple[str, str, str | None], str] = {}
+        self.served_at: dict[tuple[str, str, str | None], float] = {}
         self.sources: dict[Name, set[WeightSource]] = {}
         self.confirmed: set[tuple[str, str, str | None]] = set()
         self.asked_at: dict[tuple[str, str, str | None], float] = {}
@@ -167,9 +173,12 @@ class Promises:
         self.watching: tuple[tuple[object, ...], float] = ((), 0.0)
         self.readers = Readers(simulation)
         self.same_files = SameFiles(simulation)
+        self.stored_first = StoredFirst(simulation)
         self.named_again: set[tuple[str, str, str | None, str]] = set()
         self.repeated_calls = RepeatedCalls(simulation)
         self.availability = Availability(simulation)
+        self.must_be_judged: set[Name] = set()
+        self.judged: set[Name] = set()
         self.settings = [self.rollout]
         self.asked = self._specs()
         self.back_to: dict[str, str] = {}
@@ -190,6 +199,18 @@ class Promises:
         """
         seen = [self.sim.desired, *(o.desired for o in (self.sim.leader, *self.sim.former_leaders))]
         return all(_all_alike(w) for w in seen if w) and not self.sim.wire.swaps_under_way()
+
+    @property
+    def _is_behind_a_barrier(self) -> bool:
+        """Whether workers are held for a swap that began where versions must not mix. It ends so, whatever
+        strategy is requested meanwhile.
+        """
+        observed = self.sim.leader.observed
+        last = observed.status.transition if observed is not None else None
+        if observed is None or last is None or last.strategy != "Synchronized":
+            return False
+        held = any(w.standing is Standing.HELD for w in observed.workers)
+        return held and not self.sim.wire.swaps_under_way()
 
     @property
     def longest_pause_seconds(self) -> float:
@@ -230,11 +251,12 @@ class Promises:
         account = {(applied.version, applied.run_id)} if applied is not None else set()
         # Calls of a strategy that allowed mixing may arrive late.
         may_agree = agreed or (heard | self.sim.wire.openings()) <= account
-        self.agree = self.forbids_mixing and may_agree
+        self.agree = (self.forbids_mixing or self._is_behind_a_barrier) and may_agree
         if self.agree and not agreed and heard <= set(self.requested):
             for name in heard:  # a worker that lagged behind makes no step back
                 self.served = self._place_of(name)
         self._versions_do_not_mix(serving_names)
+        self._none_may_open_late(serving_names)
 
     def _labels_are_true(self, pod: FakePod) -> None:
         worker = pod.worker
@@ -286,6 +308,7 @@ class Promises:
         name = _name_of(worker)
         if ("", *name, worker.digest) in self.named_again:
             self.meant[name] = worker.digest
+        self.served_at.setdefault(("", *name), self.sim.now)
         if self.meant.setdefault(name, worker.digest) != worker.digest:
             message = f"{pod.name} makes tokens of {worker.label} from other files than before"
             self.sim.fail(9, message)
@@ -293,6 +316,7 @@ class Promises:
             key = (adapter_name, adapter.version, adapter.run_id)
             if (*key, adapter.digest) in self.named_again:
                 self.adapters_meant[key] = adapter.digest
+            self.served_at.setdefault(key, self.sim.now)
             if self.adapters_meant.setdefault(key, adapter.digest) != adapter.digest:
                 what = f"tokens of adapter {adapter_name} {adapter.version}"
                 self.sim.fail(9, f"{pod.name} makes {what} from other files than before")
@@ -347,10 +371,13 @@ class Promises:
             return
         self.confirmed.add(key)
         path, files = str(spec.source.resolve(spec.version)), self.sim.files
-        is_new = files.changed_at.get(path, 0.0) > self.asked_at.get(key, 0.0)
+        asked_at = self.asked_at.get(key, 0.0)
+        is_new = files.changed_at.get(path, 0.0) > asked_at
         if spec.digest is not None or is_new or path in files.absent:
             return
-        if meant is not None and digest_of(files.at(path)) != meant:
+        was_served = self.served_at.get((spec.adapter, *key[1:]), self.sim.now) < asked_at
+        unread = was_served and files.read_at.get(path, -1.0) < asked_at
+        if meant is not None and (unread or digest_of(files.at(path)) != meant):
             self.sim.fail(9, f"Ready is True, and no worker has read the files in {path}")
 
     def _ready_adapters_are_true(self, leader: Leader) -> None:
@@ -383,6 +410,16 @@ class Promises:
         if self.agree and len(serving_names) == 1:
             ((weights, run),) = serving_names
             self._is_not_older((version_in(weights), run), "the fleet went back")
+
+    def _none_may_open_late(self, serving_names: set[Name]) -> None:
+        """No call that is on its way would open a worker at other weights than those that serve."""
+        if not self.agree or not serving_names:
+            return
+        serving = {(version_in(v), run) for v, run in serving_names}
+        for pod, name in self.stored_first.openings():
+            if name not in serving:
+                text = f"{pod.name} opens at {name} as soon as its admission comes"
+                self.sim.fail(2, f"{text}, and {sorted(serving, key=str)} are served")
 
     def _pauses_end(self, pod: FakePod) -> None:
         worker = pod.worker
@@ -451,6 +488,7 @@ class Promises:
         """A trainer or a user has changed a resource."""
         if self.rollout not in self.settings:
             self.settings.append(self.rollout)
+        self._note_canaries()
         before, self.asked = self.asked, self._specs()
         known, self.back_to = self.back_to, {}
         for uid, spec in self.asked.items():
@@ -462,6 +500,14 @@ class Promises:
         if self.sim.desired.base_spec is not None:
             self._note_source()
             self._note_version()
+
+    def _note_canaries(self) -> None:
+        """From now on the requested version is one that canaries judge, or none is."""
+        spec = self.sim.desired.base_spec
+        if self.rollout.strategy != "Canary":
+            self.must_be_judged.clear()
+        elif spec is not None and (name := (spec.version, spec.run_id)) not in self.recorded:
+            self.must_be_judged.add(name)
 
     def _note_digest(self, spec: WeightsSpec) -> None:
         """The trainer says which files a version means. That counts if no leader knows it otherwise."""
@@ -565,6 +611,8 @@ class Promises:
     def note_leader(self) -> None:
         """A new leader has started. Where versions mix, it knows only what is stored."""
         self.readers.asked.clear()
+        self.stored_first.note_leader()
+        self.repeated_calls.ignored.clear()  # the terms of leaders begin again after the Lease was deleted
         applied = self.sim.fleet_stored.applied
         if self.forbids_mixing or applied is None:
             return
@@ -583,6 +631,8 @@ class Promises:
         self._stalled_asks_for_something(leader)
         stalled = condition_of(after.conditions, ConditionType.STALLED)
         self._stays_abandoned(before, after)
+        if after.canary is not None and after.canary.passed:
+            self.judged.add((after.canary.version, after.canary.run_id))
         halts = after.phase is RolloutPhase.HALTED and before.phase is not after.phase
         late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
         waited, timeouts = self.sim.now - self.watching[1], [r.timeouts for r in self.settings]
@@ -684,6 +734,7 @@ class Promises:
         check_order(self.sim, leader, decision)
         check_retry_waits(self.sim, leader, decision)
         self.same_files.check(leader)
+        self.availability.note_decision(leader, decision)
         self.repeated_calls.check(leader, decision)
         self._applied_is_recorded(leader, decision)
         if any(pod.grace for pod in self.sim.pods.values()):

@@ -39,6 +39,7 @@ class RandomActions:
         began: how many runs have begun.
         waits_until: the trainer asks for nothing new before.
         rules: what happens at which moments.
+        following: rules that hold once, after another one.
         true_before: the moments that have come already.
     """
 
@@ -50,6 +51,7 @@ class RandomActions:
     templates: int = 0
     waits_until: float = 0
     rules: list[Rule] = field(default_factory=list)
+    following: list[Rule] = field(default_factory=list)
     true_before: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -163,15 +165,13 @@ class RandomActions:
                     self.restart_on_rewritten,
                     brief.lose_files,
                 ),
-                *(
-                    self.delete_weights,
-                    self.add_digest,
-                    self.edit_source,
-                    self.begin_run,
-                    self.kill,
-                ),
-                *(brief.publish_early, self.return_to_other_files, self.roll_back_operator),
-                *(self.name_like_model, brief.refuse_statuses),
+                *(self.kill, brief.publish_early, self.return_to_other_files),
+                *(self.roll_back_operator, brief.refuse_statuses, self.begin_run),
+            ],
+            [
+                *(self.create_again, self.create_again, self.create_again, self.delete_weights),
+                *(self.name_other_path, self.name_other_path, self.edit_source, self.add_digest),
+                *(self.name_like_model, brief.publish_early, brief.refuse_statuses),
             ],
             [
                 *(self.scale, self.scale, self.change_template, self.change_template, self.gate),
@@ -182,11 +182,13 @@ class RandomActions:
                     self.lose_node,
                     self.crash_loop,
                 ),
-                *(self.delete_pod, self.orphan, self.queue_up, brief.hang),
+                *(self.delete_pod, self.delete_pod, self.orphan, self.queue_up, brief.hang),
+                *(brief.ask_for_long, brief.ask_for_long),
             ],
             [
                 *(brief.disobey, brief.disobey, self.lie, self.garble, self.get_ahead),
                 *(self.move_address, brief.cut_off, brief.lose_answer, brief.drive_by_hand),
+                *(brief.take_address, brief.take_address),
             ],
             [
                 *adapters.kinds,
@@ -209,10 +211,12 @@ class RandomActions:
         self.brief.end()
         true = frozenset(moments_of(self.fleet))
         new, self.true_before = true - self.true_before, true
-        for rule in self.rules:
-            if rule.moment in new:
-                for action in rule.actions:
-                    action()
+        due = [rule for rule in (*self.rules, *self.following) if rule.moment in new]
+        self.following = [rule for rule in self.following if rule not in due]
+        for rule in due:
+            for action in rule.actions:
+                action()
+            self.following += [rule.then] if rule.then is not None else []
 
     def act_at_random(self, scale: float = 1.0) -> None:
         """Let happen what may, and more of it while workers hold their requests."""
@@ -415,6 +419,37 @@ class RandomActions:
             self.fleet.odd_versions.clear()  # the new object may have lost the strategy
         if self.chance.random() < 0.3:
             self.rewrite()
+
+    def create_again(self) -> None:
+        """The WeightVersion is deleted and made again for what the fleet serves, say by a redeployment."""
+        applied = self.fleet.leader.fleet.applied
+        if self.is_deleted or applied is None or applied.version in self.fleet.odd_versions:
+            return
+        spec = self.fleet.desired.base_spec
+        assert spec is not None
+        fields: Settings = {"version": applied.version, "runID": applied.run_id}
+        if str(spec.source.resolve(applied.version)) == str(applied.source):
+            fields["source"] = {"path": spec.source.path}
+        self.fleet.delete_weights()
+        self.fleet.create_weights(fields)
+        self._let_it_end()
+
+    def name_other_path(self) -> None:
+        """The WeightVersion names another path for its version, and then the first one again."""
+        spec = self.fleet.desired.base_spec
+        if spec is not None:
+            others = [folder for folder in FOLDERS if folder != spec.source.path]
+            first = {"path": spec.source.path}
+            self.fleet.control(source={"path": self.chance.choice(others)})
+            self.brief.later.append((self.fleet.now + 3.0, lambda: self._name_path(first)))
+            self._let_it_end()
+
+    def _name_path(self, source: Settings) -> None:
+        if not self.is_deleted:
+            self.fleet.control(source=source)
+
+    def _let_it_end(self) -> None:
+        self.waits_until = self.fleet.now + self.chance.choice([0.0, 60.0, 120.0])
 
     def begin_run(self) -> None:
         """Another run counts from a low number again: in a folder of its own, or over the files of

@@ -44,6 +44,7 @@ class RandomAdapters:
         # Some histories have no adapters, and some a quiet trainer of one.
         quiet = [(0.3, self.publish_next), (0.1, self.return_to_other_files)]
         self.kinds += [self.return_to_other_files, self.name_like_model, self.leave_unfinished]
+        self.kinds += [self.create_again, self.create_again]
         self.actions = self.chance.choice([[], [], self.actions, quiet])
 
     def act_at_random(self, scale: float) -> None:
@@ -72,6 +73,14 @@ class RandomAdapters:
             before = f"{folder}step_{int(number) - 1}"
             self.fleet.files.copy(before, path, self.fleet.now)
         self.known.add(path)
+
+    def create_again(self) -> None:
+        """The WeightVersion of an adapter is deleted and made again."""
+        for name in self._some_name():
+            spec = self.fleet.adapter_spec(name)
+            self.fleet.delete_adapter(name)
+            source = {"path": spec.source.path}
+            self.fleet.publish_adapter(name, spec.version, runID=spec.run_id, source=source)
 
     def name_like_model(self) -> None:
         """An adapter has the name of the base model for a while: it is refused."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 CALLS_PER_MINUTE = 16
 """As documented: two at once, the next ones after 1, 2 and 4 s, and one every 5 s from then on."""
+SPACED_SECONDS = (0.0, 0.0, 1.0, 3.0, 7.0)
+"""The least time from the first one of two, three and more calls without an effect to the last one."""
 REPORTED_SECONDS = 60.0
 """As documented."""
 REPORTED_CALLS = 3
@@ -80,12 +82,24 @@ class RepeatedCalls:
             return  # the worker says itself when to come again
         # Each load has a pause of its own.
         of_load = pod.worker.weights if call.kind == "pause" else None
+        self._is_spaced(call, called)
         lately = self.sent.setdefault((*called, of_load), deque())
         lately.append(now)
         while lately[0] <= now - 60:
             lately.popleft()
         if len(lately) > CALLS_PER_MINUTE:
             self.sim.fail(18, f"{call.pod_name} gets {call.work} {len(lately)} times in a minute")
+
+    def _is_spaced(self, call: WorkerCall, called: Called) -> None:
+        """Calls that a worker refuses or ignores come ever later."""
+        known = self.ignored.get(called)
+        if known is None or known.count < 3:
+            return
+        seconds = known.last_at - known.first_at
+        least = SPACED_SECONDS[min(known.count, len(SPACED_SECONDS)) - 1]
+        if seconds < least:
+            text = f"{call.pod_name} gets {call.work} {known.count} times within {seconds:.1f} s"
+            self.sim.fail(18, f"{text}, and follows none")
 
     def check(self, leader: Leader, decision: Decision) -> None:
         """The leader has decided. Calls that it still needs, and that were not followed for long, are

@@ -309,6 +309,7 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
         match action:
             case WriteFleet():
                 if leader.may_write_over(self.fleet_version):
+                    self.promises.stored_first.note_write(leader)
                     self.fleet_stored = leader.written["fleet"] = leader.fleet
                     self.fleet_version = leader.note_written(self.fleet_version)
                     self.stored_before.append((self.now, self.fleet_version, self.fleet_stored))
@@ -333,7 +334,7 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
 
     def _change_pod(self, action: PodAction, leader: Leader) -> None:
         if isinstance(action, CreatePod):
-            self._create(action)
+            self._create(action, leader)
             return
         pod = self.pods.get(action.pod_uid)
         if pod is None:
@@ -359,7 +360,7 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
         if self.node_up(pod):
             pod.run_hook(self.now)
 
-    def _create(self, action: CreatePod) -> None:
+    def _create(self, action: CreatePod, leader: Leader) -> None:
         labels = action.manifest["metadata"]["labels"]
         ordinal = int(labels[names.LABEL_ORDINAL])
         up = [n for n, lost_at in self.nodes.items() if lost_at is None]
@@ -377,6 +378,7 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
         worker.has_slots = has_adapter_slots(action.manifest)
         pod = FakePod(worker, up[ordinal % len(up)])
         pod.drain_seconds = drain_seconds_of(pod_environment(action.manifest))
+        self.promises.availability.note_created(pod, leader)
         self.pods[worker.uid] = pod
         self.queue(pod)
 

@@ -39,13 +39,15 @@ _UNHEARD = {Phase.STARTING, Phase.DRAINING}
 class Wire:
     """Calls of all leaders, in flight or without a waiting caller.
 
-    `sent`: every call that left an operator, as its key and the worker's name.
+    `sent`: every call that left an operator, as its key and the worker's name. `lost`: calls that reach no
+    worker. No operator can know that they are not merely late.
     """
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.late_calls: list[Flight] = []
         self.sent: list[tuple[str, str]] = []
+        self.lost: list[Flight] = []
 
     def ask(self, leader: Leader) -> None:
         """The leader asks every worker that it sees for its state."""
@@ -80,11 +82,13 @@ class Wire:
         self.sent.append((str(call.work), call.pod_name))
         sim.promises.readers.note_sent(leader, call)
         sim.promises.repeated_calls.note_sent(leader, call)
+        sim.promises.stored_first.note_sent(leader, call)
         call.to_request(leader.epoch)  # raises if the call does not fit into the protocol
         if sim.happens(sim.faults.call_lost):
             leader.note_call(uid, call, sim.now)
             leader.miss(uid, sim.now)
             leader.lose(uid, call, leader.epoch)
+            self.lost.append(self._flight_of(call, leader))
             return
         late = sim.happens(sim.faults.answer_late)
         pod = sim.pods.get(uid)
@@ -95,18 +99,24 @@ class Wire:
         delay_seconds = self._delay_seconds() if late else 0.0
         if pod is not None and pod.delays[0] == call.kind:
             delay_seconds, pod.delays = pod.delays[1], ("", 0.0)
-        flight = Flight(
-            action=call,
-            epoch=leader.epoch,
-            sent_at=sim.now,
-            arrives_at=sim.now + delay_seconds,
-            answer_seconds=None if lost else (sim.random.uniform(0, 2.0) if late else 0.0),
-            given_up_at=sim.now + (patience if lost else _patience_seconds(call)),
-            restarts=pod.worker.restarts if pod is not None else 0,
-        )
+        flight = self._flight_of(call, leader, delay_seconds)
+        flight.answer_seconds = None if lost else (sim.random.uniform(0, 2.0) if late else 0.0)
+        flight.given_up_at = sim.now + (patience if lost else _patience_seconds(call))
         leader.begin_flight(uid, flight)
         sim.promises.readers.note_flight(leader, flight)
         self._move(leader, uid, flight)
+
+    def _flight_of(self, call: WorkerCall, leader: Leader, delay_seconds: float = 0.0) -> Flight:
+        now, pod = self.simulation.now, self.simulation.pods.get(call.pod_uid)
+        return Flight(
+            action=call,
+            epoch=leader.epoch,
+            sent_at=now,
+            arrives_at=now + delay_seconds,
+            answer_seconds=None,
+            given_up_at=now,
+            restarts=pod.worker.restarts if pod is not None else 0,
+        )
 
     def _delay_seconds(self) -> float:
         chance = self.simulation.random
@@ -133,13 +143,14 @@ class Wire:
             if flight.answer_seconds is None:
                 flight.given_up_at = min(flight.given_up_at, sim.now + SHORT_CALL_SECONDS)
 
-    def _flights(self) -> list[Flight]:
+    def flights(self) -> list[Flight]:
+        """All calls on their way, or without an answer."""
         leaders = (self.simulation.leader, *self.simulation.former_leaders)
         return [*self.late_calls, *(f for leader in leaders for f in leader.flights.values())]
 
     def openings(self) -> set[tuple[str, str | None]]:
         """Version and run of the weights at which calls that may yet arrive open workers."""
-        calls = (f.action for f in self._flights() if f.ticket is None)
+        calls = (f.action for f in self.flights() if f.ticket is None)
         return {(str(a.version), a.run_id) for a in calls if isinstance(a, Admit | Resume)}
 
     def swaps_under_way(self) -> bool:
@@ -147,7 +158,7 @@ class Wire:
         sim = self.simulation
         workers = [p.worker for p in sim.pods.values()]
         taken = [t.request for w in workers for t in (w.work, *w.waiting) if t is not None]
-        sent = [f.action for f in self._flights()]
+        sent = [f.action for f in self.flights()]
         todo = [a for former in sim.former_leaders for a in former.todo]
         return any(isinstance(a, Apply | ApplyRequest) for a in (*taken, *sent, *todo))
 
@@ -186,6 +197,7 @@ class Wire:
         uid = flight.action.pod_uid
         pod = self._at_address_of(uid)
         if pod is None or not self._reaches(pod) or _refusal(pod, uid) is not None:
+            self.lost.append(flight)
             return False
         sim.promises.note_taken(pod, flight)
         if pod.worker.restarts != flight.restarts or flight.is_reset(pod.worker):
