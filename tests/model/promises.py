@@ -206,11 +206,8 @@ class Promises:
         strategy is requested meanwhile.
         """
         observed = self.sim.leader.observed
-        last = observed.status.transition if observed is not None else None
-        if observed is None or last is None or last.strategy != "Synchronized":
-            return False
-        held = any(w.standing is Standing.HELD for w in observed.workers)
-        return held and not self.sim.wire.swaps_under_way()
+        held = observed is not None and observed.workers.any(lambda f: f.standing is Standing.HELD)
+        return self.agree and held and not self.sim.wire.swaps_under_way()
 
     @property
     def longest_pause_seconds(self) -> float:

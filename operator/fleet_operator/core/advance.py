@@ -28,9 +28,9 @@ class Mode(Enum):
     KEEP = auto()
     """Have their bytes. It serves what it has, or holds its requests."""
     HOLD = auto()
-    """Have their bytes, and hold its requests."""
+    """Hold its requests. It has the bytes already."""
     LOAD = auto()
-    """Load them, and hold its requests."""
+    """Load them. It holds its requests already."""
     SERVE = auto()
     """Serve them."""
     OUT = auto()
@@ -58,11 +58,9 @@ _NEXT: Mapping[tuple[Standing, Mode], tuple[WorkKind | None, WorkKind | None, Wo
     # standing, mode               lacks the bytes, has them, has loaded the weights
     (Standing.OPEN, Mode.KEEP): ("stage", None, None),
     (Standing.OPEN, Mode.HOLD): ("stage", "pause", "pause"),
-    (Standing.OPEN, Mode.LOAD): ("stage", "pause", "pause"),
     (Standing.OPEN, Mode.SERVE): ("stage", "apply", None),
     (Standing.OPEN, Mode.OUT): ("stage", "fence", None),
     (Standing.HELD, Mode.KEEP): ("stage", None, None),
-    (Standing.HELD, Mode.HOLD): ("stage", None, None),
     (Standing.HELD, Mode.LOAD): ("stage", "load", None),
     (Standing.HELD, Mode.SERVE): ("resume", "resume", "resume"),
     (Standing.CLOSED, Mode.KEEP): ("stage", "load", None),
