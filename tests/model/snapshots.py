@@ -21,6 +21,7 @@ from tests.model.readers import Readers
 from tests.model.repeated_calls import Ignored, RepeatedCalls
 from tests.model.same_files import SameFiles
 from tests.model.simulator import Simulation
+from tests.model.stored_first import StoredFirst
 from tests.model.wire import Wire
 
 from fleet_operator.runtime.attempts import Attempt, Attempts
@@ -45,6 +46,7 @@ _MUTABLE = frozenset(
             RepeatedCalls,
             Ignored,
             SameFiles,
+            StoredFirst,
             Faults,
             Simulation,
             Wire,
@@ -108,6 +110,9 @@ def essence(simulation: Simulation) -> tuple[Any, ...]:
         ),
         (simulation.promises.served, simulation.promises.agree, *simulation.promises.requested),
         frozenset(simulation.promises.availability.taken & set(simulation.pods)),
+        frozenset(
+            (pod.uid, name) for pod, name in simulation.promises.stored_first.openings()
+        ),
     )
 
 
