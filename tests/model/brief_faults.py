@@ -235,4 +235,4 @@ class BriefFaults:
 
 def _next_kinds(pod: FakePod) -> tuple[str, ...]:
     """The calls that may come to a worker next."""
-    return NEXT_KINDS.get(Phase(pod.worker.phase), KINDS)
+    return NEXT_KINDS.get(pod.worker.phase, KINDS)

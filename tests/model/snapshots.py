@@ -110,9 +110,7 @@ def essence(simulation: Simulation) -> tuple[Any, ...]:
         ),
         (simulation.promises.served, simulation.promises.agree, *simulation.promises.requested),
         frozenset(simulation.promises.availability.taken & set(simulation.pods)),
-        frozenset(
-            (pod.uid, name) for pod, name in simulation.promises.stored_first.openings()
-        ),
+        frozenset((pod.uid, name) for pod, name in simulation.promises.stored_first.openings()),
     )
 
 

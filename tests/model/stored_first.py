@@ -1,8 +1,8 @@
-"""Parts of the promises 2, 5, 9 and 11 that hold before anything goes wrong.
+"""Parts of the promises 1, 2, 5 and 9 that hold before anything goes wrong.
 
 A leader may end after each call, each answer may be lost, and each call may come late. Histories with just this bad
-luck are rare. So these are checked at each call and at each write of the fleet's status: what the next leader
-needs is stored, and a call that is on its way would break no promise, whenever it comes.
+luck are rare. So these are checked at each call and at each write of the fleet's status. What the next leader
+needs is stored. A call that is on its way would break no promise, whenever it comes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fleet_operator.core.actions import Admit, Apply, Load, Pause, PutLora, Resume
 from fleet_operator.core.dropped_pins import may_be_dropped
+from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Phase
 
@@ -88,18 +89,18 @@ class StoredFirst:
         opens = isinstance(call, Resume | Admit)
         if not begins and not opens:
             return
-        known = [w for w in (stored.applied, stored.transition) if w is not None]
-        known += [stored.transition.base] if stored.transition is not None else []
-        names = {(w.version, w.run_id) for w in known}
-        is_known = stored.transition is not None if isinstance(call, Pause) else (
-            (str(call.version), call.run_id) in names
-        )
+        current = stored.transition
+        known = [stored.applied, current, current.base if current is not None else None]
+        names = {(w.version, w.run_id) for w in known if w is not None}
+        is_known = current is not None
+        if not isinstance(call, Pause):
+            is_known = (str(call.version), call.run_id) in names
         if not is_known:
             self.sim.fail(5, f"{call.work} on {call.pod_name}, and the status does not say why")
 
     def _opens_alone(self, leader: Leader, call: Admit | Resume) -> None:
-        """No other worker may open at other weights, as far as the leader knows: a former leader may have
-        called it, and only a call of this one lets it refuse such calls.
+        """No other worker may open at other weights, as far as the leader knows. A former leader may have
+        called it. It refuses such a call only after one of this leader.
         """
         assert leader.observed is not None
         for worker in leader.observed.workers:
@@ -116,8 +117,8 @@ class StoredFirst:
     # --- calls on their way -------------------------------------------------------------------------
 
     def openings(self) -> Iterator[tuple[FakePod, tuple[str, str | None]]]:
-        """Workers that a call on its way would open now, and the weights that they have. A lost call counts:
-        its leader cannot know that it is not late.
+        """Workers that an admission on its way would open now, and the weights that they have. A lost one
+        counts: its leader cannot know that it is not late.
         """
         wire = self.sim.wire
         for flight in (*wire.flights(), *wire.lost):
@@ -136,16 +137,9 @@ class StoredFirst:
             return
         pins, kept = dict(_pins_of(before)), dict(_pins_of(after))
         for adapter, version, run in pins.keys() - kept.keys():
-            named = _Named(version, run)
-            if not may_be_dropped(after.dropped_pins, named, adapter=adapter):
+            weights = WeightsId(version, run)
+            if not may_be_dropped(after.dropped_pins, weights, adapter=adapter):
                 self.sim.fail(9, f"the pin of {adapter} {version} is dropped without a mark")
-
-
-class _Named:
-    digest = None
-
-    def __init__(self, version: str, run_id: str | None) -> None:
-        self.version, self.run_id = version, run_id
 
 
 def _pins_of(status: FleetStatus) -> Iterator[tuple[Key, str]]:
@@ -157,12 +151,11 @@ def _pins_of(status: FleetStatus) -> Iterator[tuple[Key, str]]:
 
 def _would_open(flight: Flight, pod: FakePod) -> bool:
     call, worker = flight.action, pod.worker
-    if not isinstance(call, Admit | Resume) or worker.restarts != flight.restarts:
+    if not isinstance(call, Admit) or worker.restarts != flight.restarts:
         return False
     if (call.version, call.run_id) != (worker.label, worker.run_id):
         return False
     if worker.epoch is not None and flight.epoch < worker.epoch:
         return False
     out = pod.quarantine or pod.drains_since is not None or pod.ended or pod.deleted_at is not None
-    is_closed = isinstance(call, Admit) and worker.phase is Phase.JOINING
-    return is_closed and not out and not pod.problem
+    return worker.phase is Phase.JOINING and not out and not pod.problem

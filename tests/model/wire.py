@@ -39,8 +39,8 @@ _UNHEARD = {Phase.STARTING, Phase.DRAINING}
 class Wire:
     """Calls of all leaders, in flight or without a waiting caller.
 
-    `sent`: every call that left an operator, as its key and the worker's name. `lost`: calls that reach no
-    worker. No operator can know that they are not merely late.
+    `sent`: every call that left an operator, as its key and the worker's name. `lost`: admissions that reached no
+    worker. No operator can know that these are not late.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -88,7 +88,7 @@ class Wire:
             leader.note_call(uid, call, sim.now)
             leader.miss(uid, sim.now)
             leader.lose(uid, call, leader.epoch)
-            self.lost.append(self._flight_of(call, leader))
+            self._lose(self._flight_of(call, leader))
             return
         late = sim.happens(sim.faults.answer_late)
         pod = sim.pods.get(uid)
@@ -105,6 +105,10 @@ class Wire:
         leader.begin_flight(uid, flight)
         sim.promises.readers.note_flight(leader, flight)
         self._move(leader, uid, flight)
+
+    def _lose(self, flight: Flight) -> None:
+        if isinstance(flight.action, Admit):
+            self.lost.append(flight)
 
     def _flight_of(self, call: WorkerCall, leader: Leader, delay_seconds: float = 0.0) -> Flight:
         now, pod = self.simulation.now, self.simulation.pods.get(call.pod_uid)
@@ -197,7 +201,7 @@ class Wire:
         uid = flight.action.pod_uid
         pod = self._at_address_of(uid)
         if pod is None or not self._reaches(pod) or _refusal(pod, uid) is not None:
-            self.lost.append(flight)
+            self._lose(flight)
             return False
         sim.promises.note_taken(pod, flight)
         if pod.worker.restarts != flight.restarts or flight.is_reset(pod.worker):
