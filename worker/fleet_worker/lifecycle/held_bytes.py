@@ -16,36 +16,61 @@ _HOLD_SECONDS = 300.0
 """To register memory takes about 0.3 s per GB, to unmap it less."""
 
 
-async def hold(engine: Engine, checkpoint: Checkpoint | None, is_wanted: Callable[[], bool]) -> str:
-    """Let the engine's processes hold a checkpoint, or nothing, and wait until they do.
-
-    Args:
-        engine: The engine.
-        checkpoint: Its bytes are in memory.
-        is_wanted: Asked before each call.
-
-    Returns:
-        How a load will copy the bytes (`HeldBytes.line`); empty once it is not wanted any more.
-
-    Errors:
-        EngineFailure (untouched): Some process may hold something else.
+class HeldByEngine:
+    """The versions in memory that the engine's processes may map. Their memory is not free, also once the worker
+    has dropped them.
     """
-    try:
-        async with asyncio.timeout(_HOLD_SECONDS):
-            while is_wanted():
-                held = await engine.hold(checkpoint)
-                if held.is_done:
-                    return held.line
-                await asyncio.sleep(_AGAIN_SECONDS)
-    except TimeoutError as error:
-        message = f"the engine's processes still map staged bytes after {_HOLD_SECONDS:.0f} s"
-        raise EngineFailure(message, touched=False) from error
-    return ""
 
+    def __init__(self, engine: Engine) -> None:
+        """Begin with none. `engine`: its calls end in bounded time."""
+        self._engine = engine
+        self._mapped: list[tuple[Checkpoint, int]] = []
 
-async def let_go(engine: Engine, is_wanted: Callable[[], bool]) -> None:
-    """Let the engine's processes unmap all they hold: its memory is not free before that."""
-    try:
-        await hold(engine, None, is_wanted)
-    except EngineFailure as failure:
-        _LOG.warning("memory of an earlier version may not be free: %s", failure.message)
+    def size_beside(self, own: Checkpoint | None) -> int:
+        """Bytes of all that may be mapped, except for those of one version."""
+        return sum(size for each, size in self._mapped if each is not own)
+
+    def note(self, checkpoint: Checkpoint) -> None:
+        """A version is about to be mapped, as by a load."""
+        if checkpoint.is_held and all(each is not checkpoint for each, _ in self._mapped):
+            self._mapped.append((checkpoint, checkpoint.size_bytes))
+
+    async def hold(self, checkpoint: Checkpoint | None, is_wanted: Callable[[], bool]) -> str:
+        """Let the engine's processes hold a checkpoint, or nothing, and wait until they do.
+
+        Args:
+            checkpoint: Its bytes are in memory.
+            is_wanted: Asked before each call.
+
+        Returns:
+            How a load will copy the bytes (`HeldBytes.line`); empty once it is not wanted any more.
+
+        Errors:
+            EngineFailure (untouched): Some process may hold something else.
+        """
+        try:
+            async with asyncio.timeout(_HOLD_SECONDS):
+                while is_wanted():
+                    if checkpoint is not None:
+                        self.note(checkpoint)
+                    held = await self._engine.hold(checkpoint)
+                    if held.is_done:
+                        self._mapped = [pair for pair in self._mapped if pair[0] is checkpoint]
+                        return held.line
+                    await asyncio.sleep(_AGAIN_SECONDS)
+        except TimeoutError as error:
+            message = f"the engine's processes still map staged bytes after {_HOLD_SECONDS:.0f} s"
+            raise EngineFailure(message, touched=False) from error
+        return ""
+
+    async def let_go(self, is_wanted: Callable[[], bool]) -> None:
+        """Let the engine's processes unmap all they hold, or log that they have not.
+
+        Without a call if they hold nothing: an engine that is busy or frozen then delays no stage.
+        """
+        if not self._mapped:
+            return
+        try:
+            await self.hold(None, is_wanted)
+        except EngineFailure as failure:
+            _LOG.warning("memory of an earlier version is not free: %s", failure.message)

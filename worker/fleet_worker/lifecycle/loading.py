@@ -98,6 +98,7 @@ async def put_into_engine(worker: Worker, weights: Weights) -> float:
     """
     engine, checkpoint = worker.engine, weights.checkpoint
     await check_unread(worker, checkpoint)
+    worker.held_by_engine.note(checkpoint)
     copied = await engine.load(checkpoint)  # fails if it reads other bytes than the stage
     await check_and_label(worker, weights)
     return copied

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 
 from fleet_worker.errors import EngineFailure
-from fleet_worker.lifecycle.held_bytes import hold
 from fleet_worker.lifecycle.load_effects import compared
 from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.lifecycle.worker import Worker
@@ -30,7 +29,7 @@ async def make_ready(worker: Worker) -> None:
     Not while weights change: `settle` comes after that.
 
     Errors:
-        EngineFailure (untouched): See `hold`. A load needs none of it.
+        EngineFailure (untouched): See `HeldByEngine.hold`. A load needs none of it.
     """
     staged = worker.staging.staged
     checkpoint = staged.checkpoint if staged is not None and staged.in_memory else None
@@ -39,7 +38,7 @@ async def make_ready(worker: Worker) -> None:
         return worker.staging.staged is staged and not worker.changes
 
     try:
-        line = await hold(worker.engine, checkpoint, is_wanted)
+        line = await worker.held_by_engine.hold(checkpoint, is_wanted)
     except EngineFailure as failure:
         worker.made_ready = (staged, f"pageable: {failure.message}"[:400])
         raise

@@ -21,9 +21,10 @@ from fleet_worker.checkpoint.store_threads import leave
 from fleet_worker.engine.limits import Limits, timed
 from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Fault, Refusal
-from fleet_worker.lifecycle import authority, held_bytes
+from fleet_worker.lifecycle import authority
 from fleet_worker.lifecycle.canary_report import History
 from fleet_worker.lifecycle.freshness import Freshness
+from fleet_worker.lifecycle.held_bytes import HeldByEngine
 from fleet_worker.lifecycle.holding import Holding, Outcome, origins_of
 from fleet_worker.lifecycle.kept_cache import KeptCache
 from fleet_worker.lifecycle.load_effects import effect_never_compared
@@ -67,6 +68,7 @@ class Worker:
         steps: the number of steps of `lifecycle` so far.
         overdue: set to end a call that moves weights and has outlived its lease.
         held: the requests that arrived during a pause.
+        held_by_engine: the versions that the engine's processes may map.
         quiescence: counts the requests inside the worker.
         sessions: counts the sessions that requests named lately.
         freshness: how far the weights are behind the desired version.
@@ -116,6 +118,7 @@ class Worker:
         self.cut = asyncio.Event()
         self.overdue = asyncio.Event()
         self.engine = timed(engine, self.limits, (self.cut, self.overdue))
+        self.held_by_engine = HeldByEngine(self.engine)
         self.clock = clock
         self.metrics = metrics
         self.end_process = end_process
@@ -318,11 +321,11 @@ class Worker:
         """Free the last good version's memory if it and a new version do not both fit.
 
         Not during a load, which may have to load the last good version again. And not if no file has it, as the
-        result of a delta.
+        result of a delta. What the engine does not let go of is not free.
         """
-        await held_bytes.let_go(self.engine, lambda: not self.changes and not self.staging.staged)
+        await self.held_by_engine.let_go(lambda: not self.changes and not self.staging.staged)
         in_use = self.changes  # a change of weights may have begun meanwhile
-        budget = self.staging.rules.budget_bytes - self.adapters.size_bytes
+        budget = self._budget() - self._mapped_bytes()
         good, held = self.good, self._held_bytes()
         leaves = isinstance(good, Weights) and not good.checkpoint.is_only_in_memory
         if isinstance(good, Weights) and leaves and held and held + size > budget and not in_use:
@@ -334,8 +337,17 @@ class Worker:
                 if self.good is on_disk:
                     self.good = good
                 raise
-            held = 0
-        return budget - held
+            held, budget = 0, self._budget() - self._mapped_bytes()
+        return max(0, budget - held)
+
+    def _budget(self) -> int:
+        return self.staging.rules.budget_bytes - self.adapters.size_bytes
+
+    def _mapped_bytes(self) -> int:
+        """The memory that only the engine may still map."""
+        good = self.good
+        in_memory = isinstance(good, Weights) and good.in_memory
+        return self.held_by_engine.size_beside(good.checkpoint if in_memory else None)
 
     def _bases(self) -> tuple[HeldBase, ...]:
         """The weights that the worker holds, which a delta may change: duplicates, with their own descriptors.

@@ -44,10 +44,10 @@ async def settled(harness: WorkerHarness) -> None:
 async def test_a_stage_answers_once_the_engine_holds_the_bytes_and_the_state_tells_how(
     serving: WorkerHarness,
 ) -> None:
-    serving.engine.holds = [HeldBytes(is_done=True, line=""), WORKING, PINNED]
+    serving.engine.holds = [WORKING, PINNED]
     path = await serving.stage("1")
 
-    assert serving.engine.held == [None, str(path), str(path)]
+    assert serving.engine.held == [str(path), str(path)]
     assert serving.state.staged is not None
     assert serving.state.staged.copies == "pinned"
 
@@ -211,15 +211,35 @@ async def test_a_change_of_weights_that_begins_while_the_engine_lets_go_keeps_th
     assert serving.state.staged.in_memory is False, "there is no room for it now"
 
 
-async def test_an_engine_that_does_not_let_go_delays_no_stage_beyond_its_limit(
+async def test_a_stage_does_not_wait_for_an_engine_that_holds_nothing(
+    serving: WorkerHarness,
+) -> None:
+    await serving.stage("1")
+    await serving.apply("1")
+    await settling.settle(serving.agent)
+    serving.engine.gates["hold"] = asyncio.Event()  # it is frozen
+    staging = asyncio.create_task(serving.stage("2"))
+    await soon(lambda: serving.state.staged is not None)
+
+    assert serving.state.staged is not None
+    assert serving.state.staged.version == "2"
+    staging.cancel()
+
+
+async def test_memory_that_the_engine_does_not_let_go_of_is_not_free(
     serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(held_bytes, "_HOLD_SECONDS", 0.05)
-    serving.engine.holds = [WORKING] * 1000
     await serving.stage("1")
-
     assert serving.state.staged is not None
-    assert "pageable" in (serving.state.staged.copies or "")
+    assert serving.state.staged.in_memory
+    rules, size = serving.agent.staging.rules, serving.state.staged.size_bytes
+    object.__setattr__(rules, "budget_bytes", size + 10)
+    serving.engine.holds = [WORKING] * 1000
+    await serving.stage("2")
+
+    assert serving.state.staged.version == "2"
+    assert not serving.state.staged.in_memory
 
 
 async def test_a_second_load_before_the_comparison_is_compared_with_the_first(
