@@ -6,6 +6,8 @@ The promises: staged bytes always have the digest, and a fleet stages even if al
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -26,7 +28,9 @@ from fleet_worker.protocol import (
     Staged,
 )
 
-WORKERS = 12
+NO_PLAN = planning.PeerPlan()
+WORKERS = 18
+ZONES = 2
 MOST_READERS = planning.FAN_OUT + 2
 """A reader that is new to its peer may come together with others that have left theirs."""
 STEPS = 5
@@ -63,6 +67,10 @@ class FakeReader:
         return make_worker(self.ordinal).view().pod.uid
 
     @property
+    def zone(self) -> str:
+        return f"zone-{self.ordinal % ZONES}"
+
+    @property
     def serves(self) -> bool:
         return self.staged or self.reads
 
@@ -72,7 +80,8 @@ class FakeReader:
         self.__dict__.update(fresh.__dict__)
 
     def view(self) -> WorkerView:
-        made = make_worker(self.ordinal).serving("41").on_node(f"node-{self.ordinal % 4}")
+        made = make_worker(self.ordinal).serving("41")
+        made = made.on_node(f"node-{self.ordinal % 4}").in_zone(self.zone)
         refused = tuple(
             RefusedPeer(pod_uid=uid, digest=A_DIGEST, reason=reason, message="test")
             for uid, reason in list(self.refused.items())[:8]
@@ -154,18 +163,26 @@ class Game:
             weights={"roots": ["/weights"], "peers": {"enabled": True}},
         )
         observed = replace(observed, workers=tuple(w.view() for w in self.workers))
+        serving = [worker for worker in self.workers if worker.serves]
         for call in plan_rollout(observed, now=NOW).step.actions:
             if isinstance(call, Stage):
                 reader = self.worker(call.pod_uid)
                 assert not reader.reads, "a call to a worker that reads already"
+                self._check_zone(reader, call.peers, serving)
                 reader.peers, reader.reads, reader.silent = list(call.peers), True, 0
                 reader.bytes_, reader.offer = 0, reader.offer + 1
                 for peer in reader.peers:
                     reader.reads_offer = self.worker(peer.pod_uid).offer
 
+    def _check_zone(
+        self, reader: FakeReader, peers: Sequence[Peer], serving: Sequence[FakeReader]
+    ) -> None:
+        near = [w.uid for w in serving if w.zone == reader.zone and w.uid not in reader.refused]
+        assert not near or all(p.pod_uid in near for p in peers), "a needless read across zones"
+
     def _check(self) -> None:
-        at_store = [w for w in self.workers if w.reads and not w.peers]
-        assert len(at_store) <= 1, "more than `maxStoreReaders` read the store"
+        at_store = Counter(w.zone for w in self.workers if w.reads and not w.peers)
+        assert max(at_store.values(), default=0) <= 1, "more than `maxStoreReaders` of a zone"
         reading = [
             (w, self.worker(w.peers[0].pod_uid)) for w in self.workers if w.reads and w.peers
         ]
@@ -216,15 +233,20 @@ def none(*_: object) -> set[str]:
     return set()
 
 
-def nothing(*_: object) -> None:
-    return
+def anything_at_once(*_: object) -> planning.PeerPlan:
+    return NO_PLAN
+
+
+def never(*_: object) -> bool:
+    return False
 
 
 MISTAKES: dict[str, tuple[str, object]] = {
     "refused peers are asked again": ("peers.refused_by", none),
     "a worker that refuses peers never reads the store": ("peers.MOST_REFUSED", 1000),
     "a worker may serve all others": ("peers.FAN_OUT", 1000),
-    "any number reads the store": ("peers.PeerPlan.most", nothing),
+    "any number reads the store": ("peers.PeerPlan", anything_at_once),
+    "zones are ignored": ("peers._Holders.is_near", never),
 }
 
 

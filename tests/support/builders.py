@@ -288,6 +288,10 @@ class WorkerBuilder:
         """Its pod runs on this node."""
         return self._pod(node=node)
 
+    def in_zone(self, zone: str) -> Self:
+        """Its pod runs in this zone."""
+        return self._pod(zone=zone)
+
     def quarantined(self, why: str = "does not answer") -> Self:
         """The operator took it out of service."""
         return self._pod(quarantine=why)

@@ -1,10 +1,12 @@
 """Plans from where each worker reads a version: from the store, or from a worker that holds it (`weights.peers`).
 
     holds the version        serves it to at most `FAN_OUT` others, also while it still reads it itself
-    must stage it            reads from such a worker: on its own node if it can, else from the one with the
-                             fewest readers
-    none holds it, or the    reads the store, if fewer than `maxStoreReaders` do
+    must stage it            reads from such a worker: on its own node if it can, else from the one of its zone
+                             with the fewest readers, and only if its zone has none from another zone
+    none holds it, or the    reads the store, if fewer than `maxStoreReaders` of its zone do
     worker refused several
+
+Traffic between zones is slow and costs money. Without zones, all workers are in one.
 
 So a tree grows from the workers that read the store. A call names one peer. If that fails, the worker refuses,
 and the next call names another one. So no two workers wait for each other: each reads from one that served the
@@ -34,22 +36,19 @@ FAN_OUT = 3
 MOST_REFUSED = 4
 """A worker that has refused this number of peers for a version reads the store. It remembers 8."""
 A = TypeVar("A", bound=OnPod)
+_Free = tuple[int, int, str]
+"""Readers, ordinal and uid of a worker that may have room."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerPlan:
     """Fields:
-    store_readers: how many workers may read a version from the store at once; None if any number may.
+    store_readers: how many workers of a zone may read a version from the store at once; None if any number may.
     waiting: uids of workers that wait until a peer has room for them.
     """
 
     store_readers: int | None = None
     waiting: AbstractSet[str] = frozenset()
-
-    def most(self, max_staging: int | None) -> int | None:
-        """How many workers may read a version from the store at once; None if any number may."""
-        limits = [each for each in (self.store_readers, max_staging) if each is not None]
-        return min(limits, default=None)
 
 
 def with_peers(
@@ -86,19 +85,29 @@ class _Holders:
         self._readers = readers
         self._peers: dict[str, Peer] = {}
         self._by_node: dict[str | None, list[str]] = {}
-        self._free: list[tuple[int, int, str]] = []
+        self._by_zone: dict[str, set[str]] = {}
+        self._free: list[_Free] = []
+        self._free_in: dict[str, list[_Free]] = {}
         for worker in workers:
             if (peer := as_peer(worker, digest)) is not None:
                 pod = worker.pod
                 self._peers[pod.uid] = peer
                 self._by_node.setdefault(pod.node, []).append(pod.uid)
-                self._free.append((readers[pod.uid], pod.ordinal, pod.uid))
-        heapify(self._free)
+                self._by_zone.setdefault(pod.zone, set()).add(pod.uid)
+                free = (readers[pod.uid], pod.ordinal, pod.uid)
+                self._free.append(free)
+                self._free_in.setdefault(pod.zone, []).append(free)
+        for each in (self._free, *self._free_in.values()):
+            heapify(each)
 
     def may_serve(self, reader: WorkerView) -> bool:
         """Whether there is a peer for a worker, perhaps later."""
         refused = refused_by(reader, self._digest)
         return refused is not None and not self._peers.keys() <= refused
+
+    def is_near(self, zone: str, refused: AbstractSet[str]) -> bool:
+        """Whether a worker of a zone serves the version, and is not refused."""
+        return not self._by_zone.get(zone, set()) <= refused
 
     def take_for(self, reader: WorkerView) -> Peer | None:
         """Count a worker as a reader of the best peer that has room; None without one."""
@@ -108,25 +117,27 @@ class _Holders:
         near = self._by_node.get(reader.pod.node, ())
         uid = next((u for u in near if u not in refused and self._readers[u] < FAN_OUT), None)
         if uid is None:
-            uid = self._with_fewest_readers(refused)
+            zone = reader.pod.zone
+            free = self._free_in[zone] if self.is_near(zone, refused) else self._free
+            uid = self._with_fewest_readers(free, refused)
         if uid is None:
             return None
         self._readers[uid] += 1
         return self._peers[uid]
 
-    def _with_fewest_readers(self, refused: AbstractSet[str]) -> str | None:
+    def _with_fewest_readers(self, free: list[_Free], refused: AbstractSet[str]) -> str | None:
         passed, found = [], None
-        while self._free and found is None:
-            count, ordinal, uid = heappop(self._free)
+        while free and found is None:
+            count, ordinal, uid = heappop(free)
             now = self._readers[uid]
             if now < FAN_OUT:
                 passed.append((now, ordinal, uid))
             if now == count < FAN_OUT and uid not in refused:
                 found = uid
             elif now < FAN_OUT and now != count:
-                heappush(self._free, passed.pop())
+                heappush(free, passed.pop())
         for entry in passed:
-            heappush(self._free, entry)
+            heappush(free, entry)
         return found
 
 

@@ -139,8 +139,7 @@ def _has_place(call: WorkerCall, now: Situation) -> Why | None:
         return None
     if call.pod_uid in now.places.waiting:
         return Why("the peers that have the version serve as many workers as they may")
-    most = now.places.most
-    return Why(f"at most {most} {agree(most, 'reads', 'read')} a checkpoint at once")
+    return Why(now.places.rule)
 
 
 PERMITS: tuple[Callable[[WorkerCall, Situation], Why | None], ...] = (

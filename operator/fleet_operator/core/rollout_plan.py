@@ -243,7 +243,11 @@ def plan_rollout(
         is_recorded=is_recorded,
         pins=pins,
         places=places_of(
-            step.actions, view.workers, peers.most(view.max_staging), waiting=peers.waiting
+            step.actions,
+            view.workers,
+            view.max_staging,
+            of_zone=peers.store_readers,
+            waiting=peers.waiting,
         ),
         unaware=unaware_of(observed),
     )

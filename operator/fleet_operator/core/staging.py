@@ -1,4 +1,5 @@
-"""Bounds how many workers of a fleet read one checkpoint at once (`rollout.maxStaging`).
+"""Bounds how many workers read one checkpoint at once: of a fleet (`rollout.maxStaging`), and of a zone with peers
+(`weights.peers.maxStoreReaders`).
 
 A worker holds a place from the call to read until it reports the end. Reading for a former leader
 counts, too: the worker reports it. A place becomes free when
@@ -17,6 +18,7 @@ each by ordinal. So a worker that keeps failing or restarting does not keep anot
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from fleet_operator.core.percentages import at_most
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.work import Work, WorkKind
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
+from fleet_operator.counts import agree
 from fleet_worker.protocol import Reason
 
 Reading = Stage | ReadLora
@@ -50,12 +53,12 @@ class Places:
     """Places of workers to read: those in use, and those given now.
 
     Fields:
-        most: how many may read one checkpoint at once.
+        rule: how many may read one checkpoint at once, in words.
         given: what each of them reads, and its uid.
         waiting: uids of workers that wait until a peer has room for them.
     """
 
-    most: int
+    rule: str
     given: AbstractSet[tuple[Work, str]]
     waiting: AbstractSet[str] = frozenset()
 
@@ -71,16 +74,17 @@ def places_of(
     workers: Sequence[WorkerView],
     most: int | None,
     *,
+    of_zone: int | None = None,
     waiting: AbstractSet[str] = frozenset(),
 ) -> Places | None:
     """The places of the workers that read, and of those wishes that get one; None if any number may.
 
     A worker that reads from a peer needs none.
 
-    `workers`: all workers of the fleet. `most`: how many may read one checkpoint at once; None if
-    any number may. `waiting`: uids of workers that wait for a peer.
+    `workers`: all workers of the fleet. `most`, `of_zone`: how many may read one checkpoint at once, in the
+    fleet and in each zone; None if any number may. `waiting`: uids of workers that wait for a peer.
     """
-    if most is None:
+    if most is None and of_zone is None:
         return None
     asked: dict[Work, list[Reading]] = {}
     for wish in wishes:
@@ -89,8 +93,19 @@ def places_of(
         if isinstance(wish, Reading):
             asked.setdefault(_place(wish.work), []).append(wish)
     views = {w.pod.uid: w for w in workers}
-    given = {(place, uid) for place, found in asked.items() for uid in _placed(found, views, most)}
-    return Places(most, given, waiting)
+    given = {
+        (place, uid)
+        for place, found in asked.items()
+        for uid in _placed(found, views, most, of_zone)
+    }
+    return Places(_rule(most, of_zone), given, waiting)
+
+
+def _rule(most: int | None, of_zone: int | None) -> str:
+    if most is not None and (of_zone is None or most <= of_zone):
+        return f"at most {most} {agree(most, 'reads', 'read')} a checkpoint at once"
+    readers = of_zone or 0
+    return f"at most {readers} of a zone {agree(readers, 'reads', 'read')} the store at once"
 
 
 def _place(work: Work) -> Work:
@@ -99,13 +114,23 @@ def _place(work: Work) -> Work:
     return work if kind is None else work._replace(kind=kind)
 
 
-def _placed(asked: list[Reading], views: dict[str, WorkerView], most: int) -> set[str]:
+def _placed(
+    asked: list[Reading], views: dict[str, WorkerView], most: int | None, of_zone: int | None
+) -> set[str]:
     """Uids of the workers that hold a place for one checkpoint, or get one now."""
     (first, *_) = asked
     holders = {uid for uid, view in views.items() if _holds_place(view, first)}
     new = [a for a in asked if a.pod_uid not in holders]
     new.sort(key=lambda a: _comes_later(views[a.pod_uid], a))
-    return holders | {a.pod_uid for a in new[: max(0, most - len(holders))]}
+    in_zone = Counter(views[uid].pod.zone for uid in holders)
+    for call in new:
+        zone = views[call.pod_uid].pod.zone
+        if most is not None and len(holders) >= most:
+            break
+        if of_zone is None or in_zone[zone] < of_zone:
+            holders.add(call.pod_uid)
+            in_zone[zone] += 1
+    return holders
 
 
 def _holds_place(worker: WorkerView, call: Reading) -> bool:

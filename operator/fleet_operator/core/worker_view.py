@@ -30,6 +30,7 @@ class PodView:
     """The fields of a pod that decisions need. Small, since memory holds up to 10,000.
 
     Fields:
+        zone: of its node, if the API server writes it to pods, as Kubernetes 1.35 does.
         running: the worker container runs.
         started: the startup probe has passed since the container started.
         problem: why the pod does not run (configuration, crash), as the cluster reports it.
@@ -48,6 +49,7 @@ class PodView:
     revision: str
     ip: str | None = None
     node: str | None = None
+    zone: str = ""
     phase: str = "Pending"
     running: bool = False
     started: bool = False

@@ -71,7 +71,7 @@ def plan(
 def test_workers_read_from_the_one_that_holds_the_version() -> None:
     read, found = plan(holder(0), worker(1), worker(2))
     assert read == {1: [0], 2: [0]}
-    assert found.most(None) == 1
+    assert found.store_readers == 1
 
 
 def test_a_worker_serves_a_few_others_and_the_rest_waits() -> None:
@@ -106,11 +106,38 @@ def test_the_same_node_comes_first_and_then_the_one_with_the_fewest_readers() ->
     assert plan(holder(0), holder(1), worker(2), worker(3))[0] == {2: [0], 3: [1]}
 
 
+def test_the_zone_comes_before_the_number_of_readers() -> None:
+    reading = worker(3, reads_from=uid(1)).doing("stage", "42")
+    near = [each.in_zone("b") for each in (holder(1), worker(2), reading)]
+    assert plan(holder(0).in_zone("a"), *near)[0][2] == [1]
+
+
+def test_a_worker_waits_for_its_zone_and_reads_across_only_if_no_worker_there_serves_it() -> None:
+    full = [worker(n, reads_from=uid(1)).doing("stage", "42") for n in range(3, 3 + FAN_OUT)]
+    zone = [each.in_zone("b") for each in (holder(1), worker(2), *full)]
+    read, found = plan(holder(0).in_zone("a"), *zone)
+    assert read[2] == []
+    assert uid(2) in found.waiting
+
+    assert plan(holder(0).in_zone("a"), worker(2).in_zone("b"))[0] == {2: [0]}
+    refused = [each.in_zone("b") for each in (holder(1), refusing(2, 1))]
+    assert plan(holder(0).in_zone("a"), *refused)[0] == {2: [0]}
+
+
+def test_one_worker_of_each_zone_reads_the_store() -> None:
+    zones = ("a", "a", "b", "b", "")
+    fleet = [worker(n).in_zone(zone) for n, zone in enumerate(zones)]
+    assert calls_of(*fleet) == {"policy-0": (), "policy-2": (), "policy-4": ()}
+    reading = fleet[0].doing("stage", "42")
+    assert calls_of(reading, *fleet[1:]) == {"policy-2": (), "policy-4": ()}
+    assert calls_of(*fleet, rollout={"maxStaging": 1}) == {"policy-0": ()}
+
+
 def test_without_a_digest_all_read_the_store_in_turn() -> None:
     read, found = plan(holder(0), worker(1), worker(2), goal=target("42"))
     assert read == {1: [], 2: []}
     assert found.waiting == set()
-    assert found.most(10) == 1
+    assert found.store_readers == 1
 
 
 def test_a_comparison_of_files_reads_the_files() -> None:
@@ -142,12 +169,14 @@ def test_a_worker_that_refused_all_peers_reads_the_store() -> None:
     assert found.waiting == set()
 
 
-def calls_of(*workers: WorkerBuilder, enabled: bool = True) -> dict[str, tuple[str, ...]]:
+def calls_of(
+    *workers: WorkerBuilder, enabled: bool = True, rollout: dict[str, Any] | None = None
+) -> dict[str, tuple[str, ...]]:
     """Worker → the pods that its stage names, in a fleet of which some worker may have the digest."""
     weights = {"roots": ["/weights"], "peers": {"enabled": enabled}}
     wanted = make_weights("42")
     wanted = replace(wanted, spec=wanted.spec.model_copy(update={"digest": A_DIGEST}))
-    observed = make_fleet(*workers, wants=wanted, weights=weights)
+    observed = make_fleet(*workers, wants=wanted, weights=weights, rollout=rollout or {})
     return {
         action.pod_name: tuple(peer.pod_uid for peer in action.peers)
         for action in plan_rollout(observed, now=NOW).step.actions

@@ -89,7 +89,9 @@ def test_a_worker_gets_an_earlier_wish_if_the_last_one_is_not_permitted():
         pytest.param(
             LOAD, Situation(pins=Pins(unread=UnreadPins(nameless=True))), id="a pin is unreadable"
         ),
-        pytest.param(STAGE, Situation(places=Places(1, frozenset())), id="no place is free"),
+        pytest.param(
+            STAGE, Situation(places=Places("one reads", frozenset())), id="no place is free"
+        ),
     ],
 )
 def test_each_call_that_is_not_permitted_has_its_reason(call, situation):

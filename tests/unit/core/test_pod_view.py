@@ -64,6 +64,13 @@ def test_a_running_pod_has_the_required_facts():
     assert (view.restarts, view.problem, view.quarantine) == (2, "", "")
 
 
+def test_a_pod_has_the_zone_that_the_api_server_copies_from_its_node():
+    zone = {"topology.kubernetes.io/zone": "eu-1a"}
+
+    assert pod_view(pod(metadata={"labels": zone})).zone == "eu-1a"
+    assert pod_view(pod()).zone == ""
+
+
 def test_a_new_pod_is_pending_without_a_problem():
     made = {"metadata": {"uid": "u", "name": "policy-0"}, "spec": {}, "status": {}}
 

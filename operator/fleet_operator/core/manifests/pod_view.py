@@ -30,6 +30,7 @@ _CLAIM = "persistentvolumeclaim"
 """The scheduler names it where a claim is missing or not bound, so that no node would help."""
 # The kubelet tries a pull again by itself. Source: pkg/kubelet/images/types.go of Kubernetes
 _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
+_ZONE = "topology.kubernetes.io/zone"
 _GATED = "SchedulingGated"
 # Conditions of the steps of a pod's start. A wait began at the last of their transitions.
 _STEPS = (
@@ -63,6 +64,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         revision=labels.get(names.LABEL_REVISION, ""),
         ip=status.get("podIP"),
         node=spec.get("nodeName"),
+        zone=labels.get(_ZONE, ""),
         phase=status.get("phase", "Pending"),
         running="running" in container.get("state", {}),
         started=bool(container.get("started")),
