@@ -68,15 +68,20 @@ class RolloutTimings(Resource):
 
 
 class StoreReads(Resource):
-    """The reads of one rollout from the store, by the workers that had them when the version was applied.
+    """The reads of one rollout, as the workers reported them when the version was applied.
 
     Fields:
-        bytes: of all workers together: of a delta its files, and its base where a worker did not hold it.
-        workers: number of workers that report it.
+        bytes: from the store, by all workers together: of a delta its files, and its base where a worker did
+            not hold it.
+        workers: number of workers that read the store, or had all in memory.
+        peer_bytes: from other workers of the fleet: of a delta the whole result.
+        peer_workers: number of workers that read from others.
     """
 
     bytes: int = 0
     workers: int = 0
+    peer_bytes: int = 0
+    peer_workers: int = 0
 
 
 class RolloutEffect(Resource):

@@ -62,6 +62,7 @@ def test_workers_take_a_version_from_each_other_when_store_and_parent_are_gone(
             assert worker.state()["digest"] == digest
             assert worker.greedy() == tokens
         assert third.metric("rlfleet_worker_stage_peer_bytes_total") > 0
+        assert third.state()["timings"]["peer_bytes"] > 0
         assert third.metric("rlfleet_worker_stage_read_bytes_total") == 0
         eventually(lambda: not _serves(ports[0]))
 

@@ -130,15 +130,16 @@ def _facts(view: RolloutView, weights: WeightVersion) -> str:
         found.append(("Workers that failed", str(view.failed)))
     reads = weights.status.store_reads
     if reads is not None:
-        found.append(
-            (
-                "Read from the store",
-                f"{reads.bytes / 1e9:.3g} GB by {plural(reads.workers, 'worker')}",
-            )
-        )
+        found.append(("Read from the store", _read(reads.bytes, reads.workers)))
+        if reads.peer_workers:
+            found.append(("Read from peers", _read(reads.peer_bytes, reads.peer_workers)))
     if effect is not None and effect.max_changed_share is not None:
         found.append(("Changed elements", f"{effect.max_changed_share:.1%}"))
     return facts(found)
+
+
+def _read(count: int, workers: int) -> str:
+    return f"{count / 1e9:.3g} GB by {plural(workers, 'worker')}"
 
 
 def facts(found: Iterable[tuple[str, str]]) -> str:

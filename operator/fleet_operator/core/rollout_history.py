@@ -104,17 +104,25 @@ def store_reads_of(
     *,
     fresh: bool,
 ) -> StoreReads | None:
-    """Returns the reads from the store, counted when the version is applied."""
+    """Returns the reads from the store and from peers, counted when the version is applied."""
     before = None if fresh else weights.status.store_reads
     if phase is not RolloutPhase.APPLIED or weights.status.phase is phase:
         return before
     timings = (w.state.timings for w in observed.workers if w.state and w.state.timings)
     read = [
-        t.read_bytes
+        (t.read_bytes, t.peer_bytes or 0)
         for t in timings
         if t.version == rollout.desired.version and t.read_bytes is not None
     ]
-    return StoreReads(bytes=sum(read), workers=len(read)) if read else before
+    if not read:
+        return before
+    by_peers = sum(1 for _, from_peer in read if from_peer)
+    return StoreReads(
+        bytes=sum(from_store for from_store, _ in read),
+        workers=len(read) - by_peers,
+        peer_bytes=sum(from_peer for _, from_peer in read),
+        peer_workers=by_peers,
+    )
 
 
 def history_of(

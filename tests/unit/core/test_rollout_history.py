@@ -109,16 +109,20 @@ def test_a_version_that_was_refused_stays_refused(reason: ConditionReason, versi
 
 
 def test_the_bytes_that_workers_have_read_are_counted_when_the_version_is_applied() -> None:
-    def worker(number: int, version: str, read_bytes: int | None) -> WorkerBuilder:
-        timings = SwapTimings(version=version, read_bytes=read_bytes)
+    def worker(
+        number: int, version: str, read_bytes: int | None, peer_bytes: int | None = None
+    ) -> WorkerBuilder:
+        timings = SwapTimings(version=version, read_bytes=read_bytes, peer_bytes=peer_bytes)
         return make_worker(number).serving("2").reporting(timings=timings)
 
     wants = make_weights("2", status=under_way())
     workers = [worker(0, "2", 100), worker(1, "2", 7), worker(2, "2", None), worker(3, "1", 50)]
+    workers += [worker(4, "2", 0, 800), worker(5, "2", 0, 800)]
     applied = looked_at(wants, *workers)
     later = looked_at(replace(wants, status=applied), worker(0, "2", 900))
 
-    assert applied.store_reads == later.store_reads == StoreReads(bytes=107, workers=2)
+    reads = StoreReads(bytes=107, workers=2, peer_bytes=1600, peer_workers=2)
+    assert applied.store_reads == later.store_reads == reads
     assert decided(applied, "3").store_reads is None
 
 

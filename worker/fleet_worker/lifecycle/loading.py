@@ -183,6 +183,7 @@ def note_loaded(
             "version": weights.version,
             "stage_seconds": weights.stage_seconds if isinstance(weights, Weights) else None,
             "read_bytes": weights.read_bytes if isinstance(weights, Weights) else None,
+            "peer_bytes": weights.peer_bytes if isinstance(weights, Weights) else None,
             "load_seconds": seconds,
             "copy_seconds": copied,
         }

@@ -104,8 +104,7 @@ class WorkerMetrics:
         """Count a version that was staged."""
         self._staged.observe(weights.stage_seconds or 0.0)
         self._read_bytes.inc(weights.read_bytes or 0)
-        if weights.read_from is not None:
-            self._peer_bytes.inc(weights.checkpoint.size_bytes)
+        self._peer_bytes.inc(weights.peer_bytes)
 
     def refused(self, reason: Reason) -> None:
         """Count an admin call that was refused or failed in the engine."""

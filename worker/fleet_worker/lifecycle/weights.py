@@ -52,6 +52,11 @@ class Weights:
         return short_digest(self.digest)
 
     @property
+    def peer_bytes(self) -> int:
+        """The bytes that the stage has read from a peer, while the checkpoint is open."""
+        return self.checkpoint.size_bytes if self.read_from is not None else 0
+
+    @property
     def identity(self) -> str:
         """The digest, which no other bytes have."""
         return self.digest

@@ -17,6 +17,7 @@ class SwapTimings(Message):
 
     Fields:
         read_bytes: that the stage has read from the store.
+        peer_bytes: that it has read from a peer instead.
         requests_held: how many requests waited when the pause ended.
         load_seconds: the copies, and all checks before and after them.
         copy_seconds: the copies alone; None if the weights came over a collective.
@@ -25,6 +26,7 @@ class SwapTimings(Message):
     version: Label
     stage_seconds: Seconds | None = None
     read_bytes: Count | None = None
+    peer_bytes: Count | None = None
     pause_seconds: Seconds | None = None
     load_seconds: Seconds | None = None
     copy_seconds: Seconds | None = None

@@ -49,10 +49,11 @@ def test_the_page_has_the_facts_of_the_rollout(
 
 
 def test_the_page_has_the_bytes_that_workers_have_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = {"bytes": 3_200_000_000, "workers": 4}
+    reads = {"bytes": 3_200_000_000, "workers": 1, "peerBytes": 48_000_000_000, "peerWorkers": 3}
     _, out, _ = run(monkeypatch, Recorded("applied", storeReads=reads), "report")
 
-    assert "3.2 GB by 4 workers" in Page(out).texts
+    assert "3.2 GB by 1 worker" in Page(out).texts
+    assert "48 GB by 3 workers" in Page(out).texts
 
 
 def test_the_page_loads_no_other_resource(monkeypatch: pytest.MonkeyPatch) -> None:
