@@ -59,6 +59,18 @@ Memory = (
 )
 """Bytes, as a quantity that is not 0."""
 
+PeerRate = (
+    Annotated[int, Field(ge=10_000_000)]
+    | Annotated[
+        str,
+        Field(
+            pattern=r"^([1-9][0-9]{7,17}|[1-9][0-9]{1,17}(\.[0-9]{1,9})?Mi?"
+            r"|[1-9][0-9]{0,17}(\.[0-9]{1,9})?[GTPE]i?)$"
+        ),
+    ]
+)
+"""Bytes per second, as a quantity of at least 10M: less is too slow for the readers that a worker may have."""
+
 MAX_CHECKPOINT_SECONDS = 604_800
 """A week."""
 
@@ -118,7 +130,7 @@ class PeerSettings(Resource):
     enabled: bool = False
     port: Annotated[int, Field(ge=1024, le=65_535)] = 8083
     max_store_readers: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
-    bytes_per_second: Memory | None = None
+    bytes_per_second: PeerRate | None = None
 
 
 class ObjectStore(Resource):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tests.support.builders import (
     A_DIGEST,
     NOW,
@@ -19,10 +20,12 @@ from tests.support.builders import (
 from fleet_operator.api.fleet import PeerSettings, Rollout
 from fleet_operator.core import messages, worker_calls
 from fleet_operator.core.actions import CompareFiles, Stage
+from fleet_operator.core.manifests.quantities import bytes_of
 from fleet_operator.core.peers import FAN_OUT, PeerPlan, with_peers
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.worker_failures import failed_lately, failure_of
 from fleet_operator.core.worker_view import PROBE_SECONDS
+from fleet_worker.checkpoint import peer_files, peer_server
 from fleet_worker.protocol import PeerState, Reason, RefusedPeer
 
 ON = PeerSettings(enabled=True)
@@ -210,6 +213,23 @@ def test_a_worker_that_joins_reads_the_applied_version_from_a_member() -> None:
 def test_a_worker_that_reads_from_a_peer_takes_no_place_at_the_store() -> None:
     reading = worker(1, reads_from=uid(0)).doing("stage", "42")
     assert calls_of(holder(0).silent(), reading, refusing(2, 0)) == {"policy-2": ()}
+
+
+@pytest.mark.parametrize("rate", [10_000_000, "10000000", "10M", "10.5Mi", "1G", "2Ti"])
+def test_a_limit_leaves_each_reader_more_than_the_speed_at_which_it_gives_up(
+    rate: int | str,
+) -> None:
+    found = PeerSettings(bytes_per_second=rate).bytes_per_second
+    least = peer_server._MOST_CONNECTIONS * peer_files.LEAST_BYTES_PER_SECOND
+
+    assert found is not None
+    assert bytes_of(found) >= 2 * least
+
+
+@pytest.mark.parametrize("rate", [9_999_999, "9M", "9999999", "9.9Mi", "500k", "64Ki"])
+def test_a_limit_below_that_is_refused(rate: int | str) -> None:
+    with pytest.raises(ValidationError):
+        PeerSettings(bytes_per_second=rate)
 
 
 def test_the_note_names_a_few_of_the_readers() -> None:

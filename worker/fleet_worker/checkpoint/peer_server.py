@@ -42,6 +42,8 @@ _REQUEST_SECONDS = 10.0
 _SEND_SECONDS = 60.0
 """Timeout of a peer that takes no bytes."""
 _PIECE_BYTES = 4 * 1024 * 1024
+_TURN_SECONDS = 0.05
+"""Of one connection, if there is a limit. So the last of all waits for about 3 s."""
 _LOOK_SECONDS = 0.02
 """How often to look for new bytes of a version that the worker still reads."""
 _NUMBER = re.compile(r"[0-9]{1,6}")
@@ -86,6 +88,8 @@ class PeerServer:
         """`control`: to the worker. `bytes_per_second`: of all connections together; 0 for no limit."""
         self._control = control
         self._rate = bytes_per_second
+        turn = int(bytes_per_second * _TURN_SECONDS) or _PIECE_BYTES
+        self._piece = min(turn, _PIECE_BYTES)
         self._free_at = 0.0
         self._served: dict[str, list[_Served]] = {}
         self._connections = 0
@@ -211,7 +215,7 @@ class PeerServer:
                     return
                 await asyncio.sleep(_LOOK_SECONDS)
                 continue
-            count = min(there - begin, _PIECE_BYTES)
+            count = min(there - begin, self._piece)
             await self._turn(count)
             async with asyncio.timeout(_SEND_SECONDS):
                 if is_sealed(file.fileno()):

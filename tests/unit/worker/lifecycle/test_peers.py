@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from tests.support.waiting import eventually
 from tests.support.worker_harness import stage_request
 
 import fleet_worker
-from fleet_worker.checkpoint import peer_files
+from fleet_worker.checkpoint import peer_files, peer_server
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import HeldBase
 from fleet_worker.checkpoint.files import OpenFile
@@ -37,6 +38,7 @@ from fleet_worker.http.sockets import bound_socket
 from fleet_worker.lifecycle.staging import Staging
 from fleet_worker.protocol import Peer, Reason, StageRequest
 
+LOWEST_RATE = 10_000_000
 Made = Callable[..., Staging]
 
 
@@ -122,6 +124,15 @@ async def test_a_version_is_served_until_the_worker_drops_it(tmp_path: Path, mak
     assert parent.peers.serves == ()
     with pytest.raises(Refusal, match="404"):
         peer_files._listing(place)
+
+
+def test_the_last_of_all_readers_waits_for_seconds_at_the_lowest_rate() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        server = peer_server.PeerServer(one, LOWEST_RATE)
+
+    waits = peer_server._MOST_CONNECTIONS * server._piece / LOWEST_RATE
+    assert waits < peer_files.SILENCE_SECONDS / 2
 
 
 async def test_only_workers_of_the_fleet_may_read(tmp_path: Path, make: Made) -> None:
