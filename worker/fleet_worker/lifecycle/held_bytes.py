@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.engine.port import Engine
@@ -16,6 +17,14 @@ _HOLD_SECONDS = 300.0
 """To register memory takes about 0.3 s per GB, to unmap it less."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mapped:
+    """`size`: bytes; the checkpoint has none any more once it is closed."""
+
+    checkpoint: Checkpoint
+    size: int
+
+
 class HeldByEngine:
     """The versions in memory that the engine's processes may map. Their memory is not free, also once the worker
     has dropped them.
@@ -24,16 +33,17 @@ class HeldByEngine:
     def __init__(self, engine: Engine) -> None:
         """Begin with none. `engine`: its calls end in bounded time."""
         self._engine = engine
-        self._mapped: list[tuple[Checkpoint, int]] = []
+        self._mapped: list[_Mapped] = []
 
     def size_beside(self, own: Checkpoint | None) -> int:
         """Bytes of all that may be mapped, except for those of one version."""
-        return sum(size for each, size in self._mapped if each is not own)
+        return sum(each.size for each in self._mapped if each.checkpoint is not own)
 
     def note(self, checkpoint: Checkpoint) -> None:
         """A version is about to be mapped, as by a load."""
-        if checkpoint.is_held and all(each is not checkpoint for each, _ in self._mapped):
-            self._mapped.append((checkpoint, checkpoint.size_bytes))
+        if checkpoint.is_held:
+            others = [each for each in self._mapped if each.checkpoint is not checkpoint]
+            self._mapped = [*others, _Mapped(checkpoint, checkpoint.size_bytes)]
 
     async def hold(self, checkpoint: Checkpoint | None, is_wanted: Callable[[], bool]) -> str:
         """Let the engine's processes hold a checkpoint, or nothing, and wait until they do.
@@ -53,9 +63,15 @@ class HeldByEngine:
                 while is_wanted():
                     if checkpoint is not None:
                         self.note(checkpoint)
+                    before = tuple(self._mapped)
                     held = await self._engine.hold(checkpoint)
                     if held.is_done:
-                        self._mapped = [pair for pair in self._mapped if pair[0] is checkpoint]
+                        # A load may have begun meanwhile, and maps what it noted.
+                        self._mapped = [
+                            each
+                            for each in self._mapped
+                            if each.checkpoint is checkpoint or each not in before
+                        ]
                         return held.line
                     await asyncio.sleep(_AGAIN_SECONDS)
         except TimeoutError as error:
