@@ -242,6 +242,26 @@ async def test_memory_that_the_engine_does_not_let_go_of_is_not_free(
     assert not serving.state.staged.in_memory
 
 
+async def test_what_a_load_maps_while_the_engine_lets_go_counts_as_held(
+    serving: WorkerHarness,
+) -> None:
+    await serving.stage("1")
+    staged = serving.agent.staging.staged
+    assert staged is not None
+    gate = serving.engine.gates["hold"] = asyncio.Event()
+    before = len(serving.engine.held)
+    held = held_bytes.HeldByEngine(serving.engine)
+    held.note(staged.checkpoint)
+    letting_go = asyncio.create_task(held.hold(None, lambda: True))
+    await soon(lambda: len(serving.engine.held) > before)
+    held.note(staged.checkpoint)
+    gate.set()
+    await letting_go
+
+    assert held.size_beside(None) == staged.checkpoint.size_bytes
+    assert held.size_beside(staged.checkpoint) == 0
+
+
 async def test_a_second_load_before_the_comparison_is_compared_with_the_first(
     serving: WorkerHarness,
 ) -> None:
