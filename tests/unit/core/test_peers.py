@@ -216,9 +216,7 @@ def test_a_worker_that_reads_from_a_peer_takes_no_place_at_the_store() -> None:
 
 
 @pytest.mark.parametrize("rate", [10_000_000, "10000000", "10M", "10.5Mi", "1G", "2Ti"])
-def test_a_limit_leaves_each_reader_more_than_the_speed_at_which_it_gives_up(
-    rate: int | str,
-) -> None:
+def test_a_limit_leaves_each_reader_twice_the_least_speed(rate: int | str) -> None:
     found = PeerSettings(bytes_per_second=rate).bytes_per_second
     least = peer_server._MOST_CONNECTIONS * peer_files.LEAST_BYTES_PER_SECOND
 

@@ -321,7 +321,7 @@ class Worker:
         """Free the last good version's memory if it and a new version do not both fit.
 
         Not during a load, which may have to load the last good version again. And not if no file has it, as the
-        result of a delta. What the engine does not let go of is not free.
+        result of a delta. Memory that the engine does not let go of is not free.
         """
         await self.held_by_engine.let_go(lambda: not self.changes and not self.staging.staged)
         in_use = self.changes  # a change of weights may have begun meanwhile
