@@ -187,7 +187,7 @@ type: ## Types
 .PHONY: reliability
 reliability: ## Play every failure on real workers and write docs/reliability.md
 	@RLFLEET_RELIABILITY_PAGE=docs/reliability.md $(MAKE) --no-print-directory pytest LONG=1 \
-	  ARGS="tests/e2e/test_failure_rows.py $(IN_ORDER)"
+	  ARGS="tests/e2e/test_delta_fleet.py tests/e2e/test_failure_rows.py $(IN_ORDER)"
 
 .PHONY: isolation
 isolation: ## One tenant attacks another one: bench/results/isolation.json, docs/reliability.md. ONLY=fleets

@@ -51,10 +51,10 @@ def record(shared_fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Ite
     judged = audit(record.replies, shared_fleet.checkpoints())
     assert judged.returncode == 0, judged.stdout + judged.stderr
     if WRITE_TO:
-        table.write(Path(WRITE_TO), record.recoveries, _audited_tokens(judged.stdout))
+        table.write(Path(WRITE_TO), record.recoveries, audited_tokens(judged.stdout))
 
 
-def _audited_tokens(report: str) -> int:
+def audited_tokens(report: str) -> int:
     """Sum of a column of the audit's table, which ends at the first empty line."""
     header, *rows = report.partition("\n\n")[0].splitlines()
     column = header.split().index("tokens")

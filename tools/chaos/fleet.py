@@ -199,11 +199,18 @@ class Fleet:
         return self._label_of(pod, "rlfleet_worker_version_info{", 'version="')
 
     def _label_of(self, pod: str, metric: str, label: str) -> str:
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8000/proxy/metrics"
-        page = self.cluster.kubectl("get", "--raw", path, check=False).stdout
-        lines = (line for line in page.splitlines() if line.startswith(metric))
+        lines = (line for line in self._page_of(pod) if line.startswith(metric))
         true = next((line for line in lines if line.rsplit(" ", 1)[1] == "1.0"), "")
         return true.partition(label)[2].partition('"')[0]
+
+    def _page_of(self, pod: str) -> list[str]:
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8000/proxy/metrics"
+        return str(self.cluster.kubectl("get", "--raw", path, check=False).stdout).splitlines()
+
+    def counted(self, pod: str, metric: str) -> float:
+        """A counter of a worker by its own metrics; 0 while it does not answer."""
+        lines = (line for line in self._page_of(pod) if line.startswith(f"{metric} "))
+        return float(next(lines, "0").rsplit(" ", 1)[-1])
 
     def eventually(self, holds: Callable[[], T], what: str, seconds: float = 60) -> T:
         """Wait until `holds` returns something true, and return that.

@@ -47,31 +47,31 @@ def held_in(fleet: Fleet, phase: Phase, **spec: object) -> Iterator[Held]:
     version = str(fleet.next_step())
     with ExitStack() as stopped:
         if phase == "Staging":
-            stopped.enter_context(_stopped(fleet, slow, "worker"))
+            stopped.enter_context(stopped_process(fleet, slow, "worker"))
             fleet.publish(version, **spec)
             _until(fleet, lambda: _says(fleet, "Staging", version), "it stages")
             yield Held(version, stuck=slow, waiting=other)
             return
-        engine = stopped.enter_context(_stopped(fleet, slow, "engine"))
+        engine = stopped.enter_context(stopped_process(fleet, slow, "engine"))
         fleet.publish(version, **spec)
         _until(fleet, lambda: fleet.phase_of(other) == "paused", f"{other} is paused")
         if phase == "Pausing":
             yield Held(version, stuck=slow, waiting=other)
             return
-        others = stopped.enter_context(_stopped(fleet, other, "engine"))
+        others = stopped.enter_context(stopped_process(fleet, other, "engine"))
         engine()
         _until(fleet, lambda: fleet.version_of(slow) == version, f"{slow} has loaded")
         if phase == "Loading":
             yield Held(version, stuck=other, waiting=slow)
             return
-        stopped.enter_context(_stopped(fleet, slow, "engine"))
+        stopped.enter_context(stopped_process(fleet, slow, "engine"))
         others()
         _until(fleet, lambda: fleet.phase_of(other) == "serving", f"{other} serves")
         yield Held(version, stuck=slow, waiting=other)
 
 
 @contextmanager
-def _stopped(fleet: Fleet, pod: str, process: Process) -> Iterator[Callable[[], None]]:
+def stopped_process(fleet: Fleet, pod: str, process: Process) -> Iterator[Callable[[], None]]:
     """Stop a process until the end of the block, or until the given function is called."""
     node = node_of(fleet, pod)
     signal_worker(fleet, pod, process, "SIGSTOP", node=node)

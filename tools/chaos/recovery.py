@@ -38,8 +38,8 @@ def play(fleet: Fleet, row: Row, phase: Phase, replies: Path) -> Recovery:
 
     def work() -> None:
         nonlocal seconds
-        row.play(fleet, phase)
-        begun = time.monotonic()
+        waited_since = row.play(fleet, phase)
+        begun = time.monotonic() if waited_since is None else waited_since
         fleet.wait_whole()
         seconds = time.monotonic() - begun
 

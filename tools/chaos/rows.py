@@ -24,8 +24,10 @@ from chaos.processes import (
 )
 from chaos.store import store_hangs
 
-Play = Callable[[Fleet, Phase], None]
-"""Returns right after the fault; recovery is counted from then on."""
+Play = Callable[[Fleet, Phase], float | None]
+"""Returns right after the fault; recovery is counted from then on. Or it waits for a part of the recovery, and
+returns the time of the fault on the monotonic clock.
+"""
 API_SERVER = "kube-apiserver"
 FAULT_SECONDS = 4.0
 """How long a fault lasts that ends by itself; a question times out after 3 s."""

@@ -9,11 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from chaos.recovery import Recovery
-from isolation.table import BEGIN
 
-_HEAD = """# Reliability
-
-How a fleet of real vLLM workers recovers from failures, measured on a real Kubernetes node.
+_MARKS = "<!-- {name}: begin -->\n", "<!-- {name}: end -->\n"
+_HEAD = """How a fleet of real vLLM workers recovers from failures, measured on a real Kubernetes node.
 `make reliability` injects every failure below and writes this page. `make chaos` injects them at
 random. A stopped process keeps the rollout in a phase while the fault is injected (`tools/chaos`).
 Clients generate through the Service all the time.
@@ -33,30 +31,55 @@ runs was recomputed offline with the checkpoint that its label names.
 """
 
 
-def page(recoveries: Sequence[Recovery], tokens: int) -> str:
-    """The page, as Markdown."""
+_DELTAS = """## Deltas and peers
+
+Three real workers under load, as above, of which one reads each delta from the store and two read the result from
+a peer (`spec.weights.peers`). Deltas in the form of slime and in ours take turns. The rows are played in this
+order, in one chain of ten deltas with two versions in full. In *store lost* all versions are gone from the volume
+while a worker starts, and it takes the version from a peer. In *old versions deleted* the chart's collector
+deletes the first chain, and then a worker starts. Every token was recomputed with the weights in full, from which
+the deltas were made.
+
+"""
+
+
+def write(path: Path, recoveries: Sequence[Recovery], tokens: int) -> None:
+    """Write the part of the page about each failure in each phase."""
     phases = list(dict.fromkeys(r.phase for r in recoveries))
+    _write_part(path, "failures", _HEAD + _table(recoveries, phases) + _summary(recoveries, tokens))
+
+
+def write_deltas(path: Path, recoveries: Sequence[Recovery], tokens: int) -> None:
+    """Write the part about deltas and peers."""
+    _write_part(path, "deltas", _DELTAS + _table(recoveries, ()) + _summary(recoveries, tokens))
+
+
+def _table(recoveries: Sequence[Recovery], phases: Sequence[str]) -> str:
+    """A row for each failure. `phases`: with a column for each; without any, one column has the seconds."""
+    columns = phases or ("whole after",)
     lines = [
-        f"| Failure | {' | '.join(phases)} | retried | lost |",
-        f"| --- | {' | '.join('---:' for _ in phases)} | ---: | ---: |",
+        f"| Failure | {' | '.join(columns)} | retried | lost |",
+        f"| --- | {' | '.join('---:' for _ in columns)} | ---: | ---: |",
     ]
     for name in dict.fromkeys(r.row for r in recoveries):
-        own = {r.phase: r for r in recoveries if r.row == name}
-        cells = [f"{own[p].seconds:.1f} s" if p in own else "" for p in phases]
-        retried = sum(r.retried for r in own.values())
-        lost = sum(len(r.lost) for r in own.values())
+        own = [r for r in recoveries if r.row == name]
+        seconds = {r.phase if phases else columns[0]: f"{r.seconds:.1f} s" for r in own}
+        cells = [seconds.get(column, "") for column in columns]
+        retried, lost = sum(r.retried for r in own), sum(len(r.lost) for r in own)
         lines.append(f"| {name} | {' | '.join(cells)} | {retried} | {lost} |")
+    return "\n".join(lines) + "\n"
+
+
+def _summary(recoveries: Sequence[Recovery], tokens: int) -> str:
     sent = sum(r.sent for r in recoveries)
     # Seconds grow with what else runs on the machine: most of them are starts of vLLM.
     load = f"load average {os.getloadavg()[2]:.1f} over the last 15 minutes"
     made = f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} CPUs ({load}), {platform.machine()}, no GPU"
-    summary = (
-        f"\n{sent:,} requests, {tokens:,} tokens, all with the correct label. Measured {made}.\n"
-    )
-    return _HEAD + "\n".join(lines) + "\n" + summary
+    return f"\n{sent:,} requests, {tokens:,} tokens, all with the correct label. Measured {made}.\n"
 
 
-def write(path: Path, recoveries: Sequence[Recovery], tokens: int) -> None:
-    """Write the page, except for the part of `make isolation` at its end."""
-    _, mark, others = path.read_text(encoding="utf-8").partition(BEGIN)
-    path.write_text(f"{page(recoveries, tokens)}\n{mark}{others}", encoding="utf-8")
+def _write_part(path: Path, name: str, text: str) -> None:
+    begin, end = (mark.format(name=name) for mark in _MARKS)
+    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    path.write_text(f"{before}{begin}{text}{end}{after}", encoding="utf-8")

@@ -1,15 +1,17 @@
-"""The table of attacks has what was measured, and both writers of the page leave each other's part."""
+"""The table of attacks has what was measured, and each writer of the page leaves the parts of the others."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from chaos import table as chaos_table
 from isolation.__main__ import merged
 from isolation.rows import ROWS
-from isolation.table import BEGIN, END, table, write
+from isolation.table import table, write
 
+PARTS = ("failures", "deltas", "isolation")
 ROW = next(row for row in ROWS if row.cause)
 
 
@@ -66,14 +68,17 @@ def test_rows_that_were_not_measured_again_keep_their_day_and_their_load() -> No
     ]
 
 
-def test_each_writer_leaves_the_part_of_the_other(tmp_path: Path) -> None:
+def test_each_writer_leaves_the_parts_of_the_others(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"LAST\n\n{BEGIN}\n{END}\n")
+    marks = [f"<!-- {name}: begin -->\nLAST\n<!-- {name}: end -->\n" for name in PARTS]
+    page.write_text("# Title\n\n" + "\n".join(marks))
     write(page, results(costs(ROW.attack, attacked=0.3)))
-    assert page.read_text().startswith("LAST\n\n")
-    own = page.read_text().partition(BEGIN)[2]
-
+    assert page.read_text().count("LAST") == 2
+    chaos_table.write_deltas(page, [], 0)
+    assert page.read_text().count("LAST") == 1
     chaos_table.write(page, [], 0)
 
-    assert page.read_text().endswith(f"{BEGIN}{own}")
+    assert page.read_text().startswith("# Title\n\n<!-- failures: begin -->\n")
+    found = re.findall(r"^<!-- (\w+): (\w+) -->$", page.read_text(), re.MULTILINE)
+    assert found == [(name, end) for name in PARTS for end in ("begin", "end")]
     assert "LAST" not in page.read_text()
