@@ -15,7 +15,7 @@ import pytest
 from obstore.store import S3Store
 from tests.support import damage
 from tests.support.clock import FakeClock
-from tests.support.faulty_store import Answer, Asked, FaultyStore, faulty_store
+from tests.support.faulty_store import Answer, Asked, FaultyStore, faulty_store, honest
 from tests.support.lora_harness import LoraHarness
 from tests.support.programs import written_by
 from tests.support.slime_deltas import write_delta
@@ -23,7 +23,7 @@ from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 from tests.support.worker_harness import start_worker
 
 import fleet_worker
-from fleet_worker.checkpoint import object_stores, objects
+from fleet_worker.checkpoint import object_requests, object_stores, objects, store_calls
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.finite import own_pass
@@ -63,9 +63,17 @@ def proxy(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     shutil.rmtree(server.folder / "weights" / "run", ignore_errors=True)
     write_keys(tmp_path / "keys", server.keys)
     with faulty_store(server.endpoint) as running:
+        monkeypatch.setenv("PYTHONPATH", str(Path(fleet_worker.__file__).parents[1]))
         monkeypatch.setenv(ENV_STORE_KEYS, str(tmp_path / "keys"))
         monkeypatch.setenv(ENV_STORE_ENDPOINT, running.endpoint)
         yield running
+    store_calls.close()
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask the store in the process of the test, which may then have other limits."""
+    monkeypatch.setattr(store_calls, "ask", object_requests.answer_of)
 
 
 def write_keys(folder: Path, keys: dict[str, str]) -> None:
@@ -152,7 +160,6 @@ def test_files_are_read_in_ranges_that_come_in_any_order(
     monkeypatch: pytest.MonkeyPatch,
     reader: str,
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(fleet_worker.__file__).parents[1]))
     monkeypatch.setattr(objects, "_RANGE_BYTES", 100_000)
     folder = write_large(tmp_path / "step_1")
     checkpoint = opened(upload(server, folder))
@@ -394,10 +401,11 @@ async def test_a_listing_without_end_is_refused(
     assert len(proxy.asked) < 50
 
 
+@pytest.mark.usefixtures("in_this_process")
 async def test_a_folder_without_end_is_left(
     server: Server, proxy: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "_MOST_BESIDE", 100)
+    monkeypatch.setattr(object_requests, "_MOST_BESIDE", 100)
     upload(server, write_tiny(tmp_path / "step_1"))
 
     def endless(asked: Asked, answer: Answer) -> Answer:
@@ -420,7 +428,7 @@ def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(object_stores, name, 0.5)
 
 
-@pytest.mark.usefixtures("_short_limits")
+@pytest.mark.usefixtures("_short_limits", "in_this_process")
 @pytest.mark.parametrize("fault", ["cut", "hang", "fail"])
 async def test_a_store_that_cuts_or_delays_its_answers_is_unreadable_in_time(
     server: Server, proxy: FaultyStore, tmp_path: Path, fault: str
@@ -465,6 +473,87 @@ async def test_a_redirect_to_elsewhere_gives_no_weights_and_no_keys(
         assert all("authorization" not in each.headers for each in elsewhere.asked)
 
 
+async def test_a_variable_of_the_engine_sets_no_option_of_a_store(
+    server: Server, proxy: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`spec.engine.env` is in the environment of the server: keys, hosts and proxies for other purposes."""
+    uri = upload(server, write_tiny(tmp_path / "step_1"))
+    for name in ("AWS_SKIP_SIGNATURE", "AWS_PROXY_URL", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "true" if name == "AWS_SKIP_SIGNATURE" else "http://127.0.0.1:9")
+
+    assert (await stage(staging(tmp_path), uri)).digest == digest_of(tmp_path / "step_1")
+
+
+class TestAHostileStore:
+    """Bounds of memory and time, in the process that asks."""
+
+    async def test_a_listing_without_end_in_one_answer_is_refused(
+        self, server: Server, proxy: FaultyStore, tmp_path: Path
+    ) -> None:
+        proxy.fault = lambda _, __: Answer(200, {}, b" " * (1 << 20), times=1024)
+        found = await refused(staging(tmp_path), f"{ROOT}/step_1")
+
+        assert found.reason is Reason.SOURCE_UNREADABLE
+        assert "more memory" in found.message
+
+    def test_an_error_without_end_ends_a_pass(
+        self, server: Server, proxy: FaultyStore, tmp_path: Path
+    ) -> None:
+        checkpoint = opened(upload(server, write_tiny(tmp_path / "step_1")))
+        proxy.fault = lambda _, __: Answer(500, {}, b" " * (1 << 20), times=3000)
+        stagers = Stagers()
+        with pytest.raises(Refusal) as refusal:
+            checkpoint.read_in(
+                StagerPass(stagers, {}), budget=ENOUGH, check_cancelled=lambda: None
+            )
+        checkpoint.close()
+        stagers.close()
+
+        assert refusal.value.reason is Reason.SOURCE_UNREADABLE
+        assert "more memory" in refusal.value.message
+
+    async def test_empty_pages_without_end_are_refused_in_time(
+        self,
+        server: Server,
+        proxy: FaultyStore,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(store_calls, "_SECONDS", 2.0)
+
+        def empty(asked: Asked, answer: Answer) -> Answer:
+            body = re.sub(rb"<Contents>.*</Contents>", b"", answer.body)
+            more = b"<NextContinuationToken>again</NextContinuationToken></ListBucketResult>"
+            body = body.replace(b"</ListBucketResult>", more)
+            return answer.with_body(body.replace(b">false</IsTruncated>", b">true</IsTruncated>"))
+
+        proxy.fault = empty
+        found = await refused(staging(tmp_path), f"{ROOT}/step_1")
+
+        assert found.reason is Reason.SOURCE_UNREADABLE
+        assert "has not ended its answer" in found.message
+
+    async def test_redirects_without_end_are_refused(
+        self, server: Server, proxy: FaultyStore, tmp_path: Path
+    ) -> None:
+        proxy.fault = lambda asked, _: Answer(307, {"location": proxy.endpoint + asked.path}, b"")
+        found = await refused(staging(tmp_path), f"{ROOT}/step_1")
+
+        assert found.reason is Reason.SOURCE_UNREADABLE
+        assert "redirects" in found.message
+        assert len(proxy.asked) < 100
+
+    async def test_the_next_question_is_answered(
+        self, server: Server, proxy: FaultyStore, tmp_path: Path
+    ) -> None:
+        proxy.fault = lambda _, __: Answer(200, {}, b" " * (1 << 20), times=1024)
+        await refused(staging(tmp_path), uri := f"{ROOT}/step_1")
+        proxy.fault = honest
+        upload(server, write_tiny(tmp_path / "step_1"))
+
+        assert (await stage(staging(tmp_path), uri)).in_memory
+
+
 async def test_a_version_without_room_in_memory_is_refused_before_it_is_read(
     server: Server, proxy: FaultyStore, tmp_path: Path
 ) -> None:
@@ -503,6 +592,7 @@ def test_a_server_needs_a_certificate_that_the_secret_or_the_machine_trusts(
     own, key = certificate(tmp_path, "store")
     other, _ = certificate(tmp_path, "other")
     (tmp_path / "buckets" / "weights").mkdir(parents=True)
+    monkeypatch.setattr(store_calls, "ask", object_requests.answer_of)
     with serving(tmp_path / "buckets", certificate=own, key=key) as secure:
         monkeypatch.setenv(ENV_STORE_KEYS, str(tmp_path / "keys"))
         monkeypatch.setenv(ENV_STORE_ENDPOINT, secure.endpoint)

@@ -18,12 +18,14 @@ class Answer:
 
     Fields:
         sent: how many bytes of the body are sent before the connection is cut; None for all.
+        times: how often the body is sent, as one answer.
     """
 
     status: int
     headers: dict[str, str]
     body: bytes
     sent: int | None = None
+    times: int = 1
 
     def with_body(self, body: bytes) -> Answer:
         return replace(self, body=body)
@@ -92,9 +94,10 @@ def faulty_store(behind: str) -> Iterator[FaultyStore]:
             for name, value in answer.headers.items():
                 if name not in {"content-length", "date", "server", "transfer-encoding"}:
                     self.send_header(name, value)
-            self.send_header("Content-Length", str(len(answer.body)))
+            self.send_header("Content-Length", str(len(answer.body) * answer.times))
             self.end_headers()
-            self.wfile.write(answer.body[: answer.sent])
+            for _ in range(answer.times):
+                self.wfile.write(answer.body[: answer.sent])
             self.close_connection = self.close_connection or answer.sent is not None
 
         def log_message(self, *_: object) -> None:

@@ -1,25 +1,18 @@
-"""Versions in object stores: prefixes as directories, and objects as files.
-
-A store is untrusted. The worker asks only the endpoint of the fleet, and demands each range of an object with the
-ETag that the listing had. So all bytes of a file are those of one object, and an object that is replaced while it is
-read is a refusal. The worker counts what comes, and each request has a time limit.
-"""
+"""Versions in object stores: prefixes as directories, and objects as files."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import obstore
-
+from fleet_worker.checkpoint import store_calls
 from fleet_worker.checkpoint.files import Directory, FileState, OpenFile, absent
-from fleet_worker.checkpoint.object_errors import replaced, store_errors
-from fleet_worker.checkpoint.object_stores import opened_store
+from fleet_worker.checkpoint.stager_messages import ReadRange
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -29,11 +22,6 @@ _RANGES_AHEAD = 8
 _REQUESTS_AT_ONCE = 16
 _HEAD_BYTES = 256 * 1024
 """Read at once from the begin of a file: most headers are shorter."""
-_MOST_OBJECTS = 10_000
-"""In a directory, with what is below it."""
-_MOST_BESIDE = 100_000
-"""In a folder of versions."""
-_CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +31,16 @@ class StoredFile(OpenFile):
     Fields:
         uri: of the object.
         etag: of the object when it was listed. Each read demands it.
+        fetched: asks the store for a range; in a stager directly.
     """
 
     is_stored: ClassVar[bool] = True
 
     uri: str = ""
     etag: str = ""
+    fetched: Callable[[ReadRange], bytearray] = field(
+        default=store_calls.fetched, compare=False, repr=False
+    )
     _ahead: _Ahead = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -83,35 +75,11 @@ class StoredFile(OpenFile):
         """Nothing is open. Requests under way end by themselves."""
 
     def fetch(self, begin: int, end: int) -> bytearray:
-        """Return a part of the object.
-
-        Errors:
-            Refusal: `CheckpointChanged` if the object is another one by now; `SourceNotFound`,
-                `SourceUnreadable`.
-        """
-        content = bytearray(end - begin)
-        if begin == end:
-            return content
-        done = 0
-        with store_errors(self.uri):
-            store, key = opened_store(self.uri)
-            answer = obstore.get(store, key, options={"if_match": self.etag, "range": (begin, end)})
-            if (
-                _quoted(answer.meta["e_tag"] or "") != self.etag
-                or answer.meta["size"] != self.state.size
-            ):
-                raise replaced(self.name)
-            for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
-                if done + len(chunk) > len(content):
-                    raise replaced(self.name)
-                content[done : done + len(chunk)] = memoryview(chunk)
-                done += len(chunk)
-        if done < len(content):
-            raise Refusal(
-                Reason.SOURCE_UNREADABLE,
-                f"the store ended {self.name} after {done} of {len(content)} bytes of a range",
-            )
-        return content
+        """Return a part of the object. Errors: see `object_requests.answer_of`."""
+        size = self.state.size
+        return self.fetched(
+            ReadRange(uri=self.uri, etag=self.etag, size=size, begin=begin, end=end)
+        )
 
 
 class _Ahead:
@@ -160,14 +128,14 @@ class StoredDirectory(Directory):
             uri: Of the prefix, below the roots.
 
         Errors:
-            Refusal: `SourceAbsent` without objects; `SourceNotFound`, `SourceUnreadable`.
+            Refusal: `SourceAbsent` without objects; those of `object_requests.answer_of`.
         """
         self.path = uri
         self.small = {}
-        found = _listed(uri)
+        found = store_calls.objects_below(uri)
         if not found:
             raise absent()
-        self._objects = {name: each for name, each in found.items() if "/" not in name}
+        self._objects = {each.name: each for each in found if "/" not in each.name}
         self.names = frozenset(self._objects)
 
     def open(self, name: str) -> OpenFile:
@@ -175,8 +143,7 @@ class StoredDirectory(Directory):
         state = self.opened_state_of(name)
         if state is None:
             raise Refusal(Reason.SOURCE_NOT_FOUND, f"{name} does not exist")
-        etag = _quoted(self._objects[name]["e_tag"])
-        return StoredFile(name, -1, state, f"{self.path}/{name}", etag)
+        return StoredFile(name, -1, state, f"{self.path}/{name}", self._objects[name].etag)
 
     def state_of(self, name: str) -> FileState | None:
         """Return the state of an object, or None if it was not listed."""
@@ -186,67 +153,10 @@ class StoredDirectory(Directory):
         """Return the state of an object, or None if it was not listed."""
         if (found := self._objects.get(name)) is None:
             return None
-        modified_ns = int(found["last_modified"].timestamp() * 1e9)
-        return FileState(found["size"], _number_of(found["e_tag"]), modified_ns, 0)
+        return FileState(found.size, _number_of(found.etag), found.modified_ns, 0)
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def folders_in(uri: str) -> list[str]:
-    """Return the names of the folders below a prefix, sorted.
-
-    It counts objects, page by page: the library's listing of folders has no limit.
-
-    Errors:
-        Refusal: `SourceUnreadable`, also if there are too many objects.
-    """
-    found, count = set[str](), 0
-    with store_errors(uri):
-        store, key = opened_store(uri)
-        for page in obstore.list(store, key or None, chunk_size=1000):
-            count += len(page)
-            if count > _MOST_BESIDE:
-                raise Refusal(
-                    Reason.SOURCE_UNREADABLE, f"there are more than {_MOST_BESIDE} objects in {uri}"
-                )
-            for each in page:
-                name, slash, _ = each["path"][len(key) :].lstrip("/").partition("/")
-                if slash:
-                    found.add(name)
-    return sorted(found)
-
-
-def _listed(uri: str) -> dict[str, Any]:
-    """Return name below a prefix → what the listing has about the object."""
-    found = dict[str, Any]()
-    count = 0
-    with store_errors(uri):
-        store, key = opened_store(uri)
-        for page in obstore.list(store, key, chunk_size=1000):
-            count += len(page)
-            for each in page:
-                if not each["path"].startswith(f"{key}/"):
-                    continue  # the empty object by which a browser shows a folder
-                found[each["path"].removeprefix(f"{key}/")] = each
-                if not each["e_tag"]:
-                    raise Refusal(
-                        Reason.SOURCE_UNREADABLE,
-                        "the store lists objects without ETags, so that nothing would show that one was replaced;"
-                        " use a store that has them",
-                    )
-            if count > _MOST_OBJECTS:  # also if they have all one name
-                raise Refusal(
-                    Reason.CHECKPOINT_MALFORMED,
-                    f"there are more than {_MOST_OBJECTS} objects below {uri}; save each version under a prefix"
-                    " of its own",
-                )
-    return found
-
-
-def _quoted(etag: str) -> str:
-    """Return an ETag as requests name it. Listings of Azure leave out the quotes."""
-    return etag if etag.endswith('"') else f'"{etag}"'
 
 
 def _number_of(etag: str) -> int:

@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 
 from fleet_worker.checkpoint.files import Directory, OpenDirectory, Roots, is_uri
+from fleet_worker.checkpoint.objects import StoredDirectory
+from fleet_worker.checkpoint.store_calls import folders_in
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -34,8 +36,6 @@ def open_directory(place: str, roots: Roots | None) -> Directory:
             Reason.SOURCE_OUTSIDE_ROOTS, "the source is not the URI of a prefix in a store"
         )
     roots.check_name(place)
-    from fleet_worker.checkpoint.objects import StoredDirectory  # noqa: PLC0415 - 15 MB of code
-
     return StoredDirectory(place)
 
 
@@ -59,8 +59,6 @@ def names_beside(place: str, most: int) -> list[str]:
         Refusal: The store cannot be read.
     """
     if is_uri(place):
-        from fleet_worker.checkpoint.objects import folders_in  # noqa: PLC0415 - as above
-
         return folders_in(place.rpartition("/")[0])[:most]
     with os.scandir(Path(place).parent) as entries:
         return [entry.name for entry in islice(entries, most)]

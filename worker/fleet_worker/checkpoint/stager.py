@@ -8,6 +8,7 @@ the first process that the kernel ends if the container is out of memory.
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -25,6 +26,7 @@ from fleet_worker.checkpoint.finite import own_pass
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.headers import specs_of
 from fleet_worker.checkpoint.keeping import Found, OwnPass
+from fleet_worker.checkpoint.objects import StoredFile
 from fleet_worker.checkpoint.peer_files import PeerFile, Place
 from fleet_worker.checkpoint.stager_messages import (
     Done,
@@ -36,6 +38,8 @@ from fleet_worker.checkpoint.stager_messages import (
     Request,
     RequestedDelta,
     RequestedFile,
+    StoreAnswer,
+    StoreRequest,
     receive,
     send,
 )
@@ -46,6 +50,10 @@ _NICE = 10
 kernel derives the priority of reads from disks from it.
 """
 _PROGRESS_SECONDS = 0.25
+_QUESTION_BYTES = 512 * 1024 * 1024
+"""Memory for a question to a store, whose library reads a whole listing, or error, before it judges it."""
+_PASS_BYTES = 2 * 1024 * 1024 * 1024
+"""The same for a pass over objects. Kept bytes do not count: they are in memory that processes share."""
 
 
 def main() -> int:
@@ -74,9 +82,12 @@ class _Stager:
                 request, files = receive(self._connection)
             except GoneError:
                 return
-            if not isinstance(request, Request):
+            if isinstance(request, Request):
+                self._answer(request, files)
+            elif isinstance(request, StoreRequest):
+                self._ask_store(request)
+            else:
                 raise TypeError(f"a worker sends no {request.kind}")
-            self._answer(request, files)
 
     def end_with_connection(self) -> None:
         """Wait for the end of the connection and end the process.
@@ -90,16 +101,31 @@ class _Stager:
             reading.release()
         os._exit(0)
 
+    def _ask_store(self, request: StoreRequest) -> None:
+        from fleet_worker.checkpoint.object_requests import answer_of  # noqa: PLC0415 - as below
+
+        _limit_memory(_QUESTION_BYTES)
+        try:
+            answer, content = answer_of(request)
+        except Refusal as refusal:
+            self._send(_refused(refusal))
+            return
+        if content is None:
+            self._send(answer)
+            return
+        with os.fdopen(os.memfd_create("range", os.MFD_CLOEXEC), "r+b") as file:
+            file.write(content)
+            file.seek(0)
+            self._send(answer, [file.fileno()])
+
     def _answer(self, request: Request, descriptors: list[int]) -> None:
+        others = [file for delta in request.deltas for file in delta.files]
+        is_stored = any(file.stored for file in (*request.files, *others))
+        _limit_memory(_PASS_BYTES if is_stored else None)
         try:
             found, specs = self._read(request, descriptors)
         except Refusal as refusal:
-            answer = Refused(
-                reason=refusal.reason,
-                message=refusal.message,
-                retry_after_seconds=refusal.retry_after_seconds,
-            )
-            self._send(answer)
+            self._send(_refused(refusal))
         else:
             files = [_found_file(found, name, of_file) for name, of_file in specs.items()]
             done = Done(files=files, is_pair_equal=found.is_pair_equal)
@@ -151,10 +177,29 @@ class _Stager:
             self._send(Progress())
 
     def _send(
-        self, message: Filling | Progress | Done | Refused, files: list[int] | None = None
+        self,
+        message: Filling | Progress | Done | StoreAnswer | Refused,
+        files: list[int] | None = None,
     ) -> None:
         with self._sending:
             send(self._connection, message, files)
+
+
+def _refused(refusal: Refusal) -> Refused:
+    return Refused(
+        reason=refusal.reason,
+        message=refusal.message,
+        retry_after_seconds=refusal.retry_after_seconds,
+    )
+
+
+def _limit_memory(more: int | None) -> None:
+    """Limit the memory of this process to what it has and `more` bytes; None for no limit. Beyond that it ends."""
+    with suppress(OSError, ValueError):  # some sandboxes have no such file or limit
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+        limit = most if more is None else pages * resource.getpagesize() + more
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
 def _opened(asked: RequestedFile, left: Iterator[int]) -> OpenFile:
@@ -165,9 +210,9 @@ def _opened(asked: RequestedFile, left: Iterator[int]) -> OpenFile:
         return PeerFile.of(place, name, peer.number, state)
     if (stored := asked.stored) is None:
         return OpenFile(name, next(left), state)
-    from fleet_worker.checkpoint.objects import StoredFile  # noqa: PLC0415 - as in `places`
+    from fleet_worker.checkpoint.object_requests import fetched  # noqa: PLC0415 - 15 MB of code
 
-    return StoredFile(name, -1, state, stored.uri, stored.etag)
+    return StoredFile(name, -1, state, stored.uri, stored.etag, fetched)
 
 
 def _delta(asked: RequestedDelta, left: Iterator[int]) -> Delta:

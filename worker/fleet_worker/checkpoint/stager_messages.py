@@ -6,6 +6,7 @@ Request   → the files of a checkpoint, and what the pass must do with them
 Filling   ← the memory that the pass fills, as files, with that of their lengths
 Progress  ← the store has answered since the last message
 Done      ← the digests and the blocks of zeros, with the sealed bytes as files
+ListObjects, ListFolders, ReadRange   → a question to a store, which FoundObjects, FoundFolders and FoundRange answer
 Refused   ← the checkpoint is refused
 ```
 
@@ -110,6 +111,71 @@ class Request(_Message):
     is_shown: bool = False
 
 
+class ListObjects(_Message):
+    """List the objects below a prefix of a store."""
+
+    kind: Literal["list-objects"] = "list-objects"
+    uri: str
+
+
+class ListFolders(_Message):
+    """List the names of the folders below a prefix of a store."""
+
+    kind: Literal["list-folders"] = "list-folders"
+    uri: str
+
+
+class ReadRange(_Message):
+    """Read a part of an object.
+
+    Fields:
+        etag / size: of the object when it was listed. Another one is refused.
+        begin / end: positions in it.
+    """
+
+    kind: Literal["read-range"] = "read-range"
+    uri: str
+    etag: str
+    size: Number
+    begin: Number
+    end: Number
+
+
+StoreRequest = ListObjects | ListFolders | ReadRange
+
+
+class FoundObject(_Message):
+    """An object as it was listed. `name`: behind the prefix."""
+
+    name: str
+    size: Number
+    etag: str
+    modified_ns: int
+
+
+class FoundObjects(_Message):
+    """The objects below a prefix."""
+
+    kind: Literal["found-objects"] = "found-objects"
+    objects: list[FoundObject]
+
+
+class FoundFolders(_Message):
+    """The folders below a prefix, sorted."""
+
+    kind: Literal["found-folders"] = "found-folders"
+    names: list[str]
+
+
+class FoundRange(_Message):
+    """A part of an object, which comes with the message as a file."""
+
+    kind: Literal["found-range"] = "found-range"
+
+
+StoreAnswer = FoundObjects | FoundFolders | FoundRange
+
+
 class Filling(_Message):
     """The memory that is being filled comes with the message, and then that of the lengths. Without files: none."""
 
@@ -191,7 +257,16 @@ class Refused(_Message):
 
 
 Message = Annotated[
-    Request | Filling | Progress | Done | Refused | Offer | Withdraw | Taken,
+    Request
+    | StoreRequest
+    | Filling
+    | Progress
+    | Done
+    | StoreAnswer
+    | Refused
+    | Offer
+    | Withdraw
+    | Taken,
     Field(discriminator="kind"),
 ]
 _MESSAGES: TypeAdapter[Message] = TypeAdapter(Message)
@@ -227,7 +302,7 @@ def receive(source: socket.socket) -> tuple[Message, list[int]]:
                     unless_received.callback(os.close, each)
             message = _MESSAGES.validate_json(bytes(_exactly(source, length)))
             if len(files) > count or (
-                files and not isinstance(message, Request | Filling | Done | Offer)
+                files and not isinstance(message, Request | Filling | Done | FoundRange | Offer)
             ):
                 raise GoneError("a message has files that it cannot have")
         except (OSError, ValidationError) as error:

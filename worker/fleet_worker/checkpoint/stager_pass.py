@@ -14,6 +14,7 @@ from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.keeping import Found, Show
 from fleet_worker.checkpoint.memory import MemoryFile
+from fleet_worker.checkpoint.objects import StoredFile
 from fleet_worker.checkpoint.pairs import Pair
 from fleet_worker.checkpoint.peer_files import PeerFile
 from fleet_worker.checkpoint.reading import FileContent
@@ -204,12 +205,7 @@ def _requested(file: OpenFile, casts: dict[int, str]) -> RequestedFile:
 
 
 def _stored(file: OpenFile) -> RequestedObject | None:
-    if not file.is_stored or isinstance(file, PeerFile):
-        return None
-    from fleet_worker.checkpoint.objects import StoredFile  # noqa: PLC0415 - as in `places`
-
-    assert isinstance(file, StoredFile)  # noqa: S101 - for the type checker
-    return RequestedObject(uri=file.uri, etag=file.etag)
+    return RequestedObject(uri=file.uri, etag=file.etag) if isinstance(file, StoredFile) else None
 
 
 def _result(

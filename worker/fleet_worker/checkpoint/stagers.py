@@ -21,12 +21,12 @@ from pathlib import Path
 from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.keeping import Show
 from fleet_worker.checkpoint.stager_messages import (
-    Done,
     Filling,
     GoneError,
     Message,
-    Refused,
+    Progress,
     Request,
+    StoreRequest,
     receive,
     send,
 )
@@ -154,7 +154,7 @@ class Stager:
 
     def ask(
         self,
-        request: Request,
+        request: Request | StoreRequest,
         files: list[int],
         progress: Callable[[], None],
         show: Show | None = None,
@@ -173,7 +173,7 @@ class Stager:
                 raise GoneError(str(error)) from error
             while True:
                 answer, received = receive(self._connection)
-                if isinstance(answer, Done | Refused):
+                if not isinstance(answer, Filling | Progress):
                     return answer, received
                 try:
                     if isinstance(answer, Filling) and show is not None:
@@ -206,6 +206,11 @@ class Stager:
                 "was killed because the container is out of memory; raise the memory limit of the pod, or"
                 " lower --staging-memory-bytes",
                 is_out_of_memory=True,
+            )
+        if code == -signal.SIGABRT:  # as libraries end without memory
+            return DiedError(
+                "took more memory than the listing or an error of a store needs, and was ended; check that the endpoint"
+                " is one of an object store"
             )
         if code is not None and code < 0:
             return DiedError(f"was killed by {signal.Signals(-code).name}")
