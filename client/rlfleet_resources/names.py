@@ -75,6 +75,15 @@ CHILD_SUFFIXES = ("-workers", "-admin-token", "-applied", "-router")
 children of two fleets could have the same name."""
 
 
+def heartbeat_name(operator: str) -> str:
+    """The name of the Lease by which an operator shows its life in a namespace of its fleets.
+
+    `operator`: `namespace/name` of its own Lease.
+    """
+    namespace, _, name = operator.partition("/")
+    return f"{name}.{namespace}"
+
+
 def pod_name(fleet: str, ordinal: int) -> str:
     """Stable name of one worker; trainers list these as admin URLs, in rank order."""
     return f"{fleet}-{ordinal}"

@@ -10,15 +10,23 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
 from pydantic import ValidationError
 
-from fleet_collector.needs import Json, claims_on, name_of, needs_of, rules_of, template_in
-from fleet_collector.plan import Claim, Directory, Needs, Plan, Template, deletions
+from fleet_collector.needs import (
+    Json,
+    claims_on,
+    late_operators,
+    name_of,
+    needs_of,
+    rules_of,
+    template_in,
+)
+from fleet_collector.plan import Claim, Directory, Needs, Obstacle, Plan, Template, deletions
 from fleet_collector.volume import Folder, OutsideError
 from fleet_worker.logs import fields
 from rlfleet_resources.names import API_VERSION, FLEET_PLURAL, WEIGHTS_PLURAL
@@ -41,10 +49,15 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """All fleets and WeightVersions of the namespaces, as the API server has just had them."""
+    """All fleets and WeightVersions of the namespaces, as the API server has just had them.
+
+    Fields:
+        beats: `namespace/name` of each Lease of an operator → when it was renewed last.
+    """
 
     fleets: Sequence[Json]
     weights: Sequence[Json]
+    beats: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def versions(self) -> str:
@@ -95,21 +108,22 @@ def read_objects(cluster: Cluster, namespaces: Sequence[str]) -> Objects:
     Errors: RlfleetError.
     """
 
-    def all_of(plural: str) -> list[Json]:
-        # The fleets are read last: their statuses know of what the specs have asked for.
+    def all_of(plural: str, api: str = API_VERSION) -> list[Json]:
         return [
             each
             for namespace in namespaces
-            for each in cluster.call("GET", f"/apis/{API_VERSION}/namespaces/{namespace}/{plural}")[
-                "items"
-            ]
+            for each in cluster.call("GET", f"/apis/{api}/namespaces/{namespace}/{plural}")["items"]
         ]
 
+    # The fleets are read last: their statuses know of what the specs have asked for, and were written by operators
+    # that have renewed these Leases.
+    leases = all_of("leases", "coordination.k8s.io/v1")
     weights = all_of(WEIGHTS_PLURAL)
     for each in weights:
         if each["metadata"]["namespace"] != namespaces[0]:
             each["spec"].pop("retention", None)
-    return Objects(all_of(FLEET_PLURAL), weights)
+    beats = {name_of(each): str(each.get("spec", {}).get("renewTime")) for each in leases}
+    return Objects(all_of(FLEET_PLURAL), weights, beats)
 
 
 def collect(
@@ -124,7 +138,7 @@ def collect(
     Args:
         read: Reads the objects.
         roots: Directories below which versions may be deleted.
-        wait: Waits until the status shows what workers have opened before.
+        wait: Waits until operators have renewed their heartbeats, and the status shows what workers have opened.
         dry_run: Change nothing.
 
     Errors: RlfleetError of `read`. Versions that are aside get their names back. ValidationError for a rule.
@@ -137,10 +151,11 @@ def collect(
             works.append(work := _Work(path, roots, objects))
             at_the_end.callback(work.close)
             work.begin(objects, dry_run=dry_run)
-        if any(work.aside for work in works):
+        if any(work.aside or work.unread for work in works):
+            before = read().beats
             wait()
             for work in works:
-                work.end(read)
+                work.end(read, before)
     return [*outcomes, *(work.outcome for work in works)]
 
 
@@ -176,10 +191,16 @@ class _Content:
 
 
 class _Work:
-    """One folder during a run. `aside`: its versions that may go at the end."""
+    """One folder during a run.
+
+    Fields:
+        aside: its versions that may go at the end.
+        unread: those whose index could not be read. Unless it can at the end, something is wrong with it.
+    """
 
     def __init__(self, path: str, roots: Sequence[str], objects: Objects) -> None:
         self.aside: list[Directory] = []
+        self.unread: frozenset[str] = frozenset()
         claims = claims_on(path, objects.weights)
         self.outcome = Outcome(path, claims)
         self._path = path
@@ -207,11 +228,12 @@ class _Work:
         try:
             if not dry_run:
                 self._finish(folder)
-            plan = self._plan(_Content.of(folder), objects)
+            plan = self._plan(_Content.of(folder), objects, None)
         except OSError as error:
             self._problem(f"{self._path} cannot be read: {error}")
             return
-        self._report(plan)
+        self._report([each for each in plan.obstacles if dry_run or not each.unread])
+        self.unread = frozenset(each.unread for each in plan.obstacles if each.unread)
         for verdict in plan.verdicts:
             found, level = verdict.directory, logging.INFO if dry_run else logging.DEBUG
             words = "would be deleted" if verdict.goes else "stays"
@@ -227,23 +249,24 @@ class _Work:
             back = [v.directory for v in plan.verdicts if v.directory.is_aside and not v.goes]
             self.bring_back(back, "something needs it again")
 
-    def end(self, read: Callable[[], Objects]) -> None:
+    def end(self, read: Callable[[], Objects], before: Mapping[str, str]) -> None:
         """Delete what is aside and still not needed. The rest stays in `aside`. Errors: those of `read`.
 
-        Deletions may take hours, so it looks again in between.
+        Deletions may take hours, so it looks again in between. `before`: the heartbeats after the renames.
         """
         folder = self._folder
-        if folder is None or not self.aside:
+        if folder is None or not (self.aside or self.unread):
             return
         try:
             content = _Content.of(folder)
         except OSError as error:
             self._problem(f"{self._path} cannot be read: {error}")
             return
-        while self.aside:
+        while self.aside or self.unread:
             objects, looked_at = read(), time.monotonic()
-            plan = self._plan(content, objects)
-            self._report(plan)
+            plan = self._plan(content, objects, before)
+            self._report(plan.obstacles)
+            self.unread = frozenset()
             goes = {v.directory.place for v in plan.verdicts if v.goes}
             going = [d for d in self.aside if d.place in goes]
             if not going:
@@ -307,20 +330,24 @@ class _Work:
             else:
                 self._problem(f"the rest of {self._path}/{name} is not deleted: {error}")
 
-    def _plan(self, content: _Content, objects: Objects) -> Plan:
+    def _plan(
+        self, content: _Content, objects: Objects, before: Mapping[str, str] | None
+    ) -> Plan:
         needs = needs_of(self._path, objects.fleets, objects.weights)
+        late = late_operators(objects.fleets, objects.beats, before)
         # Where a link leads is needed, too: a link that is in use, and one next to the versions.
         absolute = ((path, who) for path, who in needs.paths.items() if path.startswith("/"))
         paths = {os.path.realpath(path): who for path, who in absolute}
         links = {to: f"the link {name} leads to it" for to, name in content.links.items()}
-        known = Needs(links | paths | dict(needs.paths), needs.obstacles)
+        known = Needs(links | paths | dict(needs.paths), (*needs.obstacles, *late))
         claims = claims_on(self._path, objects.weights)
         return deletions(claims, known, [*content.directories.values()], content.others)
 
-    def _report(self, plan: Plan) -> None:
-        for obstacle in plan.obstacles:
+    def _report(self, obstacles: Iterable[Obstacle]) -> None:
+        for obstacle in obstacles:
             why = f"nothing of {self._path} is deleted: {obstacle.why}"
-            if obstacle.passes:
+            is_written = obstacle.unread and obstacle.unread not in self.unread
+            if obstacle.passes or is_written:
                 _LOG.info("%s", why)
                 self.outcome.waits.append(why)
             else:

@@ -7,7 +7,7 @@ and then nothing is deleted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,6 +16,7 @@ from fleet_collector.plan import Claim, Needs, Obstacle, Template
 from rlfleet.resources import WeightVersion
 from rlfleet.sources import template_of
 from rlfleet_resources.fleet_status import MAX_SOURCES_IN_USE, FleetStatus
+from rlfleet_resources.names import heartbeat_name
 from rlfleet_resources.retention import Retention
 from rlfleet_resources.source import WeightSource
 from rlfleet_resources.weights_status import WeightsStatus
@@ -94,6 +95,30 @@ def needs_of(folder: str, fleets: Sequence[Json], weights: Sequence[Json]) -> Ne
         else:
             paths |= dict.fromkeys(wanted, f"WeightVersion {who}")
     return Needs(paths, tuple(sorted(obstacles, key=lambda o: o.passes)))
+
+
+def late_operators(
+    fleets: Sequence[Json], beats: Mapping[str, str], before: Mapping[str, str] | None
+) -> Iterator[Obstacle]:
+    """Why the statuses may lack what workers have opened: an operator that did not live all the time writes none.
+
+    Args:
+        fleets: As for `needs_of`.
+        beats: `namespace/name` of the heartbeat Lease of an operator → when it was renewed last.
+        before: The same after versions were put aside; None until then.
+    """
+    for each in fleets:
+        operator = (each.get("status") or {}).get("operator", "")
+        lease = f"{each['metadata'].get('namespace', '')}/{heartbeat_name(operator)}"
+        beat = beats.get(lease)
+        if not operator or beat is None:
+            yield Obstacle(f"fleet {name_of(each)} has no operator with a heartbeat", passes=True)
+        elif before is not None and beat == before.get(lease):
+            yield Obstacle(
+                f"the operator of fleet {name_of(each)} has not renewed its heartbeat {lease} since versions were put"
+                " aside, so that its status may be late",
+                passes=True,
+            )
 
 
 def name_of(found: Json) -> str:

@@ -69,6 +69,7 @@ class Directory:
         size_bytes: of all files.
         modified_ns: when it or one of its files was changed last, by the clock of the volume.
         written_ns: the same of its weights; others add files to a version later, such as the results of an evaluation.
+            None if it cannot be seen, as behind a link.
         version / base: of a delta: its own version and that of its base; empty for another checkpoint.
         base_unknown: why its base is not known; empty if its index can be read.
         lease: the file by which a reader keeps it; empty without one.
@@ -79,7 +80,7 @@ class Directory:
     place: str
     size_bytes: int = 0
     modified_ns: int = 0
-    written_ns: int = 0
+    written_ns: int | None = 0
     version: str = ""
     base: str = ""
     base_unknown: str = ""
@@ -111,10 +112,16 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why nothing may be deleted now. `passes`: it ends by itself, and needs no look."""
+    """Why nothing may be deleted now.
+
+    Fields:
+        passes: it ends by itself, and needs no look.
+        unread: a directory whose index cannot be read. A trainer may be writing it.
+    """
 
     why: str
     passes: bool = False
+    unread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +183,13 @@ def deletions(
         one = kept.pop()
         if one.base_unknown:
             return _nothing(
-                ours, [Obstacle(f"{one.name} stays, and its base is not known: {one.base_unknown}")]
+                ours,
+                [
+                    Obstacle(
+                        f"{one.name} stays, and its base is not known: {one.base_unknown}",
+                        unread=one.name,
+                    )
+                ],
             )
         for base in bases.get(_ending(one.base), ()) if one.base else ():
             if not stays[base.place]:
@@ -193,7 +206,7 @@ def _nothing(directories: Sequence[Directory], obstacles: Sequence[Obstacle]) ->
 
 def _missing(claims: Sequence[Claim], directories: Sequence[Directory]) -> Iterator[Obstacle]:
     """The applied version shows that this is the volume and the folder that the fleet reads."""
-    there = {d.name for d in directories}
+    there = {d.name: d for d in reversed(directories)}
     for claim in claims:
         name = claim.template.name_of(claim.applied)
         if not claim.applied:
@@ -206,6 +219,11 @@ def _missing(claims: Sequence[Claim], directories: Sequence[Directory]) -> Itera
             yield Obstacle(
                 f"{claim.owner} has applied version {claim.applied}, and {name} is not in"
                 f" {claim.template.folder}: mount the volume of its fleet, at the same path"
+            )
+        elif there[name].written_ns is None:
+            yield Obstacle(
+                f"{claim.owner} has applied version {claim.applied}, and nothing shows when {name} was written:"
+                f" {there[name].obstacle}. Publish versions as directories of this folder"
             )
 
 
@@ -222,7 +240,7 @@ class _Judge:
         self._applied = number_of(claim.applied) or 0
         labels = [(claim.template.label_of(d.name), d) for d in directories]
         at = (d.written_ns for label, d in labels if label == claim.applied)
-        self._applied_at_ns = next(at)
+        self._applied_at_ns = next(at) or 0
         numbers = {number_of(label) for label, _ in labels if label}
         older = sorted((n for n in numbers if n is not None and n <= self._applied), reverse=True)
         self._newest = frozenset(older[: claim.rule.keep if claim.rule else None])

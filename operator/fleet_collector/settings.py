@@ -28,10 +28,10 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     )
     grace_seconds: int = Field(
         60,
-        ge=10,
+        ge=40,
         le=3600,
-        description="seconds between the rename of a version and its deletion, in which the status must show the "
-        "workers that still read it",
+        description="seconds between the rename of a version and its deletion, in which the operator must renew its "
+        "heartbeat, and the status show the workers that still read it",
     )
     dry_run: bool = Field(
         default=False, description="only say what would be deleted: true or false"

@@ -165,13 +165,15 @@ class Folder:
             name=name,
             place=place,
             lease=next((one for one in leases if _is_lease(one, name)), ""),
+            written_ns=None,
             obstacle="it is a link or a file, and no directory",
         )
         return self._with_base(self._measured(found) if stat.S_ISDIR(mode) else found)
 
     def _measured(self, found: Directory) -> Directory:
         """The directory with its size, its times, and why it cannot be deleted."""
-        size_bytes, modified_ns, written_ns, obstacle = 0, 0, 0, ""
+        size_bytes, modified_ns, weights_ns, obstacle = 0, 0, 0, ""
+        written_ns: int | None = None
         try:
             for path, _, files, at in os.fwalk(found.place, dir_fd=self._at, onerror=_raise):
                 folder = os.fstat(at)
@@ -181,20 +183,21 @@ class Folder:
                     size_bytes += state.st_size
                     modified_ns = max(modified_ns, state.st_mtime_ns)
                     if file.endswith(_WEIGHTS):
-                        written_ns = max(written_ns, state.st_mtime_ns)
+                        weights_ns = max(weights_ns, state.st_mtime_ns)
                 if folder.st_dev != self._device:
                     obstacle = "another file system is mounted in it"
                 elif not os.access(path, _RIGHTS, dir_fd=self._at, effective_ids=True):
                     obstacle = _NO_RIGHT
                 if obstacle:
                     break
+            written_ns = weights_ns or modified_ns
         except OSError as error:
             obstacle = f"it cannot be read ({error}): {_NO_RIGHT}"
         return replace(
             found,
             size_bytes=size_bytes,
             modified_ns=modified_ns,
-            written_ns=written_ns or modified_ns,
+            written_ns=written_ns,
             obstacle=obstacle,
         )
 

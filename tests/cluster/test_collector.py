@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 NEEDED = {
     ("rlfleet.dev", "inferencefleets", "list"),
     ("rlfleet.dev", "weightversions", "list"),
+    ("coordination.k8s.io", "leases", "list"),
     ("", "events", "create"),
 }
 
@@ -84,7 +85,7 @@ async def _collected(namespace: str, root: Path, kubeconfig: Path) -> tuple[int,
     """One run of the collector's process. Returns: its exit code and its log."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "fleet_collector", f"--namespaces={namespace}", f"--roots={root}"),
-        *("--grace-seconds=10", "--log-format=text"),
+        *("--grace-seconds=40", "--log-format=text"),
         env=os.environ
         | {
             "KUBECONFIG": str(kubeconfig),

@@ -281,7 +281,7 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
-def _ends_without_a_look(work: Any, _: Callable[[], Objects]) -> None:
+def _ends_without_a_look(work: Any, *_: object) -> None:
     for directory in [*work.aside]:
         work.aside.remove(directory)
         with suppress(FileNotFoundError):  # another collector was faster

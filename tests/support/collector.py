@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from fleet_collector.collection import Objects
 
 Json = dict[str, Any]
+BEAT = "rl/rlfleet.system"
+"""The heartbeat of the operator of `a_fleet`."""
+_beats = count()
 
 
 def a_fleet(*in_use: str, name: str = "policy", **spec: Any) -> Json:
@@ -23,6 +27,7 @@ def a_fleet(*in_use: str, name: str = "policy", **spec: Any) -> Json:
         },
         "status": {
             "observedGeneration": 3,
+            "operator": "system/rlfleet",
             "sourcesInUse": [{"version": "1", "source": {"path": path}} for path in in_use],
         },
     }
@@ -44,8 +49,9 @@ def a_weight_version(folder: Path, version: str, *, applied: str = "", **spec: A
     }
 
 
-def objects(weights: Iterable[Json], *fleets: Json) -> Objects:
-    return Objects(fleets, list(weights))
+def objects(weights: Iterable[Json], *fleets: Json, beat: object = None) -> Objects:
+    """A look. `beat`: the last heartbeat of the operator; by default another one each time."""
+    return Objects(fleets, list(weights), {BEAT: str(next(_beats) if beat is None else beat)})
 
 
 def write_versions(folder: Path, *versions: str | int, base: int | None = None) -> None:

@@ -14,7 +14,6 @@ from fleet_operator.core.another_operator import unknown_driver
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.core.unreadable import report_undecided
 from fleet_operator.errors import Conflict, FleetError
-from fleet_operator.runtime.heartbeats import lease_name
 from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.other_operators import OtherOperators, left_to
 from fleet_operator.runtime.session import Driver, FleetSession, Sessions
@@ -75,7 +74,7 @@ class ForeignFleets:
         problem = unknown_driver(
             own=self.own,
             other=driver.operator,
-            lease=f"{lease_name(driver.operator)} in {namespace}",
+            lease=f"{names.heartbeat_name(driver.operator)} in {namespace}",
             why=driver.unknown,
             fleet=name,
         )

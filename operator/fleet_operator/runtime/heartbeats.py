@@ -14,6 +14,7 @@ from fleet_operator.errors import FleetError
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.problems import HEARTBEAT
 from fleet_operator.runtime.session import FleetSession
+from rlfleet_resources.names import heartbeat_name
 
 HEARTBEAT_SECONDS = 30.0
 LOOK_SECONDS = 5.0
@@ -21,15 +22,9 @@ LOOK_SECONDS = 5.0
 _AT_ONCE = 4
 
 
-def lease_name(operator: str) -> str:
-    """The name of the heartbeat Lease of an operator, which is `namespace/name` of its own Lease."""
-    namespace, _, name = operator.partition("/")
-    return f"{name}.{namespace}"
-
-
 def lease_path(namespace: str, operator: str) -> str:
     """The path of the heartbeat Lease of an operator in a namespace of its fleets."""
-    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{lease_name(operator)}"
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{heartbeat_name(operator)}"
 
 
 class Heartbeats:
@@ -98,7 +93,7 @@ def _lease(namespace: str, operator: str) -> Json:
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {
-            "name": lease_name(operator),
+            "name": heartbeat_name(operator),
             "namespace": namespace,
             "labels": {"app.kubernetes.io/managed-by": "rlfleet"},
         },

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from fleet_operator.core.events import NewEvent
 from fleet_operator.errors import FleetError, NotFound
 from fleet_operator.ports import Kube
-from fleet_operator.runtime.heartbeats import HEARTBEAT_SECONDS, lease_name, lease_path
+from fleet_operator.runtime.heartbeats import HEARTBEAT_SECONDS, lease_path
 from fleet_operator.runtime.session import Driver
+from rlfleet_resources.names import heartbeat_name
 
 TAKEOVER_SECONDS = 4 * HEARTBEAT_SECONDS
 """An upgrade of the other release takes less."""
@@ -99,7 +100,7 @@ def left_to(other: str, own: str, namespace: str) -> NewEvent:
         message=(
             f"the operator with Lease {own} leaves this fleet to the operator with Lease {other}. Give "
             "the two releases namespaces that do not overlap (watchNamespaces). If the other operator "
-            f"is gone, this one takes over when Lease {lease_name(other)} in {namespace} is deleted or was "
+            f"is gone, this one takes over when Lease {heartbeat_name(other)} in {namespace} is deleted or was "
             f"not renewed for {TAKEOVER_SECONDS:.0f} s"
         ),
     )

@@ -15,7 +15,6 @@ from fleet_operator.core.manifests.inference_pool import GROUP as POOL_GROUP
 from fleet_operator.core.manifests.inference_pool import PLURAL as POOLS
 from fleet_operator.errors import Terminal
 from fleet_operator.ports import Kube
-from fleet_operator.runtime.heartbeats import lease_name
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.settings import Settings
 from rlfleet_resources import names
@@ -87,7 +86,7 @@ class Permissions:
             (namespace, "", "secrets", "get", names.admin_token_secret_name(fleet))
             for namespace, fleet in secrets_of
         ]
-        heartbeat = lease_name(f"{lease.namespace}/{lease.name}")
+        heartbeat = names.heartbeat_name(f"{lease.namespace}/{lease.name}")
         asked += [
             (namespace, LEASE_GROUP, "leases", verb, heartbeat)
             for namespace in namespaces or ("",)

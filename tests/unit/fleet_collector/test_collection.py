@@ -6,11 +6,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.support.collector import (
+    BEAT,
     a_fleet,
     a_weight_version,
     date,
@@ -40,12 +42,14 @@ def run(
     *looks: Objects,
     while_it_waits: Callable[[], object] = lambda: None,
     dry_run: bool = False,
+    operator_lives: bool = True,
 ) -> Outcome:
     """One run. `looks`: what the API server has each time; by default version 5 is applied."""
     seen = [*looks] or [objects([a_weight_version(folder, "5", retention=RULE)], a_fleet())]
 
     def read() -> Objects:
-        return seen.pop(0) if len(seen) > 1 else seen[0]
+        found = seen.pop(0) if len(seen) > 1 else seen[0]
+        return replace(found, beats=objects([]).beats) if operator_lives else found
 
     def wait() -> None:
         while_it_waits()
@@ -118,7 +122,7 @@ class TestTheSecondLook:
         monkeypatch.setattr(collection, "_LOOK_SECONDS", 0)
         first = objects([a_weight_version(folder, "5", retention=RULE)], a_fleet())
         back = a_weight_version(folder, "2", applied="5", rollbackTo="2", retention=RULE)
-        outcome = run(folder, first, first, objects([back], a_fleet()))
+        outcome = run(folder, first, first, first, objects([back], a_fleet()))
 
         assert [d.name for d in outcome.deleted] == ["step_1", "step_3"]
         assert names_in(folder) == ["step_2", "step_4", "step_5"]
@@ -134,7 +138,8 @@ class TestTheSecondLook:
         assert names_in(folder) == ["step_3", "step_4", "step_5"]
 
     def test_all_come_back_if_the_api_server_does_not_answer(self, folder: Path) -> None:
-        looks = [objects([a_weight_version(folder, "5", retention=RULE)], a_fleet())]
+        weights = [a_weight_version(folder, "5", retention=RULE)]
+        looks = [objects(weights, a_fleet()) for _ in range(2)]
 
         def read() -> Objects:
             if not looks:
@@ -153,6 +158,50 @@ class TestTheSecondLook:
 
         assert names_in(folder) == [f"step_{n}" for n in range(1, 6)]
         assert len(outcome.problems) == 1
+
+
+    def test_all_come_back_unless_the_operator_has_renewed_its_heartbeat_meanwhile(
+        self, folder: Path
+    ) -> None:
+        """One that is down does not say what a worker has opened just before."""
+        outcome = run(folder, operator_lives=False)
+
+        assert names_in(folder) == [f"step_{n}" for n in range(1, 6)]
+        assert (outcome.problems, len(outcome.waits)) == ([], 1)
+        assert BEAT in outcome.waits[0]
+
+    @pytest.mark.parametrize("present", ["first look", "later"])
+    def test_nothing_is_deleted_without_a_heartbeat(self, folder: Path, present: str) -> None:
+        weights = [a_weight_version(folder, "5", retention=RULE)]
+        looks = [objects(weights, a_fleet()), Objects([a_fleet()], weights)]
+        outcome = run(
+            folder, *(looks if present == "first look" else looks[::-1]), operator_lives=False
+        )
+
+        assert names_in(folder) == [f"step_{n}" for n in range(1, 6)]
+        assert (outcome.problems, len(outcome.waits)) == ([], 1)
+
+    def test_an_index_that_a_trainer_is_writing_is_no_problem(self, folder: Path) -> None:
+        write_versions(folder, 6, base=5)
+        index = folder / "step_6/model.safetensors.index.json"
+        whole = index.read_text()
+        index.write_text(whole[:20])
+        outcome = run(folder, while_it_waits=lambda: index.write_text(whole))
+
+        assert (outcome.problems, outcome.waits) == ([], [])
+        assert len(names_in(folder)) == 6
+
+    def test_an_index_that_is_cut_after_the_rename_waits_for_the_next_run(
+        self, folder: Path
+    ) -> None:
+        def write() -> None:
+            write_versions(folder, 6, base=5)
+            (folder / "step_6/model.safetensors.index.json").write_text("{")
+
+        outcome = run(folder, while_it_waits=write)
+
+        assert (outcome.problems, len(outcome.waits)) == ([], 1)
+        assert len(names_in(folder)) == 6
 
 
 class TestStatuses:
@@ -318,6 +367,14 @@ class TestTheVolume:
         weights = a_weight_version(tmp_path / "link", "5", retention=RULE)
 
         assert "is a link" in run(folder, objects([weights], a_fleet())).problems[0]
+
+    def test_an_applied_version_behind_a_link_is_a_problem(self, folder: Path) -> None:
+        (folder / "step_5").rename(folder.parent / "elsewhere")
+        (folder / "step_5").symlink_to(folder.parent / "elsewhere")
+        outcome = run(folder)
+
+        assert "it is a link" in outcome.problems[0]
+        assert len(names_in(folder)) == 5
 
     def test_links_and_what_they_lead_to_stay(self, folder: Path) -> None:
         outside = folder.parent / "outside"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.collector import a_fleet, a_weight_version, date, names_in, write_versions
+from tests.support.collector import BEAT, a_fleet, a_weight_version, date, names_in, write_versions
 
 from fleet_collector import main
 from fleet_collector.settings import Settings, parse_settings
@@ -20,6 +20,7 @@ class FakeApi:
 
     def __init__(self, weights: dict[str, Any], *, refuses: str = "") -> None:
         self._lists = {"weightversions": [weights], "inferencefleets": [a_fleet()]}
+        self._beats = 0
         self._refuses = refuses
         self.events: list[dict[str, Any]] = []
 
@@ -30,6 +31,11 @@ class FakeApi:
         if body is not None:
             self.events.append(body)
             return body
+        if plural == "leases":
+            self._beats += 1
+            namespace, _, name = BEAT.partition("/")
+            metadata = {"namespace": namespace, "name": name}
+            return {"items": [{"metadata": metadata, "spec": {"renewTime": str(self._beats)}}]}
         return {"items": self._lists[plural]}
 
 
