@@ -76,12 +76,16 @@ class StoreReads(Resource):
         workers: number of workers that read the store, or had all in memory.
         peer_bytes: from other workers of the fleet: of a delta the whole result.
         peer_workers: number of workers that read from others.
+        published_bytes: of the version's weight files in the store: of a delta its own; 0 if no worker has read it.
+        size_bytes: of the whole weights, the same.
     """
 
     bytes: int = 0
     workers: int = 0
     peer_bytes: int = 0
     peer_workers: int = 0
+    published_bytes: int = 0
+    size_bytes: int = 0
 
 
 class RolloutEffect(Resource):

@@ -37,9 +37,17 @@ svg {{ width: 100%; height: auto; }}
 
 
 def page(
-    weights: WeightVersion, fleet: InferenceFleet | None, calls: Sequence[Span], now: datetime
+    weights: WeightVersion,
+    fleet: InferenceFleet | None,
+    calls: Sequence[Span],
+    now: datetime,
+    *,
+    collected: str = "",
 ) -> str:
-    """The rollout of the desired version, with those before it. `fleet`: None if it is missing."""
+    """The rollout of the desired version, with those before it.
+
+    `fleet`: None if it is missing. `collected`: what a collector has said last about old versions.
+    """
     view, status = rollout_view(weights, now), weights.status
     title = f"{view.name}: version {view.desired}"
     conditions = [(f"WeightVersion {view.name}", one) for one in status.conditions]
@@ -53,6 +61,7 @@ def page(
         _facts(view, weights),
         timeline(weights, view, calls),
         past(weights.status.history),
+        f"<h2>Old versions</h2><p>{escape(collected)}</p>" if collected else "",
         *_last_parts(fleet, [*lagging.values()], conditions),
     )
 
@@ -129,6 +138,10 @@ def _facts(view: RolloutView, weights: WeightVersion) -> str:
     if view.failed:
         found.append(("Workers that failed", str(view.failed)))
     reads = weights.status.store_reads
+    if reads is not None and reads.size_bytes:
+        share = reads.published_bytes / reads.size_bytes
+        size = f"{reads.published_bytes / 1e9:.3g} GB, {share:.1%} of the weights"
+        found.append(("Published", size))
     if reads is not None:
         found.append(("Read from the store", _read(reads.bytes, reads.workers)))
         if reads.peer_workers:

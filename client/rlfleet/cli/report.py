@@ -20,6 +20,8 @@ from rlfleet.cli.spans import Span, spans
 from rlfleet.cli.view import rollout_view
 from rlfleet.cli.waterfall import picture, waterfall
 from rlfleet.errors import RlfleetError
+from rlfleet.resources import WeightVersion
+from rlfleet.words import bounded
 
 
 class Form(StrEnum):
@@ -71,11 +73,24 @@ def _text(api: Api, target: cluster.Target, now: datetime, form: Form, *, logs: 
         return page_of_fleet(cluster.find_fleet(api, target.name)[0], now)
     calls = _calls(api, target, now) if logs else ()
     if form is Form.HTML:
-        return page(weights, fleet, calls, now)
+        return page(weights, fleet, calls, now, collected=_collected(api, weights))
     view = rollout_view(weights, now)
     title = f"{view.name}: version {view.desired}"
     found = waterfall(weights.status.started_at, view.phases, calls)
     return picture(title, subtitle(view, weights, now), found)
+
+
+def _collected(api: Api, weights: WeightVersion) -> str:
+    """The newest Event of a collector that has deleted versions; empty without one that can be read."""
+    found = weights.metadata
+    wanted = f"involvedObject.uid={found.uid},reason=OldVersionsDeleted"
+    path = f"/api/v1/namespaces/{found.namespace}/events"
+    try:
+        events = cluster.get(api, path, {"fieldSelector": wanted})["items"]
+    except RlfleetError:
+        return ""
+    said = [(e.get("lastTimestamp") or "", bounded(e.get("message") or "")) for e in events]
+    return ": ".join(max(said, default=()))
 
 
 def _calls(api: Api, target: cluster.Target, now: datetime) -> Sequence[Span]:

@@ -108,20 +108,23 @@ def store_reads_of(
     before = None if fresh else weights.status.store_reads
     if phase is not RolloutPhase.APPLIED or weights.status.phase is phase:
         return before
-    timings = (w.state.timings for w in observed.workers if w.state and w.state.timings)
-    read = [
-        (t.read_bytes, t.peer_bytes or 0)
-        for t in timings
-        if t.version == rollout.desired.version and t.read_bytes is not None
+    timings = [
+        w.state.timings
+        for w in observed.workers
+        if w.state and w.state.timings and w.state.timings.version == rollout.desired.version
     ]
+    read = [(t.read_bytes, t.peer_bytes or 0) for t in timings if t.read_bytes is not None]
     if not read:
         return before
+    published, size = max((t.published_bytes or 0, t.size_bytes or 0) for t in timings)
     by_peers = sum(1 for _, from_peer in read if from_peer)
     return StoreReads(
         bytes=sum(from_store for from_store, _ in read),
         workers=len(read) - by_peers,
         peer_bytes=sum(from_peer for _, from_peer in read),
         peer_workers=by_peers,
+        published_bytes=published,
+        size_bytes=size if published else 0,
     )
 
 

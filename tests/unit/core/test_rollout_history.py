@@ -112,7 +112,13 @@ def test_the_bytes_that_workers_have_read_are_counted_when_the_version_is_applie
     def worker(
         number: int, version: str, read_bytes: int | None, peer_bytes: int | None = None
     ) -> WorkerBuilder:
-        timings = SwapTimings(version=version, read_bytes=read_bytes, peer_bytes=peer_bytes)
+        timings = SwapTimings(
+            version=version,
+            read_bytes=read_bytes,
+            peer_bytes=peer_bytes,
+            published_bytes=None if peer_bytes else 7,
+            size_bytes=800,
+        )
         return make_worker(number).serving("2").reporting(timings=timings)
 
     wants = make_weights("2", status=under_way())
@@ -121,7 +127,14 @@ def test_the_bytes_that_workers_have_read_are_counted_when_the_version_is_applie
     applied = looked_at(wants, *workers)
     later = looked_at(replace(wants, status=applied), worker(0, "2", 900))
 
-    reads = StoreReads(bytes=107, workers=2, peer_bytes=1600, peer_workers=2)
+    reads = StoreReads(
+        bytes=107,
+        workers=2,
+        peer_bytes=1600,
+        peer_workers=2,
+        published_bytes=7,
+        size_bytes=800,
+    )
     assert applied.store_reads == later.store_reads == reads
     assert decided(applied, "3").store_reads is None
 

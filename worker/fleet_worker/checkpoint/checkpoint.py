@@ -30,6 +30,7 @@ class Changed:
         deltas: applied to the bytes of the base's files, the oldest first.
         states: name → state of the files in the delta's own directory.
         result_digest: of the whole weights, if the delta names it.
+        published_bytes: of the newest delta.
         read_bytes: that a stage reads from the store.
         extra_bytes: memory that the base takes while it is read, besides that of the weights in the engine.
     """
@@ -37,6 +38,7 @@ class Changed:
     deltas: tuple[Delta, ...]
     states: Mapping[str, FileState]
     result_digest: str | None
+    published_bytes: int
     read_bytes: int
     extra_bytes: int
 
@@ -109,6 +111,13 @@ class Checkpoint:
         if self.is_from_peer:
             return 0
         return self.size_bytes if self.changed is None else self.changed.read_bytes
+
+    @property
+    def published_bytes(self) -> int | None:
+        """The bytes of its weight files in the store: of a delta those of the newest. None if a peer had them."""
+        if self.is_from_peer:
+            return None
+        return self.size_bytes if self.changed is None else self.changed.published_bytes
 
     @property
     def is_held(self) -> bool:
@@ -258,7 +267,10 @@ class Checkpoint:
         """
         read_bytes = sum(delta.size_bytes for delta in deltas)
         read_bytes += 0 if self.is_of_memory else self.size_bytes
-        changed = Changed(deltas, states, result_digest, read_bytes, extra_bytes)
+        published_bytes = deltas[-1].size_bytes if deltas else 0
+        changed = Changed(
+            deltas, states, result_digest, published_bytes, read_bytes, extra_bytes
+        )
         return Checkpoint(
             path,
             self.config,

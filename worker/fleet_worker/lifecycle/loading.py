@@ -178,12 +178,15 @@ def note_loaded(
     worker.enter(Event.LOADED)
     worker.metrics.loaded(seconds)
     timings = worker.timings or SwapTimings(version=weights.version)
+    of_files = weights.checkpoint if isinstance(weights, Weights) else None
     worker.timings = timings.model_copy(
         update={
             "version": weights.version,
             "stage_seconds": weights.stage_seconds if isinstance(weights, Weights) else None,
             "read_bytes": weights.read_bytes if isinstance(weights, Weights) else None,
             "peer_bytes": weights.peer_bytes if isinstance(weights, Weights) else None,
+            "published_bytes": of_files.published_bytes if of_files is not None else None,
+            "size_bytes": of_files.size_bytes if of_files is not None else None,
             "load_seconds": seconds,
             "copy_seconds": copied,
         }

@@ -18,6 +18,8 @@ class SwapTimings(Message):
     Fields:
         read_bytes: that the stage has read from the store.
         peer_bytes: that it has read from a peer instead.
+        published_bytes: of the version's weight files in the store: of a delta its own. None if a peer had them.
+        size_bytes: of the whole weights.
         requests_held: how many requests waited when the pause ended.
         load_seconds: the copies, and all checks before and after them.
         copy_seconds: the copies alone; None if the weights came over a collective.
@@ -27,6 +29,8 @@ class SwapTimings(Message):
     stage_seconds: Seconds | None = None
     read_bytes: Count | None = None
     peer_bytes: Count | None = None
+    published_bytes: Count | None = None
+    size_bytes: Count | None = None
     pause_seconds: Seconds | None = None
     load_seconds: Seconds | None = None
     copy_seconds: Seconds | None = None

@@ -50,10 +50,27 @@ def test_the_page_has_the_facts_of_the_rollout(
 
 def test_the_page_has_the_bytes_that_workers_have_read(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = {"bytes": 3_200_000_000, "workers": 1, "peerBytes": 48_000_000_000, "peerWorkers": 3}
+    reads |= {"publishedBytes": 320_000_000, "sizeBytes": 16_000_000_000}
     _, out, _ = run(monkeypatch, Recorded("applied", storeReads=reads), "report")
 
     assert "3.2 GB by 1 worker" in Page(out).texts
     assert "48 GB by 3 workers" in Page(out).texts
+    assert "0.32 GB, 2.0% of the weights" in Page(out).texts
+
+
+def test_the_page_has_the_bytes_that_a_collector_has_freed_and_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = Recorded("applied")
+    said = ["deleted 1 version (16 GB)", "deleted 2 versions (32 GB); 5 versions (80 GB) stay"]
+    events = [
+        {"lastTimestamp": f"2026-01-0{day}T00:00:00Z", "message": message}
+        for day, message in enumerate(said, 1)
+    ]
+    objects.answers["GET /api/v1/namespaces/rl/events"] = {"items": events[::-1]}
+    _, out, _ = run(monkeypatch, objects, "report")
+
+    assert f"2026-01-02T00:00:00Z: {said[1]}" in Page(out).texts
 
 
 def test_the_page_loads_no_other_resource(monkeypatch: pytest.MonkeyPatch) -> None:

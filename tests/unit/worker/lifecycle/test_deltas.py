@@ -93,6 +93,9 @@ async def test_deltas_without_digests_follow_a_full_version_that_the_worker_hold
             assert staged.digest == run.digest(version)
             assert staged.read_bytes == sum(f.stat().st_size for f in path.glob("*.safetensors"))
             await swap(worker, str(version), path)
+            assert worker.state.timings is not None
+            assert worker.state.timings.published_bytes == staged.read_bytes
+            assert worker.state.timings.size_bytes == staged.size_bytes
 
 
 async def test_a_staged_version_is_the_base_of_the_next_before_it_is_loaded(
