@@ -1,12 +1,17 @@
-"""The callback in a real `transformers.Trainer`, against the RL API over a fake API server."""
+"""Examples and the callback with real libraries, against the RL API over a fake API server.
+
+The parsers of trainers read the recipes. Their trainings need GPUs, and are not run.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.checkpoints import write_checkpoints
@@ -19,6 +24,8 @@ from tests.support.rl_api import RlApi, rl_api
 from fleet_worker.process.manifest import digest_in
 
 TRAINERS = Path(__file__).parent / "trainers"
+EXAMPLES = ROOT / "examples"
+VERL, SLIME = "verl/publish.py", "slime/publish.py"
 
 
 @pytest.fixture
@@ -30,13 +37,15 @@ async def api() -> AsyncIterator[RlApi]:
         yield made
 
 
-async def run(api: RlApi, program: Path, *arguments: str, **variables: str) -> str:
-    """The output of a program, without its error output."""
+async def run(
+    api: RlApi, program: Path | str, *arguments: str, packages: str = "trainers", **variables: str
+) -> str:
+    """The output of a program, without its error output. `packages`: an environment of trainers."""
     done = await asyncio.create_subprocess_exec(
         *(worker_python(), program, *arguments),
         env={
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": f"{ROOT / 'client'}:{trainers_packages()}",
+            "PYTHONPATH": f"{ROOT / 'client'}:{trainers_packages(packages)}",
             "RLFLEET_API_URL": api.url,
             "RLFLEET_API_TOKEN": TRAINER,
             **variables,
@@ -122,3 +131,142 @@ async def test_the_example_publishes_deltas_and_every_fourth_version_in_full(
         str(tmp_path / "run/step_5")
     )
     assert api.objects.weights["spec"]["version"] == "6"
+
+
+@pytest.mark.long  # two processes import transformers
+async def test_a_sharded_model_is_gathered_and_published(api: RlApi, tmp_path: Path) -> None:
+    write_checkpoints({tmp_path / "base": {"seed": 1}})
+
+    printed = await run(
+        api,
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+        str(EXAMPLES / "fsdp/train.py"),
+        MODEL_DIRECTORY=str(tmp_path / "base"),
+        RUN_DIRECTORY=str(tmp_path / "run"),
+        GLOO_SOCKET_IFNAME="lo",
+        OMP_NUM_THREADS="1",
+    )
+
+    assert "step 4 serves after" in printed
+    assert api.objects.weights["spec"]["source"]["path"] == str(tmp_path / "run/step_4")
+    base, last = read_tensors(tmp_path / "base"), read_tensors(tmp_path / "run/step_4")
+    assert last.keys() == base.keys()
+    assert [name for name in base if len(last[name]) != len(base[name])] == []
+    assert last != base
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        (
+            "verl",
+            {
+                "directory": "RUN",
+                "every": 10,
+                "saved": ["model", "optimizer", "extra", "hf_model"],
+                "callback": "PublishToFleet",
+            },
+        ),
+        ("openrlhf", {"directory": "RUN", "every": 10, "hf": True}),
+    ],
+    ids=["verl", "OpenRLHF"],
+)
+async def test_the_trainers_parser_takes_the_recipes_command(
+    tmp_path: Path, recipe: str, expected: dict[str, Any]
+) -> None:
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nexec {worker_python()} {TRAINERS}/read_recipe.py "$@"\n')
+    python.chmod(0o755)
+
+    done = await asyncio.create_subprocess_exec(
+        *("sh", EXAMPLES / recipe / "train.sh"),
+        cwd=tmp_path,
+        env={
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{ROOT / 'client'}:{trainers_packages('recipes')}",
+            "RUN_DIRECTORY": "RUN",
+        },
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await done.communicate()
+
+    assert done.returncode == 0, errors.decode()
+    assert json.loads(output.splitlines()[-1]) == expected
+
+
+async def test_areal_takes_the_recipe_and_saves_below_its_root(api: RlApi, tmp_path: Path) -> None:
+    words = ("-m", "areal", "--config", str(EXAMPLES / "areal/gsm8k.yaml"))
+    root = f"cluster.fileroot={tmp_path}"
+
+    printed = await run(
+        api, TRAINERS / "read_recipe.py", *words, root, packages="recipes", HOME=str(tmp_path)
+    )
+
+    found = json.loads(printed.splitlines()[-1])
+    assert found["every"] == 10
+    folder = Path(found["saved"])
+    assert folder.parent == Path(found["directory"])
+    (pattern,) = re.findall(r"'(\S+)' python3", (EXAMPLES / "areal/README.md").read_text())
+    version = re.fullmatch(pattern, folder.name)
+    assert version is not None
+    assert version[1] == "9"
+
+
+def folder_of(program: str) -> Path:
+    """The folder of an example, which a trainer needs on its path."""
+    return (EXAMPLES / program).parent
+
+
+async def test_verls_callback_publishes_the_model_that_verl_has_saved(
+    api: RlApi, tmp_path: Path
+) -> None:
+    """The class is made as verl makes it."""
+    saved = tmp_path / "run/global_step_10/actor/huggingface"
+    saved.mkdir(parents=True)
+    (saved / "config.json").touch(mode=0o600)
+    program = tmp_path / "drive.py"
+    program.write_text(
+        "import sys\n"
+        "from omegaconf import OmegaConf\n"
+        "from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback\n"
+        f"sys.path.append({str(folder_of(VERL))!r})\n"
+        "name = {'trainer': {'checkpoint_callback_class': 'publish.PublishToFleet'}}\n"
+        "made = build_checkpoint_callback(OmegaConf.create(name))\n"
+        f"where = {str(saved.parents[1])!r}\n"
+        "made.on_save(trainer=None, global_step=10, checkpoint_dir=where, async_save=False)\n"
+    )
+
+    printed = await run(api, program, packages="recipes")
+
+    assert "step 10 serves after" in printed
+    spec = api.objects.weights["spec"]
+    assert (spec["version"], spec["source"]["path"]) == ("10", str(saved))
+    assert spec["runID"] == (tmp_path / "run/.rlfleet-run").read_text()
+    assert (saved / "config.json").stat().st_mode & 0o444 == 0o444
+
+
+async def test_slimes_hook_publishes_each_delta_once(api: RlApi, tmp_path: Path) -> None:
+    """slime calls it with the empty folder first. The second process must do nothing."""
+    versions = tmp_path / "versions"
+    (versions / "weight_v000001").mkdir(parents=True)
+    program = tmp_path / "drive.py"
+    program.write_text(
+        "import sys\n"
+        "import torch.distributed as dist\n"
+        f"sys.path.append({str(folder_of(SLIME))!r})\n"
+        "from publish import publish\n"
+        "dist.get_rank = lambda: int(sys.argv[1])\n"
+        f"publish(None, {str(versions)!r}, [])\n"
+        f"publish(None, {str(versions / 'weight_v000001')!r}, [])\n"
+    )
+
+    await run(api, program, "1")
+    assert api.objects.weights["spec"]["version"] == "0"
+    await run(api, program, "0")
+
+    spec = api.objects.weights["spec"]
+    assert (spec["version"], spec["source"]["path"]) == (
+        "000001",
+        str(versions / "weight_v000001"),
+    )

@@ -33,9 +33,9 @@ def client_python(environment: str) -> str:
 
 
 @functools.cache
-def trainers_packages() -> str:
+def trainers_packages(environment: str = "trainers") -> str:
     """Folder with the packages of trainers, for the path of the worker's interpreter."""
-    (found,) = (Path(client_python("trainers")).parents[1] / "lib").glob("python3*/site-packages")
+    (found,) = (Path(client_python(environment)).parents[1] / "lib").glob("python3*/site-packages")
     return str(found)
 
 

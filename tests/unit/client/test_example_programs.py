@@ -23,17 +23,22 @@ import rlfleet
 EXAMPLES = ROOT / "examples"
 
 
+def environment(api: RlApi, **variables: str) -> dict[str, str]:
+    """The RL API in the environment of a program."""
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT / "client"),
+        "RLFLEET_API_URL": api.url,
+        "RLFLEET_API_TOKEN": TRAINER,
+        **variables,
+    }
+
+
 async def run(api: RlApi, program: str, *arguments: str, **variables: str) -> str:
     """The output of a program with the RL API in its environment."""
     done = await asyncio.create_subprocess_exec(
         *(sys.executable, "-W", "error", EXAMPLES / program, *arguments),
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(ROOT / "client"),
-            "RLFLEET_API_URL": api.url,
-            "RLFLEET_API_TOKEN": TRAINER,
-            **variables,
-        },
+        env=environment(api, **variables),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -48,7 +53,7 @@ def test_every_program_is_run_by_a_test() -> None:
     tests = (Path(__file__), *(ROOT / other for other in others))
     named = "".join(test.read_text() for test in tests)
 
-    assert len(programs) == 5
+    assert len(programs) == 9
     assert {program for program in programs if f'"{program}"' not in named} == set()
 
 
@@ -136,3 +141,47 @@ def test_a_version_of_an_adapter_is_published(
             "source": {"path": "/weights/step_{version}", "uri": None, "huggingFace": None},
         }
     ]
+
+
+TRAINING = """
+import sys, time
+from pathlib import Path
+
+run, code = Path(sys.argv[1]), int(sys.argv[2])
+for step in (10, 20):
+    folder = run / f"global_step{step}_hf"
+    folder.mkdir()
+    (folder / "model.safetensors").touch(mode=0o600)
+    (folder / "tokenizer.json").write_text("{")  # the last file, half of it
+    time.sleep(0.7)
+    if step == 10:
+        (folder / "tokenizer.json").write_text("{}")
+        time.sleep(1.2)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+async def test_a_model_is_published_when_the_training_has_saved_all_of_it(
+    api: RlApi, tmp_path: Path, code: int
+) -> None:
+    training, run_folder = tmp_path / "training.py", tmp_path / "run"
+    training.write_text(TRAINING)
+    words = (sys.executable, str(training), str(run_folder), str(code))
+
+    done = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", EXAMPLES / "openrlhf/publish.py"),
+        *(r"global_step(\d+)_hf", *words),
+        env=environment(api, RUN_DIRECTORY=str(run_folder)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await done.communicate()
+
+    assert done.returncode == code
+    assert [line.partition(" after")[0] for line in output.decode().splitlines()] == [
+        "step 10 serves"
+    ]
+    spec = api.objects.weights["spec"]
+    folder = run_folder / "global_step10_hf"
+    assert (spec["version"], spec["source"]["path"]) == ("10", str(folder))
+    assert (folder / "model.safetensors").stat().st_mode & 0o444 == 0o444
