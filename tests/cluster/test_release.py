@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -24,15 +25,18 @@ from release.programs import run
 ROOT = Path(__file__).parents[2]
 VERSION = yaml.safe_load((ROOT / "charts/rlfleet/Chart.yaml").read_text())["version"]
 FORGE = "https://github.com/owner/rlfleet"
+REGISTRY = "mirror.example/team"
+BUILDS_IMAGES = os.geteuid() == 0 and all(map(shutil.which, ("buildah", "debootstrap")))
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of a release of the working tree, without images."""
+    """The files of a release of the working tree, with the operator's image where one can be built."""
     target = tmp_path_factory.mktemp("release") / "dist"
-    words = ("--version", VERSION, "--repository", FORGE, "--registry", "mirror.example/team")
-    command = [sys.executable, "-m", "release", *words, "--images", "--dirty", "--target", target]
+    words = ("--version", VERSION, "--repository", FORGE, "--registry", REGISTRY)
+    images = ("--images", *(["operator"] if BUILDS_IMAGES else []))
+    command = [sys.executable, "-m", "release", *words, *images, "--dirty", "--target", target]
     run(command, cwd=ROOT)
     return target
 
@@ -139,7 +143,19 @@ def test_the_api_server_takes_the_manifest_without_helm(made: Path, cluster: Clu
         for item in json.loads(found)["items"]
         for container in item["spec"]["template"]["spec"]["containers"]
     }
-    assert images == {f"mirror.example/team/rlfleet/operator:{VERSION}"}
+    assert images == {f"{REGISTRY}/rlfleet/operator:{VERSION}"}
+
+
+@pytest.mark.skipif(not BUILDS_IMAGES, reason="images are built by root, buildah and debootstrap")
+def test_the_manifest_runs_the_operator_from_the_released_image(
+    made: Path, devcluster_node_possible: None
+) -> None:
+    """The node has no network: it knows the image by its name in the archive alone."""
+    with Cluster.start(nodes=1) as cluster:
+        cluster.load_archive(made / "images" / f"rlfleet-operator-{VERSION}.tar")
+        cluster.kubectl("apply", "--server-side", "-f", str(made / "install.yaml"))
+        ready = ("wait", "--for=condition=Available", "deployment", "--all", "--timeout=120s")
+        cluster.kubectl("-n", "rlfleet-system", *ready)
 
 
 def test_helm_gets_the_released_chart_from_a_registry(

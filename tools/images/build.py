@@ -80,13 +80,14 @@ def push(target: str, registry: str) -> str:
     return name
 
 
-def save(target: str, archive: Path) -> None:
-    """Write a built image into an OCI archive, with its name.
+def save(target: str, archive: Path, registry: str = "docker.io") -> None:
+    """Write a built image into an OCI archive, with the full name by which pods of the chart find it.
 
     Errors: BuildError, if it was not built.
     """
     name = name_of(target)
-    _buildah("push", "--quiet", name, f"oci-archive:{archive}:{name.removeprefix(_PREFIX)}")
+    named = f"{registry}/{name.removeprefix(_PREFIX)}"
+    _buildah("push", "--quiet", name, f"oci-archive:{archive}:{named}")
 
 
 def _build_base(mirror: str) -> None:

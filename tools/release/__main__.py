@@ -52,7 +52,9 @@ def make(given: argparse.Namespace, words: dict[str, str]) -> None:
         parts.site(source, target)
         parts.notes(source, target)
         parts.bills_of_materials(source, target)
-        parts.image_archives(source, target, given.images, mirror=given.mirror)
+        parts.image_archives(
+            source, target, given.images, mirror=given.mirror, registry=given.registry
+        )
         statement.write(source, target, {name: word for name, word in words.items() if word})
 
 

@@ -56,14 +56,20 @@ def install_manifest(source: Source, target: Path) -> None:
     (target / "install.yaml").write_text(f"---\n{yaml.safe_dump(namespace)}{made}")
 
 
-def image_archives(source: Source, target: Path, images: Sequence[str], *, mirror: str) -> None:
-    """The images as OCI archives in `images/`. They are built from the files of the commit."""
+def image_archives(
+    source: Source, target: Path, images: Sequence[str], *, mirror: str, registry: str
+) -> None:
+    """The images as OCI archives in `images/`, built from the files of the commit, with the chart's names.
+
+    `registry`: of the chart; empty for its default.
+    """
     if not images:
         return
     build(images, mirror=mirror, context=source.folder)
     (target / "images").mkdir()
     for image in images:
-        save(image, target / "images" / f"rlfleet-{image}-{source.version}.tar")
+        archive = target / "images" / f"rlfleet-{image}-{source.version}.tar"
+        save(image, archive, registry or "docker.io")
         print(name_of(image), file=sys.stderr)
 
 
