@@ -179,6 +179,13 @@ class ConditionReason(_Reason):
         "See why the desired version is not applied: `rlfleet explain NAME`.",
         "With `spec.staleness.action: Report` the workers serve these weights again.",
     )
+    DESIRED_UNHEARD = (
+        "DesiredUnheard",
+        Severity.WARNS,
+        "Workers do not hear which version is desired, since the operator makes no decision about the fleet or may not call them. They answer 429 to new requests from `spec.staleness.maxLagSeconds` after the last time on.",
+        "`Stalled` names the cause: repair that.",
+        "With `spec.staleness.action: Report` the workers serve these weights again, once the operator can call them.",
+    )
     NEW_TEMPLATE = (
         "NewTemplate",
         Severity.WARNS,

@@ -30,7 +30,7 @@ from fleet_operator.core.problems import (
     with_problems,
 )
 from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout, wished_rollout
-from fleet_operator.core.staleness import wanted_of
+from fleet_operator.core.staleness import wanted_of, with_unheard
 from fleet_operator.core.unheeded_calls import problems_of_calls
 from fleet_operator.core.unreadable import (
     problems_of,
@@ -53,7 +53,7 @@ class Decision:
         worker_calls: at most one for each worker, and none for a worker whose pod is deleted now.
         weights: the status of every WeightVersion in `FleetObserved.all_weights`, by uid.
         wanted: what the workers hear about the desired versions, without its term; None: nothing, since
-            this part failed.
+            no plan says what is desired.
         is_planned: whether there is a plan for the base weights. Otherwise its applied weights are only
             those of the last status.
         defects: parts that raised. Their replacements change nothing.
@@ -153,7 +153,7 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
     )
     wanted = parts.run(
         "the desired versions for workers",
-        lambda: wanted_of(observed, rollout.desired, now=now),
+        lambda: wanted_of(observed, planned.desired, now=now) if planned else None,
         lambda: None,
     )
     idle = idle_statuses(parts, observed, now)
@@ -168,15 +168,18 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
     )
     known = (*problems_of(observed), *ignored, *problems_of_number(observed), *observed.problems)
     problems = (*(d.problem() for d in parts.defects), *known)
+    before, generation = observed.status.conditions, observed.generation
+    fleet = with_problems(fleet, before, problems, generation=generation, now=now)
+    if wanted is None or not observed.has_token:
+        rule = observed.spec.staleness
+        fleet = with_unheard(fleet, before, rule, generation=generation, now=now)
     return Decision(
         rollout=rollout,
         lora_plans=plans,
         pods=pods,
         worker_calls=worker_calls,
         pod_actions=(*_without_drains_of(expelled, pods), *expelled),
-        fleet=with_problems(
-            fleet, observed.status.conditions, problems, generation=observed.generation, now=now
-        ),
+        fleet=fleet,
         weights={
             w.uid: with_problems(
                 weights[w.uid],

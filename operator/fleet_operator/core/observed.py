@@ -149,6 +149,7 @@ class FleetObserved:
         unreadable: why this generation's spec cannot be read; `spec` is the last one that could.
         unreadable_reason: the reason of the condition that reports it.
         problems: failures of the runtime that no success has ended yet.
+        has_token: whether the admin token is known; without it no worker gets a call.
         template: the template for pods of this spec; None while unknown, and then no pod is created
             or replaced.
         release: of the operator.
@@ -170,6 +171,7 @@ class FleetObserved:
     unreadable: str = ""
     unreadable_reason: ConditionReason = ConditionReason.INVALID_SPEC
     problems: tuple[Problem, ...] = ()
+    has_token: bool = True
     template: RecordedTemplate | None = None
     release: str = ""
     router: RouterView = RouterView()

@@ -11,11 +11,12 @@ from datetime import datetime
 
 from fleet_operator.api.fleet import Staleness
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.condition_rows import Made, first_of
+from fleet_operator.core.condition_rows import Made, conditions_of, first_of
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.counts import agree, counted, counted_of
 from fleet_worker.protocol import Lag, VersionOf, Wanted, WantedRequest, lag_of
-from rlfleet_resources.fleet_status import ServedVersion
+from rlfleet_resources.conditions import Condition
+from rlfleet_resources.fleet_status import FleetStatus, ServedVersion
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.weights_status import MAX_HISTORY
 
@@ -77,6 +78,31 @@ def stale(
         (late and rule.refuses, True, ConditionReason.REQUESTS_REFUSED, refuses),
         (late, True, ConditionReason.WEIGHTS_TOO_OLD, share),
     )
+
+
+def with_unheard(
+    status: FleetStatus,
+    before: Sequence[Condition],
+    rule: Staleness | None,
+    *,
+    generation: int,
+    now: datetime,
+) -> FleetStatus:
+    """The status of a fleet whose workers do not hear what is desired, so that they will refuse requests.
+
+    `before`: the conditions of the last status. `Stalled` has the cause.
+    """
+    if rule is None or not rule.refuses:
+        return status
+    message = (
+        "the workers do not hear which version is desired, for the cause that Stalled names. They refuse "
+        f"new requests from {rule.max_lag_seconds} s after the last time on (spec.staleness)"
+    )
+    row = first_of(ConditionType.STALE, (True, True, ConditionReason.DESIRED_UNHEARD, message))
+    (unheard,) = conditions_of([row], before, generation=generation, now=now)
+    made = {c.type: c for c in (*status.conditions, unheard)}
+    ordered = tuple(made[kind] for kind in ConditionType if kind in made)
+    return status.model_copy(update={"conditions": ordered})
 
 
 def _wanted(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from fleet_operator.api.fleet import Staleness
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.problems import (
     Problem,
@@ -19,6 +20,7 @@ from fleet_operator.core.problems import (
     reports,
     with_problems,
 )
+from fleet_operator.core.staleness import with_unheard
 from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.status import Status
@@ -44,6 +46,7 @@ def report_undecided(
     status: FleetStatus,
     weights: Sequence[WeightsView | UnreadWeights],
     problems: Sequence[Problem],
+    staleness: Staleness | None,
     now: datetime,
 ) -> Report:
     """Returns the statuses of a fleet whose spec or pods could not be read so far. Its workers get no
@@ -53,19 +56,22 @@ def report_undecided(
     trainer's, and only the pods show which workers there are.
 
     `unreadable`: why the spec cannot be read; empty if it can. `unreadable_reason`: see `FleetObserved`.
+    `staleness`: of the spec; None if that cannot be read.
     """
     message = (
         f"generation {generation} of InferenceFleet {name} cannot be read: {unreadable}. The operator "
-        "has read no earlier generation, so it does not touch the workers. Repair the spec"
+        "has read no earlier generation, so it does not touch the workers. They do not hear which version is "
+        "desired: with spec.staleness.action Refuse they answer 429 after maxLagSeconds. Repair the spec"
     )
     found = [*unread_parts(status), *problems]
     if unreadable:
         found.insert(0, _invalid("spec", unreadable_reason, message, concerns_weights=True))
     concerning = [t for t in found if t.concerns_weights]
+    fleet = with_problems(
+        kept_fleet_status(status), status.conditions, found, generation=generation, now=now
+    )
     return Report(
-        fleet=with_problems(
-            kept_fleet_status(status), status.conditions, found, generation=generation, now=now
-        ),
+        fleet=with_unheard(fleet, status.conditions, staleness, generation=generation, now=now),
         weights={w.uid: _kept_with(w, concerning, now) for w in weights},
     )
 

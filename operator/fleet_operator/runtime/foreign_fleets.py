@@ -85,6 +85,7 @@ class ForeignFleets:
             status=record.status,
             weights=weights,
             problems=[problem],
+            staleness=record.staleness,
             now=now,
         )
         before, reported = session.reported, dict[str, int]()

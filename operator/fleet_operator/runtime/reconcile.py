@@ -125,6 +125,7 @@ class Reconciler:
             )
         now = datetime.now(UTC)
         observed = self._observer.observe(session, record, record.spec)
+        observed = replace(observed, has_token=caller is not None)
         observed = await _with_template(session, observed)
         decision = decide(observed, default_image=self._default_image, now=now)
         session.defects.note_all(decision.defects)

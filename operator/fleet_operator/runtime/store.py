@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.api.fleet import FleetSpec, Staleness
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.runtime.fleet_weights import FleetWeights
 from fleet_operator.runtime.logs import fleet_fields
@@ -54,6 +54,11 @@ class FleetRecord:
     unreadable: str = ""
     unreadable_reason: ConditionReason = ConditionReason.INVALID_SPEC
     edited: bool = False
+
+    @property
+    def staleness(self) -> Staleness | None:
+        """`spec.staleness`, as far as it can be read."""
+        return self.spec.staleness if self.spec is not None else None
 
 
 class Store:

@@ -9,6 +9,7 @@ from fleet_operator.core.fallback_plan import fallback_plan
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.problems import Defect, kept_fleet_status, with_problems
+from fleet_operator.core.staleness import with_unheard
 from fleet_operator.core.unreadable import report_undecided
 from fleet_operator.runtime.callers import BUSY_SECONDS, Callers
 from fleet_operator.runtime.dispatch import Dispatcher
@@ -47,7 +48,7 @@ class UndecidedFleets:
         except Exception as error:  # noqa: BLE001 - log it; there is no further fallback
             session.defects.note(Defect(part=f"{RECONCILE} (renewal of pauses)", error=error))
         try:
-            self._report(session, record, now)
+            self._report(session, record, spec, now)
         except Exception as error:  # noqa: BLE001 - log it; there is no further fallback
             session.defects.note(Defect(part=f"{RECONCILE} (report)", error=error))
 
@@ -71,6 +72,7 @@ class UndecidedFleets:
             status=before,
             weights=weights,
             problems=problems,
+            staleness=record.staleness,
             now=now,
         )
         statuses.take_fleet(record.uid, before, made.fleet)
@@ -103,14 +105,11 @@ class UndecidedFleets:
         await self._callers.poll(caller, often=views)
 
     @staticmethod
-    def _report(session: FleetSession, record: FleetRecord, now: datetime) -> None:
-        before = session.statuses.fleet(record)
-        status = with_problems(
-            kept_fleet_status(before),
-            record.status.conditions,
-            session.problems.all(),
-            generation=record.generation,
-            now=now,
-        )
+    def _report(session: FleetSession, record: FleetRecord, spec: FleetSpec, now: datetime) -> None:
+        before, stored = session.statuses.fleet(record), record.status.conditions
+        problems, generation = session.problems.all(), record.generation
+        status = kept_fleet_status(before)
+        status = with_problems(status, stored, problems, generation=generation, now=now)
+        status = with_unheard(status, stored, spec.staleness, generation=generation, now=now)
         session.statuses.take_fleet(record.uid, before, status)
         session.statuses.begin_due()

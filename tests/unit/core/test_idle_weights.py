@@ -169,6 +169,7 @@ def test_a_fleet_without_a_decision_computes_no_status_that_would_say_the_same_a
             status=FleetStatus(),
             weights=weights,
             problems=[refused],
+            staleness=None,
             now=LATER,
         )
         return [replace(w, status=made.weights[w.uid]) for w in weights]

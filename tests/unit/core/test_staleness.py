@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -18,11 +19,16 @@ from tests.support.builders import (
     target,
 )
 
+from fleet_operator.core import decision
 from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.problems import Problem
 from fleet_operator.core.staleness import stale, unaware_of, wanted_of
+from fleet_operator.core.unreadable import report_undecided
 from fleet_operator.core.weights_in_use import versions_of
 from fleet_worker.protocol import VersionOf, lag_of
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.weights_status import HistoryEntry
 
@@ -142,3 +148,83 @@ def test_workers_of_a_fleet_that_refuses_must_know_the_limits(
     observed = make_fleet(new, told.reporting(limits_lag=True), staleness=rule)
 
     assert unaware_of(observed) == unaware
+
+
+REFUSE: dict[str, Any] = {"maxLagSeconds": 40, "action": "Refuse"}
+
+
+def heard(status: FleetStatus) -> str | None:
+    """The reason of `Stale`."""
+    found = condition_of(status.conditions, ConditionType.STALE)
+    return found.reason if found is not None else None
+
+
+def undecided(rule: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> FleetStatus:
+    """Of a fleet whose plan fails."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(decision, "plan_rollout", fail)
+    return decide(fleet("14", rule=rule), default_image="i", now=NOW).fleet
+
+
+def without_a_token(rule: dict[str, Any], _: pytest.MonkeyPatch) -> FleetStatus:
+    observed = replace(fleet("14", rule=rule), has_token=False)
+    return decide(observed, default_image="i", now=NOW).fleet
+
+
+def without_pods(rule: dict[str, Any], _: pytest.MonkeyPatch) -> FleetStatus:
+    observed = fleet(rule=rule)
+    refused = Problem(part="pods", reason=ConditionReason.READ_REFUSED, message="403")
+    return report_undecided(
+        "policy",
+        generation=1,
+        unreadable="",
+        status=observed.status,
+        weights=observed.weights,
+        problems=[refused],
+        staleness=observed.spec.staleness,
+        now=NOW,
+    ).fleet
+
+
+@pytest.mark.parametrize("status_of", [undecided, without_a_token, without_pods])
+def test_workers_that_will_refuse_because_they_hear_nothing_are_reported(
+    status_of: Callable[[dict[str, Any], pytest.MonkeyPatch], FleetStatus],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuses = status_of(REFUSE, monkeypatch)
+    reports = status_of({"maxLagSeconds": 40}, monkeypatch)
+
+    assert (heard(refuses), heard(reports)) == (ConditionReason.DESIRED_UNHEARD, None)
+    found = condition_of(refuses.conditions, ConditionType.STALE)
+    assert found is not None
+    assert "40 s" in found.message
+
+
+def test_workers_do_not_hear_a_guess_while_no_plan_says_what_is_desired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The plan in place of a failed one begins with the applied version, as if that were the newest."""
+    undecided(REFUSE, monkeypatch)
+    made = decide(fleet("13", rule=REFUSE, desired="15"), default_image="i", now=NOW)
+
+    assert made.wanted is None
+
+
+def test_a_fleet_whose_spec_was_never_read_says_that_its_workers_may_refuse() -> None:
+    made = report_undecided(
+        "policy",
+        generation=1,
+        unreadable="it is no object",
+        status=FleetStatus(),
+        weights=(),
+        problems=(),
+        staleness=None,
+        now=NOW,
+    ).fleet
+    found = condition_of(made.conditions, ConditionType.STALLED)
+
+    assert found is not None
+    assert "maxLagSeconds" in found.message

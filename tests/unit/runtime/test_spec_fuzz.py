@@ -225,6 +225,7 @@ def check(store: Store) -> None:
             status=record.status,
             weights=[*weights, *unread],
             problems=(),
+            staleness=None,
             now=NOW,
         )
         check_refused(made.fleet)

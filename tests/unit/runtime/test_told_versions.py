@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.support import virtual_time
 from tests.support.rig import FLEET_PATH, LEASE_PATHS, FakeWorkers, Rig
 
 from fleet_operator.core.actions import WorkerCall
+from fleet_operator.errors import Terminal
 from fleet_operator.ports import Addressee, WorkerAnswer
+from fleet_operator.runtime import reconcile
 from fleet_worker.protocol import Epoch, WantedRequest
 
 pytestmark = pytest.mark.virtual_time
@@ -99,6 +102,43 @@ async def test_workers_hear_of_a_version_before_they_are_to_load_it() -> None:
             await rig.applied(version)
 
     assert not unheard
+
+
+def stale(rig: Hearing) -> str | None:
+    """The reason of the fleet's condition `Stale`."""
+    conditions = rig.cluster.objects[FLEET_PATH]["status"]["conditions"]
+    return next((c["reason"] for c in conditions if c["type"] == "Stale"), None)
+
+
+def test_workers_that_hear_nothing_after_a_defect_are_reported_until_it_has_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        async with Hearing(version="1", staleness=REFUSE) as rig:
+            await rig.applied("1")
+            with monkeypatch.context() as broken:
+                broken.setattr(reconcile, "decide", Mock(side_effect=KeyError("a defect")))
+                rig.publish("2")
+                await rig.until(lambda: stale(rig) == "DesiredUnheard")
+            await rig.applied("2")
+            await rig.until(lambda: stale(rig) is None)
+
+    virtual_time.run(story())
+
+
+def test_workers_that_may_not_be_called_are_reported() -> None:
+    """A new operator reads the token first."""
+
+    async def story() -> None:
+        async with Hearing(version="1", staleness=REFUSE) as rig:
+            await rig.applied("1")
+            await rig.kill_operator()
+            await rig.start_operator()
+            refused = Terminal("403")
+            rig.kube.refuses = lambda _, path: refused if "/secrets" in path else None
+            await rig.until(lambda: stale(rig) == "DesiredUnheard", seconds=60)
+
+    virtual_time.run(story())
 
 
 def obeyed(rig: Hearing) -> set[int]:
