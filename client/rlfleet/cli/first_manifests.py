@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from rlfleet.cli.api_place import OF_THE_PAGES, ApiPlace
 from rlfleet.cli.sizes import CPU_CACHE_GIB, Sizes
 from rlfleet.cli.trainer_settings import SETTINGS, Trainer
 from rlfleet.ports import Json
@@ -17,9 +18,6 @@ from rlfleet_resources.names import API_VERSION, GROUP, admin_token_secret_name
 ROOT = "/weights"
 RUN = "run-1"
 HUB_CREDENTIAL = "hf-token"
-_SYSTEM, _API_ACCOUNT = "rlfleet-system", "rlfleet-api"
-_API = f"http://{_API_ACCOUNT}.{_SYSTEM}.svc:8090"
-"""Of the chart, with the names of docs/how-to/install.md."""
 _IMAGE = "python:3.11-slim"
 _USER = 1000
 """As workers."""
@@ -36,6 +34,7 @@ class FirstFleet:
         claim: name of the volume claim; `is_new` if it is written, too.
         storage_class: of a new claim; None for the cluster's default.
         image: of workers; None for that of the chart.
+        rl_api: the RL API that the trainer calls, and that calls the workers of an External fleet.
     """
 
     name: str
@@ -51,6 +50,12 @@ class FirstFleet:
     storage_class: str | None
     trainer: Trainer
     image: str | None = None
+    rl_api: ApiPlace = OF_THE_PAGES
+
+    @property
+    def uses_rl_api(self) -> bool:
+        """Whether the settings or the rights name the RL API."""
+        return _is_external(self) or "$api" in SETTINGS[self.trainer].text
 
     @property
     def account(self) -> str:
@@ -91,7 +96,7 @@ def files_of(first: FirstFleet) -> dict[str, str]:
         "claim": first.claim,
         "root": ROOT,
         "run": f"{ROOT}/{RUN}",
-        "api": _API,
+        "api": first.rl_api.url,
     }
     made[f"trainer/{settings.file}"] = settings.filled(names)
     return made
@@ -196,7 +201,8 @@ def _grant(first: FirstFleet) -> list[Json]:
         "verbs": ["get"],
     }
     role = {"apiGroup": _RBAC, "kind": "Role", "name": name}
-    subject = {"kind": "ServiceAccount", "name": _API_ACCOUNT, "namespace": _SYSTEM}
+    account, namespace = first.rl_api.account, first.rl_api.namespace
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     return [
         _object(first, version, "Role", name, rules=[rule]),
         _object(first, version, "RoleBinding", name, roleRef=role, subjects=[subject]),

@@ -1,22 +1,25 @@
-"""`rlfleet init`: the manifests of a first fleet, in a folder. It asks no cluster."""
+"""`rlfleet init`: the manifests of a first fleet, in a folder. Of the cluster it asks only where the RL API is."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 from rich.markup import escape
 
-from rlfleet.cli import model_facts, show
+from rlfleet.cli import api_place, cluster, model_facts, show
+from rlfleet.cli.api import Api
 from rlfleet.cli.first_manifests import HUB_CREDENTIAL, ROOT, FirstFleet, files_of
 from rlfleet.cli.model_facts import ModelFacts
+from rlfleet.cli.options import Context, Kubeconfig
 from rlfleet.cli.sizes import gpus_for, sizes
 from rlfleet.cli.trainer_settings import Trainer
+from rlfleet.errors import RlfleetError
 from rlfleet.words import plural
 
 _FLEET = re.compile(
@@ -26,6 +29,7 @@ _FLEET = re.compile(
 _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_PLACE = re.compile(rf"{_LABEL.pattern}/{_LABEL.pattern}")
 _REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,99}", re.ASCII)
 T = TypeVar("T")
 _ASSUMED_GB = 16.0
@@ -74,6 +78,16 @@ def init(
     claim: Annotated[
         str | None, typer.Option(help="An existing volume claim, in place of a new one.")
     ] = None,
+    rl_api: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE/NAME",
+            help="The RL API that the trainer calls (default: the only one of the cluster, "
+            "else rlfleet-system/rlfleet-api).",
+        ),
+    ] = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
     folder: Annotated[
         Path | None, typer.Option(help="Folder that is written (default: ./NAME).")
     ] = None,
@@ -135,9 +149,28 @@ def init(
         trainer=trainer,
         image=image,
     )
+    where = _rl_api(first, rl_api, context, kubeconfig)
+    first = replace(first, rl_api=where.place)
     target = folder or Path(name)
     written = _write(target, files_of(first), force=force)
-    _report(first, target, written, f"{model} has {size / 1e9:.1f} GB{known}", directory)
+    why = f"{model} has {size / 1e9:.1f} GB{known}"
+    _report(first, target, written, [why, where.text], directory)
+
+
+def _rl_api(
+    first: FirstFleet, option: str | None, context: str | None, kubeconfig: str | None
+) -> api_place.Found:
+    given = None
+    if option is not None:
+        _require(_PLACE, option, "--rl-api", "NAMESPACE/NAME of the RL API's Service")
+        given = api_place.named(option)
+    if not first.uses_rl_api:
+        return api_place.Found(first.rl_api)
+    try:
+        api: Api | RlfleetError = cluster.connect(None, context, kubeconfig)
+    except RlfleetError as error:
+        api = error
+    return api_place.find(api, given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +231,12 @@ def _write(folder: Path, made: dict[str, str], *, force: bool) -> list[Path]:
 
 
 def _report(
-    first: FirstFleet, folder: Path, written: list[Path], why: str, directory: Path | None
+    first: FirstFleet, folder: Path, written: list[Path], reasons: list[str], directory: Path | None
 ) -> None:
     console = show.console()
     for path in written:
         console.print(f"written to {path}", markup=False)
+    why, rl_api = reasons
     of_each = plural(first.sizes.gpus, "GPU") if first.sizes.gpus else "CPUs"
     console.print(
         f"{plural(first.replicas, 'worker')} with {of_each} and {first.sizes.memory}Gi of memory each: {why}",
@@ -214,6 +248,8 @@ def _report(
             "--image, or in spec.engine.image of fleet.yaml.",
             markup=False,
         )
+    if rl_api:
+        console.print(rl_api, markup=False)
     if directory is not None and str(directory) != first.path:
         console.print(
             f"Copy {directory} to {first.path} in the volume of claim {first.claim}, readable for all (chmod -R a+rX).",

@@ -19,18 +19,22 @@ from hypothesis import strategies as st
 from tests.contract.test_documents import strict_schema
 from tests.support import fake_modules
 from tests.support.cli import CLI, golden, run
+from tests.support.pages import ROOT
 from tests.unit.client.cli.test_validate import Cluster
 from typer.testing import CliRunner, Result
 
+from rlfleet.cli import api_place, cluster
 from rlfleet.cli import init as verb
 from rlfleet.cli.app import app
 from rlfleet.cli.model_facts import facts_of_directory
 from rlfleet.cli.sizes import gpus_for, sizes
 from rlfleet.cli.spec_rules import of_fleet
 from rlfleet.cli.trainer_settings import Trainer
+from rlfleet.errors import Forbidden, NotConfigured
 
 GOLDEN = CLI / "golden/init"
 DOWNLOAD = Path(verb.__file__).with_name("download.sh")
+CHART = ROOT / "tests/cluster/golden/chart"
 CONFIG = {"num_attention_heads": 32, "max_position_embeddings": 40960}
 LARGE = 16_400_000_000
 
@@ -74,6 +78,16 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeHub:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "1000")  # Typer draws a frame, which cuts words
     return made
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests ask no cluster of this machine."""
+
+    def connect(*_: Any, **__: Any) -> None:
+        raise NotConfigured("there is no kubeconfig")
+
+    monkeypatch.setattr(cluster, "connect", connect)
 
 
 def init(*options: str, typed: str = "") -> Result:
@@ -153,6 +167,106 @@ def test_an_external_fleet_grants_the_rl_api_its_own_secret_only(
         assert binding["subjects"] == [
             {"kind": "ServiceAccount", "name": "rlfleet-api", "namespace": "rlfleet-system"}
         ]
+
+
+PORTS = [{"name": "http", "port": 8443}]
+
+
+class WithRlApis(Cluster):
+    """A cluster with RL APIs: namespace and name of each, of another account, over TLS, at port 8443."""
+
+    def __init__(self, *places: str, error: Exception | None = None) -> None:
+        super().__init__()
+        container = {"args": ["--port=8090", "--tls-cert=/tls.crt"]}
+        pod = {"serviceAccountName": "caller", "containers": [container]}
+        items = []
+        for place in places:
+            namespace, name = place.split("/")
+            metadata = {"namespace": namespace, "name": name}
+            items.append({"metadata": metadata, "spec": {"template": {"spec": pod}}})
+            service = f"GET /api/v1/namespaces/{namespace}/services/{name}"
+            self.answers[service] = lambda *_: {"spec": {"ports": PORTS}}
+        self.error, self.items = error, items
+        self.answers["GET /apis/apps/v1/deployments"] = self._deployments
+
+    def _deployments(self, params: dict[str, str], _: Any) -> Any:
+        assert params == {"labelSelector": "app.kubernetes.io/name=rlfleet-api"}
+        if self.error is not None:
+            raise self.error
+        return {"items": self.items}
+
+
+OWN = ("ml", "caller", "https://team-api.ml.svc:8443")
+PAGES = ("rlfleet-system", "rlfleet-api", "http://rlfleet-api.rlfleet-system.svc:8090")
+NAMED = ("ml", "team-api", "http://team-api.ml.svc:8090")
+
+
+@pytest.mark.parametrize(
+    ("there", "option", "expected", "says"),
+    [
+        (WithRlApis("ml/team-api"), None, OWN, "as the cluster says"),
+        (WithRlApis("ml/team-api", "a/other-api"), "ml/team-api", OWN, "as the cluster says"),
+        (WithRlApis("ml/team-api", "a/other-api"), None, PAGES, "a/other-api, ml/team-api"),
+        (WithRlApis(error=Forbidden("403")), None, PAGES, "--rl-api"),
+        (WithRlApis(error=Forbidden("403")), "ml/team-api", NAMED, "as --rl-api says"),
+        (NotConfigured("no kubeconfig"), "ml/team-api", NAMED, "as --rl-api says"),
+    ],
+)
+@pytest.mark.usefixtures("hub")
+def test_the_grant_and_the_address_are_those_of_the_clusters_rl_api(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    there: WithRlApis | NotConfigured,
+    option: str | None,
+    expected: tuple[str, str, str],
+    says: str,
+) -> None:
+    if isinstance(there, WithRlApis):
+        monkeypatch.setattr(cluster, "connect", lambda *_, **__: there)
+
+    words = ("--rl-api", option) if option else ()
+    done = init("policy", "--model", "Qwen/Qwen3-8B", "--trainer", "trl", *words)
+
+    assert done.exit_code == 0, done.output
+    rights = yaml.safe_load_all((tmp_path / "policy/trainer.yaml").read_text())
+    (subject,) = next(
+        one["subjects"]
+        for one in rights
+        if (one["kind"], one["metadata"]["name"]) == ("RoleBinding", "policy-control")
+    )
+    namespace, account, url = expected
+    assert (subject["namespace"], subject["name"]) == (namespace, account)
+    assert url in (tmp_path / "policy/trainer/trl_config.py").read_text()
+    assert says in " ".join(done.output.split())
+
+
+WITH_RL_API = [f for f in sorted(CHART.glob("*.yaml")) if "name: rlfleet-api" in f.read_text()]
+
+
+@pytest.mark.parametrize("values", WITH_RL_API, ids=lambda path: path.stem)
+def test_the_rl_api_that_the_chart_makes_is_found(values: Path) -> None:
+    made = [one for one in yaml.safe_load_all(values.read_text()) if one]
+    at = {(one["kind"], one["metadata"]["name"]): one for one in made}
+    there = WithRlApis()
+    there.items = [one for (kind, _), one in at.items() if kind == "Deployment" and labels(one)]
+    (deployment,) = there.items
+    where = deployment["metadata"]
+    service = at["Service", where["name"]]
+    path = f"GET /api/v1/namespaces/{where['namespace']}/services/{where['name']}"
+    there.answers[path] = lambda *_: service
+
+    place = api_place.find(there, None).place
+
+    assert (place.namespace, place.name) == (where["namespace"], where["name"])
+    assert ("ServiceAccount", place.account) in at
+    assert place.port in [port["port"] for port in service["spec"]["ports"]]
+    assert (place.scheme == "https") == ("tls-cert" in str(deployment))
+
+
+def labels(deployment: Any) -> bool:
+    """Whether `init` looks for this Deployment."""
+    found: dict[str, str] = deployment["metadata"]["labels"]
+    return found.get("app.kubernetes.io/name") == "rlfleet-api"
 
 
 @pytest.mark.parametrize("trainer", Trainer)
