@@ -8,7 +8,9 @@ from rlfleet.cli.api import Api
 from rlfleet.cli.inspection import answer
 from rlfleet.errors import RlfleetError
 from rlfleet.ports import Json
+from rlfleet_resources.names import FLEET_PLURAL, GROUP
 
+_CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{FLEET_PLURAL}.{GROUP}"
 _LABELS = {"labelSelector": "app.kubernetes.io/name=rlfleet-api"}
 
 
@@ -51,26 +53,37 @@ def named(option: str) -> ApiPlace:
 
 
 def find(api: Api | RlfleetError, given: ApiPlace | None) -> Found:
-    """The RL API of a cluster, or the error that keeps from it in the place of the cluster.
+    """The RL API of a cluster. It gets the fleet's token, so one in any other namespace than the release's does
+    not count, whatever its labels are.
 
-    `given`: the one that an option names; None for the only one that there is.
+    Args:
+        api: The cluster, or the error in its place.
+        given: The one of the option; None for that of the release.
     """
     if isinstance(api, RlfleetError):
         return _unread(given, str(api))
-    read = answer(api, "/apis/apps/v1/deployments", _LABELS)
+    where = given.namespace if given is not None else _of_release(api)
+    read = answer(api, f"/apis/apps/v1/namespaces/{where}/deployments", _LABELS)
     if isinstance(read, RlfleetError):
         return _unread(given, str(read))
-    there = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in read["items"]}
-    place = given or OF_THE_PAGES
-    if given is None and len(there) == 1:
-        (at,) = there
-        place = ApiPlace(*at)
-    found = there.get((place.namespace, place.name))
-    if found is None:
-        others = ", ".join(sorted(map("/".join, there))) or "none"
-        return _unread(given, f"the cluster has {others}")
-    text = f"The RL API is {place.namespace}/{place.name}, as the cluster says."
-    return Found(_read(api, place, found), text)
+    there: dict[str, Json] = {one["metadata"]["name"]: one for one in read["items"]}
+    name = given.name if given is not None else next(iter(there), "")
+    if name not in there or (given is None and len(there) > 1):
+        names = ", ".join(sorted(there)) or "none"
+        return _unread(given, f"namespace {where} has {names}")
+    place = _read(api, ApiPlace(where, name), there[name])
+    return Found(place, f"The RL API is {where}/{name}, as the cluster says.")
+
+
+def _of_release(api: Api) -> str:
+    """The namespace of the release that has installed the CRDs. Only the cluster's owner writes these.
+
+    Source: Helm, "Charts", annotations of installed objects.
+    """
+    read = answer(api, _CRD)
+    notes = {} if isinstance(read, RlfleetError) else read["metadata"].get("annotations", {})
+    namespace: str = notes.get("meta.helm.sh/release-namespace", OF_THE_PAGES.namespace)
+    return namespace
 
 
 def _unread(given: ApiPlace | None, because: str) -> Found:

@@ -82,7 +82,7 @@ def init(
         str | None,
         typer.Option(
             metavar="NAMESPACE/NAME",
-            help="The RL API that the trainer calls (default: the only one of the cluster, "
+            help="The RL API that the trainer calls (default: that of the cluster's release, "
             "else rlfleet-system/rlfleet-api).",
         ),
     ] = None,

@@ -172,31 +172,41 @@ def test_an_external_fleet_grants_the_rl_api_its_own_secret_only(
 PORTS = [{"name": "http", "port": 8443}]
 
 
+CRD = "GET /apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferencefleets.rlfleet.dev"
+
+
 class WithRlApis(Cluster):
     """A cluster with RL APIs: namespace and name of each, of another account, over TLS, at port 8443."""
 
-    def __init__(self, *places: str, error: Exception | None = None) -> None:
+    def __init__(self, *places: str, release: str = "ml", error: Exception | None = None) -> None:
         super().__init__()
+        self.error = error
+        notes = {"meta.helm.sh/release-namespace": release} if release else {}
+        self.answers[CRD] = lambda *_: {"metadata": {"annotations": notes}}
         container = {"args": ["--port=8090", "--tls-cert=/tls.crt"]}
         pod = {"serviceAccountName": "caller", "containers": [container]}
-        items = []
+        of: dict[str, list[Any]] = {namespace: [] for namespace in ("ml", "rlfleet-system")}
         for place in places:
             namespace, name = place.split("/")
-            metadata = {"namespace": namespace, "name": name}
-            items.append({"metadata": metadata, "spec": {"template": {"spec": pod}}})
+            spec = {"template": {"spec": pod}}
+            of.setdefault(namespace, []).append({"metadata": {"name": name}, "spec": spec})
             service = f"GET /api/v1/namespaces/{namespace}/services/{name}"
             self.answers[service] = lambda *_: {"spec": {"ports": PORTS}}
-        self.error, self.items = error, items
-        self.answers["GET /apis/apps/v1/deployments"] = self._deployments
+        for namespace, items in of.items():
+            self.deployments(namespace, items)
 
-    def _deployments(self, params: dict[str, str], _: Any) -> Any:
-        assert params == {"labelSelector": "app.kubernetes.io/name=rlfleet-api"}
-        if self.error is not None:
-            raise self.error
-        return {"items": self.items}
+    def deployments(self, namespace: str, items: list[Any]) -> None:
+        def listed(params: dict[str, str], _: Any) -> Any:
+            assert params == {"labelSelector": "app.kubernetes.io/name=rlfleet-api"}
+            if self.error is not None:
+                raise self.error
+            return {"items": items}
+
+        self.answers[f"GET /apis/apps/v1/namespaces/{namespace}/deployments"] = listed
 
 
 OWN = ("ml", "caller", "https://team-api.ml.svc:8443")
+SYSTEM = ("rlfleet-system", "caller", "https://api.rlfleet-system.svc:8443")
 PAGES = ("rlfleet-system", "rlfleet-api", "http://rlfleet-api.rlfleet-system.svc:8090")
 NAMED = ("ml", "team-api", "http://team-api.ml.svc:8090")
 
@@ -205,15 +215,18 @@ NAMED = ("ml", "team-api", "http://team-api.ml.svc:8090")
     ("there", "option", "expected", "says"),
     [
         (WithRlApis("ml/team-api"), None, OWN, "as the cluster says"),
-        (WithRlApis("ml/team-api", "a/other-api"), "ml/team-api", OWN, "as the cluster says"),
-        (WithRlApis("ml/team-api", "a/other-api"), None, PAGES, "a/other-api, ml/team-api"),
+        (WithRlApis("rlfleet-system/api", release=""), None, SYSTEM, "as the cluster says"),
+        (WithRlApis("ml/team-api", "ml/other"), "ml/team-api", OWN, "as the cluster says"),
+        (WithRlApis("ml/team-api", "ml/other"), None, PAGES, "namespace ml has other, team-api"),
+        (WithRlApis("tenant/planted"), None, PAGES, "namespace ml has none"),
+        (WithRlApis(), "ml/team-api", NAMED, "as --rl-api says"),
         (WithRlApis(error=Forbidden("403")), None, PAGES, "--rl-api"),
         (WithRlApis(error=Forbidden("403")), "ml/team-api", NAMED, "as --rl-api says"),
         (NotConfigured("no kubeconfig"), "ml/team-api", NAMED, "as --rl-api says"),
     ],
 )
 @pytest.mark.usefixtures("hub")
-def test_the_grant_and_the_address_are_those_of_the_clusters_rl_api(
+def test_the_grant_and_the_address_are_those_of_the_releases_rl_api(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     there: WithRlApis | NotConfigured,
@@ -247,10 +260,10 @@ WITH_RL_API = [f for f in sorted(CHART.glob("*.yaml")) if "name: rlfleet-api" in
 def test_the_rl_api_that_the_chart_makes_is_found(values: Path) -> None:
     made = [one for one in yaml.safe_load_all(values.read_text()) if one]
     at = {(one["kind"], one["metadata"]["name"]): one for one in made}
-    there = WithRlApis()
-    there.items = [one for (kind, _), one in at.items() if kind == "Deployment" and labels(one)]
-    (deployment,) = there.items
+    (deployment,) = (one for (kind, _), one in at.items() if kind == "Deployment" and labels(one))
     where = deployment["metadata"]
+    there = WithRlApis(release=where["namespace"])
+    there.deployments(where["namespace"], [deployment])
     service = at["Service", where["name"]]
     path = f"GET /api/v1/namespaces/{where['namespace']}/services/{where['name']}"
     there.answers[path] = lambda *_: service
