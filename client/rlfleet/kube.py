@@ -226,6 +226,7 @@ class AsyncKube(_Kube):
         field_manager: Owner of the fields that are written.
         max_bytes: Largest answer; None for any.
         read: Parses the objects and pages in answers, and the lines of watches.
+        transport: As for `sending.async_http`.
     """
 
     def __init__(
@@ -234,11 +235,12 @@ class AsyncKube(_Kube):
         field_manager: str,
         max_bytes: int | None = None,
         read: Callable[[bytes], Json] = json.loads,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         super().__init__(access, field_manager)
         self._max_bytes = max_bytes
         self._read = read
-        self._http = async_http(access.tls, access.proxy)
+        self._http = async_http(access.tls, access.proxy, transport)
 
     def of(self, namespace: str) -> AsyncKube:
         """The API for another namespace, over the same connections: close only one of both."""
@@ -310,7 +312,9 @@ class AsyncKube(_Kube):
             raise self._broken(error) from error
 
     async def _token(self) -> str:
-        return await asyncio.to_thread(self._access.token)  # a plugin may be slow
+        if self._access.token_blocks:
+            return await asyncio.to_thread(self._access.token)
+        return self._access.token()  # in a busy loop, a thread takes longer than the request
 
 
 def _only(name: str) -> dict[str, str]:

@@ -46,6 +46,7 @@ class Access:
         namespace: the default namespace.
         token: returns the current bearer token; empty without one. Called before each request, since
             tokens are rotated.
+        token_blocks: whether that may take long, since a program gives the token.
         server_name: the name that the certificate must have; empty for the host of `server`.
         proxy: URL of the proxy that leads to `server`; None without one.
     """
@@ -54,6 +55,7 @@ class Access:
     namespace: str
     tls: ssl.SSLContext
     token: Callable[[], str]
+    token_blocks: bool = False
     server_name: str = ""
     proxy: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -175,6 +177,7 @@ def _of_config(
         namespace=namespace or chosen.get("namespace") or "default",
         tls=tls,
         token=plugin.token if plugin else _token(user),
+        token_blocks=plugin is not None,
         server_name=cluster.get("tls-server-name", ""),
         proxy=cluster.get("proxy-url") or proxy_of(server, environment),
         headers={"Impersonate-User": user["as"]} if user.get("as") else {},

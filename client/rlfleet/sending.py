@@ -36,8 +36,10 @@ def blocking_http(tls: ssl.SSLContext, proxy: str | None) -> httpx.Client:
     )
 
 
-def async_http(tls: ssl.SSLContext, proxy: str | None) -> httpx.AsyncClient:
-    """`blocking_http` for asyncio."""
+def async_http(
+    tls: ssl.SSLContext, proxy: str | None, transport: httpx.AsyncBaseTransport | None = None
+) -> httpx.AsyncClient:
+    """`blocking_http` for asyncio. `transport`: sends what goes through no proxy; None for that of httpx."""
 
     async def check(answer: httpx.Response) -> None:
         if proxy is not None and _may_be_of_a_proxy(answer):
@@ -53,6 +55,7 @@ def async_http(tls: ssl.SSLContext, proxy: str | None) -> httpx.AsyncClient:
             timeout=_TIMEOUT,
             limits=_LIMITS,
             event_hooks=hooks,
+            transport=transport,
         ),
         proxy,
     )

@@ -10,6 +10,7 @@ import time
 from aiohttp import web
 
 from fleet_api.admin_ports import AdminPorts
+from fleet_api.api_server import Transport
 from fleet_api.app import application
 from fleet_api.authentication import Authenticator
 from fleet_api.authorization import Authorizer
@@ -170,7 +171,7 @@ async def run(settings: Settings) -> int:
     lifecycle = Lifecycle()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, lifecycle.stopping.set)
-    kube = AsyncKube(access, FIELD_MANAGER, MAX_ANSWER_BYTES, read_message)
+    kube = AsyncKube(access, FIELD_MANAGER, MAX_ANSWER_BYTES, read_message, Transport(access.tls))
     metrics = Metrics(names_fleets=settings.fleet_metrics)
     app = build(settings, kube, lifecycle, metrics)
     probes = add_health(web.Application(), lifecycle.not_ready)
