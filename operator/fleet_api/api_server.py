@@ -1,4 +1,4 @@
-"""The connections to the API server: those of aiohttp below httpx, with which the client library sends.
+"""The API server as the client library has it, over connections of aiohttp instead of those of httpx.
 
 Each request of a tenant is some requests to the API server, and all of them run in one event loop. With httpx's own
 connections one takes four times as much of it, and more with each open watch.
@@ -7,11 +7,37 @@ connections one takes four times as much of it, and more with each open watch.
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 
 import aiohttp
 import httpx
+
+from fleet_api.loop_time import turn
+from rlfleet.kube import AsyncKube
+from rlfleet.kubeconfig import Access
+from rlfleet.ports import Change, Json, Kind
+
+
+class ApiServer(AsyncKube):
+    """The API server. The changes of a watch come at the pace of their tenant's share of the event loop.
+
+    Args: as `AsyncKube`.
+    """
+
+    def __init__(
+        self, access: Access, field_manager: str, max_bytes: int, read: Callable[[bytes], Json]
+    ) -> None:
+        super().__init__(access, field_manager, max_bytes, read, Transport(access.tls))
+
+    async def watch(
+        self, kind: Kind, name: str, resource_version: str, seconds: float
+    ) -> AsyncGenerator[Change]:
+        """GET, as a stream."""
+        async with aclosing(super().watch(kind, name, resource_version, seconds)) as changes:
+            async for change in changes:
+                yield change
+                await turn()
 
 
 class Transport(httpx.AsyncBaseTransport):

@@ -18,6 +18,7 @@ from fleet_api.authorization import Authorizer, Right
 from fleet_api.bodies import CONTENT
 from fleet_api.fleets import Fleet, Fleets, check_name
 from fleet_api.limits import LARGE_BODY_BYTES, LIMITS, MAX_BODY_BYTES, SLOT, Rate, Slots
+from fleet_api.loop_time import LoopTime
 from fleet_api.problems import Problem
 from fleet_api.ttl_cache import TtlCache
 from fleet_api.whole_body import whole_body
@@ -111,6 +112,7 @@ class Admission:
         *,
         bodies: Slots,
         refused: Rate,
+        loop_time: LoopTime,
         monotonic: Callable[[], float],
     ) -> None:
         """Build it.
@@ -121,9 +123,11 @@ class Admission:
             authorizer: Checks rights.
             bodies: The memory for bodies that are read whole, in bytes.
             refused: The rate of requests without a caller, by address and credential.
+            loop_time: The shares of the event loop.
             monotonic: Seconds of a clock that only grows.
         """
         self._bodies = bodies
+        self._loop_time = loop_time
         self._fleets = fleets
         self._seen: TtlCache[tuple[str, str], Fleet] = TtlCache(MAX_FLEETS, monotonic)
         self._authenticator = authenticator
@@ -145,7 +149,14 @@ class Admission:
         """
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            call = await self._call(request, access)
+            caller = await self._authorized(request)
+            work = handled(request, caller)
+            if access is Access.PROXY:
+                return await work
+            return await self._loop_time.share(request.match_info["namespace"], work)
+
+        async def handled(request: web.Request, caller: Caller) -> web.StreamResponse:
+            call = await self._call(request, caller, access)
             request[SLOT].release()
             limits, tenant = request[LIMITS], call.fleet.namespace
             limits.tenants.take(tenant)
@@ -161,17 +172,23 @@ class Admission:
 
         return handle
 
-    async def _call(self, request: web.Request, access: Access) -> Call:
+    async def _authorized(self, request: web.Request) -> Caller:
+        """The caller, who may read the fleet. Errors: Problem 401, 403, 404, 429; those of `Cluster`."""
         # Nothing about a fleet, not even its existence, is read for a caller without the right.
         key = namespace, name = request.match_info["namespace"], request.match_info["name"]
         caller = await self._caller(request, namespace, name)
         request[AUDITED].caller = caller.name
         request[LIMITS].rate.take(caller.credential)
+        right = Right("get", Kind.FLEETS, namespace, name)
+        await self._authorizer.require(caller, right, key)
+        return caller
+
+    async def _call(self, request: web.Request, caller: Caller, access: Access) -> Call:
+        key = namespace, name = request.match_info["namespace"], request.match_info["name"]
 
         async def require(right: Right) -> None:
             await self._authorizer.require(caller, right, key)
 
-        await require(Right("get", Kind.FLEETS, namespace, name))
         fleet = await self._fleet(namespace, name, access)
         weights = None
         if access.drives and fleet.is_external:

@@ -22,6 +22,7 @@ from fleet_api.calls import Call
 from fleet_api.contract import EVENT_STREAM
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.limits import Slots
+from fleet_api.loop_time import measured
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem, invalid
 from fleet_api.state import weights_of
@@ -114,8 +115,12 @@ class Events:
 
     async def _or_heartbeats(self, changes: AsyncGenerator[Event]) -> AsyncGenerator[Event | None]:
         """The changes, and None each time that there was none for a while."""
+
+        async def following() -> Event | None:
+            return await anext(changes, None)
+
         while True:
-            coming = asyncio.ensure_future(anext(changes, None))
+            coming = asyncio.ensure_future(measured(following()))
             try:
                 while not (await asyncio.wait({coming}, timeout=self._heartbeat_seconds))[0]:
                     yield None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable
@@ -109,6 +110,7 @@ class Fleets:
             async with self._places.of(fleet.namespace):
                 page = await self._cluster.call("GET", path, params)
                 for pod in page["items"]:
+                    await asyncio.sleep(0)  # a page takes 30 ms to parse, and others need the loop
                     worker = names.worker_of(pod["metadata"])
                     owned = names.controller_uid(pod["metadata"]) == fleet.uid
                     if owned and worker is not None and worker[0] == fleet.name:

@@ -9,6 +9,7 @@ from fleet_api.calls import externally_managed
 from fleet_api.fleets import Fleet
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
+from fleet_operator.places import Places
 from rlfleet.errors import Forbidden, NotFound
 
 
@@ -18,11 +19,15 @@ class Grants:
     Args:
         named: Namespace and name of the fleets that may be called. Empty: each fleet whose namespace lets this
             account read its admin token.
+        places: Of reads at the API server.
     """
 
-    def __init__(self, named: Collection[tuple[str, str]], cluster: Cluster) -> None:
+    def __init__(
+        self, named: Collection[tuple[str, str]], cluster: Cluster, places: Places
+    ) -> None:
         self._named = frozenset(named)
         self._cluster = cluster
+        self._places = places
 
     async def admin_token(self, fleet: Fleet) -> str:
         """The token with which calls to the fleet's workers are signed.
@@ -32,7 +37,7 @@ class Grants:
         if self._named and (fleet.namespace, fleet.name) not in self._named:
             raise externally_managed(fleet)
         try:
-            return await admin_token(self._cluster, fleet)
+            return await self._read(fleet)
         except Forbidden as error:
             if self._named:
                 raise  # a right of the chart is missing
@@ -45,7 +50,11 @@ class Grants:
         if self._named:
             return (fleet.namespace, fleet.name) in self._named
         try:
-            await admin_token(self._cluster, fleet)
+            await self._read(fleet)
         except (Forbidden, NotFound, Problem):
             return False
         return True
+
+    async def _read(self, fleet: Fleet) -> str:
+        async with self._places.of(fleet.namespace):
+            return await admin_token(self._cluster, fleet)

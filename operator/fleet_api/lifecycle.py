@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from fleet_api.loop_time import measured
 from fleet_api.problems import busy
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class Lifecycle:
 
     async def until_ending(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of the work. Errors: those of the work; Problem 503 if the process ends first."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(measured(work))
         ending = asyncio.ensure_future(self.ending.wait())
         try:
             await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)

@@ -10,7 +10,7 @@ import time
 from aiohttp import web
 
 from fleet_api.admin_ports import AdminPorts
-from fleet_api.api_server import Transport
+from fleet_api.api_server import ApiServer
 from fleet_api.app import application
 from fleet_api.authentication import Authenticator
 from fleet_api.authorization import Authorizer
@@ -27,6 +27,7 @@ from fleet_api.keys import PublicKeys, StaticKeys
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.limits import CREDENTIALS_OF_ONE_TENANT, Limits, Rate, Slots, Waits
 from fleet_api.listeners import CannotListenError, listening
+from fleet_api.loop_time import LoopTime
 from fleet_api.managed import Managed
 from fleet_api.metrics import Metrics
 from fleet_api.mutations import Mutations
@@ -40,7 +41,6 @@ from fleet_operator.clients.bounded_json import read_message
 from fleet_operator.places import Places
 from fleet_worker.logs import handler
 from rlfleet.errors import NotConfigured
-from rlfleet.kube import AsyncKube
 from rlfleet.kubeconfig import load_access
 
 logger = logging.getLogger(__name__)
@@ -81,6 +81,7 @@ def build(
             settings.body_bytes, what="bytes of bodies are in memory", flag="--body-bytes"
         ),
         refused=Rate(settings.requests_per_second, time.monotonic),
+        loop_time=LoopTime(time.monotonic),
         monotonic=time.monotonic,
     )
     proxy = Proxy(
@@ -99,7 +100,7 @@ def build(
     changes = Changes(cluster, lifecycle, waits)
     workers = AdminPorts()
     worker_metrics = WorkerMetrics(fleets)
-    grants = Grants(settings.external_fleets, cluster)
+    grants = Grants(settings.external_fleets, cluster, places)
     external = External(
         grants,
         reader=fleets,
@@ -171,7 +172,7 @@ async def run(settings: Settings) -> int:
     lifecycle = Lifecycle()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, lifecycle.stopping.set)
-    kube = AsyncKube(access, FIELD_MANAGER, MAX_ANSWER_BYTES, read_message, Transport(access.tls))
+    kube = ApiServer(access, FIELD_MANAGER, MAX_ANSWER_BYTES, read_message)
     metrics = Metrics(names_fleets=settings.fleet_metrics)
     app = build(settings, kube, lifecycle, metrics)
     probes = add_health(web.Application(), lifecycle.not_ready)

@@ -1,6 +1,6 @@
 """Protocols of the outside world as the RL API uses it.
 
-`rlfleet.kube.AsyncKube` implements the API server, `admin_ports.AdminPorts` the workers.
+`api_server.ApiServer` implements the API server, `admin_ports.AdminPorts` the workers.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from fleet_operator.runtime.measured import Measured
+from fleet_operator.measured import Measured
 from fleet_operator.time_shares import TimeShares
 from fleet_operator.turns import Turns
 

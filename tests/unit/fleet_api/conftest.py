@@ -11,12 +11,19 @@ from aiohttp.test_utils import TestClient, TestServer
 from tests.support.fake_cluster import READER, FakeCluster
 from tests.support.openapi import check
 
+import fleet_api.app
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.main import build
 from fleet_api.metrics import Metrics
 from fleet_api.settings import parse_settings
 
 STATIC_KEY = "a-static-key-of-policy"
+
+
+@pytest.fixture(autouse=True)
+def refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests send too many requests on purpose."""
+    monkeypatch.setattr(fleet_api.app, "REFUSED_SECONDS", 0.0)
 
 
 class Api:

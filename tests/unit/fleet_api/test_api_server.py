@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from tests.support.waiting import eventually_async
 from tests.unit.fleet_api.test_tls import issue
 
-from fleet_api.api_server import Transport
+from fleet_api.api_server import ApiServer
 from free_ports import free_port
 from rlfleet import NotConfigured, NotFound, RlfleetError, Unavailable
-from rlfleet.kube import AsyncKube
 from rlfleet.kubeconfig import Access
 from rlfleet.ports import Kind
 
@@ -30,14 +30,14 @@ WATCHES = 150
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def kube_at(url: str, **more: Any) -> AsyncKube:
-    given = {"server": url, "namespace": "rl", "token": lambda: "t"}
+def kube_at(url: str, **more: Any) -> ApiServer:
+    given: dict[str, Any] = {"server": url, "namespace": "rl", "token": lambda: "t"}
     access = Access(**given | {"tls": ssl.create_default_context()} | more)
-    return AsyncKube(access, "tests", LIMIT, json.loads, Transport(access.tls))
+    return ApiServer(access, "tests", LIMIT, json.loads)
 
 
 @asynccontextmanager
-async def serving(answer: Answer, **more: Any) -> AsyncIterator[AsyncKube]:
+async def serving(answer: Answer, **more: Any) -> AsyncIterator[ApiServer]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     async with TestServer(app) as server:
@@ -133,9 +133,11 @@ async def test_an_answer_beyond_the_limit_ends_its_connection() -> None:
     async with serving(answer) as kube:
         with pytest.raises(RlfleetError, match=f"{LIMIT} bytes"):
             await kube.get(Kind.FLEETS, "policy")
-        async with asyncio.timeout(30):
-            while not connections[0].is_closing():
-                await asyncio.sleep(0.01)
+
+        async def is_closed() -> bool:
+            return connections[0].is_closing()
+
+        await eventually_async(is_closed)
 
 
 async def test_errors_keep_their_meaning() -> None:

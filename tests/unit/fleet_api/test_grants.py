@@ -11,6 +11,7 @@ from tests.support.fake_cluster import FLEET_UID, FakeCluster
 from fleet_api.fleets import Fleet
 from fleet_api.grants import Grants
 from fleet_api.problems import Problem
+from fleet_operator.places import Places
 from rlfleet.errors import Forbidden
 from rlfleet_resources.fleet_status import FleetStatus
 
@@ -55,7 +56,7 @@ async def test_a_fleet_is_called_if_its_namespace_grants_it_and_the_list_does_no
     right: bool,
     calls: bool,
 ) -> None:
-    grants = Grants(named, cluster_with(right=right))
+    grants = Grants(named, cluster_with(right=right), Places(8))
 
     assert await grants.permit(fleet()) is calls
     if calls:
@@ -68,11 +69,11 @@ async def test_a_fleet_is_called_if_its_namespace_grants_it_and_the_list_does_no
 
 async def test_a_named_fleet_whose_secret_may_not_be_read_is_a_fault_of_the_chart() -> None:
     with pytest.raises(Forbidden):
-        await Grants((NAMED,), cluster_with(right=False)).admin_token(fleet())
+        await Grants((NAMED,), cluster_with(right=False), Places(8)).admin_token(fleet())
 
 
 async def test_the_secret_of_a_fleet_that_the_operator_manages_is_not_read() -> None:
     cluster = cluster_with(right=True)
 
-    assert not await Grants((), cluster).permit(fleet("Operator"))
+    assert not await Grants((), cluster, Places(8)).permit(fleet("Operator"))
     assert cluster.calls == []

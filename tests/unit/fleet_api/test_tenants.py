@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from tests.support.fake_cluster import ACCESS_REVIEWS, READER, STRANGER, TRAINER
 from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import Api
 
+import fleet_api.app
 from fleet_api.limits import Slots
 from fleet_api.problems import Problem
 from fleet_api.whole_body import LEAST_BYTES
@@ -182,6 +184,19 @@ async def test_two_accounts_of_one_namespace_leave_streams_to_another_namespace(
         ours = {"Authorization": f"Bearer {READER}"}
         async with api.http.get(f"/fleets/rl/policy{EVENTS}", headers=ours) as reply:
             assert reply.status == 200
+
+
+@pytest.mark.parametrize("flags", [["--requests-per-second=0.1"]])
+async def test_a_client_that_never_waits_is_refused_a_few_times_in_a_second(
+    api: Api, eves: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_api.app, "REFUSED_SECONDS", 0.1)
+    assert (await api.get(eves + STATE, EVES[0]))[0] == 200
+    began = time.monotonic()
+    refused = [(await api.get(eves + STATE, EVES[0]))[0] for _ in range(3)]
+
+    assert refused == [429] * 3
+    assert time.monotonic() - began >= 0.3
 
 
 @pytest.mark.parametrize("flags", [["--requests-per-second=0.1"]])
