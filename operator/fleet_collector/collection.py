@@ -330,9 +330,7 @@ class _Work:
             else:
                 self._problem(f"the rest of {self._path}/{name} is not deleted: {error}")
 
-    def _plan(
-        self, content: _Content, objects: Objects, before: Mapping[str, str] | None
-    ) -> Plan:
+    def _plan(self, content: _Content, objects: Objects, before: Mapping[str, str] | None) -> Plan:
         needs = needs_of(self._path, objects.fleets, objects.weights)
         late = late_operators(objects.fleets, objects.beats, before)
         # Where a link leads is needed, too: a link that is in use, and one next to the versions.

@@ -503,9 +503,7 @@ class TestAHostileStore:
         proxy.fault = lambda _, __: Answer(500, {}, b" " * (1 << 20), times=3000)
         stagers = Stagers()
         with pytest.raises(Refusal) as refusal:
-            checkpoint.read_in(
-                StagerPass(stagers, {}), budget=ENOUGH, check_cancelled=lambda: None
-            )
+            checkpoint.read_in(StagerPass(stagers, {}), budget=ENOUGH, check_cancelled=lambda: None)
         checkpoint.close()
         stagers.close()
 

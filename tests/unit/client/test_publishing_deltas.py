@@ -265,7 +265,7 @@ def test_a_version_that_is_written_again_is_never_a_delta_of_itself(
     assert "version 43 again" in weights.written.why_full
 
 
-def test_a_version_that_no_worker_finds_is_no_base_and_its_refusal_says_where_it_is(
+def test_a_version_that_no_worker_finds_is_not_a_base_and_its_refusal_says_where_it_is(
     objects: FakeObjects, volume: Path, config: Path
 ) -> None:
     absent = condition("Ready", "WaitingForCheckpoint", 2, status="False", message="it is absent")

@@ -485,7 +485,7 @@ def test_a_container_that_keeps_ending_has_one_problem_until_it_is_up(container,
 
 
 @pytest.mark.parametrize("state", [{"terminated": {"exitCode": 0}}, {"running": {}}])
-def test_an_init_container_that_failed_before_is_no_problem(state):
+def test_an_init_container_that_failed_before_is_not_a_problem(state):
     fetch = {"name": "fetch", "state": state, "restartCount": 2} | ended(20)
     found = pod(container=waiting("PodInitializing"), initContainerStatuses=[fetch])
 

@@ -268,9 +268,7 @@ class Checkpoint:
         read_bytes = sum(delta.size_bytes for delta in deltas)
         read_bytes += 0 if self.is_of_memory else self.size_bytes
         published_bytes = deltas[-1].size_bytes if deltas else 0
-        changed = Changed(
-            deltas, states, result_digest, published_bytes, read_bytes, extra_bytes
-        )
+        changed = Changed(deltas, states, result_digest, published_bytes, read_bytes, extra_bytes)
         return Checkpoint(
             path,
             self.config,

@@ -114,6 +114,8 @@ def _prepare_environment(extra: list[str]) -> None:
 def _stop_starting(_number: int, _frame: FrameType | None) -> None:
     # Nothing needs an orderly end yet. Not by an exception: the code that is being imported may
     # catch it.
-    logging.disable(logging.NOTSET)  # vLLM suppresses all loggers' lines while it reads its defaults
+    logging.disable(
+        logging.NOTSET
+    )  # vLLM suppresses all loggers' lines while it reads its defaults
     _LOG.info("stopped while starting", extra=logs.fields("ending", code=0))
     end_now(0)
