@@ -1,4 +1,4 @@
-"""What `caplog` of all tests leaves out."""
+"""The records that `caplog` of all tests leaves out."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def answer_of(request: StoreRequest) -> tuple[StoreAnswer, bytearray | None]:
     """Ask the store. Returns: the answer, and the bytes of a range.
 
     Errors:
-        Refusal: `CheckpointChanged` if an object is another one by now; `CheckpointMalformed` if there are too many
-            objects; `SourceNotFound`, `SourceUnreadable`.
+        Refusal: `CheckpointChanged` if an object is another one by now, `CheckpointMalformed` if there are too many
+            objects, `SourceNotFound`, `SourceUnreadable`.
     """
     match request:
         case ListObjects():
