@@ -173,7 +173,7 @@ class Admission:
         return handle
 
     async def _authorized(self, request: web.Request) -> Caller:
-        """The caller, who may read the fleet. Errors: Problem 401, 403, 404, 429; those of `Cluster`."""
+        """The caller, if it may read the fleet. Errors: Problem 401, 403, 404, 429; those of `Cluster`."""
         # Nothing about a fleet, not even its existence, is read for a caller without the right.
         key = namespace, name = request.match_info["namespace"], request.match_info["name"]
         caller = await self._caller(request, namespace, name)

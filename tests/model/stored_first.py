@@ -1,8 +1,8 @@
 """Parts of the promises 1, 2, 5 and 9 that hold before anything goes wrong.
 
 A leader may end after each call, each answer may be lost, and each call may come late. Histories with just this bad
-luck are rare. So these are checked at each call and at each write of the fleet's status. What the next leader
-needs is stored. A call that is on its way would break no promise, whenever it comes.
+luck are rare. So these are checked at each call and at each write of the fleet's status. The status holds all
+that the next leader needs. A call that is on its way would break no promise, whenever it comes.
 """
 
 from __future__ import annotations

@@ -456,7 +456,7 @@ def test_a_pod_with_a_problem_has_no_other_cause():
 
 
 def ended(seconds: float, **more: Any) -> dict[str, Any]:
-    """The last run of a container, which was so long."""
+    """The last run of a container, with its length."""
     end = datetime.fromisoformat(AT)
     times = {"startedAt": (end - timedelta(seconds=seconds)).isoformat(), "finishedAt": AT}
     return {"lastState": {"terminated": {"exitCode": 1, "message": "no model"} | times | more}}

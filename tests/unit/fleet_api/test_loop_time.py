@@ -1,4 +1,4 @@
-"""What the requests to one namespace's fleets take of the event loop, others do not lack."""
+"""The requests to one namespace's fleets take no time of the event loop that others need."""
 
 from __future__ import annotations
 

@@ -378,8 +378,8 @@ class TestAsking:
         assert due(cache, 6, replace(POD, ready=ready))
 
     def test_the_silence_of_a_worker_begins_when_its_process_listens(self):
-        """A new fleet lost a worker at each start: it counted as silent for as long as its engine had
-        started, and was quarantined when the first of the others opened.
+        """A new fleet lost a worker at each start. It counted as silent for as long as its engine had
+        started, and the operator quarantined it when the first of the others opened.
         """
         starting = replace(POD, started=False, ready=False)
         up = replace(starting, started=True)
