@@ -22,6 +22,7 @@ from tests.support.pages import ROOT
 from tests.support.rl_api import RlApi, rl_api
 
 from fleet_worker.process.manifest import digest_in
+from rlfleet.cli.trainer_settings import SETTINGS, Trainer
 
 TRAINERS = Path(__file__).parent / "trainers"
 EXAMPLES = ROOT / "examples"
@@ -193,6 +194,25 @@ async def test_the_trainers_parser_takes_the_recipes_command(
 
     assert done.returncode == 0, errors.decode()
     assert json.loads(output.splitlines()[-1]) == expected
+
+
+@pytest.mark.long  # TRL imports transformers
+async def test_trls_dataclass_takes_the_settings_that_init_writes(
+    api: RlApi, tmp_path: Path
+) -> None:
+    names = dict.fromkeys(("name", "namespace", "account", "claim", "root", "run"), "policy")
+    settings = tmp_path / "trl_config.py"
+    settings.write_text(SETTINGS[Trainer.TRL].filled(names | {"api": "http://rl"}))
+
+    words = ("-m", "trl", str(settings))
+    printed = await run(
+        api, TRAINERS / "read_recipe.py", *words, RLFLEET_KEY="key", HOME=str(tmp_path)
+    )
+
+    assert json.loads(printed.splitlines()[-1]) == {
+        "server": "http://rl/t/key/fleets/policy/policy",
+        "mode": "server",
+    }
 
 
 async def test_areal_takes_the_recipe_and_saves_below_its_root(api: RlApi, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import runpy
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,10 +86,20 @@ def areal(words: list[str]) -> dict[str, Any]:
     }
 
 
+def trl(words: list[str]) -> dict[str, Any]:
+    """TRL's dataclass. Its check of the machine needs a GPU for the default precision."""
+    import trl
+
+    trl.GRPOConfig = partial(trl.GRPOConfig, use_cpu=True, bf16=False)
+    config = runpy.run_path(words[0])["config"]
+    return {"server": config.vllm_server_base_url, "mode": config.vllm_mode}
+
+
 PROGRAMS: dict[str, Callable[[list[str]], dict[str, Any]]] = {
     "verl.trainer.main_ppo": verl,
     "openrlhf.cli.train_ppo_ray": openrlhf,
     "areal": areal,
+    "trl": trl,
 }
 
 if __name__ == "__main__":
