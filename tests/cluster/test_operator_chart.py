@@ -19,7 +19,6 @@ from devcluster import Cluster
 from devcluster.errors import CommandError
 from fleet_operator.core.manifests.pods import build_pod
 from fleet_operator.runtime import permissions
-from fleet_operator.runtime.heartbeats import lease_name
 from fleet_operator.runtime.settings import parse_settings
 from rlfleet_resources import names
 
@@ -93,7 +92,7 @@ def test_of_leases_it_may_only_write_its_own_heartbeat(rendered: Rendered) -> No
 
     assert {tuple(r["verbs"]): r.get("resourceNames") for r in rules} == {
         ("get",): None,
-        permissions.HEARTBEAT_VERBS: [lease_name(f"{NAMESPACE}/rlfleet")],
+        permissions.HEARTBEAT_VERBS: [names.heartbeat_name(f"{NAMESPACE}/rlfleet")],
     }
 
 
