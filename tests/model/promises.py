@@ -86,6 +86,8 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 30.0
 """As documented. These are not taken from the code, since it may be wrong."""
 SLACK_SECONDS = 1.0
+LONGEST_LOOK_SECONDS = 45.0
+"""Two looks at a fleet that the operator seldom looks at."""
 MAX_WORKERS = 6
 """No simulated fleet is larger. Workers that are being replaced count too."""
 _STALLING = frozenset({Severity.STALLS, Severity.REFUSES})
@@ -649,7 +651,27 @@ class Promises:
         ):
             text = f"{after.desired_version} is abandoned after {waited:.1f} s in {before.phase}"
             self.sim.fail(6, f"{text}, before any timeout has passed")
+        self._is_reported_as_late(after, stalled)
         self._watch(after)
+
+    def _is_reported_as_late(self, after: WeightsStatus, stalled: Condition | None) -> None:
+        """All workers together have at most twice the limit of a pause or a load. Then the version is abandoned,
+        or the worker is out of service, or a condition says what is wrong.
+        """
+        if stalled is not None or not self.forbids_mixing or self.sim.leader.epochs.is_term_pending:
+            return
+        limits = {
+            RolloutPhase.PAUSING: max(
+                r.timeouts.pause_seconds + r.pause.drain_timeout_seconds for r in self.settings
+            ),
+            RolloutPhase.LOADING: max(r.timeouts.load_seconds for r in self.settings),
+        }
+        known, waited = self._phase_of(after), self.sim.now - self.watching[1]
+        limit = 2 * limits.get(after.phase, self.sim.now) + LONGEST_LOOK_SECONDS
+        if known == self.watching[0] and waited > limit:
+            self.sim.fail(
+                6, f"{after.desired_version} is {after.phase} for {waited:.0f} s, unreported"
+            )
 
     def _stays_abandoned(self, before: WeightsStatus, after: WeightsStatus) -> None:
         """An abandoned version is not rolled out again until a user changes it or requests a retry."""
@@ -717,12 +739,15 @@ class Promises:
 
     def _watch(self, status: WeightsStatus) -> None:
         """The leader has decided this status, or has found it as a new leader."""
-        phase = (
+        phase = self._phase_of(status)
+        if phase != self.watching[0]:
+            self.watching = (phase, self.sim.now)
+
+    def _phase_of(self, status: WeightsStatus) -> tuple[object, ...]:
+        return (
             *(self.sim.lease_term, status.desired_version, status.retried),
             *(status.phase, status.phase_started_at),
         )
-        if phase != self.watching[0]:
-            self.watching = (phase, self.sim.now)
 
     def note_decision(self, leader: Leader, decision: Decision) -> None:
         """Promises 7, 15, 17 and 18. Where versions mix, the applied version in the status must not go back, unless a

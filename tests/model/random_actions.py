@@ -144,7 +144,15 @@ class RandomActions:
                 *(self.change_strategy, self.change_strategy, self.retry, brief.change_roots),
             ],
             [
-                *(brief.linger, brief.linger, brief.linger, brief.hang, brief.cut_off, brief.spoil),
+                *(
+                    brief.linger,
+                    self.be_late,
+                    self.be_late,
+                    self.be_late,
+                    brief.hang,
+                    brief.cut_off,
+                    brief.spoil,
+                ),
                 *(
                     brief.break_engine,
                     brief.break_engine,
@@ -447,6 +455,12 @@ class RandomActions:
     def _name_path(self, source: Settings) -> None:
         if not self.is_deleted:
             self.fleet.control(source=source)
+
+    def be_late(self) -> None:
+        """The work of a worker lasts longer than it may, and the trainer waits for the outcome."""
+        self.brief.linger()
+        self.publish_now()
+        self.waits_until = self.fleet.now + 200.0
 
     def _let_it_end(self) -> None:
         self.waits_until = self.fleet.now + self.chance.choice([0.0, 60.0, 120.0])
