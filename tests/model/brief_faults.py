@@ -142,9 +142,11 @@ class BriefFaults:
             self.fleet.kill(pod, back_after_seconds=self.chance.choice(AWAY_SECONDS))
 
     def ask_for_long(self) -> None:
-        """The request of a worker's client takes long."""
+        """The request of a worker's client takes long. A worker that drains takes no new one."""
         pod = self._some_pod()
-        if pod is not None and pod.worker.generates and pod.worker.requests.left_seconds:
+        if pod is None or not pod.worker.generates or pod.worker.work is not None:
+            return
+        if pod.worker.requests.left_seconds:
             self.fleet.note("client", f"asks {pod.name} for long")
             pod.worker.requests.left_seconds = self.chance.choice(SECONDS)
 
