@@ -114,8 +114,7 @@ def _prepare_environment(extra: list[str]) -> None:
 def _stop_starting(_number: int, _frame: FrameType | None) -> None:
     # Nothing needs an orderly end yet. Not by an exception: the code that is being imported may
     # catch it.
-    logging.disable(
-        logging.NOTSET
-    )  # vLLM suppresses all loggers' lines while it reads its defaults
+    # vLLM suppresses the lines of all loggers while it reads the defaults of its options.
+    logging.disable(logging.NOTSET)
     _LOG.info("stopped while starting", extra=logs.fields("ending", code=0))
     end_now(0)
