@@ -438,55 +438,43 @@ class TestTelling:
 
 
 class TestCalling:
-    def test_the_answer_to_a_call_is_what_is_known(self):
-        async def story() -> None:
-            cache = WorkerCache()
-            begin(cache, "load 2")
-            assert cache.view(POD, 5).call == cache.call_in_flight(POD.uid) == work("load 2")
-            cache.end_call(call_for("load 2"), says("2"), 6)
-            assert cache.view(POD, 6).call is cache.call_in_flight(POD.uid) is None
-            assert cache.view(POD, 6).version == "2"
+    async def test_the_answer_to_a_call_is_what_is_known(self):
+        cache = WorkerCache()
+        begin(cache, "load 2")
+        assert cache.view(POD, 5).call == cache.call_in_flight(POD.uid) == work("load 2")
+        cache.end_call(call_for("load 2"), says("2"), 6)
+        assert cache.view(POD, 6).call is cache.call_in_flight(POD.uid) is None
+        assert cache.view(POD, 6).version == "2"
 
-        asyncio.run(story())
-
-    def test_a_question_from_before_the_end_of_a_call_is_too_old(self):
+    async def test_a_question_from_before_the_end_of_a_call_is_too_old(self):
         """It may have been answered before the call took effect."""
 
-        async def story() -> None:
-            cache = WorkerCache()
-            cache.view(POD, 0)
-            cache.begin_read(POD, 5)
-            begin(cache, "load 2")
-            cache.end_call(call_for("load 2"), says("2"), 6)
-            cache.end_read(POD, says("1"), 7, term=0)
-            assert cache.view(POD, 7).version == "2"
+        cache = WorkerCache()
+        cache.view(POD, 0)
+        cache.begin_read(POD, 5)
+        begin(cache, "load 2")
+        cache.end_call(call_for("load 2"), says("2"), 6)
+        cache.end_read(POD, says("1"), 7, term=0)
+        assert cache.view(POD, 7).version == "2"
 
-        asyncio.run(story())
+    async def test_a_question_from_after_the_end_of_a_call_counts(self):
+        cache = WorkerCache()
+        begin(cache, "load 2")
+        cache.end_call(call_for("load 2"), SILENT, 6)
+        ask(cache, 7, says("2"))
+        assert cache.view(POD, 7).version == "2"
+        assert cache.view(POD, 7).silent_seconds == 0
 
-    def test_a_question_from_after_the_end_of_a_call_counts(self):
-        async def story() -> None:
-            cache = WorkerCache()
-            begin(cache, "load 2")
-            cache.end_call(call_for("load 2"), SILENT, 6)
-            ask(cache, 7, says("2"))
-            assert cache.view(POD, 7).version == "2"
-            assert cache.view(POD, 7).silent_seconds == 0
-
-        asyncio.run(story())
-
-    def test_another_call_cancels_the_one_in_flight(self):
-        async def story() -> None:
-            cache = WorkerCache()
-            first = begin(cache, "stage 2")
-            second = begin(cache, "stage 3")
-            await asyncio.wait([first], timeout=1)
-            assert first.cancelled()
-            cache.end_call(call_for("stage 2"), says("late"), 6)
-            assert cache.call_in_flight(POD.uid) == work("stage 3")
-            assert cache.view(POD, 6).state is None, "the end of a given-up call changes nothing"
-            second.cancel()
-
-        asyncio.run(story())
+    async def test_another_call_cancels_the_one_in_flight(self):
+        cache = WorkerCache()
+        first = begin(cache, "stage 2")
+        second = begin(cache, "stage 3")
+        await asyncio.wait([first], timeout=1)
+        assert first.cancelled()
+        cache.end_call(call_for("stage 2"), says("late"), 6)
+        assert cache.call_in_flight(POD.uid) == work("stage 3")
+        assert cache.view(POD, 6).state is None, "the end of a given-up call changes nothing"
+        second.cancel()
 
     def test_the_call_before_may_report_its_end_while_it_is_cancelled(self):
         cache = WorkerCache()
@@ -510,71 +498,56 @@ class TestCalling:
 
 
 class TestRestarts:
-    def test_a_new_container_has_no_answer_and_no_call(self):
-        async def story() -> None:
-            cache = WorkerCache()
-            ask(cache, 5, says("1"))
-            task = begin(cache, "load 2")
-            view = cache.view(restarted(1), 6)
-            assert (view.state, view.call) == (None, None)
-            await asyncio.wait([task], timeout=1)
-            assert task.cancelled()
+    async def test_a_new_container_has_no_answer_and_no_call(self):
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
+        task = begin(cache, "load 2")
+        view = cache.view(restarted(1), 6)
+        assert (view.state, view.call) == (None, None)
+        await asyncio.wait([task], timeout=1)
+        assert task.cancelled()
 
-        asyncio.run(story())
+    async def test_the_end_of_a_call_to_the_process_before_changes_nothing(self):
+        cache = WorkerCache()
+        begin(cache, "load 2")
+        cache.view(restarted(1), 6)
+        cache.end_call(call_for("load 2"), says("2"), 7)
+        assert cache.view(restarted(1), 7).state is None
 
-    def test_the_end_of_a_call_to_the_process_before_changes_nothing(self):
-        async def story() -> None:
-            cache = WorkerCache()
-            begin(cache, "load 2")
-            cache.view(restarted(1), 6)
-            cache.end_call(call_for("load 2"), says("2"), 7)
-            assert cache.view(restarted(1), 7).state is None
-
-        asyncio.run(story())
-
-    def test_a_late_answer_of_the_process_before_changes_nothing_about_the_new_one(self):
-        async def story() -> None:
-            cache, new = WorkerCache(), restarted(1)
-            cache.view(POD, 0)
-            cache.begin_read(POD, 5)
-            cache.begin_read(new, 6)
-            cache.end_read(new, says("1", instance="i-2"), 6, term=0)
-            task = asyncio.create_task(asyncio.sleep(3600))
-            cache.begin_call(new.uid, work("load 2"), task, 0, epoch=EPOCH)
-            cache.end_read(POD, says("0"), 7, term=0)
-            view = cache.view(new, 7)
-            await asyncio.sleep(0)
-            assert (view.version, view.call) == ("1", work("load 2"))
-            assert not task.cancelling(), "the call to the new process was given up"
-            task.cancel()
-
-        asyncio.run(story())
+    async def test_a_late_answer_of_the_process_before_changes_nothing_about_the_new_one(self):
+        cache, new = WorkerCache(), restarted(1)
+        cache.view(POD, 0)
+        cache.begin_read(POD, 5)
+        cache.begin_read(new, 6)
+        cache.end_read(new, says("1", instance="i-2"), 6, term=0)
+        task = asyncio.create_task(asyncio.sleep(3600))
+        cache.begin_call(new.uid, work("load 2"), task, 0, epoch=EPOCH)
+        cache.end_read(POD, says("0"), 7, term=0)
+        view = cache.view(new, 7)
+        await asyncio.sleep(0)
+        assert (view.version, view.call) == ("1", work("load 2"))
+        assert not task.cancelling(), "the call to the new process was given up"
+        task.cancel()
 
 
 class TestForgetting:
-    def test_pods_that_are_gone_are_forgotten_with_their_calls(self):
-        async def story() -> None:
-            cache, other = WorkerCache(), make_worker(1).pod_view()
-            task = begin(cache, "load 2")
-            cache.view(other, 0)
-            cache.forget_all_but({other.uid})
-            await asyncio.wait([task], timeout=1)
-            assert task.cancelled()
-            assert cache.call_in_flight(POD.uid) is None
+    async def test_pods_that_are_gone_are_forgotten_with_their_calls(self):
+        cache, other = WorkerCache(), make_worker(1).pod_view()
+        task = begin(cache, "load 2")
+        cache.view(other, 0)
+        cache.forget_all_but({other.uid})
+        await asyncio.wait([task], timeout=1)
+        assert task.cancelled()
+        assert cache.call_in_flight(POD.uid) is None
 
-        asyncio.run(story())
-
-    def test_a_call_to_a_pod_that_was_forgotten_in_between_does_not_raise(self):
-        async def story() -> None:
-            cache = WorkerCache()
-            cache.view(POD, 0)
-            cache.forget_all_but(set())
-            task = asyncio.create_task(asyncio.sleep(3600))
-            cache.begin_call(POD.uid, work("load 2"), task, 0, epoch=EPOCH)
-            assert cache.call_in_flight(POD.uid) == work("load 2")
-            task.cancel()
-
-        asyncio.run(story())
+    async def test_a_call_to_a_pod_that_was_forgotten_in_between_does_not_raise(self):
+        cache = WorkerCache()
+        cache.view(POD, 0)
+        cache.forget_all_but(set())
+        task = asyncio.create_task(asyncio.sleep(3600))
+        cache.begin_call(POD.uid, work("load 2"), task, 0, epoch=EPOCH)
+        assert cache.call_in_flight(POD.uid) == work("load 2")
+        task.cancel()
 
 
 async def test_time_is_what_the_caller_says():
