@@ -364,7 +364,7 @@ class TestTenants:
 
         tenant, seconds, _ = shares.note.call_args.args
         assert tenant == "rl"
-        assert 0.02 <= seconds < 0.5
+        assert 0.02 <= seconds < 5, "of ten seconds"
 
 
 class TestDeadlines:

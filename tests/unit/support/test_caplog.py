@@ -1,4 +1,4 @@
-"""The records that `caplog` of all tests leaves out."""
+"""`caplog` leaves out the lines of threads from before the test."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ async def test_a_lease_is_renewed_while_a_load_runs(serving: WorkerHarness) -> N
     load = asyncio.create_task(serving.load("1"))
     await soon(lambda: serving.agent.phase is Phase.LOADING)
     serving.clock.advance(9)
-    await asyncio.wait_for(serving.pause(lease=10), timeout=1)
+    await asyncio.wait_for(serving.pause(lease=10), timeout=20)
     serving.clock.advance(9)
     serving.engine.gates["load"].set()
     await load
