@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from fleet_api.heads import Heads
 from fleet_api.settings import Settings
 from fleet_api.tls import Certificate
 from fleet_operator.own_ports.bounded_site import METRICS, PROBES, BoundedSite
 
+BACKLOG = 128
 SHUTDOWN_SECONDS = 10.0
 """How long requests that still run after the drain may take to end."""
 
@@ -46,6 +50,8 @@ async def listening(
 ) -> AsyncIterator[None]:
     """Serve the applications while the block runs. Errors: CannotListenError."""
     tls = _certificate(settings)
+    heads = Heads()
+    app.middlewares.insert(0, heads.middleware)
     async with AsyncExitStack() as stack:
         runner = web.AppRunner(
             app,
@@ -57,8 +63,15 @@ async def listening(
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         with _explaining(settings.port):
-            context = tls.context if tls else None
-            await web.TCPSite(runner, settings.host, settings.port, ssl_context=context).start()
+            make = cast("web.Server", runner.server)  # of a runner that is set up
+            server = await asyncio.get_running_loop().create_server(
+                lambda: heads.connection(make()),
+                settings.host,
+                settings.port,
+                ssl=tls.context if tls else None,
+                backlog=BACKLOG,
+            )
+        stack.callback(server.close)
         for own, port, bounds in (
             (metrics, settings.metrics_port, METRICS),
             (probes, settings.probe_port, PROBES),

@@ -19,6 +19,8 @@ from typing import Self, cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from fleet_operator.own_ports.passing import Passing
+
 logger = logging.getLogger(__name__)
 
 
@@ -148,40 +150,22 @@ class BoundedSite:
             del self._by_address[address]
 
 
-class _Connection(asyncio.Protocol):
-    """Passes everything on to the protocol of aiohttp, and tells its site when it ends."""
+class _Connection(Passing):
+    """Tells its site when it ends."""
 
     def __init__(self, inner: asyncio.Protocol, site: BoundedSite, address: str) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._site = site
-        self._transport: asyncio.Transport | None = None
         self.address = address
 
     def abort(self) -> None:
         """End the connection at once. The client loses the rest."""
         self._site.forget(self)
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._inner.connection_made(transport)
+        super().abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._site.forget(self)
-        self._inner.connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        self._inner.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._inner.resume_writing()
+        super().connection_lost(exc)
 
 
 def _listen(port: int) -> list[socket.socket]:

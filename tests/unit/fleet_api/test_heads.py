@@ -1,0 +1,151 @@
+"""Strangers that open connections, and send no whole request, cost the RL API little."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from fleet_api import heads
+from fleet_api.listeners import listening
+from fleet_api.settings import Settings
+from free_ports import free_port
+
+HEADERS = b"".join(b"X-%d: %s\r\n" % (n, b"a" * 8000) for n in range(100))
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n"
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Served:
+    """An application that answers at once, or `/slow` when `go_on` is set, with the length of the body."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.go_on = asyncio.Event()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async def answer(request: web.Request) -> web.Response:
+            if request.path == "/slow":
+                await self.go_on.wait()
+            return web.Response(text=str(len(await request.read())))
+
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", answer)
+        settings = Settings(host="127.0.0.1", port=self.port)
+        async with listening(app, web.Application(), web.Application(), settings):
+            yield
+            for writer in self._writers:
+                writer.close()
+
+    async def open(self, sent: bytes) -> Connection:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self._writers.append(writer)
+        writer.write(sent)
+        return reader, writer
+
+    async def answers(self) -> bool:
+        reader, _ = await self.open(GET + b"Connection: close\r\n\r\n")
+        return b" 200 " in await asyncio.wait_for(reader.readline(), 10)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    made = Served()
+    async with made.running():
+        yield made
+
+
+async def reached_end(reader: asyncio.StreamReader) -> bool:
+    try:
+        await reader.read()
+    except ConnectionError:
+        return True
+    return reader.at_eof()
+
+
+async def has_ended(connection: Connection) -> bool:
+    reader, _ = connection
+    try:
+        return not await asyncio.wait_for(reader.read(1), 10)
+    except ConnectionError:
+        return True
+
+
+async def test_the_longest_heads_end_beyond_a_limit_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heads, "MAX_BYTES", 2 * len(HEADERS) + 100_000)
+    served = Served()
+    async with served.running():
+        short = await served.open(GET)
+        long = [await served.open(GET + HEADERS) for _ in range(3)]
+        ended = [asyncio.create_task(has_ended(each)) for each in long]
+        done, _ = await asyncio.wait(ended, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result() for task in done] == [True]
+        assert await served.answers()
+        short[1].write(b"\r\n")
+        assert b" 200 " in await asyncio.wait_for(short[0].readline(), 10)
+        for task in ended:
+            task.cancel()
+
+
+@pytest.mark.parametrize("first", [b"", GET], ids=["none", "a part"])
+async def test_a_head_that_does_not_come_ends_its_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    monkeypatch.setattr(heads, "SECONDS", 0.2)
+    assert await has_ended(await served.open(first))
+
+
+async def test_the_second_head_of_a_connection_has_the_same_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heads, "MAX_BYTES", 100_000)
+    served = Served()
+    async with served.running():
+        for first in (
+            b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n",
+        ):
+            reader, writer = await served.open(first + GET + HEADERS[:200_000])
+            for _ in range(5):
+                writer.write(HEADERS[:100_000])
+            assert await asyncio.wait_for(reached_end(reader), 10)
+        monkeypatch.setattr(heads, "SECONDS", 0.2)
+        reader, writer = await served.open(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
+        writer.write(GET)
+        assert await asyncio.wait_for(reached_end(reader), 10)
+
+
+async def test_a_request_that_runs_and_a_body_that_comes_slowly_do_not_end(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "SECONDS", 0.1)
+    monkeypatch.setattr(heads, "MAX_BYTES", 10_000)
+    head = b"PUT /%s HTTP/1.1\r\nHost: a\r\nContent-Length: 400000\r\n\r\n"
+    slow_body, _ = body = await served.open(head % b"" + b"x" * 100_000)
+    running, _ = await served.open(head % b"slow" + b"x" * 400_000)
+    for _ in range(3):
+        await asyncio.sleep(0.1)
+        body[1].write(b"x" * 100_000)
+    served.go_on.set()
+    for reader in (slow_body, running):
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
+
+
+async def test_the_oldest_idle_connection_gives_way_and_running_requests_stay(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "MAX_CONNECTIONS", 3)
+    running, _ = await served.open(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert await served.answers()
+    idle = [await served.open(GET) for _ in range(4)]
+    assert [await has_ended(each) for each in idle[:2]] == [True, True]
+    served.go_on.set()
+    assert b" 200 " in await asyncio.wait_for(running.readline(), 10)
