@@ -19,7 +19,7 @@ MAX_BYTES = 8 * 1024 * 1024
 SMALL_BYTES = 4 * 1024
 """One of up to this size does not count: an account's token has 1 KiB."""
 HEAD_BYTES = 16 * 1024
-"""A head that has come whole has no more, since a token has 8 KiB. What is beyond it is the next one."""
+"""A head that has come whole has no more, since a token has 8 KiB. Bytes beyond it belong to the next one."""
 MAX_CONNECTIONS = 8192
 """Beyond it the oldest one without a request ends. Each has 5 KiB, and more requests than half of them cannot run."""
 SECONDS = 10.0

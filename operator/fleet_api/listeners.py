@@ -17,6 +17,8 @@ from fleet_api.tls import Certificate
 from fleet_operator.own_ports.bounded_site import METRICS, PROBES, BoundedSite
 
 BACKLOG = 128
+HANDSHAKE_SECONDS = 10.0
+"""Connections in the handshake of TLS are not among the limited ones."""
 SHUTDOWN_SECONDS = 10.0
 """How long requests that still run after the drain may take to end."""
 
@@ -69,6 +71,7 @@ async def listening(
                 settings.host,
                 settings.port,
                 ssl=tls.context if tls else None,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
                 backlog=BACKLOG,
             )
         stack.callback(server.close)

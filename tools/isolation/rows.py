@@ -28,7 +28,11 @@ _BUSY = (
     "The API server alone takes 3.5 to 3.8 times as long under this attack. In a trace, most of the rest was the "
     "operator waiting for a processor: API server, operator and attackers share two."
 )
-_SHORT = "Not known. Such a request takes 14 ms alone, and 20 to 190 ms under the attack."
+_LOOP = (
+    "The event loop of the RL API was busy with httpx's connections and with threads for tokens "
+    "([decision 59](decisions/0059-the-rl-api-between-tenants.md)). It uses others since then, and this row was not "
+    "measured again."
+)
 _LARGE = (
     "The API server decodes, compares and encodes such an object whole for each write, which takes a core for about "
     "0.3 s. Without an operator, as many writes as a rollout has take 0.8 to 1.4 s under the same attack, which is "
@@ -78,8 +82,8 @@ ROWS = (
         "37 s to over 40 s; `/livez` without an answer",
         "32 and 64 connections, one page a second",
     ),
-    Row("256 bodies that do not come", "503 for all", _RL_API, _SHORT),
-    Row("128 streams and 256 waits", "503 for all", _RL_API, _SHORT),
+    Row("256 bodies that do not come", "503 for all", _RL_API, _LOOP),
+    Row("128 streams and 256 waits", "503 for all", _RL_API, _LOOP),
     Row(
         "20 readers at once of a fleet of 1.2 MB",
         "1.1 s; RL API 215 MB",
@@ -91,6 +95,6 @@ ROWS = (
         "20 readers at once of 200 WeightVersions of 250 KB",
         "0.9 s and 499 MB, with 5 readers",
         "a table instead of a list; shares",
-        _SHORT,
+        _LOOP,
     ),
 )

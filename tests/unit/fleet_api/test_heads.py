@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiohttp import web
+from tests.unit.fleet_api.test_tls import issue
 
-from fleet_api import heads
-from fleet_api.listeners import listening
+from fleet_api import heads, listeners
 from fleet_api.settings import Settings
 from free_ports import free_port
 
@@ -37,7 +38,7 @@ class Served:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", answer)
         settings = Settings(host="127.0.0.1", port=self.port)
-        async with listening(app, web.Application(), web.Application(), settings):
+        async with listeners.listening(app, web.Application(), web.Application(), settings):
             yield
             for writer in self._writers:
                 writer.close()
@@ -149,3 +150,16 @@ async def test_the_oldest_idle_connection_gives_way_and_running_requests_stay(
     assert [await has_ended(each) for each in idle[:2]] == [True, True]
     served.go_on.set()
     assert b" 200 " in await asyncio.wait_for(running.readline(), 10)
+
+
+async def test_a_handshake_that_does_not_come_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(listeners, "HANDSHAKE_SECONDS", 0.2)
+    certificate, key = issue(tmp_path, "localhost")
+    port = free_port()
+    settings = Settings(host="127.0.0.1", port=port, tls_cert=certificate, tls_key=key)
+    async with listeners.listening(*(web.Application() for _ in range(3)), settings):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await asyncio.wait_for(reached_end(reader), 10)
+        writer.close()

@@ -1,4 +1,4 @@
-"""The requests to one namespace's fleets take no time of the event loop that others need."""
+"""The event loop is shared: requests to one namespace's fleets do not take the time of others."""
 
 from __future__ import annotations
 
