@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REFUSED_SECONDS = 0.25
-"""A request beyond a rate is refused after this time. Clients that send it again at once would keep the loop busy."""
+"""A request beyond a rate, or without the right, is refused after this time. Clients that send it again at once
+would keep the loop busy."""
+_REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS})
 CLIENT_LEFT = 499
 """The status in the audit of a request whose client closed the connection, as nginx writes it."""
 PROXIED = web.AppKey("proxied", set[str])
@@ -139,7 +141,7 @@ async def _explained(request: web.Request, handler: Handle) -> web.StreamRespons
     except Exception as error:  # noqa: BLE001 - a client gets an answer, and the log the trace
         problem = _problem_of(error, request.method)
         request[AUDITED].reason = problem.reason
-        if problem.status is HTTPStatus.TOO_MANY_REQUESTS:
+        if problem.status in _REFUSALS:
             await asyncio.sleep(REFUSED_SECONDS)
         return problem.response()
 

@@ -8,6 +8,7 @@ import gzip
 import json
 import ssl
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.support.waiting import eventually_async
 from tests.unit.fleet_api.test_tls import issue
 
 from fleet_api.api_server import ApiServer
+from fleet_api.loop_time import LoopTime
 from free_ports import free_port
 from rlfleet import NotConfigured, NotFound, RlfleetError, Unavailable
 from rlfleet.kubeconfig import Access
@@ -171,6 +173,25 @@ async def test_a_silent_watch_ends() -> None:
         with pytest.raises(Unavailable):
             async for _ in kube.watch(Kind.WEIGHTS, "policy", "1", 0.3):
                 pass
+
+
+async def test_changes_come_at_the_pace_of_the_share_of_their_tenant() -> None:
+    event = b'{"type": "MODIFIED", "object": {}}\n'
+    shares = LoopTime(time.monotonic)
+    shares.note("victim", 0.01)
+    at: list[float] = []
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=event * 2)
+
+    async def follow() -> None:
+        async for _ in kube.watch(Kind.WEIGHTS, "policy", "1", 60):
+            at.append(time.monotonic())
+            shares.note("mallory", 1.5)
+
+    async with serving(answer) as kube:
+        await shares.share("mallory", follow())
+    assert at[1] - at[0] > 0.1
 
 
 async def test_the_certificate_of_the_server_must_be_trusted(tmp_path: Path) -> None:
