@@ -76,8 +76,10 @@ class _Connection(Passing):
         super().__init__(inner)
         self.request: web.Request | None = None
         self._heads = heads
+        self._rest = 0
+        """Bytes of the next head that came together with the last one."""
         self._bytes = 0
-        """Of the next head, as far as it has come."""
+        """Bytes that have come since then, and are of no body."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -89,7 +91,7 @@ class _Connection(Passing):
             self._limit_time()
         if self.request is None or self.request.content.is_eof():
             self._bytes += len(data)
-            self._heads.charge(self, self._bytes)
+            self._heads.charge(self, self._rest + self._bytes)
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -101,9 +103,9 @@ class _Connection(Passing):
         """Note that the head of a request has come whole. The next one may have begun in the same bytes."""
         self.request = request
         self._end_time()
-        rest = self._bytes - (request.content_length or 0) if request.content.is_eof() else 0
-        self._bytes = rest if rest > HEAD_BYTES else 0
-        self._heads.charge(self, self._bytes)
+        rest = self._bytes - _body_bytes(request) if request.content.is_eof() else 0
+        self._rest, self._bytes = rest if rest > HEAD_BYTES else 0, 0
+        self._heads.charge(self, self._rest)
 
     def _limit_time(self) -> None:
         if self._timer is None:
@@ -113,3 +115,10 @@ class _Connection(Passing):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _body_bytes(request: web.Request) -> int:
+    """The size of a body that has come whole; 0 if it is compressed and has no length."""
+    if request.content_length is not None:
+        return request.content_length
+    return 0 if "Content-Encoding" in request.headers else request.content.total_bytes

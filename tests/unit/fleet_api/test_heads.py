@@ -113,9 +113,9 @@ async def test_the_second_head_of_a_connection_has_the_same_limits(
             b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
             b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n",
         ):
-            reader, writer = await served.open(first + GET + HEADERS[:200_000])
-            for _ in range(5):
-                writer.write(HEADERS[:100_000])
+            reader, writer = await served.open(first + GET + HEADERS[:90_000])
+            await served.answers()
+            writer.write(HEADERS[90_000:180_000])
             assert await asyncio.wait_for(reached_end(reader), 10)
         monkeypatch.setattr(heads, "SECONDS", 0.2)
         reader, writer = await served.open(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -138,6 +138,20 @@ async def test_a_request_that_runs_and_a_body_that_comes_slowly_do_not_end(
     served.go_on.set()
     for reader in (slow_body, running):
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
+
+
+async def test_requests_with_bodies_in_chunks_do_not_add_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heads, "MAX_BYTES", 100_000)
+    served = Served()
+    async with served.running():
+        reader, writer = await served.open(b"")
+        for _ in range(8):
+            head = b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+            writer.write(head + b"C350\r\n" + b"x" * 50_000 + b"\r\n0\r\n\r\n")
+            reply = await asyncio.wait_for(reader.readuntil(b"50000"), 10)
+            assert reply.startswith(b"HTTP/1.1 200 ")
 
 
 async def test_the_oldest_idle_connection_gives_way_and_running_requests_stay(
