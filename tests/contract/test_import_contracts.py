@@ -108,6 +108,11 @@ BREACHES = [
         "fleet_worker/checkpoint/pairs.py",
         "import fleet_worker.checkpoint.mapping",
     ),
+    (
+        "stagers-ask-stores",
+        "fleet_worker/checkpoint/places.py",
+        "import fleet_worker.checkpoint.object_requests",
+    ),
     ("audit-stands-apart", "fleet_worker/audit/judge.py", "import fleet_worker.provenance.spans"),
     ("operator-knows-the-protocol", "fleet_operator/core/manifests/pods.py", "import rlfleet"),
     ("worker-knows-no-operator", "fleet_worker/lifecycle/authority.py", "import rlfleet.errors"),

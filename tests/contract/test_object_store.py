@@ -67,7 +67,7 @@ def proxy(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         monkeypatch.setenv(ENV_STORE_KEYS, str(tmp_path / "keys"))
         monkeypatch.setenv(ENV_STORE_ENDPOINT, running.endpoint)
         yield running
-    store_calls.close()
+    store_calls._stagers.close()
 
 
 @pytest.fixture

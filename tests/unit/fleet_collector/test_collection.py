@@ -180,7 +180,7 @@ class TestTheSecondLook:
         assert names_in(folder) == [f"step_{n}" for n in range(1, 6)]
         assert (outcome.problems, len(outcome.waits)) == ([], 1)
 
-    def test_an_index_that_a_trainer_is_writing_is_not_a_problem(self, folder: Path) -> None:
+    def test_an_index_that_a_trainer_is_writing_raises_no_alarm(self, folder: Path) -> None:
         write_versions(folder, 6, base=5)
         index = folder / "step_6/model.safetensors.index.json"
         whole = index.read_text()

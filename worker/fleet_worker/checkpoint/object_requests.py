@@ -40,7 +40,7 @@ def answer_of(request: StoreRequest) -> tuple[StoreAnswer, bytearray | None]:
     """Ask the store. Returns: the answer, and the bytes of a range.
 
     Errors:
-        Refusal: `CheckpointChanged` if an object is another one by now, `CheckpointMalformed` if there are too many
+        Refusal: `CheckpointChanged` for an object that is another one by now, `CheckpointMalformed` for too many
             objects, `SourceNotFound`, `SourceUnreadable`.
     """
     match request:

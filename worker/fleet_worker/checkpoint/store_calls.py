@@ -82,11 +82,6 @@ def ask(request: StoreRequest) -> tuple[Message, bytearray | None]:
     return answer, content
 
 
-def close() -> None:
-    """End the stager that is ready."""
-    _stagers.close()
-
-
 def _end(stager: Stager, late: threading.Event) -> None:
     late.set()
     stager.end()
