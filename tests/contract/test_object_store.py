@@ -19,21 +19,26 @@ from tests.support.faulty_store import Answer, Asked, FaultyStore, faulty_store,
 from tests.support.lora_harness import LoraHarness
 from tests.support.programs import written_by
 from tests.support.slime_deltas import write_delta
+from tests.support.stagers import InspectorWithStagers
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 from tests.support.worker_harness import start_worker
 
 import fleet_worker
 from fleet_worker.checkpoint import object_requests, object_stores, objects, store_calls
 from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.delta_chain import FirstBase
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.finite import own_pass
 from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.stager_pass import StagerPass
 from fleet_worker.checkpoint.stagers import Stagers
+from fleet_worker.engine.start_names import DIGESTS_FILE
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.staging import Staging
 from fleet_worker.lifecycle.weights import Weights
+from fleet_worker.process.start_directory import start_directory
+from fleet_worker.process.start_weights import open_model, read_model
 from fleet_worker.protocol import (
     ENV_STORE_ENDPOINT,
     ENV_STORE_KEYS,
@@ -43,6 +48,7 @@ from fleet_worker.protocol import (
     Source,
     StageRequest,
 )
+from free_ports import free_port
 from object_store.server import Server, serving
 
 ROOT = "s3://weights/run"
@@ -571,6 +577,72 @@ def test_a_pass_without_room_in_memory_is_refused(
     checkpoint.close()
 
     assert refusal.value.reason is Reason.NOT_AVAILABLE
+
+
+class TestAModelOfAStore:
+    """vLLM starts on a folder with links to the weights in memory, and the small files themselves."""
+
+    def test_a_start_has_the_weights_and_the_other_files_of_the_prefix(
+        self, server: Server, proxy: FaultyStore, tmp_path: Path
+    ) -> None:
+        folder = write_tiny(tmp_path / "base")
+        (folder / "tokenizer.json").write_text('{"a": 1}')
+        (folder / "pytorch_model.bin").write_text("weights")
+        (folder / ".gitattributes").write_text("x")
+        inspector = InspectorWithStagers()
+        model = open_model(upload(server, folder), None)
+        digest = read_model(model.checkpoint, inspector, ENOUGH)
+        started = Path(start_directory(model.checkpoint, model.checkpoint, port=free_port()))
+        inspector.stagers.close()
+
+        assert digest == digest_of(folder)
+        assert (started / damage.WEIGHTS).read_bytes() == (folder / damage.WEIGHTS).read_bytes()
+        assert (started / "tokenizer.json").read_text() == '{"a": 1}'
+        assert (started / DIGESTS_FILE).read_text() == "null", "sealed memory needs no comparison"
+        assert {f.name for f in started.iterdir()} == {
+            "config.json", damage.WEIGHTS, "tokenizer.json", DIGESTS_FILE,
+        }  # fmt: skip
+        shutil.rmtree(started)
+        model.checkpoint.close()
+
+    def test_files_that_are_too_large_are_refused(
+        self,
+        server: Server,
+        proxy: FaultyStore,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr("fleet_worker.process.start_directory._MOST_BYTES", 1000)
+        folder = write_tiny(tmp_path / "base")
+        (folder / "notes.txt").write_text("x" * 2000)
+        model = open_model(upload(server, folder), None)
+        with pytest.raises(Refusal) as refusal:
+            start_directory(model.checkpoint, model.checkpoint, port=free_port())
+        model.checkpoint.close()
+
+        assert refusal.value.reason is Reason.CHECKPOINT_MALFORMED
+        assert "notes.txt" in refusal.value.message
+
+    @pytest.mark.parametrize("budget", [0, 100])
+    def test_weights_without_room_in_memory_are_refused(
+        self, server: Server, proxy: FaultyStore, tmp_path: Path, budget: int
+    ) -> None:
+        model = open_model(upload(server, write_tiny(tmp_path / "base")), None)
+        with pytest.raises(Refusal) as refusal:
+            read_model(model.checkpoint, TinyInspector(), budget)
+        model.checkpoint.close()
+
+        assert refusal.value.reason is Reason.NOT_AVAILABLE
+
+    async def test_the_first_delta_of_a_run_has_it_as_its_base(
+        self, server: Server, proxy: FaultyStore, tmp_path: Path
+    ) -> None:
+        base, full = write_tiny(tmp_path / "base"), write_tiny(tmp_path / "full", 2.0)
+        delta = write_delta(base, full, tmp_path / "step_1", version=1, base_version=0)
+        slot = staging(tmp_path)
+        slot.rules = replace(slot.rules, first_base=FirstBase(upload(server, base), "base"))
+
+        assert (await stage(slot, upload(server, delta))).digest == digest_of(full)
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:

@@ -1,4 +1,4 @@
-"""Versions in a real object store on a real engine: the same digests and tokens as of the files in directories."""
+"""A model and versions in a real object store on a real engine: the same digests and tokens as of directories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def _upload(server: Server, folder: Path, key: str) -> str:
     return f"s3://weights/{key}"
 
 
-def test_an_engine_loads_versions_of_a_store(weights: Weights, tmp_path: Path) -> None:
+def test_an_engine_starts_on_a_store_and_loads_versions_of_it(
+    weights: Weights, tmp_path: Path
+) -> None:
     (tmp_path / "buckets" / "weights").mkdir(parents=True)
     keys = tmp_path / "keys"
     keys.mkdir()
@@ -35,14 +37,17 @@ def test_an_engine_loads_versions_of_a_store(weights: Weights, tmp_path: Path) -
             "b": _upload(server, weights.b, "run/step_1"),
             "c": _upload(server, weights.c, "run/step_2"),
         }
-        roots = [weights.b.parent, "s3://weights/run"]
-        with WorkerProcess(tmp_path / "1", model=weights.a, roots=roots, environment=env) as worker:
+        base = _upload(server, weights.a, "models/base")
+        roots = [weights.b.parent, weights.a.parent, "s3://weights/run"]
+        with WorkerProcess(tmp_path / "1", model=base, roots=roots, environment=env) as worker:
             worker.wait_until_up()
             worker.must("admit", version="base")
+            started = worker.greedy(), worker.state()["digest"]
             by_path = {}
-            for name, folder in (("b", weights.b), ("c", weights.c)):
+            for name, folder in (("a", weights.a), ("b", weights.b), ("c", weights.c)):
                 digest = worker.swap(f"path-{name}", folder)["digest"]
                 by_path[name] = (worker.greedy(), digest)
+            assert by_path["a"] == started
             for name, uri in uris.items():
                 state = worker.swap(f"store-{name}", uri)
                 assert (worker.greedy(), state["digest"]) == by_path[name]

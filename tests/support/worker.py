@@ -39,7 +39,7 @@ class WorkerProcess:
         self,
         folder: Path,
         *,
-        model: Path,
+        model: Path | str,
         roots: Sequence[Path | str],
         version: str = "base",
         options: Sequence[str] = (),
@@ -50,7 +50,7 @@ class WorkerProcess:
 
         Args:
             folder: For its token and its log.
-            model: Checkpoint that it starts on.
+            model: Checkpoint that it starts on; also the URI of one.
             roots: Where versions may come from.
             version: Label of the model's own weights.
             options: More options of `serve`.

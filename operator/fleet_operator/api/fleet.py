@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
-    GetJsonSchemaHandler,
     PlainSerializer,
     WithJsonSchema,
 )
-from pydantic_core import CoreSchema
 
 from fleet_operator.api.container import (
     EnvironmentSource,
@@ -78,28 +75,11 @@ MAX_MILLINATS = 1_000_000
 """No two models are further apart than this."""
 
 
-def _of_files(source: WeightSource) -> WeightSource:
-    """Engines start on files."""
-    if source.uri is not None:
-        raise ValueError("uri is for WeightVersions; copy the model to a volume")
-    return source
-
-
-class _WithoutUri:
-    """Leaves the field that `_of_files` refuses out of the schema."""
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        made = handler.resolve_ref_schema(handler(schema))
-        return made | {"properties": {k: v for k, v in made["properties"].items() if k != "uri"}}
-
-
 class Model(Resource):
     """The model that the fleet serves before any WeightVersion."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    source: Annotated[WeightSource, AfterValidator(_of_files), _WithoutUri()]
+    source: WeightSource
     version: VersionLabel = "base"
 
 

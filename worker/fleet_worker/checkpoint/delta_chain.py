@@ -11,7 +11,6 @@ of a chain is trusted: it may have holes, circles, and ten thousand deltas.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -257,7 +256,7 @@ class _Chain:
         if not is_first:
             return None
         for held in self._bases.held:
-            if held.checkpoint.path == os.path.realpath(first.directory):
+            if held.checkpoint.path == real_place(first.directory):
                 return held.checkpoint.duplicate()
         return open_checkpoint(first.directory, None)
 

@@ -24,18 +24,19 @@ def open_directory(place: str, roots: Roots | None) -> Directory:
 
     Args:
         place: Absolute path, or URI.
-        roots: The allowed roots. None for the model's own directory, which is never in a store.
+        roots: The allowed roots. None for the model's own directory or prefix.
 
     Errors:
         Refusal: `SourceOutsideRoots`, `SourceAbsent`, `SourceNotFound`, `SourceUnreadable`.
     """
     if not is_uri(place):
         return OpenDirectory(place, roots)
-    if roots is None or not _URI.fullmatch(place):
+    if not _URI.fullmatch(place):
         raise Refusal(
             Reason.SOURCE_OUTSIDE_ROOTS, "the source is not the URI of a prefix in a store"
         )
-    roots.check_name(place)
+    if roots is not None:
+        roots.check_name(place)
     return StoredDirectory(place)
 
 

@@ -45,10 +45,16 @@ def register() -> None:
 
 
 def _digested(folder: Path) -> Digested | None:
-    """Return the digests for the directory of a start, whose headers have these tensors. None for a draft model."""
+    """Return the digests for the directory of a start, whose headers have these tensors.
+
+    None for a draft model, and for weights in sealed memory, which need no comparison.
+    """
     if not folder.name.startswith(START_PREFIX):
         return None
-    digested = Digested(json.loads((folder / DIGESTS_FILE).read_text()))
+    digests = json.loads((folder / DIGESTS_FILE).read_text())
+    if digests is None:
+        return None
+    digested = Digested(digests)
     names: list[str] = []
     for path in folder.glob("*.safetensors"):
         with closing(Reader(str(path), digested)) as reader:

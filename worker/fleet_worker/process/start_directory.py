@@ -1,5 +1,7 @@
 """The directory that vLLM starts on: links to the weights of the start, and to all else of the model.
 
+Of a model in a store it has the small files themselves, and links to the weights in memory.
+
 vLLM takes from one directory the weights and all else that it needs: configuration, tokenizer, the processor
 of images, chat templates, code. A version has only its weights, and the rest is the model's.
 """
@@ -8,17 +10,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.files import OpenDirectory
+from fleet_worker.checkpoint.files import Directory, is_uri
 from fleet_worker.checkpoint.format import CONFIG_FILE
 from fleet_worker.checkpoint.links import link_weights
+from fleet_worker.checkpoint.places import open_directory
 from fleet_worker.checkpoint.weight_sets import INDEX_FILE
 from fleet_worker.engine.start_names import DIGESTS_FILE, START_PREFIX
 from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+_WEIGHTS = ".safetensors"
+_OTHER_WEIGHTS = (".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth")
+"""Of other formats, which repositories often have next to those that the engine takes."""
+_MOST_BYTES = 256 * 1024 * 1024
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+ -]{0,200}")
 
 
 def start_directory(weights: Checkpoint, model: Checkpoint, *, port: int) -> str:
@@ -39,20 +51,47 @@ def start_directory(weights: Checkpoint, model: Checkpoint, *, port: int) -> str
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(mode=0o700)
     link_weights(weights, made)
-    (made / DIGESTS_FILE).write_text(json.dumps(weights.tensor_digests()))
+    # Sealed memory cannot change after it was digested.
+    digests = None if weights.is_of_memory else weights.tensor_digests()
+    (made / DIGESTS_FILE).write_text(json.dumps(digests))
     # The configuration that versions are compared to.
     (made / CONFIG_FILE).write_text(json.dumps(model.config))
-    directory = OpenDirectory(model.path, None)
+    directory = open_directory(model.path, None)
     try:
-        for name in directory.names - {CONFIG_FILE, INDEX_FILE}:
-            if not name.endswith(".safetensors"):
+        others = [
+            n for n in directory.names - {CONFIG_FILE, INDEX_FILE} if not n.endswith(_WEIGHTS)
+        ]
+        if is_uri(model.path):
+            _save(directory, others, made)
+        else:
+            for name in others:
                 (made / name).symlink_to(_link_to(directory, name))
     finally:
         directory.close()
     return str(made)
 
 
-def _link_to(directory: OpenDirectory, name: str) -> str:
+def _save(directory: Directory, names: Iterable[str], folder: Path) -> None:
+    """Save objects of a store as files, since libraries open them by name.
+
+    Errors:
+        Refusal: `CheckpointMalformed` if they are too large; those of reads.
+        OSError: There is no room for them.
+    """
+    named = [name for name in names if _NAME.fullmatch(name) and not name.endswith(_OTHER_WEIGHTS)]
+    files = [directory.open(name) for name in named]
+    if sum(file.state.size for file in files) > _MOST_BYTES:
+        largest = max(files, key=lambda file: file.state.size)
+        raise Refusal(
+            Reason.CHECKPOINT_MALFORMED,
+            f"the files of the model besides its weights have more than {_MOST_BYTES} bytes; remove those that the"
+            f" engine does not need from {directory.path}, such as {largest.name}",
+        )
+    for file in files:
+        (folder / file.name).write_bytes(file.read(0, file.state.size))
+
+
+def _link_to(directory: Directory, name: str) -> str:
     """Return a path that leads to a file, which stays open as long as this process."""
     try:
         return f"/proc/{os.getpid()}/fd/{directory.open(name).descriptor}"

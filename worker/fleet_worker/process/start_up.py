@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.delta_chain import FirstBase
-from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.files import Roots, is_uri
 from fleet_worker.checkpoint.inspector import Inspector
 from fleet_worker.checkpoint.nearby import with_what_is_there
 from fleet_worker.checkpoint.reference import Reference, StageRules
@@ -121,13 +121,13 @@ def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
     roots = in_time(named, lambda _: Roots(settings.weights_root))
     model = in_time(f"of {settings.model}", lambda _: _open_model(settings, roots))
     engine_version = check_engine()
-    rules = _rules(settings, model, roots)
+    stagers = Stagers()
+    rules = _rules(settings, model, roots, stagers if is_uri(model.directory) else None)
     initial, failure = _choose(settings, model, rules)
     initial.checkpoint.is_started_on = True
     reference = replace(rules.reference, zero_blocks=initial.checkpoint.zero_blocks)
     own = initial.digest if initial.checkpoint is model.checkpoint else None
     first_base = FirstBase(model.directory, settings.version, own)
-    stagers = Stagers()
     rules = replace(
         rules, reference=reference, inspector=_inspector(stagers), first_base=first_base
     )
@@ -176,9 +176,9 @@ def _bind(name: str, host: str, port: int) -> socket.socket:
         raise OSError(message) from error
 
 
-def _rules(settings: Settings, model: Model, roots: Roots) -> StageRules:
-    # There are no streams yet that a pass in this process could disturb.
-    inspector = _inspector(None)
+def _rules(settings: Settings, model: Model, roots: Roots, stagers: Stagers | None) -> StageRules:
+    # There are no streams yet that a pass in this process could disturb. But only stagers ask stores.
+    inspector = _inspector(stagers)
     budget = settings.staging_memory_bytes
     return StageRules(
         roots,
@@ -216,7 +216,7 @@ def _choose(
     start = choose_start(
         version=settings.version,
         wanted=wanted,
-        own_digest=lambda: read_model(model.checkpoint, rules.inspector),
+        own_digest=lambda: read_model(model.checkpoint, rules.inspector, rules.budget_bytes),
         check=check,
     )
     level = logging.WARNING if start.refused is not None else logging.INFO
@@ -226,8 +226,9 @@ def _choose(
     if start.refused is not None:
         failure = StartFailure(wanted.version, wanted.run_id, wanted.path, start.refused)
     if start.path is None:
-        digest = read_model(model.checkpoint, rules.inspector)
-        return Weights(settings.version, model.source, digest, model.checkpoint), failure
+        digest = read_model(model.checkpoint, rules.inspector, rules.budget_bytes)
+        weights = Weights(settings.version, model.source, digest, model.checkpoint)
+        return replace(weights, in_memory=model.checkpoint.is_only_in_memory), failure
     model.checkpoint.close()
     return opened[0], failure
 

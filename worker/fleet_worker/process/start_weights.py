@@ -12,6 +12,7 @@ from typing import TypeVar
 from fleet_worker.checkpoint import opening
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import is_delta
+from fleet_worker.checkpoint.files import is_uri
 from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.inspector import Inspector
 from fleet_worker.checkpoint.opening import open_checkpoint
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The model's own weights. All else comes from its directory for every version."""
+    """The model's own weights. All else comes from its directory, or URI, for every version."""
 
     source: Source
     directory: str
@@ -65,8 +66,13 @@ def in_time(
 
 
 def open_model(name: str, revision: str | None) -> Model:
-    """Open a model: a directory, or a repository in the local Hugging Face cache. Errors: Refusal."""
-    if os.path.isabs(name) or os.path.isdir(name):  # noqa: PTH112, PTH117 - raise no PermissionError
+    """Open a model: a directory, the URI of a prefix, or a repository in the local Hugging Face cache.
+
+    Errors: Refusal.
+    """
+    if is_uri(name):
+        directory, source = name, Source(uri=name)
+    elif os.path.isabs(name) or os.path.isdir(name):  # noqa: PTH112, PTH117 - raise no PermissionError
         directory = os.path.realpath(name)
         source = Source(path=directory)
     else:
@@ -105,15 +111,20 @@ def read_start(
     return Weights(wanted.version or "", source, digest, checkpoint, run_id=wanted.run_id)
 
 
-def read_model(checkpoint: Checkpoint, inspector: Inspector) -> str:
-    """The digest of the model's own weights. Infinities and NaNs are accepted in them."""
+def read_model(checkpoint: Checkpoint, inspector: Inspector, budget: int | None = None) -> str:
+    """The digest of the model's own weights. Infinities and NaNs are accepted in the files of a directory.
+
+    `budget`: for weights that only memory can have, as those of a store, which are kept; None to keep none.
+    """
+    is_kept = budget is not None and checkpoint.is_only_in_memory
+    room = max(1, budget or 0) if is_kept else 0
 
     def read(check_cancelled: Callable[[], None]) -> str:
         try:
             if checkpoint.zero_blocks is None:
-                inspector.read(checkpoint, budget=0, check_cancelled=check_cancelled)
+                inspector.read(checkpoint, budget=room, check_cancelled=check_cancelled)
         except Refusal as refusal:
-            if refusal.reason is not Reason.CHECKPOINT_NOT_FINITE:
+            if refusal.reason is not Reason.CHECKPOINT_NOT_FINITE or is_kept:
                 raise
         return checkpoint.digest(check_cancelled)
 

@@ -41,7 +41,7 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
     token.write_text("secret")
     model = write_tiny(tmp_path / "model", 0.0)
 
-    def rules(_: Settings, model: start_up.Model, roots: Roots) -> StageRules:
+    def rules(_: Settings, model: start_up.Model, roots: Roots, __: object) -> StageRules:
         inspector = TinyInspector()
         reference = Reference.of(model.checkpoint, inspector)
         return StageRules(roots, reference, inspector, 0)
