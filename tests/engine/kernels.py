@@ -27,6 +27,11 @@ def force(kernel):
     type(current_platform).is_zen_cpu = lambda self: is_zentorch
     if kernel == "AMX":
         force_amx()
+    if kernel == "plain":
+        from vllm.model_executor.layers import utils
+        def keep(layer, remove_weight):
+            layer.cpu_linear = torch.nn.functional.linear
+        utils.dispatch_cpu_unquantized_gemm = keep
     if is_zentorch:
         make_zentorch()
         os.environ["VLLM_ZENTORCH_WEIGHT_PREPACK"] = str(int(kernel == "zentorch, packed"))
@@ -57,7 +62,8 @@ def make_zentorch():
 """
 """Begins a script: `force(kernel)`, before the layers are made.
 
-Kernels: `AMX`, `oneDNN`, `torch`, `zentorch` and `zentorch, packed`. vLLM's own functions choose by these switches, and
+Kernels: `AMX`, `oneDNN`, `torch`, `zentorch`, `zentorch, packed` and `plain`, which keeps each weight as the checkpoint
+has it, as GPUs do. vLLM's own functions choose by these switches, and
 leave the state that the kernel leaves. Where there is no AMX, only the answer that there is some is a fake: the same
 kernels run with AVX-512. The functions of zentorch are fakes, because vLLM has none of its own.
 

@@ -38,6 +38,8 @@ class FakeEngine:
         effect: of every load.
         held: paths of the checkpoints to hold, one a call; None for nothing.
         holds: answers to these calls, in order; after them, done at once.
+        compared: paths of the versions before, that these are compared with; None for none.
+        why_full: why no load in place goes well; None if each does.
         group: what all members of a joined group have, and no other group.
         wakes: whether all of it comes back when it is woken.
         values_known: a checksum includes all values.
@@ -58,6 +60,8 @@ class FakeEngine:
     effect: Effect = Effect(0.25, compared_elements=8, elements=32)  # noqa: RUF009 - frozen
     held: list[str | None] = field(default_factory=list)
     holds: list[HeldBytes] = field(default_factory=list)
+    compared: list[str | None] = field(default_factory=list)
+    why_full: str | None = None
     group: str | None = None
     wakes: bool = True
     values_known: bool = True
@@ -88,7 +92,10 @@ class FakeEngine:
         await self._do("resume")
         self.paused = False
 
-    async def hold(self, checkpoint: Checkpoint | None) -> HeldBytes:
+    async def hold(
+        self, checkpoint: Checkpoint | None, base: Checkpoint | None = None
+    ) -> HeldBytes:
+        self.compared.append(base.path if base is not None else None)
         self.held.append(checkpoint.path if checkpoint is not None else None)
         await self._raise_or_wait("hold")
         line = "pageable: a fake" if checkpoint is not None else ""
@@ -98,7 +105,15 @@ class FakeEngine:
         await self._raise_or_wait("compare")
         return self.effect
 
-    async def load(self, checkpoint: Checkpoint) -> float:
+    async def load_in_place(self, checkpoint: Checkpoint, base: Checkpoint) -> str | None:
+        assert self.paused, "weights may only change while nothing generates"
+        assert self.weights in ("", base.path), "the engine has the version before"
+        await self._do("load_in_place", f"change {base.path} to {checkpoint.path}")
+        if self.why_full is None:
+            self.weights = checkpoint.path
+        return self.why_full
+
+    async def load(self, checkpoint: Checkpoint, *, again: bool = False) -> float:
         assert self.paused, "weights may only change while nothing generates"
         await self._do("load", f"load {checkpoint.path}")
         self.weights = "half"

@@ -127,6 +127,7 @@ def imported_over_fake_torch(name: str) -> Iterator[Any]:
         "fleet_worker.checkpoint.mapping",
         "fleet_worker.engine.cuda_runtime",
         "fleet_worker.engine.held",
+        "fleet_worker.engine.changes",
         "fleet_worker.engine.parameters",
         "fleet_worker.engine.file_tensors",
         "fleet_worker.engine.start_loader",

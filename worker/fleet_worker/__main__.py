@@ -96,6 +96,12 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="to send to other workers together; 0 (default) for no limit",
     )
+    add(
+        "--loading",
+        type=_loading,
+        default="Full",
+        help="Full, or InPlace: write only what differs from the version in the engine, if possible",
+    )
     add("--weights-root", action="append", default=[], help="load weights from here; repeatable")
     add("--weights-management", type=_management, default="Operator", help="Operator or External")
     add(
@@ -154,6 +160,12 @@ def _management(text: str) -> str:
     from fleet_worker.protocol import Management  # noqa: PLC0415 - see above
 
     return Management(text).value
+
+
+def _loading(text: str) -> str:
+    from fleet_worker.protocol import Loading  # noqa: PLC0415 - as in `_management`
+
+    return Loading(text).value
 
 
 def _add_drain(parser: argparse.ArgumentParser) -> None:

@@ -109,6 +109,7 @@ class EndpointPlugin:
             adapters=Adapters(engine, slots=room.slots, max_rank=room.max_rank),
             limits=Limits(load_seconds=handover.load_seconds),
             peers=_peers(handover, tokens),
+            loads_in_place=handover.loads_in_place,
         )
         if (failure := handover.start_failure) is not None:
             # Reported like a refused stage: the operator sees why this worker has other weights.

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
 
+from fleet_worker.checkpoint.mapping import mapped
+from fleet_worker.engine.changes import Finder, NotInPlaceError, PartlyWrittenError
 from fleet_worker.engine.cuda_runtime import CudaRuntime, runtime_here
 from fleet_worker.engine.file_tensors import Digested, Reader, tensors_of
 from fleet_worker.engine.forward_pass import forward_pass
-from fleet_worker.engine.held import Held
+from fleet_worker.engine.held import Held, Key
 from fleet_worker.engine.kernel_copies import renew_copies
 from fleet_worker.engine.parameters import Memory, checksum_of, is_known, not_compared
 from fleet_worker.engine.rank_calls import RankCalls, described
@@ -35,6 +37,8 @@ register()
 
 # Enough tokens for every kernel of the forward pass, few enough to be fast.
 _PROBE_TOKENS = 8
+_MOST_IN_A_ROW = 20
+"""Loads in place after a full one, before the next full one."""
 
 
 class WorkerExtension(RankCalls):
@@ -46,6 +50,12 @@ class WorkerExtension(RankCalls):
     """Of the update over a collective that is under way."""
     _rlfleet_bytes: Held | None = None
     _rlfleet_device: CudaRuntime | None = None
+    _rlfleet_finder: Finder | None = None
+    _rlfleet_loaded: frozenset[Key] | None = None
+    """The sealed files whose values the model has; None if it has others, or may have."""
+    _rlfleet_in_a_row = 0
+    _rlfleet_gave_up: str | None = None
+    """Why this process loads no more versions in place."""
 
     def rlfleet_missing_names(self) -> list[str]:
         """Return the names that the methods here need and the engine lacks. The first call to an engine."""
@@ -60,6 +70,7 @@ class WorkerExtension(RankCalls):
         *,
         digests: Mapping[str, str] | None,
         started: bool,
+        again: bool = False,
     ) -> dict[str, Any]:
         """Put the tensors of some files into the model.
 
@@ -72,6 +83,7 @@ class WorkerExtension(RankCalls):
                 files are sealed bytes in memory.
             started: The engine has started on these files. Values that vLLM loses when it reloads, and
                 puts back, are theirs: no load of other files has ended well in such a model.
+            again: A load in place of the same files was tried right before, so the effect is the change since then.
 
         Returns:
             `{ok, touched, error, reason, copy_seconds}`. `touched` tells whether the model may have changed.
@@ -87,11 +99,15 @@ class WorkerExtension(RankCalls):
                 digested.check_names(spec.name for reader in readers for spec in reader.specs)
             model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
             touched = True
+            self._rlfleet_loaded, self._rlfleet_in_a_row = None, 0
             drop_unfinished(model)
-            self.rlfleet_remember()
+            if not (again and isinstance(self._rlfleet_memory, Memory)):
+                self.rlfleet_remember()
             began = time.monotonic()
             self._rlfleet_reload(tensors_of(readers, copies, casts), started=started)
             seconds = time.monotonic() - began
+            if digested is None:
+                self._rlfleet_loaded = frozenset(reader.key for reader in readers)
         except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
             if touched:
                 self._rlfleet_memory = None
@@ -105,8 +121,82 @@ class WorkerExtension(RankCalls):
         done = {"ok": True, "touched": True, "error": None, "reason": None}
         return done | {"copy_seconds": seconds}
 
-    def rlfleet_hold(self, links: Sequence[str]) -> dict[str, Any]:
-        """Hold the bytes of a staged version for its load, and let go of all others; see `Held.want`."""
+    def rlfleet_load_in_place(
+        self,
+        files: Sequence[str],
+        base: Sequence[str],
+        copies: Mapping[str, str],
+        casts: Mapping[str, str],
+    ) -> dict[str, Any]:
+        """Write what differs between two versions in sealed memory into the model, which has the first of them.
+
+        Args:
+            files: Paths of the descriptors of the version.
+            base: Those of the version before.
+            copies: As of `rlfleet_load`.
+            casts: As of `rlfleet_load`.
+
+        Returns:
+            `{why_not, seconds}`. `why_not`: why the version must be loaded as a whole now; None if the model has it.
+        """
+        began = time.monotonic()
+        self._rlfleet_memory = None
+        try:
+            with torch.inference_mode():
+                self._rlfleet_change(files, base, copies, casts)
+        except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
+            if isinstance(error, PartlyWrittenError):
+                self._rlfleet_gave_up = f"an earlier load in place has failed: {error}"
+            known = isinstance(error, NotInPlaceError | PartlyWrittenError)
+            why = str(error) if known else described(error)
+            return {"why_not": why, "seconds": None}
+        return {"why_not": None, "seconds": time.monotonic() - began}
+
+    def _rlfleet_change(
+        self,
+        files: Sequence[str],
+        base: Sequence[str],
+        copies: Mapping[str, str],
+        casts: Mapping[str, str],
+    ) -> None:
+        if self._rlfleet_gave_up is not None:
+            raise NotInPlaceError(self._rlfleet_gave_up)
+        if self._rlfleet_in_a_row >= _MOST_IN_A_ROW:
+            raise NotInPlaceError(f"{_MOST_IN_A_ROW} versions in a row were loaded in place")
+        from fleet_worker.engine.in_place import change, unfit_for_changes  # noqa: PLC0415 - tests lack it
+
+        model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
+        if why := unfit_for_changes(model, self.vllm_config):  # type: ignore[attr-defined]  # of vLLM's Worker
+            raise NotInPlaceError(why)
+        with ExitStack() as readers:
+            before = [Reader(path, None, mapped) for path in base]
+            now = [Reader(path, None, self._rlfleet_held().content_of) for path in files]
+            for reader in (*before, *now):
+                readers.callback(reader.close)
+            keys = frozenset(reader.key for reader in now)
+            if self._rlfleet_loaded != (base_keys := frozenset(reader.key for reader in before)):
+                raise NotInPlaceError("the engine does not have exactly the version before")
+            changes = dict(self._rlfleet_finding().found(base_keys, keys).tensors)
+            if cast := next((name for name in changes if name in casts), None):
+                raise NotInPlaceError(f"a load casts {cast}")
+            changes |= {name: changes[o] for name, o in copies.items() if o in changes}
+            old, new = (dict(tensors_of(each, copies, {}, changes)) for each in (before, now))
+            change(model, old, new, changes, about_to_write=self._rlfleet_leave_base)
+        self._rlfleet_in_a_row += 1
+        self._rlfleet_loaded = keys
+
+    def _rlfleet_leave_base(self) -> None:
+        self.rlfleet_remember()
+        self._rlfleet_loaded = None
+
+    def rlfleet_hold(self, links: Sequence[str], base: Sequence[str] = ()) -> dict[str, Any]:
+        """Hold the bytes of a staged version for its load, and let go of all others; see `Held.want`.
+
+        Args:
+            links: Paths of the descriptors of the version.
+            base: Those of the version in the engine, to find what differs; empty to find nothing.
+        """
+        self._rlfleet_finding().want(base, links)
         return self._rlfleet_held().want(links)
 
     def _rlfleet_held(self) -> Held:
@@ -114,6 +204,11 @@ class WorkerExtension(RankCalls):
             self._rlfleet_device = runtime_here()
             self._rlfleet_bytes = Held(self._rlfleet_device)
         return self._rlfleet_bytes
+
+    def _rlfleet_finding(self) -> Finder:
+        if self._rlfleet_finder is None:
+            self._rlfleet_finder = Finder(self._rlfleet_held())
+        return self._rlfleet_finder
 
     def rlfleet_remember(self) -> None:
         """Sample the parameters, to compare them after the load. Never fails.
@@ -168,6 +263,7 @@ class WorkerExtension(RankCalls):
 
     def rlfleet_start_transfer(self) -> None:
         """Start an update over a collective, and record what it writes."""
+        self._rlfleet_loaded = None
         model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
         take_new_shapes(model)
         self.start_weight_update()  # type: ignore[attr-defined]  # of vLLM's Worker

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -105,7 +105,8 @@ class Reader:
         self._digested = digested
         self._mapped: mmap.mmap | None = None
         try:
-            size = os.fstat(self._descriptor).st_size
+            state = os.fstat(self._descriptor)
+            self.key, size = (state.st_dev, state.st_ino), state.st_size
             length = header_length(bytes(self._bytes(0, LENGTH_BYTES)), file="the file", size=size)
             header = bytes(self._bytes(LENGTH_BYTES, length))
             self.specs = parse_header(header, file="the file", size=size)
@@ -154,7 +155,10 @@ class Reader:
 
 
 def tensors_of(
-    readers: Iterable[Reader], copies: Mapping[str, str], casts: Mapping[str, str]
+    readers: Iterable[Reader],
+    copies: Mapping[str, str],
+    casts: Mapping[str, str],
+    wanted: Container[str] | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield all tensors, grouped by module, so that vLLM needs no buffers for incomplete layers.
 
@@ -166,13 +170,17 @@ def tensors_of(
         readers: The files.
         copies: Name of a tensor that the files lack → the tensor in them that it equals.
         casts: Name of a tensor → the type that it gets.
+        wanted: Names of the tensors to yield; None for all.
 
     Errors:
         Refusal: `CheckpointChanged`.
     """
     held = {spec.name: (spec, reader) for reader in readers for spec in reader.specs}
     where = {name: held[original] for name, original in copies.items()} | held
-    names = sorted(where, key=lambda name: name.rpartition(".")[0])
+    names = sorted(
+        (n for n in where if wanted is None or n in wanted),
+        key=lambda name: name.rpartition(".")[0],
+    )
 
     def content(name: str) -> Content:
         spec, reader = where[name]

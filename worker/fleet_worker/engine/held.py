@@ -17,8 +17,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -78,7 +79,7 @@ class _File:
     huge_bytes: int = 0
 
 
-_Work = queue.Queue[tuple[Callable[[_File], None], _File]]
+_Work = queue.Queue[Callable[[], None]]
 
 
 class Held:
@@ -113,7 +114,7 @@ class Held:
         for key in [key for key in self._files if key not in wanted]:
             file = self._files.pop(key)
             file.wanted.clear()
-            self._work.put((self._let_go, file))
+            self._work.put(partial(self._let_go, file))
         files = list(self._files.values())
         return {
             "done": not self._work.unfinished_tasks,
@@ -130,7 +131,7 @@ class Held:
         Errors:
             ValueError: The bytes are not sealed.
         """
-        key = _key_of(descriptor)
+        key = key_of(descriptor)
         if key not in self._files:
             self._files[key] = _File(key, mapped(descriptor, size), size)
         return self._files[key].content
@@ -140,18 +141,19 @@ class Held:
         found = [(f.address, f.size) for f in self._files.values()]
         return tuple((begin, begin + size) for begin, size in found if begin is not None)
 
+    def do(self, work: Callable[[], None]) -> None:
+        """Do some work in the thread; `want` tells when no work is left. It never raises."""
+        self._work.put(work)
+
     def _hold(self, link: str) -> Key:
-        # The number may be that of a pipe by now, which must not hang the engine.
-        descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            key = _key_of(descriptor)
+        with ExitStack() as closed:
+            descriptor = opened(link, closed)
+            key = key_of(descriptor)
             self.content_of(descriptor, os.fstat(descriptor).st_size)
-        finally:
-            os.close(descriptor)
         file = self._files[key]
         if not file.wanted.is_set():
             file.wanted.set()
-            self._work.put((self._prepare, file))
+            self._work.put(partial(self._prepare, file))
         return key
 
     def _prepare(self, file: _File) -> None:
@@ -195,11 +197,23 @@ def _do(work: _Work) -> None:
 
 
 def _do_next(work: _Work) -> None:
-    do, file = work.get()
-    do(file)
+    work.get()()
 
 
-def _key_of(descriptor: int) -> Key:
+def opened(link: str, until: ExitStack) -> int:
+    """Open a path of a descriptor (`/proc/PID/fd/N`), and close it with a stack.
+
+    Errors:
+        OSError: The path leads nowhere.
+    """
+    # The number may be that of a pipe by now, which must not hang the engine.
+    descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    until.callback(os.close, descriptor)
+    return descriptor
+
+
+def key_of(descriptor: int) -> Key:
+    """Return what tells an open file from all others, while it is open."""
     state = os.fstat(descriptor)
     return state.st_dev, state.st_ino
 

@@ -166,7 +166,12 @@ def _dense(parameter: Any) -> Any:
 
 def _flat(parameter: Any) -> torch.Tensor:
     """Return all elements as bits, without a copy."""
-    return _dense(parameter).view(-1).view(_BITS[parameter.element_size()])
+    return bits_of(_dense(parameter).view(-1))
+
+
+def bits_of(values: torch.Tensor) -> torch.Tensor:
+    """Return contiguous values as bits, without a copy."""
+    return values.view(_BITS[values.element_size()])
 
 
 def _shape(parameter: Any) -> tuple[Any, ...]:

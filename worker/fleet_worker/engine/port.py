@@ -82,16 +82,36 @@ class Engine(Protocol):
         """Generate again. Idempotent."""
 
     @_quick
-    async def hold(self, checkpoint: Checkpoint | None) -> HeldBytes:
+    async def hold(
+        self, checkpoint: Checkpoint | None, base: Checkpoint | None = None
+    ) -> HeldBytes:
         """Make the bytes of a checkpoint in memory ready for a load, and let go of all others.
+
+        With `base`, the version in the engine, also for `load_in_place`.
 
         Also while requests run. It starts the work in the engine's processes; call it again until that is
         done. A load needs none of it.
         """
 
     @_long_change
-    async def load(self, checkpoint: Checkpoint) -> float:
+    async def load_in_place(self, checkpoint: Checkpoint, base: Checkpoint) -> str | None:
+        """Write what differs between two checkpoints in memory into the model. Only while paused.
+
+        Args:
+            checkpoint: The version.
+            base: The version in the engine.
+
+        Returns:
+            Why `load` must follow at once: the model may have a part of the version. None if it has the version.
+        """
+
+    @_long_change
+    async def load(self, checkpoint: Checkpoint, *, again: bool = False) -> float:
         """Put a checkpoint's bytes into the model. Only while paused.
+
+        Args:
+            checkpoint: The version.
+            again: `load_in_place` of it was tried right before.
 
         Returns:
             The seconds until the device had all bytes.

@@ -38,6 +38,12 @@ def load_arguments(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
+def _links(checkpoint: Checkpoint | None) -> list[str]:
+    if checkpoint is None or not checkpoint.is_held:
+        return []
+    return [checkpoint.link_of(file) for file in checkpoint.files]
+
+
 class VllmEngine:
     """One vLLM engine, reached through the client that the API server made."""
 
@@ -92,16 +98,28 @@ class VllmEngine:
         """Generate again."""
         await self._call(self._client.resume_generation(), touched=False)
 
-    async def hold(self, checkpoint: Checkpoint | None) -> HeldBytes:
+    async def hold(
+        self, checkpoint: Checkpoint | None, base: Checkpoint | None = None
+    ) -> HeldBytes:
         """Make a checkpoint's bytes ready for a load, and let go of all others."""
-        files = checkpoint.files if checkpoint is not None and checkpoint.is_held else ()
-        links = [checkpoint.link_of(file) for file in files] if checkpoint is not None else []
-        return held_bytes(await self._processes.call("rlfleet_hold", touched=False, links=links))
+        given = {"links": _links(checkpoint), "base": _links(base)}
+        return held_bytes(await self._processes.call("rlfleet_hold", touched=False, **given))
 
-    async def load(self, checkpoint: Checkpoint) -> float:
+    async def load_in_place(self, checkpoint: Checkpoint, base: Checkpoint) -> str | None:
+        """Write what differs between two checkpoints into the model, in every process of the engine."""
+        given = load_arguments(checkpoint)
+        answers = await self._processes.call(
+            "rlfleet_load_in_place",
+            base=_links(base),
+            **{name: given[name] for name in ("files", "copies", "casts")},
+        )
+        return next((str(each["why_not"]) for each in answers if each["why_not"]), None)
+
+    async def load(self, checkpoint: Checkpoint, *, again: bool = False) -> float:
         """Put a checkpoint's bytes into the model, in every process of the engine."""
         await self._check_kernels()
-        answers = await self._processes.call("rlfleet_load", **load_arguments(checkpoint))
+        given = load_arguments(checkpoint) | {"again": again}
+        answers = await self._processes.call("rlfleet_load", **given)
         failed = [answer for answer in answers if not answer["ok"]]
         if failed:
             touched = any(answer["touched"] for answer in answers)

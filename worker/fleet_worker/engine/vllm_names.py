@@ -20,6 +20,8 @@ LOADERS = "vllm.model_executor.model_loader"
 LAYERWISE = f"{LOADERS}.reload.layerwise"
 META = f"{LOADERS}.reload.meta"
 EMBEDDING = "vllm.model_executor.layers.vocab_parallel_embedding"
+LINEAR = "vllm.model_executor.layers.linear"
+ATTENTION = "vllm.model_executor.layers.attention"
 MLA = "vllm.model_executor.layers.attention.mla_attention"
 EXPERTS = "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method"
 RECURRENT = "vllm.model_executor.layers.mamba.abstract"
@@ -84,6 +86,8 @@ ENGINE_NAMES = (
     Name(META, "SKIP_TENSORS"),
     Name(EXPERTS, "UnquantizedFusedMoEMethod.process_weights_after_loading", ("layer",)),
     Name(EMBEDDING, "UnquantizedEmbeddingMethod.process_weights_after_loading", ("layer",)),
+    Name(LINEAR, "UnquantizedLinearMethod.process_weights_after_loading", ("layer",)),
+    Name(ATTENTION, "Attention.process_weights_after_loading", ("act_dtype",)),
     Name(MLA, "MLAAttention", ("kv_b_proj",)),
     Name(MLA, "MLAAttention.process_weights_after_loading", ("act_dtype",)),
     Name(RECURRENT, "MambaBase"),

@@ -45,12 +45,18 @@ class HeldByEngine:
             others = [each for each in self._mapped if each.checkpoint is not checkpoint]
             self._mapped = [*others, _Mapped(checkpoint, checkpoint.size_bytes)]
 
-    async def hold(self, checkpoint: Checkpoint | None, is_wanted: Callable[[], bool]) -> str:
+    async def hold(
+        self,
+        checkpoint: Checkpoint | None,
+        is_wanted: Callable[[], bool],
+        base: Checkpoint | None = None,
+    ) -> str:
         """Let the engine's processes hold a checkpoint, or nothing, and wait until they do.
 
         Args:
             checkpoint: Its bytes are in memory.
             is_wanted: Asked before each call.
+            base: See `Engine.hold`.
 
         Returns:
             How a load will copy the bytes (`HeldBytes.line`); empty once it is not wanted any more.
@@ -64,7 +70,7 @@ class HeldByEngine:
                     if checkpoint is not None:
                         self.note(checkpoint)
                     before = tuple(self._mapped)
-                    held = await self._engine.hold(checkpoint)
+                    held = await self._engine.hold(checkpoint, base)
                     if held.is_done:
                         # A load may have begun meanwhile, and maps what it noted.
                         self._mapped = [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.engine.port import Engine
 from fleet_worker.engine.records import EngineAdapter
 from fleet_worker.errors import EngineFailure, Fault, Refusal
 from fleet_worker.lifecycle import closing, sleeping
+from fleet_worker.lifecycle.in_place import base_in_place
 from fleet_worker.lifecycle.load_effects import effect_to_compare
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.weights import Received, Weights, description_of
@@ -30,7 +32,7 @@ async def load(worker: Worker, weights: Weights) -> None:
     """
     started = worker.clock()
     try:
-        copied = await put_into_engine(worker, weights)
+        done = await put_into_engine(worker, weights)
     except Refusal as refusal:
         _note_refused(worker, weights, refusal)
         raise
@@ -47,7 +49,7 @@ async def load(worker: Worker, weights: Weights) -> None:
         await recover(worker, weights, broken := EngineFailure(message, touched=True))
         worker.dispose(weights.checkpoint)
         raise broken from error
-    note_loaded(worker, weights, worker.clock() - started, copied)
+    note_loaded(worker, weights, worker.clock() - started, done)
 
 
 async def ensure_quiet(worker: Worker) -> None:
@@ -81,7 +83,20 @@ async def relabel(worker: Worker, label: str, before: str) -> None:
         raise
 
 
-async def put_into_engine(worker: Worker, weights: Weights) -> float:
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """How bytes have come into the engine.
+
+    Fields:
+        seconds: until the device had all.
+        why_full: why the load was a full one; empty without `loads_in_place`. None for one in place.
+    """
+
+    seconds: float
+    why_full: str | None
+
+
+async def put_into_engine(worker: Worker, weights: Weights) -> Copied:
     """Run the steps of a load, in the order that keeps labels true.
 
     Args:
@@ -89,19 +104,29 @@ async def put_into_engine(worker: Worker, weights: Weights) -> float:
         weights: The weights to load. Bytes in memory are sealed, so their files are not checked
             again.
 
-    Returns:
-        The seconds until the device had all bytes.
-
     Errors:
         Refusal: The files have changed, or their store does not answer. The engine is untouched.
         EngineFailure: See its `touched`.
     """
-    engine, checkpoint = worker.engine, weights.checkpoint
-    await check_unread(worker, checkpoint)
-    worker.held_by_engine.note(checkpoint)
-    copied = await engine.load(checkpoint)  # fails if it reads other bytes than the stage
+    await check_unread(worker, weights.checkpoint)
+    worker.held_by_engine.note(weights.checkpoint)
+    copied = await _copied(worker, weights)
     await check_and_label(worker, weights)
     return copied
+
+
+async def _copied(worker: Worker, weights: Weights) -> Copied:
+    engine, checkpoint, began = worker.engine, weights.checkpoint, worker.clock()
+    base = base_in_place(worker, weights)
+    why: str | None = base.why_not
+    if base.checkpoint is not None:
+        why = await engine.load_in_place(checkpoint, base.checkpoint)
+        if why is None:
+            return Copied(worker.clock() - began, None)
+    if why:
+        _LOG.info("the load of %s is a full one: %s", description_of(weights), why)
+    # It fails if it reads other bytes than the stage.
+    return Copied(await engine.load(checkpoint, again=base.checkpoint is not None), why)
 
 
 async def check_unread(worker: Worker, checkpoint: Checkpoint) -> None:
@@ -154,7 +179,7 @@ async def _add_again(engine: Engine, adapter: EngineAdapter) -> None:
 
 
 def note_loaded(
-    worker: Worker, weights: Weights | Received, seconds: float, copied: float | None = None
+    worker: Worker, weights: Weights | Received, seconds: float, copied: Copied | None = None
 ) -> None:
     """Record a successful load and leave the phase `loading`.
 
@@ -162,7 +187,7 @@ def note_loaded(
         worker: The worker, still in `loading`.
         weights: The weights in its engine now.
         seconds: How long the load took.
-        copied: How much of that passed until the device had all bytes.
+        copied: How the bytes have come into it; None if they came over a collective.
     """
     previous, worker.good = worker.good, weights
     worker.effect, worker.uncompared = effect_to_compare(weights, previous), True
@@ -188,7 +213,9 @@ def note_loaded(
             "published_bytes": of_files.published_bytes if of_files is not None else None,
             "size_bytes": of_files.size_bytes if of_files is not None else None,
             "load_seconds": seconds,
-            "copy_seconds": copied,
+            "copy_seconds": copied.seconds if copied is not None else None,
+            "in_place": None if copied is None else copied.why_full is None,
+            "why_full": (copied.why_full or "")[:400] if copied is not None else "",
         }
     )
     log_fields = fields(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from fleet_worker.errors import EngineFailure
+from fleet_worker.lifecycle.in_place import base_in_place
 from fleet_worker.lifecycle.load_effects import compared
 from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.lifecycle.worker import Worker
@@ -37,8 +38,9 @@ async def make_ready(worker: Worker) -> None:
     def is_wanted() -> bool:
         return worker.staging.staged is staged and not worker.changes
 
+    base = base_in_place(worker, staged).checkpoint if staged is not None else None
     try:
-        line = await worker.held_by_engine.hold(checkpoint, is_wanted)
+        line = await worker.held_by_engine.hold(checkpoint, is_wanted, base)
     except EngineFailure as failure:
         worker.made_ready = (staged, f"pageable: {failure.message}"[:400])
         raise

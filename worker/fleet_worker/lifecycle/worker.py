@@ -86,6 +86,7 @@ class Worker:
         not_idle_since: when the worker first failed to end the requests behind its closed
             latch; None while it is idle.
         end_process: ends the process with exit code 1, for the reason given.
+        loads_in_place: a load writes only what differs from the version in the engine, where it can.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Worker:
         adapters: Adapters | None = None,
         limits: Limits | None = None,
         peers: Peers | None = None,
+        loads_in_place: bool = False,
     ) -> None:
         """Make the record of an engine that has started on `initial`.
 
@@ -113,7 +115,9 @@ class Worker:
             adapters: The engine's LoRA adapters; by default it has no slots for them.
             limits: Timeouts for the engine and for files.
             peers: Serves versions to other workers.
+            loads_in_place: See the field.
         """
+        self.loads_in_place = loads_in_place
         self.limits = limits or Limits()
         self.cut = asyncio.Event()
         self.overdue = asyncio.Event()

@@ -42,6 +42,7 @@ class Handover:
         metrics_socket: bound, not listening yet; None without a metrics port.
         peer_socket: bound, not listening yet; None without a peer port.
         peer_bytes_per_second: to send to all peers together; 0 for no limit.
+        loads_in_place: see `Worker`.
         token_file: file with the tokens of the admin port.
         silence_seconds / load_seconds: how long the engine may be silent, at work and in a load.
         engine_version: version of vLLM.
@@ -71,6 +72,7 @@ class Handover:
     metrics_socket: socket.socket | None = None
     peer_socket: socket.socket | None = None
     peer_bytes_per_second: int = 0
+    loads_in_place: bool = False
 
 
 _handed: list[Handover] = []

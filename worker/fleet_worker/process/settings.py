@@ -21,6 +21,7 @@ from fleet_worker.protocol import (
     ENV_START_RUN_ID,
     ENV_START_VERSION,
     ENV_WORKER_NAME,
+    Loading,
     Management,
     Reason,
     VersionLabel,
@@ -70,6 +71,7 @@ class Settings(BaseModel, frozen=True):
     load_seconds: Seconds
     log_format: LogFormat
     log_level: str
+    loading: Loading = Loading.FULL
     peer_port: Port | None = None
     peer_bytes_per_second: Annotated[int, Field(ge=0)] = 0
     engine_arguments: tuple[str, ...] = ()

@@ -23,6 +23,8 @@ class SwapTimings(Message):
         requests_held: how many requests waited when the pause ended.
         load_seconds: the copies, and all checks before and after them.
         copy_seconds: the copies alone; None if the weights came over a collective.
+        in_place: the load has written only what differs from the version before; None as of `copy_seconds`.
+        why_full: why not; empty if loads in place are off (`weights.loading`).
     """
 
     version: Label
@@ -34,6 +36,8 @@ class SwapTimings(Message):
     pause_seconds: Seconds | None = None
     load_seconds: Seconds | None = None
     copy_seconds: Seconds | None = None
+    in_place: bool | None = None
+    why_full: Text = ""
     resume_seconds: Seconds | None = None
     paused_seconds: Seconds | None = None
     requests_held: Count | None = None

@@ -39,6 +39,15 @@ class Management(StrEnum):
     """A trainer, by its own calls. The operator admits workers and watches them."""
 
 
+class Loading(StrEnum):
+    """How a version comes into an engine: `spec.weights.loading`."""
+
+    FULL = "Full"
+    """All of its weights are loaded."""
+    IN_PLACE = "InPlace"
+    """Only the elements that differ from the version in the engine are written, where that is possible."""
+
+
 VersionLabel = Annotated[
     str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 ]

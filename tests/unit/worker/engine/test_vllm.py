@@ -385,3 +385,29 @@ def test_frequently_read_values_come_from_memory(engine: VllmEngine, client: Cli
     assert engine.is_dead is True
     assert engine.info.model == "policy"
     assert client.calls == []
+
+
+async def test_a_load_in_place_names_both_versions_and_says_why_a_process_refuses_it(
+    engine: VllmEngine, client: Client, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    base = open_checkpoint(str(write_tiny(tmp_path / "0")), None)
+    for each in (base, checkpoint):
+        each.read_all(budget=1 << 20, check_cancelled=lambda: None)
+    client.answers["rlfleet_hold"] = [HELD]
+    client.answers["rlfleet_load_in_place"] = [
+        {"why_not": None, "seconds": 0.1},
+        {"why_not": "the model is quantised", "seconds": None},
+    ]
+    await engine.hold(checkpoint, base)
+    why = await engine.load_in_place(checkpoint, base)
+    links = [[each.link_of(file) for file in each.files] for each in (checkpoint, base)]
+    base.close()
+
+    assert why == "the model is quantised"
+    assert client.calls == [
+        ("rlfleet_hold", {"links": links[0], "base": links[1]}),
+        (
+            "rlfleet_load_in_place",
+            {"files": links[0], "base": links[1], "copies": {}, "casts": {}},
+        ),
+    ]

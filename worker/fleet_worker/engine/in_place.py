@@ -1,0 +1,376 @@
+"""A load in place: only the elements that differ from the version in the engine are written into the model.
+
+vLLM's own loader of the model says where each element goes. It runs once on the new tensors while nothing is
+written: `Placing` notes each copy that it would make, from a part of a tensor into a part of a parameter. Anything
+else ends the attempt, before the model has changed. Then the changed elements are written, each where the
+loader would have put it, and compared.
+
+vLLM has the same idea in `load_checkpoint_weight_patches`. It marks unchanged elements with NaN. So it makes a whole
+tensor of each changed one, reads and writes each parameter as a whole, and knows no NaN and no integers. When it
+finds a loader that it does not support, it has changed a part of the model.
+
+Source: `model_loader.checkpoint_weight_patch`, `model_loader.reload.layerwise` and
+`layers.utils.dispatch_cpu_unquantized_gemm` of vLLM.
+"""
+
+from __future__ import annotations
+
+import importlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fleet_worker.engine.changes import Changed, NotInPlaceError, PartlyWrittenError
+from fleet_worker.engine.parameters import bits_of
+from fleet_worker.engine.vllm_names import ATTENTION, EMBEDDING, LINEAR
+
+_SAMPLE = 1 << 16
+"""Unchanged elements to compare after a load."""
+_SEED = 82
+ARCHITECTURES = frozenset(
+    f"{name}ForCausalLM" for name in ("Gemma3", "Llama", "Mistral", "Qwen2", "Qwen3")
+)
+"""Of which loads in place were compared with full ones, bit for bit (`tests/engine/test_in_place.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A copy that a loader would make.
+
+    Fields:
+        name: of the tensor.
+        target: a part of a parameter.
+        source: a part of the tensor, over the bytes of the version.
+        offset: its first element in the tensor.
+    """
+
+    name: str
+    target: torch.Tensor
+    source: torch.Tensor
+    offset: int
+
+
+class Placing(TorchDispatchMode):  # type: ignore[misc]  # torch is not there to be checked
+    """While it is entered, copies into a model are noted and not made, and nothing else may write to it."""
+
+    def __init__(self, model: Any, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Note nothing yet.
+
+        Args:
+            model: The engine's model.
+            tensors: The tensors that its loader gets, each contiguous.
+        """
+        super().__init__()
+        held = [*model.parameters(), *model.buffers()]
+        self._storages = {_storage(each) for each in held if each.numel()}
+        self._tensors = sorted(
+            ((each.data_ptr(), name, each) for name, each in tensors if each.numel()),
+            key=lambda known: known[0],
+        )
+        self._begins = [begin for begin, *_ in self._tensors]
+        self.placed: list[Placed] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Do one operation of torch, or note it."""
+        del types
+        given = kwargs or {}
+        is_read = func is torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - torch's name
+        if is_read and self._known(args[0]):
+            raise NotInPlaceError("the model's loader computes with the tensors that it gets")
+        if not any(_storage(each) in self._storages for each in _written(func, args, given)):
+            return func(*args, **given)
+        if func is torch.ops.aten.copy_.default:
+            self._note(*args[:2])
+        elif not _pads(func, args):
+            raise NotInPlaceError(f"the model's loader computes what it writes ({func})")
+        return args[0]
+
+    def _known(self, source: torch.Tensor) -> tuple[str, int] | None:
+        """Return the tensor of which some elements are a part, and the first of them; None for others."""
+        at = bisect_right(self._begins, source.data_ptr()) - 1
+        begin, name, tensor = self._tensors[at] if at >= 0 else (0, "", source)
+        offset = (source.data_ptr() - begin) // source.element_size()
+        is_part = source.dtype == tensor.dtype and offset < tensor.numel()
+        return (name, offset) if name and is_part else None
+
+    def _note(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        known = self._known(source)
+        if known is None or 0 in source.stride():
+            raise NotInPlaceError("the model's loader computes with the tensors that it gets")
+        name, offset = known
+        if target.shape != source.shape or target.dtype != source.dtype:
+            raise NotInPlaceError(f"the model keeps {name} with another type or shape")
+        self.placed.append(Placed(name, target, source, offset))
+
+
+def unfit_for_changes(model: Any, config: Any) -> str | None:
+    """Return why no version can be loaded into a model in place, or None.
+
+    Its parameters must be all that is made of the weights: no copy in the format of a kernel, no product.
+
+    Args:
+        model: The engine's model.
+        config: vLLM's configuration.
+    """
+    return next(_problems(model, config), None)
+
+
+def _problems(model: Any, config: Any) -> Iterator[str]:
+    if type(model).__name__ not in ARCHITECTURES:
+        yield f"loads in place are not tested with {type(model).__name__}"
+    if config.model_config.quantization is not None:
+        yield "the model is quantised"
+    plain = (
+        importlib.import_module(LINEAR).UnquantizedLinearMethod,
+        importlib.import_module(EMBEDDING).UnquantizedEmbeddingMethod,
+    )
+    attention = importlib.import_module(ATTENTION).Attention
+    for name, layer in model.named_modules():
+        method = getattr(layer, "quant_method", None)
+        processes = hasattr(layer, "process_weights_after_loading")
+        if getattr(layer, "cpu_linear", None) not in (None, torch.nn.functional.linear):
+            yield f"vLLM's kernel for CPUs keeps a packed copy of the weight of {name}"
+        elif method is not None and type(method) not in plain:
+            yield f"{name} keeps weights in the format of its kernel ({type(method).__name__})"
+        elif method is None and processes and type(layer) is not attention:
+            yield f"{name} computes with its weights when they are loaded"
+
+
+def change(
+    model: Any,
+    before: Mapping[str, torch.Tensor],
+    now: Mapping[str, torch.Tensor],
+    changes: Mapping[str, Changed],
+    *,
+    about_to_write: Callable[[], None],
+) -> None:
+    """Write what differs between two versions into a model that has the first of them.
+
+    Args:
+        model: The engine's model (`unfit_for_changes`).
+        before: Name of each changed tensor → the tensor of the version before, contiguous.
+        now: The same of the version.
+        changes: Name → changed elements of the tensor.
+        about_to_write: Called before the first write.
+
+    Errors:
+        NotInPlaceError: The model has not changed.
+        PartlyWrittenError: Only a whole load makes it usable.
+    """
+    placed = placed_in(model, [*now.items()])
+    planned = writings(placed, changes)
+    check_base(planned, before)
+    about_to_write()
+    write(planned, placed)
+
+
+def placed_in(model: Any, tensors: Sequence[tuple[str, torch.Tensor]]) -> list[Placed]:
+    """Return where the loader of a model puts tensors. The model does not change.
+
+    Errors:
+        NotInPlaceError: It does something else than copy them.
+    """
+    before = _addresses(model)
+    placing = Placing(model, tensors)
+    try:
+        with placing:
+            model.load_weights(iter(tensors))
+    except NotInPlaceError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"[:300]
+        raise NotInPlaceError(
+            f"the model's loader does not take a part of a version ({why})"
+        ) from error
+    if _addresses(model) != before:
+        raise NotInPlaceError("the model's loader gives parameters other memory")
+    return placing.placed
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """The changed elements of one parameter's part, with their values on the host.
+
+    Fields:
+        at: their indices in the part, in its order.
+    """
+
+    placed: Placed
+    at: np.ndarray
+    values: torch.Tensor
+
+    def write(self) -> None:
+        """Write them."""
+        target = self.placed.target
+        _put(target, torch.from_numpy(self.at).to(target.device), self.values.to(target.device))
+
+    def is_in_model(self, of: torch.Tensor, count: int) -> bool:
+        """Whether the parameter has the values of a part like this one, at a sample of these elements."""
+        some = np.random.default_rng(_SEED).choice(self.at, count)
+        return _agrees(self.placed.target, of, some)
+
+
+def writings(placed: Iterable[Placed], changes: Mapping[str, Changed]) -> list[Writing]:
+    """Return what to write.
+
+    Args:
+        placed: Where the parts of tensors go.
+        changes: Name of a tensor → its changed elements.
+    """
+    found = []
+    for each in placed:
+        changed = changes[each.name]
+        at, which = _within(each, changed.positions)
+        if len(at):
+            values = torch.from_numpy(changed.values[which]).view(each.source.dtype)
+            found.append(Writing(each, at, values))
+    return found
+
+
+def check_base(writings: Sequence[Writing], base: Mapping[str, torch.Tensor]) -> None:
+    """Check at a sample of the elements that will change that a model has the version before.
+
+    Args:
+        writings: The changed elements.
+        base: Name → tensor of the version before.
+
+    Errors:
+        NotInPlaceError: It has not.
+    """
+    for each in writings:
+        name, like = each.placed.name, each.placed.source
+        before = torch.as_strided(base[name], like.shape, like.stride(), each.placed.offset)
+        if not each.is_in_model(before, _share(writings)):
+            raise NotInPlaceError(f"the engine has other values of {name} than its version")
+
+
+def write(writings: Sequence[Writing], placed: Sequence[Placed]) -> None:
+    """Write changed elements. Then compare samples of them, and of all others, with the version's bytes.
+
+    Args:
+        writings: The changed elements.
+        placed: Where the parts of tensors go.
+
+    Errors:
+        PartlyWrittenError: The model is not that of the version.
+    """
+    try:
+        for each in writings:
+            each.write()
+        _check_written(writings)
+        check(placed)
+    except PartlyWrittenError:
+        raise
+    except Exception as error:
+        raise PartlyWrittenError(f"{type(error).__name__}: {error}"[:300]) from error
+
+
+def _check_written(writings: Sequence[Writing]) -> None:
+    for each in writings:
+        if not each.is_in_model(each.placed.source, _share(writings)):
+            raise PartlyWrittenError(f"the model lacks changed elements of {each.placed.name}")
+
+
+def check(placed: Sequence[Placed], *, whole: bool = False) -> None:
+    """Compare a model with what a whole load gives it.
+
+    Args:
+        placed: Where the parts of tensors go.
+        whole: Compare all elements instead of a sample.
+
+    Errors:
+        PartlyWrittenError: They differ.
+    """
+    chosen = np.random.default_rng(_SEED)
+    for each in placed:
+        size = each.source.numel()
+        some = np.arange(size) if whole else chosen.integers(0, size, _share(placed))
+        if not _agrees(each.target, each.source, some):
+            raise PartlyWrittenError(f"the model has other values of {each.name} than the version")
+
+
+def _agrees(target: torch.Tensor, source: torch.Tensor, indices: np.ndarray) -> bool:
+    """Whether two parts of one shape have the same bits at some elements."""
+    at = torch.from_numpy(indices)
+    found = bits_of(_taken(target, at.to(target.device)))
+    return bool(torch.equal(found, bits_of(_taken(source, at).to(target.device))))
+
+
+def _share(parts: Sequence[Any]) -> int:
+    """Return how many elements of a part to compare."""
+    return max(64, _SAMPLE // max(1, len(parts)))
+
+
+def _within(placed: Placed, positions: np.ndarray) -> tuple[np.ndarray, Any]:
+    """Return which of a tensor's elements are in a part.
+
+    Returns: their indices in the part's own order, and what selects them from the positions.
+    """
+    source, offset = placed.source, placed.offset
+    if source.is_contiguous():
+        begin, end = np.searchsorted(positions, [offset, offset + source.numel()])
+        which = slice(int(begin), int(end))
+        return positions[which].astype(np.int64) - offset, which
+    rest = positions.astype(np.int64) - offset
+    kept, index = rest >= 0, np.zeros_like(rest)
+    places = np.cumprod([1, *source.shape[:0:-1]])[
+        ::-1
+    ]  # of each dimension in the part's own order
+    order = sorted(range(source.dim()), key=source.stride, reverse=True)
+    for dimension in order:
+        size, stride = source.shape[dimension], source.stride(dimension)
+        if size == 1:
+            continue
+        number, rest = np.divmod(rest, stride)
+        kept &= number < size
+        index += number * places[dimension]
+    kept &= rest == 0
+    return index[kept], kept
+
+
+def _taken(tensor: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    if tensor.is_contiguous():
+        return tensor.view(-1)[at]
+    return tensor[torch.unravel_index(at, tensor.shape)]
+
+
+def _put(tensor: torch.Tensor, at: torch.Tensor, values: torch.Tensor) -> None:
+    if tensor.is_contiguous():
+        tensor.view(-1)[at] = values
+    else:
+        tensor[torch.unravel_index(at, tensor.shape)] = values
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors that an operation writes to."""
+    for number, each in enumerate(func._schema.arguments):  # noqa: SLF001 - there is no public way
+        if each.alias_info is None or not each.alias_info.is_write:
+            continue
+        given = (
+            kwargs.get(each.name) if each.name in kwargs or number >= len(args) else args[number]
+        )
+        for one in given if isinstance(given, list | tuple) else [given]:
+            if isinstance(one, torch.Tensor) and one.numel():
+                yield one
+
+
+def _pads(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether an operation writes zeros. They are padding, which every version has."""
+    aten = torch.ops.aten
+    return func in (aten.fill_.Scalar, aten.zero_.default) and args[1:] in ((), (0,))
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def _addresses(model: Any) -> dict[str, int]:
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: int(each.data_ptr()) for name, each in named}
