@@ -128,6 +128,7 @@ class Weights(Resource):
     management: Literal["Operator", "External"] = "Operator"
     object_store: ObjectStore | None = None
     staging_memory: Memory | None = None
+    loading: Literal["Full", "InPlace"] = "Full"
     driver_lease_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
     transfer: Transfer | None = None
     peers: PeerSettings = PeerSettings()

@@ -48,6 +48,7 @@ def options(**spec: Any) -> dict[str, str]:
             "nccl",
         ),
         ({"weights": {"stagingMemory": "64Gi"}}, "--staging-memory-bytes", "68719476736"),
+        ({"weights": {"loading": "InPlace"}}, "--loading", "InPlace"),
         ({"weights": {"stagingMemory": 1000}}, "--staging-memory-bytes", "1000"),
         ({"weights": {"driverLeaseSeconds": 90}}, "--driver-lease-seconds", "90"),
         ({"engine": {"silenceTimeoutSeconds": 300}}, "--silence-seconds", "300"),

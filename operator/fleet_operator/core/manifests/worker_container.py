@@ -98,6 +98,7 @@ def _limits(spec: FleetSpec) -> list[str]:
     rate = peers.bytes_per_second if peers.enabled else None
     given = {
         "--weight-transfer-backend": weights.transfer.backend if weights.transfer else None,
+        "--loading": None if weights.loading == "Full" else weights.loading,
         "--staging-memory-bytes": None if memory is None else bytes_of(memory),
         "--peer-port": peers.port if peers.enabled else None,
         "--peer-bytes-per-second": None if rate is None else bytes_of(rate),
