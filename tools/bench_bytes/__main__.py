@@ -20,7 +20,7 @@ from bench_bytes.write import write
 from bench_worker.report import REPOSITORY, machine, publish
 from bench_worker.store import limited
 
-GOAL_BYTES, GOAL_SECONDS = 0.03, 0.2
+GOAL_BYTES, GOAL_SECONDS, GOAL_PAUSE = 0.03, 0.2, 0.25
 _STORE_BYTES_PER_SECOND = 100_000_000
 
 
@@ -44,6 +44,10 @@ def main() -> int:
             "limited": _measured(folder, arguments.rounds, cached=False),
             "cached": _measured(folder, arguments.rounds, cached=True),
         }
+        results["loads"] = {
+            "plain": _loaded(folder, arguments.rounds),
+            "packed": _loaded(folder, arguments.rounds, "--packed"),
+        }
     table = _table(results)
     publish("bytes", results, table)
     sys.stdout.write(table)
@@ -63,10 +67,25 @@ def _measured(folder: Path, rounds: int, *, cached: bool) -> dict[str, Any]:
         return _printed_by(command)
 
 
+def _loaded(folder: Path, rounds: int, *options: str) -> dict[str, Any]:
+    """Load both ways into an engine on CPUs, with one thread."""
+    script = str(Path(__file__).with_name("swap.py"))
+    command = [str(envs.interpreter_of("worker")), script, str(folder), f"--rounds={rounds}"]
+    return _printed_by([*command, *options])
+
+
 def _printed_by(command: list[str]) -> dict[str, Any]:
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "worker")}
+    places = [REPOSITORY / "worker", Path(__file__).parent]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, places)),
+        "OMP_NUM_THREADS": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_PLUGINS": "",
+    }
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    return dict(json.loads(done.stdout))
+    return dict(json.loads(done.stdout.splitlines()[-1]))  # vLLM writes to it, too
 
 
 def _table(results: dict[str, Any]) -> str:
@@ -97,7 +116,22 @@ def _table(results: dict[str, Any]) -> str:
         shown = [f"{seconds:.2f} s" for seconds in ways]
         goal = f"≤ {GOAL_SECONDS:g}" if has_goal else ""
         lines.append(f"| {name} | {' | '.join(shown)} | {ways[1] / ways[0]:.2f} | {goal} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *_loads(results["loads"])]) + "\n"
+
+
+def _loads(loads: dict[str, Any]) -> list[str]:
+    plain, packed = (
+        {way: statistics.median(each) for way, each in loads[kernels].items() if each}
+        for kernels in ("plain", "packed")
+    )
+    ratio = f"{plain['in place'] / plain['full']:.2f} | ≤ {GOAL_PAUSE:g}"
+    return [
+        "| Processor time of the call that loads, in vLLM's worker on CPUs | in full | in place | in place / full | goal |",
+        "| --- | --- | --- | --- | --- |",
+        f"| weights as files have them, as on GPUs | {plain['full']:.2f} s | {plain['in place']:.2f} s | {ratio} |",
+        f"| before the pause: the comparison of both versions | | {plain['comparison']:.2f} s | | |",
+        f"| weights that vLLM packs for CPUs | {packed['full']:.2f} s | in full | | |",
+    ]
 
 
 if __name__ == "__main__":

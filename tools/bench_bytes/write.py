@@ -18,6 +18,20 @@ from rlfleet.deltas.between import write_between
 WEIGHTS = "model.safetensors"
 _HIDDEN, _INNER, _HEADS, _KEYS, _WORDS = 1024, 3072, 2048, 1024, 151_936
 _SEED = 73
+_CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": _HIDDEN,
+    "intermediate_size": _INNER,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": _WORDS,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+    "dtype": "bfloat16",
+}
+"""Of an engine that loads the versions. Llama's layers have no tensors of Qwen3's besides these."""
 Elements = npt.NDArray[np.uint16]
 
 
@@ -34,7 +48,9 @@ def write(folder: Path, *, changed_share: float, layers: int) -> dict[str, int]:
     chosen = np.random.default_rng(_SEED + 1)
     for name in ("base", "full"):
         (folder / name).mkdir()
-        (folder / name / "config.json").write_text("{}")
+        (folder / name / "config.json").write_text(
+            json.dumps(_CONFIG | {"num_hidden_layers": layers})
+        )
     _write(folder / "base" / WEIGHTS, model, lambda count: _values(old, count).tobytes())
 
     def next_version(count: int) -> bytes:
@@ -71,6 +87,7 @@ def shapes(layers: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         ):
             yield f"{layer}.{part}.weight", (rows, columns)
         yield f"{layer}.input_layernorm.weight", (_HIDDEN,)
+        yield f"{layer}.post_attention_layernorm.weight", (_HIDDEN,)
     yield "model.norm.weight", (_HIDDEN,)
 
 
