@@ -76,7 +76,8 @@ def test_deltas_in_both_forms_are_the_full_versions(weights: Weights, tmp_path: 
         Run(weights, root, "ours", encoding="overwrite", checksums="xxh3-128"),
     ]
     tokens: dict[str, Any] = {}
-    with WorkerProcess(tmp_path / "1", model=weights.a, roots=[root]) as worker:
+    options = ["--loading=InPlace"]
+    with WorkerProcess(tmp_path / "1", model=weights.a, roots=[root], options=options) as worker:
         worker.wait_until_up()
         worker.must("admit", version="base")
         base = worker.greedy()
@@ -98,6 +99,9 @@ def test_deltas_in_both_forms_are_the_full_versions(weights: Weights, tmp_path: 
                 assert read == (size if number == 1 else 0)
             state = worker.swap(run.label(1), run.deltas[1])
             assert (worker.greedy(), state["digest"]) == tokens[run.label(1)]
+            # On CPUs vLLM packs weights.
+            assert state["timings"]["in_place"] is False
+            assert "keeps a packed copy of the weight" in state["timings"]["why_full"]
         assert worker.metric("rlfleet_worker_stage_read_bytes_total") > 0
 
     # In the middle of a chain a worker starts again, on the version that the fleet serves.

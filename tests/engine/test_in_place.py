@@ -353,7 +353,7 @@ print("result", json.dumps(found))
         ("tied", {}),
         ("Llama", {"enable_lora": True, "max_loras": 1, "max_lora_rank": 8}),
         ("Qwen2", {}),
-        pytest.param("Qwen2", {"tokens": True, "tensor_parallel_size": 2}, marks=pytest.mark.long),
+        pytest.param("Qwen3", {"tokens": True, "tensor_parallel_size": 2}, marks=pytest.mark.long),
     ],
 )
 def test_a_chain_loaded_in_place_is_bit_for_bit_that_of_full_loads(
