@@ -164,15 +164,20 @@ class Game:
         )
         observed = replace(observed, workers=tuple(w.view() for w in self.workers))
         serving = [worker for worker in self.workers if worker.serves]
+        across = Counter[str]()
         for call in plan_rollout(observed, now=NOW).step.actions:
             if isinstance(call, Stage):
                 reader = self.worker(call.pod_uid)
                 assert not reader.reads, "a call to a worker that reads already"
                 self._check_zone(reader, call.peers, serving)
+                across[reader.zone] += any(
+                    self.worker(p.pod_uid).zone != reader.zone for p in call.peers
+                )
                 reader.peers, reader.reads, reader.silent = list(call.peers), True, 0
                 reader.bytes_, reader.offer = 0, reader.offer + 1
                 for peer in reader.peers:
                     reader.reads_offer = self.worker(peer.pod_uid).offer
+        assert max(across.values(), default=0) <= 1, "several of a zone read across at once"
 
     def _check_zone(
         self, reader: FakeReader, peers: Sequence[Peer], serving: Sequence[FakeReader]
@@ -247,6 +252,7 @@ MISTAKES: dict[str, tuple[str, object]] = {
     "a worker may serve all others": ("peers.FAN_OUT", 1000),
     "any number reads the store": ("peers.PeerPlan", anything_at_once),
     "zones are ignored": ("peers._Holders.is_near", never),
+    "a whole zone reads across": ("peers._Holders.other_begins", never),
 }
 
 

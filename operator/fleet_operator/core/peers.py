@@ -2,7 +2,8 @@
 
     holds the version        serves it to at most `FAN_OUT` others, also while it still reads it itself
     must stage it            reads from such a worker: on its own node if it can, else from the one of its zone
-                             with the fewest readers, and only if its zone has none from another zone
+                             with the fewest readers. If its zone has none, one of the zone reads from another
+                             zone, and the others wait until that one serves them
     none holds it, or the    reads the store, if fewer than `maxStoreReaders` of its zone do
     worker refused several
 
@@ -36,6 +37,8 @@ FAN_OUT = 3
 MOST_REFUSED = 4
 """A worker that has refused this number of peers for a version reads the store. It remembers 8."""
 A = TypeVar("A", bound=OnPod)
+BEGINS_SECONDS = PROBE_SECONDS
+"""After this time of reading, a worker that serves nothing yet keeps no others of its zone waiting."""
 _Free = tuple[int, int, str]
 """Readers, ordinal and uid of a worker that may have room."""
 
@@ -44,7 +47,7 @@ _Free = tuple[int, int, str]
 class PeerPlan:
     """Fields:
     store_readers: how many workers of a zone may read a version from the store at once; None if any number may.
-    waiting: uids of workers that wait until a peer has room for them.
+    waiting: uids of workers that wait until a peer has room for them, or until one of their zone serves.
     """
 
     store_readers: int | None = None
@@ -69,7 +72,7 @@ def with_peers(
             continue
         reader, digest = views[action.pod_uid], action.digest
         if digest not in holders:
-            holders[digest] = _Holders(workers, digest, readers)
+            holders[digest] = _Holders(workers, action, digest, readers)
         peer = holders[digest].take_for(reader)
         if peer is None and holders[digest].may_serve(reader):
             waiting.add(action.pod_uid)
@@ -80,8 +83,11 @@ def with_peers(
 class _Holders:
     """The workers that serve one version, and their readers. Each choice costs little, however many they are."""
 
-    def __init__(self, workers: Iterable[WorkerView], digest: str, readers: Counter[str]) -> None:
+    def __init__(
+        self, workers: Iterable[WorkerView], stage: Stage, digest: str, readers: Counter[str]
+    ) -> None:
         self._digest = digest
+        self._begun: dict[str, set[str]] = {}
         self._readers = readers
         self._peers: dict[str, Peer] = {}
         self._by_node: dict[str | None, list[str]] = {}
@@ -89,6 +95,8 @@ class _Holders:
         self._free: list[_Free] = []
         self._free_in: dict[str, list[_Free]] = {}
         for worker in workers:
+            if _begins(worker, stage):
+                self._note_begun(worker)
             if (peer := as_peer(worker, digest)) is not None:
                 pod = worker.pod
                 self._peers[pod.uid] = peer
@@ -109,6 +117,10 @@ class _Holders:
         """Whether a worker of a zone serves the version, and is not refused."""
         return not self._by_zone.get(zone, set()) <= refused
 
+    def other_begins(self, reader: WorkerView) -> bool:
+        """Whether another worker of its zone begins to read the version, and serves it soon."""
+        return not self._begun.get(reader.pod.zone, set()) <= {reader.pod.uid}
+
     def take_for(self, reader: WorkerView) -> Peer | None:
         """Count a worker as a reader of the best peer that has room; None without one."""
         refused = refused_by(reader, self._digest)
@@ -118,12 +130,20 @@ class _Holders:
         uid = next((u for u in near if u not in refused and self._readers[u] < FAN_OUT), None)
         if uid is None:
             zone = reader.pod.zone
-            free = self._free_in[zone] if self.is_near(zone, refused) else self._free
+            is_near = self.is_near(zone, refused)
+            if not is_near and self.other_begins(reader):
+                return None
+            free = self._free_in[zone] if is_near else self._free
             uid = self._with_fewest_readers(free, refused)
+            if uid is not None and not is_near and not reader.unheeded:
+                self._note_begun(reader)
         if uid is None:
             return None
         self._readers[uid] += 1
         return self._peers[uid]
+
+    def _note_begun(self, worker: WorkerView) -> None:
+        self._begun.setdefault(worker.pod.zone, set()).add(worker.pod.uid)
 
     def _with_fewest_readers(self, free: list[_Free], refused: AbstractSet[str]) -> str | None:
         passed, found = [], None
@@ -146,6 +166,14 @@ def _has_gone(reader: WorkerView) -> bool:
     pod = reader.pod
     gone = pod.deleting or bool(pod.quarantine) or not pod.running
     return gone or reader.silent_seconds >= PROBE_SECONDS
+
+
+def _begins(worker: WorkerView, stage: Stage) -> bool:
+    """Whether a worker is called to read a version, or has just begun to."""
+    if _has_gone(worker) or worker.state is None or worker.state.peers is None:
+        return False
+    seconds = worker.seconds_at("stage", stage)
+    return worker.call == stage.work or (seconds is not None and seconds < BEGINS_SECONDS)
 
 
 def reads_from(worker: WorkerView) -> str | None:

@@ -138,7 +138,7 @@ def _has_place(call: WorkerCall, now: Situation) -> Why | None:
     if now.places is None or now.places.permit(call):
         return None
     if call.pod_uid in now.places.waiting:
-        return Why("the peers that have the version serve as many workers as they may")
+        return Why("no peer with the version can serve it yet")
     return Why(now.places.rule)
 
 

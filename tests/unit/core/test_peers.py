@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from fleet_operator.api.fleet import PeerSettings, Rollout
 from fleet_operator.core import messages, worker_calls
 from fleet_operator.core.actions import CompareFiles, Stage
 from fleet_operator.core.manifests.quantities import bytes_of
-from fleet_operator.core.peers import FAN_OUT, PeerPlan, with_peers
+from fleet_operator.core.peers import BEGINS_SECONDS, FAN_OUT, PeerPlan, with_peers
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.worker_failures import failed_lately, failure_of
 from fleet_operator.core.worker_view import PROBE_SECONDS
@@ -134,6 +135,56 @@ def test_one_worker_of_each_zone_reads_the_store() -> None:
     reading = fleet[0].doing("stage", "42")
     assert calls_of(reading, *fleet[1:]) == {"policy-2": (), "policy-4": ()}
     assert calls_of(*fleet, rollout={"maxStaging": 1}) == {"policy-0": ()}
+
+
+def zone_b(*workers: WorkerBuilder) -> list[WorkerBuilder]:
+    return [each.in_zone("b") for each in workers]
+
+
+def test_one_worker_of_a_zone_reads_across_and_the_others_wait_for_it() -> None:
+    far = [holder(n).in_zone("a") for n in range(4)]
+    read, found = plan(*far, *zone_b(*(worker(n) for n in range(4, 14))))
+    assert [n for n, peers in read.items() if peers] == [4]
+    assert found.waiting == {uid(n) for n in range(5, 14)}
+
+
+def calls_next_to(first: WorkerBuilder) -> tuple[list[str], AbstractSet[str]]:
+    """The pods that a worker is to read from, next to another one of its zone, and which workers wait."""
+    views = [each.view() for each in (holder(0).in_zone("a"), *zone_b(first, worker(2)))]
+    call = worker_calls.stage(views[2], GOAL, Rollout(), reason="test")
+    (made,), found = with_peers([call], views, ON)
+    return [peer.pod_uid for peer in made.peers], found.waiting
+
+
+@pytest.mark.parametrize("begins", ["at the store", "across", "called"])
+def test_no_worker_reads_across_while_another_one_of_its_zone_begins(begins: str) -> None:
+    """Each zone's first reader begins at the store, and the answer of one zone comes before another's."""
+    first = {
+        "at the store": worker(1).doing("stage", "42"),
+        "across": worker(1, reads_from=uid(0)).doing("stage", "42"),
+        "called": worker(1).asked_to("stage 42"),
+    }
+    assert calls_next_to(first[begins]) == ([], {uid(2)})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        worker(1).doing("stage", "43"),
+        worker(1).doing("stage", "42").working_for(BEGINS_SECONDS),
+        worker(1).doing("stage", "42").quarantined(),
+        make_worker(1).serving("41").doing("stage", "42"),
+    ],
+    ids=["another version", "it serves nothing for long", "it is out", "it has no port"],
+)
+def test_a_worker_that_will_not_serve_soon_keeps_none_waiting(other: WorkerBuilder) -> None:
+    assert calls_next_to(other) == ([uid(0)], set())
+
+
+def test_a_worker_that_ignores_its_calls_keeps_none_waiting() -> None:
+    deaf = worker(1).ignoring("stage 42")
+    read, _ = plan(holder(0).in_zone("a"), *zone_b(deaf, worker(2)))
+    assert read == {1: [0], 2: [0]}
 
 
 def test_without_a_digest_all_read_the_store_in_turn() -> None:
