@@ -208,6 +208,19 @@ def test_a_pod_that_is_not_ready_is_reported_so():
         pytest.param(
             pod(
                 container=waiting(
+                    "CrashLoopBackOff",
+                    "back-off 10s",
+                    lastState={
+                        "terminated": {"exitCode": 1, "message": '{"message": "a\\n \\ud83d"}'}
+                    },
+                )
+            ),
+            "CrashLoopBackOff: it last ended with exit code 1 a ?",
+            id="of escapes in it, none breaks the line or the status",
+        ),
+        pytest.param(
+            pod(
+                container=waiting(
                     "CrashLoopBackOff", "back-off 10s", lastState={"terminated": {"exitCode": 137}}
                 )
             ),

@@ -221,12 +221,17 @@ def _last_end(container: Mapping[str, Any]) -> str:
 
 
 def _said(line: str) -> str:
-    """The message of a log line in JSON, whose other fields change with each run; another line as it is."""
+    """The message of a log line in JSON on one line. Its other fields change with each run. Another line as it is."""
     try:
         message = json.loads(line)["message"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return line
-    return message if isinstance(message, str) else line
+    return " ".join(_sendable(message).split()) if isinstance(message, str) else line
+
+
+def _sendable(text: str) -> str:
+    """Without what escapes of JSON can hold and UTF-8 cannot: the API server would refuse the status with it."""
+    return text.encode(errors="replace").decode()
 
 
 def _drains_since(metadata: Mapping[str, Any]) -> datetime | None:
@@ -257,8 +262,7 @@ def _quarantine(metadata: Mapping[str, Any]) -> str:
         reason = str(json.loads(written)["reason"])
     except (ValueError, KeyError, TypeError, RecursionError):
         reason = str(written)
-    # Escapes of JSON can hold what UTF-8 cannot, and the API server would refuse the status with it.
-    return reason.encode(errors="replace").decode()[:_MAX_REASON]
+    return _sendable(reason)[:_MAX_REASON]
 
 
 def _traffic(metadata: Mapping[str, Any]) -> str | None:
