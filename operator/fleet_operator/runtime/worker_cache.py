@@ -307,9 +307,10 @@ class WorkerCache:
             # The kubelet saw the worker change: read its state.
             entry.ready, entry.stale = pod.ready, True
         if entry.started != pod.started:
-            # While its engine started, no port listened: that silence says nothing about the process.
             entry.started, entry.stale = pod.started, True
-            entry.silent_since, entry.silence, entry.unanswered = None, "", False
+            if entry.state is None:
+                # While its engine started, no port listened: that silence says nothing about the process.
+                entry.silent_since, entry.silence, entry.unanswered = None, "", False
         return entry
 
 
