@@ -351,6 +351,7 @@ class FakeWorker:
     def end_slow_work(self, seconds: float) -> None:
         """Its present and later work ends in time. A drain lasts as long as its requests need."""
         self.slow_seconds = min(self.slow_seconds, max(seconds, LONGEST_MENDED_SECONDS))
+        self.lingers = ("", 0.0)
         for ticket in (self.staging, self.work):
             if ticket is None or ticket.step == "drain":
                 continue
