@@ -143,7 +143,9 @@ async def test_a_turn_waits_for_the_share_of_its_tenant_and_for_nothing_outside_
     assert shares.wait_seconds("mallory") < 0.1
 
 
-async def test_slow_objects_of_a_tenant_refuse_its_own_requests_alone(api: Api) -> None:
+async def test_slow_objects_of_a_tenant_refuse_its_own_requests_alone(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     objects = api.cluster.add_tenant("mallory", "eve")
     read = objects.get
 
@@ -151,7 +153,7 @@ async def test_slow_objects_of_a_tenant_refuse_its_own_requests_alone(api: Api) 
         work_for(STEP_SECONDS)
         return await read(*asked)
 
-    objects.get = slow  # type: ignore[assignment, method-assign]
+    monkeypatch.setattr(objects, "get", slow)
     path = "//fleets/mallory/policy/v1/rl/state"
     theirs: set[Any] = set()
     for _ in range(80):
