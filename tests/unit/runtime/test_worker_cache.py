@@ -395,7 +395,7 @@ class TestAsking:
         cache.end_read(up, SILENT, 31, term=0)
         assert cache.view(up, 33).silent_seconds == 2
 
-    def test_the_silence_of_a_worker_that_has_answered_goes_on_when_its_kubelet_restarts(self):
+    def test_the_silence_of_a_worker_that_has_answered_continues_when_its_kubelet_restarts(self):
         """The kubelet reports no start then until the startup probe has passed once more."""
         cache, again = WorkerCache(), replace(POD, started=not POD.started)
         ask(cache, 5, says("1"))
