@@ -86,10 +86,10 @@ def why_full(order: Order, source: Source, last: _Last | None, deltas: Deltas) -
     if last is None:
         return "this process has written no version before it, or failed to"
     before = last.order
-    if before.version == order.version:
-        return f"this process writes version {order.version} again, which cannot be its own base"
     if before.run_id != order.run_id:
         return f"version {before.version} is of another run"
+    if before.version == order.version:
+        return f"this process writes version {order.version} again, which cannot be its own base"
     if last.since_anchor + 1 >= deltas.anchor_every:
         return f"one of {deltas.anchor_every} versions is full"
     if Path(order.path) != _neighbour(before, order.version):

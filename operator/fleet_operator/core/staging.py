@@ -102,10 +102,12 @@ def places_of(
 
 
 def _rule(most: int | None, of_zone: int | None) -> str:
-    if most is not None and (of_zone is None or most <= of_zone):
-        return f"at most {most} {agree(most, 'reads', 'read')} a checkpoint at once"
-    readers = of_zone or 0
-    return f"at most {readers} of a zone {agree(readers, 'reads', 'read')} the store at once"
+    limits = []
+    if most is not None:
+        limits.append(f"{most} {agree(most, 'reads', 'read')} a checkpoint")
+    if of_zone is not None and (most is None or of_zone < most):
+        limits.append(f"{of_zone} of a zone {agree(of_zone, 'reads', 'read')} the store")
+    return f"at most {' and '.join(limits)} at once"
 
 
 def _place(work: Work) -> Work:

@@ -85,7 +85,7 @@ class ForeignFleets:
             status=record.status,
             weights=weights,
             problems=[problem],
-            staleness=record.staleness,
+            staleness=None,  # the other operator may well be heard
             now=now,
         )
         before, reported = session.reported, dict[str, int]()

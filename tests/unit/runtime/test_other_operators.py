@@ -208,7 +208,7 @@ class TestAFleetOfAnotherRelease:
     async def test_a_fleet_whose_drivers_life_is_unknown_says_so_once_and_a_living_driver_takes_it_back(
         self, lives
     ):
-        async with Rig() as rig:
+        async with Rig(staleness={"maxLagSeconds": 60, "action": "Refuse"}) as rig:
             await rig.applied("1")
             renewing = await self.taken_over(rig)
             rig.kube.refuses = lambda _, path: Terminal("403") if path == LEASE_PATH else None
@@ -227,6 +227,7 @@ class TestAFleetOfAnotherRelease:
                 assert ready["status"] == "False"
             assert rig.weights["observedGeneration"] == 2
             assert rig.fleet["operator"] == OTHER
+            assert rig.condition("Stale") is None, "the workers may hear the other one"
             message = rig.condition("Stalled")["message"]
             for word in (
                 OTHER,
