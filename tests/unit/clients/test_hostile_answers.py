@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.support.builders import make_worker
 
-from fleet_operator.clients import worker_requests
+from fleet_operator.clients import worker_requests, workers
 from fleet_operator.clients.http_client import MAX_BUFFERED_BYTES
 from fleet_operator.clients.workers import WorkerClient
 from fleet_operator.core.worker_view import Standing
@@ -100,6 +100,13 @@ class HostileWorker:
 
     def says(self, **fields: Any) -> None:
         self.body = json.dumps(STATE | fields).encode()
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other work on the machine makes no worker silent."""
+    monkeypatch.setattr(workers, "CONNECT_SECONDS", 30.0)
+    monkeypatch.setattr(worker_requests, "READ_SECONDS", 30.0)
 
 
 @pytest.fixture
