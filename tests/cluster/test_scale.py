@@ -28,7 +28,7 @@ BRING_UP_SECONDS = 600.0
 
 
 @pytest.mark.timeout(1500)  # the fake fleet may have to be built first
-@pytest.mark.parametrize("workers", [64, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("workers", [256, pytest.param(1000, marks=pytest.mark.long)])
 def test_a_large_fleet_keeps_its_leader_writes_little_and_survives_the_loss_of_its_operator(
     devcluster_api_possible: None, tmp_path: Path, workers: int
 ) -> None:
