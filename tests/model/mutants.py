@@ -632,8 +632,8 @@ MUTANTS = [
         14,
         "one more worker may read than should",
         "core/staging.py",
-        "new[: max(0, most - len(holders))]",
-        "new[: max(0, most - len(holders) + 1)]",
+        "if most is not None and len(holders) >= most:",
+        "if most is not None and len(holders) > most:",
         BOUNDED,
     ),
     Mutant(
