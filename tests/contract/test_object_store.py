@@ -31,8 +31,9 @@ from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.finite import own_pass
 from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.checkpoint.stager_messages import FoundObjects, ListObjects
 from fleet_worker.checkpoint.stager_pass import StagerPass
-from fleet_worker.checkpoint.stagers import Stagers
+from fleet_worker.checkpoint.stagers import STORE_THREADS, Stagers
 from fleet_worker.engine.start_names import DIGESTS_FILE
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.staging import Staging
@@ -477,6 +478,20 @@ async def test_a_redirect_to_elsewhere_gives_no_weights_and_no_keys(
 
         assert found.reason in {Reason.CHECKPOINT_CHANGED, Reason.SOURCE_UNREADABLE}
         assert all("authorization" not in each.headers for each in elsewhere.asked)
+
+
+def test_threads_of_a_store_do_not_take_the_memory_of_a_question_on_large_machines(
+    server: Server, proxy: FaultyStore, tmp_path: Path
+) -> None:
+    uri = upload(server, write_tiny(tmp_path / "step_1"))
+    pool = Stagers()
+    stager = pool.take()
+    answer, _ = stager.ask(ListObjects(uri=uri), [], lambda: None)
+    names = [each.read_text() for each in Path(f"/proc/{stager.pid}/task").glob("*/comm")]
+    pool.give_back(stager)
+    pool.close()
+    assert isinstance(answer, FoundObjects)
+    assert sum(name.startswith("tokio") for name in names) == STORE_THREADS
 
 
 async def test_a_variable_of_the_engine_sets_no_option_of_a_store(

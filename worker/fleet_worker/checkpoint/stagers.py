@@ -57,6 +57,10 @@ _ENVIRONMENT = (
     "AZURE_TENANT_ID",
 )
 """The variables that Python and stores need. Others may be secrets, and a stager parses files of others."""
+STORE_THREADS = 6
+"""Of the library of stores. By itself it starts one for each processor: with 256 of them, their stacks leave no memory
+for a question (`stager`).
+"""
 _LEAVE_SECONDS = 1.0
 """Time for a stager to end by itself; then it is killed."""
 _FREE_SECONDS = 10.0
@@ -67,7 +71,8 @@ def process_environment() -> dict[str, str]:
     """Return the variables of a process that handles the bytes of versions."""
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     # numpy's library for linear algebra, which these processes do not use, would start threads.
-    return environment | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    return environment | threads | {"TOKIO_WORKER_THREADS": str(STORE_THREADS)}
 
 
 class DiedError(Exception):
