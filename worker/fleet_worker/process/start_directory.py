@@ -58,9 +58,8 @@ def start_directory(weights: Checkpoint, model: Checkpoint, *, port: int) -> str
     (made / CONFIG_FILE).write_text(json.dumps(model.config))
     directory = open_directory(model.path, None)
     try:
-        others = [
-            n for n in directory.names - {CONFIG_FILE, INDEX_FILE} if not n.endswith(_WEIGHTS)
-        ]
+        made_here = {CONFIG_FILE, INDEX_FILE, DIGESTS_FILE}
+        others = [n for n in directory.names - made_here if not n.endswith(_WEIGHTS)]
         if is_uri(model.path):
             _save(directory, others, made)
         else:
