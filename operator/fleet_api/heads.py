@@ -37,12 +37,15 @@ class Heads:
 
     def connection(self, inner: asyncio.Protocol) -> asyncio.Protocol:
         """The protocol of a connection. `inner`: that of aiohttp."""
-        made = self._open[inner] = _Connection(inner, self)
+        return _Connection(inner, self)
+
+    def note(self, connection: _Connection) -> None:
+        """Note a connection that is made, after the handshake of TLS. asyncio reports the end of no other one."""
+        self._open[connection.inner] = connection
         if len(self._open) > MAX_CONNECTIONS:
-            idle = next((each for each in self._open.values() if each.request is None), made)
+            idle = next(each for each in self._open.values() if each.request is None)
             self.forget(idle)
             idle.abort()
-        return made
 
     @web.middleware
     async def middleware(
@@ -85,6 +88,7 @@ class _Connection(Passing):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._limit_time()
         super().connection_made(transport)
+        self._heads.note(self)
 
     def data_received(self, data: bytes) -> None:
         if self.request is None:

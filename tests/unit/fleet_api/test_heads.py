@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,12 +27,14 @@ class Served:
     def __init__(self) -> None:
         self.port = free_port()
         self.go_on = asyncio.Event()
+        self.begun = asyncio.Semaphore(0)
         self._writers: list[asyncio.StreamWriter] = []
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         async def answer(request: web.Request) -> web.Response:
             if request.path == "/slow":
+                self.begun.release()
                 await self.go_on.wait()
             return web.Response(text=str(len(await request.read())))
 
@@ -166,6 +169,20 @@ async def test_the_oldest_idle_connection_gives_way_and_running_requests_stay(
     assert b" 200 " in await asyncio.wait_for(running.readline(), 10)
 
 
+async def test_a_new_connection_ends_while_all_others_have_requests(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "MAX_CONNECTIONS", 2)
+    slow = b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n"
+    running = [await served.open(slow) for _ in range(2)]
+    for _ in running:
+        await asyncio.wait_for(served.begun.acquire(), 10)
+    assert await has_ended(await served.open(GET + b"\r\n"))
+    served.go_on.set()
+    for reader, _ in running:
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
+
+
 async def test_a_handshake_that_does_not_come_ends_its_connection(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -176,4 +193,25 @@ async def test_a_handshake_that_does_not_come_ends_its_connection(
     async with listeners.listening(*(web.Application() for _ in range(3)), settings):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         assert await asyncio.wait_for(reached_end(reader), 10)
+        writer.close()
+
+
+async def test_connections_without_a_handshake_take_no_place_of_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(heads, "MAX_CONNECTIONS", 3)
+    certificate, key = issue(tmp_path, "localhost")
+    port = free_port()
+    settings = Settings(host="127.0.0.1", port=port, tls_cert=certificate, tls_key=key)
+    tls = ssl.create_default_context(cafile=str(certificate))
+    async with listeners.listening(*(web.Application() for _ in range(3)), settings):
+        idle = await asyncio.open_connection("localhost", port, ssl=tls)
+        for _ in range(4):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"no handshake\r\n")
+            assert await asyncio.wait_for(reached_end(reader), 10)
+            writer.close()
+        reader, writer = idle
+        writer.write(GET + b"\r\n")
+        assert b" 404 " in await asyncio.wait_for(reader.readline(), 10)
         writer.close()
