@@ -116,6 +116,12 @@ async def put_into_engine(worker: Worker, weights: Weights) -> Copied:
 
 
 async def _copied(worker: Worker, weights: Weights) -> Copied:
+    """Bring the bytes into the engine.
+
+    Errors:
+        Refusal, EngineFailure: Always touched after an attempt in place: some process may have the version by then,
+            also if the full load itself has touched none.
+    """
     engine, checkpoint, began = worker.engine, weights.checkpoint, worker.clock()
     base = base_in_place(worker, weights)
     why: str | None = base.why_not
@@ -126,7 +132,12 @@ async def _copied(worker: Worker, weights: Weights) -> Copied:
     if why:
         _LOG.info("the load of %s is a full one: %s", description_of(weights), why)
     # It fails if it reads other bytes than the stage.
-    return Copied(await engine.load(checkpoint, again=base.checkpoint is not None), why)
+    try:
+        return Copied(await engine.load(checkpoint, again=base.checkpoint is not None), why)
+    except (Refusal, EngineFailure) as error:
+        if base.checkpoint is None:
+            raise
+        raise EngineFailure(error.message, touched=True, reason=error.reason) from error
 
 
 async def check_unread(worker: Worker, checkpoint: Checkpoint) -> None:

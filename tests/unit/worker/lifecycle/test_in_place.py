@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.fake_engine import touched
+from tests.support.fake_engine import touched, untouched
 from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.errors import EngineFailure
@@ -109,6 +109,23 @@ async def test_a_call_in_place_that_fails_is_a_failed_load_and_the_next_one_is_f
     ]
     assert not in_place.agent.is_open
     assert in_place.agent.version == "1"
+
+
+async def test_a_full_load_that_touches_nothing_after_an_attempt_in_place_is_a_failed_load(
+    in_place: WorkerHarness,
+) -> None:
+    await swapped(in_place, "1")
+    in_place.engine.why_full = "one of two processes has other values"
+    in_place.engine.failures["load"] = [untouched()]
+    await in_place.stage("2")
+    await in_place.pause()
+    with pytest.raises(EngineFailure) as failed:
+        await in_place.load("2")
+
+    assert failed.value.touched
+    assert in_place.engine.weights == str(in_place.root / "1")
+    assert in_place.engine.calls[-4] == f"load {in_place.root / '1'}"
+    assert not in_place.agent.is_open
 
 
 async def test_weights_that_came_over_a_collective_are_replaced_in_full(
