@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from fleet_operator.byte_budget import ByteBudget
 from fleet_operator.own_ports.passing import Passing
@@ -79,6 +79,8 @@ class _Connection(Passing):
         super().__init__(inner)
         self.request: web.Request | None = None
         self._heads = heads
+        self._body: StreamReader | None = None
+        """Of the last request. aiohttp reads the rest of one that is refused, so that its client reads why."""
         self._rest = 0
         """Bytes of the next head that came together with the last one."""
         self._bytes = 0
@@ -91,9 +93,9 @@ class _Connection(Passing):
         self._heads.note(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.request is None:
-            self._limit_time()
-        if self.request is None or self.request.content.is_eof():
+        if self._body is None or self._body.is_eof():
+            if self.request is None:
+                self._limit_time()
             self._bytes += len(data)
             self._heads.charge(self, self._rest + self._bytes)
         super().data_received(data)
@@ -105,7 +107,7 @@ class _Connection(Passing):
 
     def begin(self, request: web.Request) -> None:
         """Note that the head of a request has come whole. The next one may have begun in the same bytes."""
-        self.request = request
+        self.request, self._body = request, request.content
         self._end_time()
         rest = self._bytes - _body_bytes(request) if request.content.is_eof() else 0
         self._rest, self._bytes = rest if rest > HEAD_BYTES else 0, 0

@@ -22,7 +22,9 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Served:
-    """An application that answers at once, or `/slow` when `go_on` is set, with the length of the body."""
+    """An application that answers at once, or `/slow` when `go_on` is set, with the length of the body. It refuses
+    `/refused` without a look at the body.
+    """
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -33,6 +35,8 @@ class Served:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         async def answer(request: web.Request) -> web.Response:
+            if request.path == "/refused":
+                return web.Response(status=401)
             if request.path == "/slow":
                 self.begun.release()
                 await self.go_on.wait()
@@ -140,6 +144,21 @@ async def test_a_request_that_runs_and_a_body_that_comes_slowly_do_not_end(
         body[1].write(b"x" * 100_000)
     served.go_on.set()
     for reader in (slow_body, running):
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
+
+
+async def test_the_rest_of_a_refused_body_is_no_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "SECONDS", 0.2)
+    monkeypatch.setattr(heads, "MAX_BYTES", 10_000)
+    served = Served()
+    async with served.running():
+        head = b"PUT /refused HTTP/1.1\r\nHost: a\r\nContent-Length: 400000\r\n\r\n"
+        reader, writer = await served.open(head)
+        assert b" 401 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        for _ in range(4):
+            await asyncio.sleep(0.1)
+            writer.write(b"x" * 100_000)
+        writer.write(GET + b"\r\n")
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
 
 
