@@ -102,6 +102,8 @@ def late_operators(
 ) -> Iterator[Obstacle]:
     """Why the statuses may lack what workers have opened: an operator that did not live all the time writes none.
 
+    It passes for a new fleet only. An operator that is gone would else keep all versions, without a problem.
+
     Args:
         fleets: As for `needs_of`.
         beats: `namespace/name` of the heartbeat Lease of an operator → when it was renewed last.
@@ -112,12 +114,14 @@ def late_operators(
         lease = f"{each['metadata'].get('namespace', '')}/{heartbeat_name(operator)}"
         beat = beats.get(lease)
         if not operator or beat is None:
-            yield Obstacle(f"fleet {name_of(each)} has no operator with a heartbeat", passes=True)
+            yield Obstacle(
+                f"fleet {name_of(each)} has no operator with a heartbeat: install one, or delete the fleet",
+                passes=not each.get("status"),
+            )
         elif before is not None and beat == before.get(lease):
             yield Obstacle(
                 f"the operator of fleet {name_of(each)} has not renewed its heartbeat {lease} since versions were put"
-                " aside, so that its status may be late",
-                passes=True,
+                " aside, so that its status may be late: see whether it runs"
             )
 
 

@@ -166,8 +166,8 @@ class TestTheSecondLook:
         outcome = run(folder, operator_lives=False)
 
         assert names_in(folder) == [f"step_{n}" for n in range(1, 6)]
-        assert (outcome.problems, len(outcome.waits)) == ([], 1)
-        assert BEAT in outcome.waits[0]
+        assert (len(outcome.problems), outcome.waits) == (1, [])
+        assert BEAT in outcome.problems[0]
 
     @pytest.mark.parametrize("present", ["first look", "later"])
     def test_nothing_is_deleted_without_a_heartbeat(self, folder: Path, present: str) -> None:
@@ -178,7 +178,15 @@ class TestTheSecondLook:
         )
 
         assert names_in(folder) == [f"step_{n}" for n in range(1, 6)]
-        assert (outcome.problems, len(outcome.waits)) == ([], 1)
+        assert (len(outcome.problems), outcome.waits) == (1, [])
+
+    def test_a_new_fleet_has_no_operator_for_a_moment(self, folder: Path) -> None:
+        weights = [a_weight_version(folder, "5", retention=RULE)]
+        new = {**a_fleet(), "status": {}}
+        outcome = run(folder, Objects([new], weights), operator_lives=False)
+
+        assert names_in(folder) == [f"step_{n}" for n in range(1, 6)]
+        assert outcome.problems == []
 
     def test_an_index_that_a_trainer_is_writing_raises_no_alarm(self, folder: Path) -> None:
         write_versions(folder, 6, base=5)
