@@ -147,7 +147,7 @@ async def test_a_request_that_runs_and_a_body_that_comes_slowly_do_not_end(
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
 
 
-async def test_the_rest_of_a_refused_body_is_no_head(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_rest_of_a_refused_body_is_not_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads, "SECONDS", 0.2)
     monkeypatch.setattr(heads, "MAX_BYTES", 10_000)
     served = Served()
