@@ -17,6 +17,7 @@ from yarl import URL
 from fleet_api import destinations
 from fleet_api.fleets import Fleets
 from fleet_operator.places import Places
+from free_ports import free_port
 from rlfleet_resources import names
 
 CHAT = "/v1/chat/completions"
@@ -27,7 +28,7 @@ SELECTOR = names.endpoint_selector("policy")
 class Listening:
     """A server that counts its requests."""
 
-    def __init__(self, host: str, port: int | None = None) -> None:
+    def __init__(self, host: str, port: int) -> None:
         self.requests = 0
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
@@ -40,7 +41,7 @@ class Listening:
 
 @pytest.fixture
 async def workers() -> AsyncIterator[Listening]:
-    async with (made := Listening("127.0.0.1")).server:
+    async with (made := Listening("127.0.0.1", free_port())).server:  # free at 127.0.0.2, too
         yield made
 
 

@@ -19,6 +19,7 @@ from tests.unit.fleet_api.conftest import STATIC_KEY, Api
 
 from fleet_api.passed_headers import ROUTED_PATHS
 from fleet_api.proxy import PAUSES_SECONDS
+from free_ports import free_port
 
 CHAT = "/v1/chat/completions"
 KEY = "key-of-the-public-port"
@@ -69,7 +70,7 @@ class Workers:
 @pytest.fixture
 async def router() -> AsyncIterator[Workers]:
     """A sticky router: the session's worker has the old version."""
-    made = Workers(42)
+    made = Workers(42, port=free_port())  # free at the other address, too
     await made.server.start_server()
     yield made
     await made.server.close()
