@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from typing import Any
 
 import torch
@@ -169,10 +169,10 @@ class WorkerExtension(RankCalls):
         if why := unfit_for_changes(model, self.vllm_config):  # type: ignore[attr-defined]  # of vLLM's Worker
             raise NotInPlaceError(why)
         with ExitStack() as readers:
-            before = [Reader(path, None, mapped) for path in base]
-            now = [Reader(path, None, self._rlfleet_held().content_of) for path in files]
-            for reader in (*before, *now):
-                readers.callback(reader.close)
+            before, now = (
+                [readers.enter_context(closing(Reader(path, None, mapping))) for path in paths]
+                for paths, mapping in ((base, mapped), (files, self._rlfleet_held().content_of))
+            )
             keys = frozenset(reader.key for reader in now)
             if self._rlfleet_loaded != (base_keys := frozenset(reader.key for reader in before)):
                 raise NotInPlaceError("the engine does not have exactly the version before")

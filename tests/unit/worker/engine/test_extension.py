@@ -264,6 +264,25 @@ def test_an_unreadable_file_fails_before_the_model_changes(
     assert open_descriptors() <= before, "the good one was open already"
 
 
+def test_an_attempt_in_place_that_finds_no_file_leaves_none_open(
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = {"change": None, "unfit_for_changes": lambda model, config: None}
+    install(monkeypatch, {"fleet_worker.engine.in_place": members})
+    one, other = file_of(tmp_path, name="one"), file_of(tmp_path, name="other")
+    with sealed(one) as base, sealed(other) as now:
+
+        def attempts() -> None:
+            for base_files, files in (([base, "/gone"], [now]), ([base], [now, "/gone"])):
+                with pytest.raises(FileNotFoundError):
+                    worker._rlfleet_change(files, base_files, {}, {})
+
+        attempts()  # the version stays mapped for the full load
+        before = open_descriptors()
+        attempts()
+        assert open_descriptors() <= before
+
+
 @pytest.fixture
 def before_reading(worker: Any) -> Callable[[Callable[[], None]], None]:
     """Called: does something once the load has opened its files, and before it reads a tensor."""
