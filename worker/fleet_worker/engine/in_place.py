@@ -30,7 +30,7 @@ from fleet_worker.engine.parameters import bits_of
 from fleet_worker.engine.vllm_names import ATTENTION, EMBEDDING, LINEAR
 
 _SAMPLE = 1 << 16
-"""Unchanged elements to compare after a load."""
+"""Elements to compare after a load, of the changed ones and again of all in the changed tensors."""
 _SEED = 82
 ARCHITECTURES = frozenset(
     f"{name}ForCausalLM" for name in ("Gemma3", "Llama", "Mistral", "Qwen2", "Qwen3")
@@ -252,7 +252,7 @@ def check_base(writings: Sequence[Writing], base: Mapping[str, torch.Tensor]) ->
 
 
 def write(writings: Sequence[Writing], placed: Sequence[Placed]) -> None:
-    """Write changed elements. Then compare samples of them, and of all others, with the version's bytes.
+    """Write changed elements. Then compare samples of them, and of all in their tensors, with the version's bytes.
 
     Args:
         writings: The changed elements.
