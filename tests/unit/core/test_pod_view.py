@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -524,6 +527,34 @@ def test_a_quarantine_is_read_from_the_annotation(written, quarantine):
     metadata = {"annotations": {names.ANNOTATION_QUARANTINE: written}}
 
     assert pod_view(pod(metadata=metadata)).quarantine == quarantine
+
+
+DEEP = """
+import sys
+from fleet_operator.__main__ import _NESTED
+from fleet_operator.core.manifests.pod_view import pod_view
+
+sys.setrecursionlimit(_NESTED)
+text = "[" * 250_000
+marks = {"rlfleet.dev/quarantine": text, "rlfleet.dev/drain": text}
+end = {"lastState": {"terminated": {"exitCode": 1, "message": text}}}
+status = {"containerStatuses": [{"name": "worker", "state": {"waiting": {"reason": "CrashLoopBackOff"}}} | end]}
+view = pod_view({"metadata": {"uid": "u", "name": "p", "annotations": marks}, "status": status})
+print(view.quarantine[:3], view.drains_since.year, view.problem[-3:])
+"""
+
+
+def test_no_text_of_a_pod_ends_the_operator_whose_limit_of_recursion_is_raised():
+    """One annotation ended it in C, for all tenants, and again after each start."""
+    ended = subprocess.run(
+        [sys.executable, "-c", DEEP],
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stdout) == (0, "[[[ 1970 [[[\n"), ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,10 @@ _ENDED = frozenset({"Failed", "Succeeded"})
 
 _MAX_LAST_WORDS = 300
 _MAX_REASON = 1000
+_MAX_JSON = 10_000
+"""Characters of a text that is parsed. It cannot be nested deeper than an object of the API server, for which the
+operator raises Python's limit of recursion. A deeper one would end the process instead of raising.
+"""
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -223,10 +227,17 @@ def _last_end(container: Mapping[str, Any]) -> str:
 def _said(line: str) -> str:
     """The message of a log line in JSON on one line. Its other fields change with each run. Another line as it is."""
     try:
-        message = json.loads(line)["message"]
+        message = _parsed(line)["message"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return line
     return " ".join(_sendable(message).split()) if isinstance(message, str) else line
+
+
+def _parsed(text: str) -> Any:
+    """Parse a text that a user may have written. Errors: ValueError, RecursionError."""
+    if len(text) > _MAX_JSON:
+        raise ValueError(f"a text of {len(text)} characters")
+    return json.loads(text)
 
 
 def _sendable(text: str) -> str:
@@ -242,7 +253,7 @@ def _drains_since(metadata: Mapping[str, Any]) -> datetime | None:
     if written is None:
         return _LONG_AGO if traffic == names.TRAFFIC_DRAINING else None
     try:
-        since = datetime.fromisoformat(json.loads(written)["since"])
+        since = datetime.fromisoformat(_parsed(written)["since"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return _LONG_AGO
     return since if since.tzinfo is not None else _LONG_AGO
@@ -259,7 +270,7 @@ def _quarantine(metadata: Mapping[str, Any]) -> str:
             else ""
         )
     try:
-        reason = str(json.loads(written)["reason"])
+        reason = str(_parsed(written)["reason"])
     except (ValueError, KeyError, TypeError, RecursionError):
         reason = str(written)
     return _sendable(reason)[:_MAX_REASON]
