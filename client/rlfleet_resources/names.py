@@ -75,6 +75,10 @@ CHILD_SUFFIXES = ("-workers", "-admin-token", "-applied", "-router")
 children of two fleets could have the same name."""
 
 
+MOST_ORDINALS = 20_000
+"""The CRD allows 10,000 replicas, and `maxSurge` as many more."""
+
+
 def heartbeat_name(operator: str) -> str:
     """The name of the Lease by which an operator shows its life in a namespace of its fleets.
 
@@ -93,14 +97,16 @@ def worker_of(metadata: Mapping[str, Any]) -> tuple[str, int] | None:
     """The fleet and the ordinal of a worker, by the metadata of its pod; None for any other pod.
 
     Labels prove nothing, since other users of the namespace can set and remove them. A worker also has the
-    name of its fleet and ordinal.
+    name of its fleet and ordinal. No fleet gives a worker an ordinal of `MOST_ORDINALS` or more, and what has
+    one address for each ordinal stays small.
     """
     labels = metadata.get("labels") or {}
     fleet, ordinal = labels.get(LABEL_FLEET, ""), labels.get(LABEL_ORDINAL, "")
     if not (ordinal.isascii() and ordinal.isdecimal()):
         return None
     number = int(ordinal)
-    return (fleet, number) if metadata["name"] == pod_name(fleet, number) else None
+    is_one = number < MOST_ORDINALS and metadata["name"] == pod_name(fleet, number)
+    return (fleet, number) if is_one else None
 
 
 def headless_service_name(fleet: str) -> str:

@@ -99,5 +99,18 @@ def test_the_selector_matches_the_labels():
     )
 
 
+@pytest.mark.parametrize(
+    ("ordinal", "is_worker"), [(2 * MAX_REPLICAS - 1, True), (2 * MAX_REPLICAS, False)]
+)
+def test_a_pod_is_a_worker_only_with_an_ordinal_that_a_fleet_can_give(ordinal, is_worker):
+    """A router has one address for each ordinal up to the highest. With one pod, a user had the operator make
+    10^58 of them.
+    """
+    labels = names.fleet_labels("policy") | {names.LABEL_ORDINAL: str(ordinal)}
+    found = names.worker_of({"name": names.pod_name("policy", ordinal), "labels": labels})
+
+    assert found == (("policy", ordinal) if is_worker else None)
+
+
 def test_the_endpoint_is_the_service_inside_the_cluster():
     assert names.endpoint_url("policy", "rl", 8000) == "http://policy.rl.svc:8000"
