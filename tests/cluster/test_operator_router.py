@@ -16,7 +16,7 @@ async def test_a_router_follows_its_field_and_the_status_follows_the_router(
     workspace: Workspace,
 ) -> None:
     await workspace.start_operator()
-    router = {"image": "router:1", "resources": {"requests": {"cpu": "1500m"}}}
+    router = {"image": "router:1", "resources": {"requests": {"cpu": "1.5", "memory": "1024Mi"}}}
     await workspace.make_fleet(
         replicas=1, serving={"adminPort": workspace.admin_port}, router=router
     )
@@ -51,6 +51,12 @@ async def test_a_router_follows_its_field_and_the_status_follows_the_router(
     available = await workspace.condition("RouterAvailable", of="inferencefleets")
     assert available is not None
     assert (available["status"], available["reason"]) == ("True", "RouterReady")
+
+    async def is_ready() -> bool:
+        ready = await workspace.condition("Ready", of="inferencefleets")
+        return ready is not None and ready["status"] == "True"
+
+    await workspace.until(is_ready, "the router is as written, in the notation of the API server")
 
     await workspace.change_fleet(router=None)
 

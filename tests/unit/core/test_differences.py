@@ -15,6 +15,11 @@ from fleet_operator.core.manifests.differences import contains, owns_more
         pytest.param({"a": 1}, {}, id="nothing is asked for"),
         pytest.param([{"a": 1, "b": 2}, 3], [{"a": 1}, 3], id="lists of one length, item by item"),
         pytest.param({"a": None}, {"a": None}, id="nothing, where nothing should be"),
+        pytest.param(
+            {"resources": {"requests": {"cpu": "1500m", "memory": "1Gi", "more": "1"}}},
+            {"resources": {"requests": {"cpu": "1.5", "memory": "1024Mi"}, "limits": {}}},
+            id="amounts in the notation of the API server, which stores no empty map of them",
+        ),
     ],
 )
 def test_an_equal_object_needs_no_write(actual, wanted):
@@ -37,6 +42,9 @@ def test_an_equal_object_needs_no_write(actual, wanted):
         pytest.param([2, 1], [1, 2], id="a list in another order"),
         pytest.param("ab", ["a", "b"], id="a text where a list should be"),
         pytest.param({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, id="another value far down"),
+        pytest.param({"limits": {"cpu": "1"}}, {"limits": {"cpu": "2"}}, id="another amount"),
+        pytest.param({"limits": {}}, {"limits": {"cpu": "2"}}, id="an amount that is missing"),
+        pytest.param({}, {"limits": {"cpu": "2"}}, id="amounts that are missing"),
     ],
 )
 def test_a_changed_object_needs_a_write(actual, wanted):

@@ -6,20 +6,23 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from fleet_operator.core.manifests.quantities import comparable
+
 _WHOLE = frozenset({"selector"})
 """Atomic maps of the API: one more key changes their meaning."""
+_AMOUNTS = frozenset({"limits", "requests"})
+"""Maps of quantities. The API server stores no empty one, and each amount in one notation."""
 
 
 def contains(actual: Any, wanted: Any) -> bool:
     """Whether the object has every field of the manifest. Further fields do not matter.
 
-    Maps are compared key by key, selectors as a whole. Lists must have the same length and order.
+    Maps are compared key by key, selectors as a whole, and resources by their amounts. Lists must have the same
+    length and order.
     """
     if isinstance(wanted, dict):
         return isinstance(actual, dict) and all(
-            key in actual
-            and (actual[key] == value if key in _WHOLE else contains(actual[key], value))
-            for key, value in wanted.items()
+            _has(actual, key, value) for key, value in wanted.items()
         )
     if isinstance(wanted, list):
         return (
@@ -28,6 +31,18 @@ def contains(actual: Any, wanted: Any) -> bool:
             and all(contains(a, w) for a, w in zip(actual, wanted, strict=True))
         )
     return bool(actual == wanted)
+
+
+def _has(actual: dict[str, Any], key: str, wanted: Any) -> bool:
+    if key in _AMOUNTS and isinstance(wanted, dict):
+        stored = actual.get(key, {})
+        return isinstance(stored, dict) and all(
+            name in stored and comparable(stored[name]) == comparable(amount)
+            for name, amount in wanted.items()
+        )
+    if key not in actual:
+        return False
+    return bool(actual[key] == wanted) if key in _WHOLE else contains(actual[key], wanted)
 
 
 def owns_more(found: Mapping[str, Any], wanted: Mapping[str, Any], *, manager: str) -> bool:
