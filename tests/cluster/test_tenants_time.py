@@ -113,7 +113,7 @@ async def test_answers_that_are_slow_to_parse_do_not_delay_another_tenant(
         answers += 1
         port.worker.admitted = False  # so that its pod is never ready, and is read each second
         body = bytes(reply.body)[:-1] + f',"x":[{padding}]}}'.encode()
-        token = port._token_file.read_text().strip()
+        token = port._token
         call = request.headers["authorization"].rpartition(" ")[2]
         signed = protocol.answer_signature(token, call=call, status=reply.status, body=body)
         headers = {protocol.HEADER_SIGNATURE: signed, "content-type": "application/json"}
