@@ -15,6 +15,7 @@ from tests.cluster.support.workspace import FLEET, Workspace
 from tests.cluster.test_operator_chart import Rendered
 from tests.support.collector import date, names_in, write_versions
 
+from rlfleet_resources.names import heartbeat_name
 from stack.volumes import CLAIM
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,14 @@ async def test_old_versions_go_with_the_rights_of_the_chart_and_no_others(
         await workspace.publish(version, source=source, retention={"keep": 1})
         await workspace.applied(version, replicas=1, weights=f"{version}~run-7")
 
+    async def has_heartbeat() -> bool:
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{workspace.namespace}/leases"
+        name = heartbeat_name((await workspace.fleet())["status"]["operator"])
+        return name in {
+            each["metadata"]["name"] for each in (await workspace.admin.get(leases))["items"]
+        }
+
+    await workspace.until(has_heartbeat, "the operator has written its heartbeat")
     async with ApiProxy(workspace.credentials) as proxy:
         config = proxy.kubeconfig(tmp_path, await _account(workspace))
         code, log = await _collected(workspace.namespace, tmp_path, config)
