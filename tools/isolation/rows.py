@@ -29,9 +29,9 @@ _BUSY = (
     "operator waiting for a processor: API server, operator and attackers share two."
 )
 _LOOP = (
-    "The event loop of the RL API was busy with httpx's connections and with threads for tokens "
-    "([decision 59](decisions/0059-the-rl-api-between-tenants.md)). It uses others since then, and this row was not "
-    "measured again."
+    "The RL API's event loop and the attack's own clients share the two cores. With httpx's connections and a thread "
+    "for each token it was 0.06 to 0.08 s ([decision 59](decisions/0059-the-rl-api-between-tenants.md)). How much "
+    "of the rest is the machine's was not measured: no control without the RL API."
 )
 _LARGE = (
     "The API server decodes, compares and encodes such an object whole for each write, which takes a core for about "
