@@ -127,7 +127,7 @@ def collector(deltas: DeltaFleet) -> None:
         "volume.hostPath.path": deltas.weights,
         "mountPath": WEIGHTS_ROOT,
         "runAsUser": os.getuid(),
-        "graceSeconds": 10,
+        "graceSeconds": 40,
         "suspend": "true",
     }
     stack.install(
