@@ -230,8 +230,8 @@ class StatusWriter:
     def begin_due(self, *, awaited: bool = False) -> None:
         """Begin to write the statuses that are due, and those whose last write has failed.
 
-        `awaited`: calls wait for the fleet's status. The others wait for it, too, unless its last write failed: on
-        a busy API server they would delay it.
+        `awaited`: calls wait for the fleet's status, so it is due now, whatever has changed. The others wait for it,
+        too, unless its last write failed: on a busy API server they would delay it.
         """
         known: Collection[KnownStatus[Any]] = self._all()
         first = {self._fleet.part} if awaited and self._fleet is not None else set[str]()
@@ -240,7 +240,7 @@ class StatusWriter:
         due = {
             each.part: partial(self.write, each.subject.uid)
             for each in known
-            if self._is_due(each) or self._problems.has(each.part)
+            if self._is_due(each, awaited=each.part in first) or self._problems.has(each.part)
         }
         self._writes.begin(due, awaited=first)
 
@@ -357,13 +357,13 @@ class StatusWriter:
         if is_fleet:
             self._over.note(made.version)
 
-    def _is_due(self, known: KnownStatus[Any]) -> bool:
+    def _is_due(self, known: KnownStatus[Any], *, awaited: bool = False) -> bool:
         now = asyncio.get_running_loop().time()
         stored = known.intended if known.sending is None else known.sending
         known.due_at = NEVER
         if known.computed == stored:
             return False
-        folded = not is_urgent(stored, known.computed)
+        folded = not awaited and not is_urgent(stored, known.computed)
         progress_seconds = known.written_at + PROGRESS_SECONDS - now if folded else 0
         wait_seconds = max(progress_seconds, self._repeated_in_seconds(known))
         if wait_seconds > 0:

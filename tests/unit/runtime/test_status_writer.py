@@ -15,6 +15,7 @@ from tests.support.builders import (
     applied_status,
     make_condition,
     make_spec,
+    make_transition,
     make_weights,
 )
 from tests.support.fake_kube import FakeCluster
@@ -110,6 +111,17 @@ async def test_mere_progress_is_held_back_and_then_folded_into_one_write():
     assert harness.statuses.held_back_seconds() == NEVER
     stored = harness.cluster.objects[f"{FLEET_PATH}/status"]["status"]
     assert stored["workers"]["serving"] == 49
+
+
+async def test_a_status_that_calls_wait_for_is_written_at_once_although_only_progress_has_changed():
+    harness = Harness()
+    await harness.write(serving(1))
+    await harness.write(serving(2, transition=make_transition()))
+    assert harness.written == 1
+    harness.statuses.begin_due(awaited=True)
+    await asyncio.sleep(PROGRESS_SECONDS / 2)
+    assert harness.written == 2
+    assert harness.cluster.objects[f"{FLEET_PATH}/status"]["status"]["transition"]["version"] == "42"
 
 
 async def test_a_held_back_status_that_was_reverted_is_not_due():
