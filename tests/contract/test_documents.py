@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,10 @@ SETTING = re.compile(r"--set[ =]((?:[\w.]+=[^\s\\`]*,?)+)")
 PLACE = re.compile(rf"(?:{FOLDERS})/[\w./-]*")
 
 
-def each_document() -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        "document", DOCUMENTS, ids=lambda d: d.relative_to(ROOT).as_posix()
-    )
+def wrong(found: Callable[[Path], Iterable[str]]) -> dict[str, list[str]]:
+    """Document → what is wrong in it, without the others."""
+    each = {d.relative_to(ROOT).as_posix(): list(found(d)) for d in DOCUMENTS}
+    return {document: names for document, names in each.items() if names}
 
 
 def code(document: Path) -> Iterator[str]:
@@ -78,9 +78,8 @@ def unknown_values(lines: Iterator[str], values: dict[str, Any]) -> Iterator[str
                     yield pair
 
 
-@each_document()
-def test_links_lead_somewhere(document: Path) -> None:
-    assert list(missing_links(document)) == []
+def test_links_lead_somewhere() -> None:
+    assert wrong(missing_links) == {}
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
@@ -90,16 +89,18 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     assert list(missing_links(document)) == ["#gone", "gone.md", "page.md#gone"]
 
 
-@each_document()
-def test_files_that_are_named_exist(document: Path) -> None:
-    named = {span for span in SPAN.findall(document.read_text()) if PLACE.fullmatch(span)}
+def test_files_that_are_named_exist() -> None:
+    def missing(document: Path) -> set[str]:
+        named = {span for span in SPAN.findall(document.read_text()) if PLACE.fullmatch(span)}
+        return {name for name in named if not (ROOT / name).exists()}
 
-    assert {n for n in named if not (ROOT / n).exists()} == set()
+    assert wrong(missing) == {}
 
 
-@each_document()
-def test_make_targets_that_are_named_exist(document: Path) -> None:
-    assert set(unknown_targets(code(document), targets())) == set()
+def test_make_targets_that_are_named_exist() -> None:
+    known = targets()
+
+    assert wrong(lambda document: unknown_targets(code(document), known)) == {}
 
 
 def test_the_readme_is_a_front_page() -> None:
@@ -120,12 +121,14 @@ def test_every_make_target_is_in_its_help() -> None:
     assert targets() - set(written_by(["make", "help"], cwd=ROOT).split()) == set()
 
 
-@each_document()
-def test_chart_values_that_are_set_exist(document: Path) -> None:
+def test_chart_values_that_are_set_exist() -> None:
     values = yaml.safe_load((ROOT / "charts/rlfleet/values.yaml").read_text())
-    whole = document.read_text().replace("\\\n", " ").splitlines()
 
-    assert list(unknown_values(iter(whole), values)) == []
+    def unknown(document: Path) -> Iterator[str]:
+        whole = document.read_text().replace("\\\n", " ").splitlines()
+        return unknown_values(iter(whole), values)
+
+    assert wrong(unknown) == {}
 
 
 def test_an_unknown_chart_value_is_found() -> None:
@@ -167,8 +170,8 @@ def test_a_sample_with_an_unknown_field_does_not_fit() -> None:
         jsonschema.validate(spec, strict_schema("WeightVersion"))
 
 
-@each_document()
-def test_test_files_that_are_named_exist(document: Path) -> None:
-    named = set(re.findall(r"`(?:tests/[a-z_/]+/)?(test_\w+\.py)`", document.read_text()))
+def test_test_files_that_are_named_exist() -> None:
+    there = {file.name for file in (ROOT / "tests").rglob("test_*.py")}
+    named = re.compile(r"`(?:tests/[a-z_/]+/)?(test_\w+\.py)`")
 
-    assert named - {file.name for file in (ROOT / "tests").rglob("test_*.py")} == set()
+    assert wrong(lambda document: set(named.findall(document.read_text())) - there) == {}

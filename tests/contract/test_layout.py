@@ -128,9 +128,8 @@ def test_most_source_files_are_a_few_screens() -> None:
     assert statistics.median(lengths) <= MEDIAN_LINES
 
 
-@pytest.mark.parametrize("file", sources(), ids=lambda f: f.relative_to(ROOT).as_posix())
-def test_a_module_begins_by_saying_what_it_is_for(file: Path) -> None:
-    assert file.read_text().startswith(('"""', 'r"""'))
+def test_a_module_begins_by_saying_what_it_is_for() -> None:
+    assert [f for f in sources() if not f.read_text().startswith(('"""', 'r"""'))] == []
 
 
 def test_no_file_names_a_registry_of_packages_or_the_place_where_it_was_written() -> None:
@@ -150,11 +149,8 @@ def test_a_registry_or_a_local_path_is_found(text: str) -> None:
     assert OF_ONE_PLACE.search(text)
 
 
-@pytest.mark.parametrize(
-    "file", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda f: f.stem
-)
-def test_pins_hold_no_addresses(file: Path) -> None:
-    assert "://" not in file.read_text()
+def test_pins_hold_no_addresses() -> None:
+    assert [f for f in (ROOT / "requirements").glob("*.txt") if "://" in f.read_text()] == []
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,13 @@ MUTANTS = [
     ),
     Mutant(
         2,
+        "a worker that generates with other weights is not fenced",
+        "core/apart.py",
+        'if not m.is_doing("fence")',
+        "if False",
+    ),
+    Mutant(
+        2,
         "the barrier does not wait for silent workers",
         "core/strategies/synchronized.py",
         "behind = view.members.where(lambda f: not f.has_loaded(goal))",
@@ -139,13 +146,6 @@ MUTANTS = [
         "    if accepted is None or accepted.term < term:\n        return True",
         "    if accepted is None:\n        return lost is not None",
         story="an_admission_of_a_former_leader_that_arrives_late",
-    ),
-    Mutant(
-        2,
-        "a worker that generates with other weights is not fenced",
-        "core/apart.py",
-        'if not m.is_doing("fence")',
-        "if False",
     ),
     Mutant(
         2,
@@ -236,6 +236,13 @@ MUTANTS = [
     ),
     Mutant(
         5,
+        "what was served before is not remembered",
+        "core/applied.py",
+        "known = recorded or _model_of(observed)",
+        "known = _model_of(observed)",
+    ),
+    Mutant(
+        5,
         "a run may go back to any step",
         "core/rollback_guard.py",
         "if wanted is None or reached is None or wanted >= reached:",
@@ -254,13 +261,6 @@ MUTANTS = [
         "core/lora.py",
         "refused = refused or rollback_problem(weights, recorded, pins)",
         "refused = refused or None",
-    ),
-    Mutant(
-        5,
-        "what was served before is not remembered",
-        "core/applied.py",
-        "known = recorded or _model_of(observed)",
-        "known = _model_of(observed)",
     ),
     Mutant(
         6,
@@ -430,6 +430,13 @@ MUTANTS = [
     ),
     Mutant(
         9,
+        "the pins of adapters are forgotten",
+        "core/lora.py",
+        "    if not added:\n        return Bounded(before)\n",
+        "    if not added:\n        return Bounded(())\n",
+    ),
+    Mutant(
+        9,
         "a pin of an adapter that is dropped leaves no mark",
         "core/fleet_status.py",
         "(*rollout.dropped, *pinned_adapters.dropped)",
@@ -529,13 +536,6 @@ MUTANTS = [
     ),
     Mutant(
         9,
-        "the pins of adapters are forgotten",
-        "core/lora.py",
-        "    if not added:\n        return Bounded(before)\n",
-        "    if not added:\n        return Bounded(())\n",
-    ),
-    Mutant(
-        9,
         "workers serve an adapter before its pin is stored",
         "core/lora.py",
         "needs_stage = not pins.is_stored(weights)",
@@ -616,17 +616,17 @@ MUTANTS = [
     ),
     Mutant(
         12,
-        "a worker that is scaled away is given no time",
-        "core/draining.py",
-        "drain_timeout_seconds=timeout_seconds,",
-        "drain_timeout_seconds=0,",
-    ),
-    Mutant(
-        12,
         "a pod is not given the time that its requests may take",
         "core/manifests/pods.py",
         '"value": str(seconds)}',
         '"value": "0"}',
+    ),
+    Mutant(
+        12,
+        "a worker that is scaled away is given no time",
+        "core/draining.py",
+        "drain_timeout_seconds=timeout_seconds,",
+        "drain_timeout_seconds=0,",
     ),
     Mutant(
         14,

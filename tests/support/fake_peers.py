@@ -66,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
 def fake_peer(directory: Path, uid: str = "liar") -> Iterator[FakePeer]:
     """Serve a directory until the end of the block."""
     with FakePeer(directory, uid) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield server

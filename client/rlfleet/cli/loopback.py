@@ -91,7 +91,7 @@ class Loopback:
                 """Nothing: the path has the token."""
 
         self._server = _Server(("127.0.0.1", port), Handler)
-        self._thread = Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
 
     @property

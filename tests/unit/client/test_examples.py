@@ -80,7 +80,7 @@ class FakeWorker(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), FakeWorker) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

@@ -126,7 +126,7 @@ class FakeProxy(BaseHTTPRequestHandler):
 def fake_proxy(status: int, kind: str = "", words: bytes = b"refused") -> Iterator[str]:
     handler = type("Handler", (FakeProxy,), {"status": status, "kind": kind, "words": words})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://user:password@127.0.0.1:{server.server_port}"
         server.shutdown()

@@ -172,7 +172,6 @@ class TestRequests:
 
 
 class TestAnswers:
-    @pytest.mark.parametrize("how", ["get", *WRITES, "delete"])
     @pytest.mark.parametrize(
         ("status", "error"),
         [
@@ -190,13 +189,20 @@ class TestAnswers:
             pytest.param(504, Retryable, id="504"),
         ],
     )
-    async def test_a_refusal_has_its_kind_of_error(self, api, kube, how, status, error):
+    async def test_a_refusal_has_its_kind_of_error(self, api, kube, status, error):
         api.answer(status, {"message": "the server's words"})
         with pytest.raises(FleetError) as raised:
-            await ask(kube, how)
+            await ask(kube, "get")
 
         assert type(raised.value) is error
         assert f"{status} the server's words" in str(raised.value)
+
+    @pytest.mark.parametrize("how", ["get", *WRITES, "delete"])
+    async def test_a_refusal_names_the_object(self, api, kube, how):
+        api.answer(503)
+        with pytest.raises(Retryable) as raised:
+            await ask(kube, how)
+
         assert PATH in str(raised.value)
 
     @pytest.mark.parametrize("how", WRITES)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -124,16 +125,13 @@ def calls_of(fleet: FleetObserved) -> int:
     return found[0]
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
 @pytest.mark.parametrize("situation", SITUATIONS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_ten_times_the_workers_cost_ten_times_the_operations(
-    strategy: str, situation: str, *, late: bool
-) -> None:
-    for phase in (RolloutPhase.STAGING, RolloutPhase.PAUSING, RolloutPhase.LOADING):
+def test_ten_times_the_workers_cost_ten_times_the_operations(situation: str) -> None:
+    phases = (RolloutPhase.STAGING, RolloutPhase.PAUSING, RolloutPhase.LOADING)
+    for strategy, phase, late in product(STRATEGIES, phases, (False, True)):
         few = calls_of(observed(FEW, strategy, situation, phase, late=late))
         many = calls_of(observed(MANY, strategy, situation, phase, late=late))
-        assert many <= GROWTH * few, f"{phase}: {few} calls for {FEW} workers, {many} for {MANY}"
+        assert many <= GROWTH * few, f"{strategy}, {phase}, {late=}: {few} and {many} calls"
 
 
 @pytest.mark.parametrize(

@@ -123,14 +123,14 @@ def test_without_a_sight_of_the_code_every_key_counts() -> None:
 
 def test_keys_are_left_out_of_a_configuration_of_any_depth() -> None:
     nested: dict[str, Any] = {"dtype": "bfloat16"}
-    for _ in range(100_000):
+    for _ in range(5_000):
         nested = {"text_config": nested}
     kept, _ = used(nested, CODE)
     depth = 0
     while kept:
         kept, depth = kept["text_config"], depth + 1
 
-    assert depth == 100_000
+    assert depth == 5_000
 
 
 def test_null_equals_an_absent_key() -> None:
@@ -174,7 +174,7 @@ def test_long_values_are_truncated_in_messages() -> None:
 
 def test_values_that_are_nested_too_deeply_to_be_shown_are_refused_all_the_same() -> None:
     nested: list[Any] = []
-    for _ in range(100_000):
+    for _ in range(5_000):
         nested = [nested]
 
     assert "hidden_size is …" in refusal_of_config(hidden_size=nested).message
@@ -243,7 +243,7 @@ def test_other_values_do_not_make_a_configuration_larger(changes: dict[str, Any]
 
 def test_sizes_are_found_at_any_depth() -> None:
     nested: dict[str, Any] = {"num_labels": 10**6}
-    for _ in range(100_000):
+    for _ in range(5_000):
         nested = {"a": [nested]}
 
     assert [(size.key, size.value) for size in sizes_of(nested)] == [("num_labels", 10**6)]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zstandard
 from tests.support import damage
-from tests.support.descriptors import open_descriptors
+from tests.support.descriptors import left_open, open_descriptors
 from tests.support.slime_deltas import CHECKSUMS, INDEX, encoded, overwrite, tensors_of, write_delta
 
 import fleet_worker
@@ -149,7 +149,7 @@ def refusal_of(run: Run, version: int, bases: Bases | None = None) -> Refusal:
     before = open_descriptors()
     with pytest.raises(Refusal) as refused:
         read_and_close(run, version, bases)
-    assert open_descriptors() <= before
+    assert not left_open(before)
     return refused.value
 
 
@@ -174,7 +174,7 @@ def test_a_delta_has_the_digest_and_the_bytes_of_the_full_version(
             assert os.pread(held.descriptor, held.size, 0) == (run.full(3) / file.name).read_bytes()
         checkpoint.close()
     pool.close()
-    assert open_descriptors() <= before
+    assert not left_open(before)
 
 
 def held(directory: Path) -> HeldBase:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.support.descriptors import open_descriptors
+from tests.support.descriptors import left_open, open_descriptors
 
 from fleet_worker.checkpoint.files import OpenDirectory, Roots
 from fleet_worker.errors import Refusal
@@ -164,4 +164,4 @@ def test_a_refusal_leaves_no_open_descriptor(root: Path) -> None:
     for path in (root / "link", root / "nothing", root / "inner" / "file"):
         reason_of(path, root)
 
-    assert open_descriptors() <= before
+    assert not left_open(before)

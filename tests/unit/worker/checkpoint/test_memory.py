@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.descriptors import open_descriptors
+from tests.support.descriptors import left_open, open_descriptors
 
 from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.memory import MemoryFile, NotEnoughMemoryError
@@ -57,7 +57,7 @@ def test_a_write_to_a_closed_file_has_no_effect(file: MemoryFile) -> None:
 
     assert os.fstat(other).st_size == 0
     os.close(other)
-    assert open_descriptors() <= before
+    assert not left_open(before)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM])

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import damage
-from tests.support.descriptors import open_descriptors
+from tests.support.descriptors import left_open, open_descriptors
 from tests.support.tiny import tiny_inspect, write_tiny
 
 from fleet_worker.checkpoint import blocks, memory, reading
@@ -170,7 +170,7 @@ def test_a_refusal_in_one_file_stops_the_reading_of_all(tmp_path: Path, budget: 
     checkpoint.close()
 
     assert refused.value.reason is Reason.CHECKPOINT_NOT_FINITE
-    assert open_descriptors() <= before
+    assert not left_open(before)
     assert set(threading.enumerate()) <= threads
 
 
@@ -189,7 +189,7 @@ def test_reading_begins_again_without_memory_that_others_took(
     assert checkpoint.read_all(budget=1 << 30, check_cancelled=nothing) is False
     assert left == []
     assert checkpoint.held == {}
-    assert open_descriptors() <= before
+    assert not left_open(before)
     assert checkpoint.digest(lambda: pytest.fail("the bytes are known")).startswith("sha256:")
     assert checkpoint.tensor_digests() == digests_in(tmp_path / "1")
     checkpoint.close()
@@ -286,7 +286,7 @@ def test_a_file_that_shrinks_during_the_read_is_refused(tmp_path: Path, budget: 
     checkpoint.close()
 
     assert refused.value.reason is Reason.CHECKPOINT_CHANGED
-    assert open_descriptors() <= before
+    assert not left_open(before)
 
 
 def test_the_digest_is_of_the_held_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.support import damage
-from tests.support.descriptors import open_descriptors
+from tests.support.descriptors import left_open, open_descriptors
 
 import fleet_worker
 from fleet_worker.checkpoint import memory, stager_messages, stagers
@@ -232,7 +232,7 @@ def test_a_second_death_is_a_refusal_and_the_next_stage_has_a_stager(
     assert not checkpoint.held
     assert checkpoint.read_in(StagerPass(pool, {}), budget=0, check_cancelled=nothing) is False
     pool.close()
-    assert open_descriptors() <= before
+    assert not left_open(before)
 
 
 def test_a_stager_killed_for_memory_is_reported_as_such_and_not_replaced(
@@ -289,7 +289,7 @@ def test_a_released_pass_ends_its_stager_even_if_that_hangs(
     assert len(taken) == 1
     assert not taken[0].is_running
     pool.close()
-    assert open_descriptors() <= before
+    assert not left_open(before)
 
 
 @pytest.mark.parametrize("state", ["R", "D"])
@@ -366,7 +366,7 @@ def test_memory_that_is_not_sealed_is_not_taken_over(checkpoint: Checkpoint) -> 
     os.ftruncate(unsealed.descriptor, file.state.size)
     with pytest.raises(ValueError, match="not sealed"):
         memory.MemoryFile.received("x", file.state.size, unsealed.descriptor)
-    assert open_descriptors() <= before
+    assert not left_open(before)
 
 
 FITTING = FoundFile(sha256="0" * 64, tensors=[], zeros={0: [(0, 8)]})
@@ -415,7 +415,7 @@ def test_an_answer_that_does_not_fit_is_a_refusal_and_takes_over_nothing(
 
     assert refused.value.reason is Reason.SOURCE_UNREADABLE
     assert not checkpoint.held
-    assert open_descriptors() <= before
+    assert not left_open(before)
 
 
 def test_an_answer_without_the_comparison_that_was_requested_is_a_refusal(
@@ -452,7 +452,7 @@ def test_messages_are_typed_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         with pytest.raises(GoneError, match="too large"):
             receive(theirs)
 
-    assert open_descriptors() <= before
+    assert not left_open(before)
 
 
 def test_files_come_only_with_the_messages_that_have_some_and_as_many_as_announced() -> None:
@@ -467,7 +467,7 @@ def test_files_come_only_with_the_messages_that_have_some_and_as_many_as_announc
             with pytest.raises(GoneError):
                 receive(theirs)
 
-    assert open_descriptors() <= before
+    assert not left_open(before)
 
 
 def test_any_number_of_files_comes_with_a_message() -> None:
@@ -488,4 +488,4 @@ def test_any_number_of_files_comes_with_a_message() -> None:
         with pytest.raises(GoneError):
             receive(theirs)
 
-    assert open_descriptors() <= before
+    assert not left_open(before)

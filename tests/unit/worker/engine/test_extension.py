@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.support import damage
-from tests.support.descriptors import open_descriptors
+from tests.support.descriptors import left_open, open_descriptors
 from tests.support.fake_modules import install
 from tests.support.fake_torch import DTYPES, FakeTensor, imported_over_fake_torch
 
@@ -261,7 +261,7 @@ def test_an_unreadable_file_fails_before_the_model_changes(
     assert answer["error"]
     assert worker.rlfleet_effect()["why_not"] == "of the load before"
     assert worker.model.loads == 0
-    assert open_descriptors() <= before, "the good one was open already"
+    assert not left_open(before), "the good one was open already"
 
 
 def test_an_attempt_in_place_that_finds_no_file_leaves_none_open(
@@ -280,7 +280,7 @@ def test_an_attempt_in_place_that_finds_no_file_leaves_none_open(
         attempts()  # the version stays mapped for the full load
         before = open_descriptors()
         attempts()
-        assert open_descriptors() <= before
+        assert not left_open(before)
 
 
 @pytest.fixture
@@ -436,7 +436,7 @@ def test_a_load_that_fails_midway_reports_a_changed_model_and_the_error(
     assert answer["error"].startswith("RuntimeError: shape mismatch")
     assert len(answer["error"]) <= 500
     assert len(worker.model.dropped_before) == 2, "no layer is left without tensors"
-    assert open_descriptors() <= before
+    assert not left_open(before)
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.descriptors import open_descriptors
+from tests.support.descriptors import left_open, open_descriptors
 from tests.support.slime_deltas import write_delta
 from tests.support.tiny import write_tiny
 from tests.support.waiting import soon
@@ -218,7 +218,7 @@ async def test_a_result_with_another_digest_than_the_delta_names_is_refused(
 
         assert refusal.reason is Reason.DELTA_MISMATCH
         assert worker.state.staged is None
-        await soon(lambda: open_descriptors() <= before)
+        await soon(lambda: not left_open(before))
 
 
 async def test_a_store_that_hangs_keeps_no_memory_of_a_base(
@@ -238,7 +238,7 @@ async def test_a_store_that_hangs_keeps_no_memory_of_a_base(
             patched.setattr(worker.agent.staging.threads, "run", hang)
             patched.setattr(worker.agent.staging, "_prepare", worker.agent.staging._read)
             await refused(worker.stage("2", second))
-        assert open_descriptors() <= before
+        assert not left_open(before)
 
 
 async def test_a_delta_without_its_base_is_refused_and_staged_once_it_is_there(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.clock import FakeClock
-from tests.support.descriptors import open_descriptors
+from tests.support.descriptors import left_open, open_descriptors
 from tests.support.threads import threads_named
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 from tests.support.waiting import soon
@@ -141,7 +141,7 @@ async def test_a_stage_overtaken_at_its_end_releases_its_memory(tmp_path: Path) 
 
     assert refused.value.reason is Reason.SUPERSEDED
     assert slot.staged is None
-    assert open_descriptors() <= before
+    assert not left_open(before)
 
 
 async def test_a_stage_that_hung_until_its_end_does_not_affect_the_newer_one(
@@ -223,7 +223,7 @@ async def test_a_silent_file_system_is_reported_after_a_deadline_and_read_later(
     assert slot.staged.version == "2"
     await slot.drop()
     store.repaired.set()
-    await soon(lambda: open_descriptors() <= before)
+    await soon(lambda: not left_open(before))
 
 
 async def test_a_newer_version_does_not_wait_for_a_hanging_read(
@@ -249,7 +249,7 @@ async def test_a_newer_version_does_not_wait_for_a_hanging_read(
     assert not running.checkpoint._reading._filling, "its memory is free already"
     store.repaired.set()
     await slot.drop()
-    await soon(lambda: open_descriptors() <= before)
+    await soon(lambda: not left_open(before))
 
 
 async def test_a_hanging_file_system_gets_a_bounded_number_of_reads(

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.descriptors import open_descriptors
+from tests.support.descriptors import left_open, open_descriptors
 from tests.support.stagers import InspectorWithStagers, kill, stop
 from tests.support.tiny import tiny_rules, write_tiny
 from tests.support.waiting import soon
@@ -70,7 +70,7 @@ async def test_a_stager_whose_store_is_silent_is_ended_and_the_store_named(
     assert str(tmp_path) in refused.value.message
     await soon(lambda: not any(each.is_running for each in inspector.taken))
     inspector.stagers.close()
-    await soon(lambda: open_descriptors() <= before)
+    await soon(lambda: not left_open(before))
 
 
 async def test_a_worker_whose_stagers_die_serves_reports_it_and_stages_later(
