@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web_app
 from aiohttp.test_utils import TestClient, TestServer
 from tests.support.fake_cluster import READER, FakeCluster
 from tests.support.openapi import check
@@ -109,3 +110,5 @@ async def api(
         async with http.get("/openapi.json") as reply:
             document = await reply.json()
         yield Api(http, cluster, keys, document)
+    # aiohttp remembers the applications of 1024 handlers: a million objects in each collection of garbage.
+    web_app._cached_build_middleware.cache_clear()
