@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import yaml
 from tests.cluster.test_operator_chart import CHART, NAMESPACE, Rendered
-from tests.support.builders import make_fleet
+from tests.support.builders import build_pod, make_fleet
 
 from devcluster import Cluster
 from devcluster.errors import CommandError
 from fleet_api.settings import parse_settings as parse_api_settings
-from fleet_operator.core.manifests.pods import build_pod
 from fleet_operator.runtime.settings import parse_settings
 from rlfleet_resources import names
 

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from tests.cluster.support.namespaces import scratch_namespace
 from tests.cluster.test_operator_chart import NAMESPACE, Rendered
-from tests.support.builders import make_fleet
+from tests.support.builders import build_pod, make_fleet
 
 from devcluster import Cluster
 from devcluster.errors import CommandError
-from fleet_operator.core.manifests.pods import build_pod
 from fleet_operator.core.manifests.router import router_children
 
 POLICY = "rlfleet-workers"

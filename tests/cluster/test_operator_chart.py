@@ -12,12 +12,11 @@ import pytest
 import yaml
 from tests.cluster.support.namespaces import scratch_namespace
 from tests.cluster.support.workspace import Release
-from tests.support.builders import make_fleet
+from tests.support.builders import build_pod, make_fleet
 from tests.support.documents import samples
 
 from devcluster import Cluster
 from devcluster.errors import CommandError
-from fleet_operator.core.manifests.pods import build_pod
 from fleet_operator.runtime import permissions
 from fleet_operator.runtime.settings import parse_settings
 from rlfleet_resources import names

@@ -11,10 +11,11 @@ from urllib.parse import quote
 import pytest
 import yaml
 from tests.cluster.support.admin import Admin, ApiError, Credentials, Json
+from tests.support.builders import build_pod
 
 from devcluster import Cluster
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.core.manifests import children, pods
+from fleet_operator.core.manifests import children
 from fleet_operator.core.observed import FleetObserved
 from rlfleet_resources.fleet_status import FleetStatus
 
@@ -95,7 +96,7 @@ async def test_the_pod_and_the_service_of_a_fleet_are_what_a_real_api_server_tak
         spec=FleetSpec.model_validate(fleet["spec"]),
         status=FleetStatus(),
     )
-    pod = pods.build_pod(observed, 0, "rlfleet/worker:1", revision="r")
+    pod = build_pod(observed, 0, "rlfleet/worker:1", revision="r")
     # Admission looks for these; their creator does not matter here.
     for admitted in ("serviceAccountName", "priorityClassName", "runtimeClassName"):
         pod["spec"].pop(admitted, None)

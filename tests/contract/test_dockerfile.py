@@ -15,9 +15,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 from tests.support import dockerfile
-from tests.support.builders import make_fleet
+from tests.support.builders import build_pod, make_fleet
 
-from fleet_operator.core.manifests.pods import build_pod
 from images.build import TARGETS
 
 ROOT = Path(__file__).parents[2]

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.support.builders import make_fleet
+from tests.support.builders import build_pod, make_fleet
 
-from fleet_operator.core.manifests.pods import build_pod
 from rlfleet_resources import names
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/scrape-metrics.md"

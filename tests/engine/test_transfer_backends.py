@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from tests.engine.conftest import Weights
+from tests.support.builders import build_pod
 from tests.support.trainer import Trainer
 from tests.support.worker import WorkerProcess
 
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.core.manifests.pods import build_pod
 from fleet_operator.core.observed import FleetObserved
 
 

@@ -414,6 +414,15 @@ def make_fleet(
     return with_template(observed)
 
 
+def build_pod(
+    observed: FleetObserved, ordinal: int, default_image: str, *, revision: str
+) -> dict[str, Any]:
+    """The manifest of one worker, from the current template."""
+    template = pods.template_of(observed, default_image)
+    (pod,) = pods.pods_of(observed, template, [ordinal], revision=revision)
+    return pod
+
+
 def with_template(observed: FleetObserved) -> FleetObserved:
     """With the template of its spec recorded; without one if no pod can be made of it."""
     if overlay.problem_of(observed.spec.pod_overlay.read()):

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.builders import NOW, make_fleet, make_worker
+from tests.support.builders import NOW, build_pod, make_fleet, make_worker
 
 from fleet_operator.core.decision import Decision, decide
-from fleet_operator.core.manifests import pods
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pod_actions import CreatePod
 from rlfleet_resources import names
@@ -87,7 +86,7 @@ def check_that_it_is_a_pod_or_refused(overlay: dict[str, Any]) -> None:
         return
     (pod,) = created
     json.dumps(pod)
-    plain = pods.build_pod(fleet_with({}), 1, IMAGE, revision=made.pods.revision)
+    plain = build_pod(fleet_with({}), 1, IMAGE, revision=made.pods.revision)
     for key in ("name", "namespace", "ownerReferences"):
         assert pod["metadata"][key] == plain["metadata"][key]
     assert pod["metadata"]["labels"].items() >= plain["metadata"]["labels"].items()

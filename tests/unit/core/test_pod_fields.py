@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.builders import NOW, make_fleet
+from tests.support.builders import NOW, build_pod, make_fleet
 
 from fleet_operator.core.fleet_plan import plan_fleet
-from fleet_operator.core.manifests import overlay, pods
+from fleet_operator.core.manifests import overlay
 from fleet_operator.core.manifests.pod_fields import pod_fields
 from rlfleet_resources import names
 
@@ -22,7 +22,7 @@ def fleet(**spec: Any):
 
 
 def pod(**spec: Any) -> dict[str, Any]:
-    return pods.build_pod(fleet(**spec), 0, IMAGE, revision="r")
+    return build_pod(fleet(**spec), 0, IMAGE, revision="r")
 
 
 def worker(**spec: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.builders import make_fleet, make_weights
+from tests.support.builders import build_pod, make_fleet, make_weights
 
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.core.manifests import overlay, pods, revisions
@@ -26,7 +26,7 @@ def fleet(**spec: Any) -> FleetObserved:
 
 
 def pod(ordinal: int = 0, **spec: Any) -> dict[str, Any]:
-    return pods.build_pod(fleet(**spec), ordinal, IMAGE, revision="r")
+    return build_pod(fleet(**spec), ordinal, IMAGE, revision="r")
 
 
 def container(made: dict[str, Any]) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.builders import FLEET_UID, NOW, make_fleet, make_worker
+from tests.support.builders import FLEET_UID, NOW, build_pod, make_fleet, make_worker
 from tests.support.programs import written_by
 
 from fleet_operator.core.decision import decide
 from fleet_operator.core.events import fleet_events
-from fleet_operator.core.manifests import children, pods, revisions, router
+from fleet_operator.core.manifests import children, revisions, router
 from fleet_operator.core.observed import FleetObserved, RouterObject, RouterView
 from rlfleet_resources import names
 from rlfleet_resources.conditions import condition_of
@@ -52,7 +52,7 @@ def test_a_fleet_without_the_field_has_no_router():
 def test_the_pods_of_a_router_are_not_workers_and_no_workers_are_routers():
     deployment, service = router.router_children(routed())
     labels = deployment["spec"]["template"]["metadata"]["labels"]
-    worker = pods.build_pod(routed(), 0, "worker:1", revision="r")["metadata"]["labels"]
+    worker = build_pod(routed(), 0, "worker:1", revision="r")["metadata"]["labels"]
     of_workers = children.service(routed())["spec"]["selector"]
 
     assert names.LABEL_FLEET not in labels

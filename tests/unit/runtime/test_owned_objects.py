@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.builders import FLEET_UID, NOW, make_fleet, make_worker, target
+from tests.support.builders import FLEET_UID, NOW, build_pod, make_fleet, make_worker, target
 from tests.support.fake_kube import FakeCluster
 
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.manifests.pod_view import pod_view
-from fleet_operator.core.manifests.pods import build_pod, owner_reference
+from fleet_operator.core.manifests.pods import owner_reference
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pod_actions import (
     AdoptPod,

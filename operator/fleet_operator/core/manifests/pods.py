@@ -31,15 +31,6 @@ _OWN_VARIABLES = "RLFLEET_"
 _NOT_OVERLAID = ("args", "ports", "readinessProbe", "lifecycle")
 
 
-def build_pod(
-    observed: FleetObserved, ordinal: int, default_image: str, *, revision: str
-) -> dict[str, Any]:
-    """The manifest of one worker, from the current template."""
-    template = template_of(observed, default_image)
-    (pod,) = pods_of(observed, template, [ordinal], revision=revision)
-    return pod
-
-
 def template_of(observed: FleetObserved, default_image: str) -> dict[str, Any]:
     """The template of all workers of a fleet: metadata and spec of a pod.
 
