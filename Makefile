@@ -20,10 +20,11 @@ export PYTHONDONTWRITEBYTECODE := 1
 ENVS := python3 tools/envs.py
 PYTHON = $$($(ENVS) dev)
 PYTEST = $(PYTHON) -m pytest $(if $(LONG),,-m "not long") $(PYTEST_ARGS)
-# Two at a time. Tests of a file share a cluster's fixtures, so files stay whole. The tests of one shared
+# For two processors: tests that wait leave time to a third process, engines compute. Tests of a file share a
+# cluster's fixtures, so files stay whole, in the order of tests/cluster/conftest.py. The tests of one shared
 # engine form a group (tests/engine/conftest.py).
-BY_TEST := -n 2 --dist worksteal
-BY_FILE := -n 2 --dist loadfile
+BY_TEST := -n 3 --dist worksteal
+BY_FILE := -n 3 --dist loadfile --no-loadscope-reorder
 BY_ENGINE := -n 2 --dist loadgroup
 # All tests share one fleet or one worker, so their order is an input: which version serves, and what
 # random weights it has. A new order in each run would find a new failure in each run.
@@ -49,13 +50,15 @@ cluster-down: ## End the cluster that `make cluster` or `make demo KEEP=1` left
 
 ##@ Test
 
-TIERS := lint type test-fast prepare test-cluster test-engine test-clients test-e2e
+# Two with a plus run at once: each of them has one process.
+TIERS := lint+type test-fast prepare test-cluster test-engine test-clients test-e2e
 
 .PHONY: test
 test: ## What CI runs, up to the first tier that fails, and the seconds of each; sets up what is missing
 	@table= total=0; for tier in $(TIERS); do \
-	  SECONDS=0; $(MAKE) --no-print-directory $$tier && failed= || failed=' failed'; \
-	  table+=$$(printf '\n%8d s  %s' $$SECONDS "$${tier#test-}$$failed"); (( total += SECONDS )); \
+	  at_once=; [[ $$tier != *+* ]] || at_once='--jobs=2 --output-sync'; \
+	  SECONDS=0; $(MAKE) --no-print-directory $$at_once $${tier//+/ } && failed= || failed=' failed'; \
+	  table+=$$(printf '\n%8d s  %s' $$SECONDS "$${tier//test-/}$$failed"); (( total += SECONDS )); \
 	  [[ -z $$failed ]] || break; \
 	done; printf '%s\n%8d s  sum\n' "$$table" $$total; [[ -z $$failed ]]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -31,13 +32,15 @@ _CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of the operator share an event loop, as they share an operator. In each file the tests
-    that use the shared operator follow each other, so that it starts once.
+    that use the shared operator follow each other, so that it starts once. Files of few tests come first: each
+    of those takes longer, and the last files should be short.
     """
     needs = {item: set(getattr(item, "fixturenames", ())) for item in items}
     for item in items:
         if "operator_of_run" in needs[item] and isinstance(item, PytestAsyncioFunction):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
-    files = {path: n for n, path in enumerate(dict.fromkeys(item.path for item in items))}
+    tests = Counter(item.path for item in items)
+    files = {path: n for n, path in enumerate(sorted(tests, key=tests.__getitem__))}
     items.sort(key=lambda item: (files[item.path], "shared_operator" in needs[item]))
 
 
