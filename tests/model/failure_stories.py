@@ -347,17 +347,6 @@ def a_superseded_version_that_broke_an_engine() -> Chronicle:
     return its.end()
 
 
-def _swaps_half_done(strategy: str, then: str) -> Chronicle:
-    """Two workers have loaded version 2, and the third one loads it for 35 s"""
-    rollout = {"strategy": strategy, "canary": {"then": then}, "timeouts": _SHORT}
-    its = Chronicle(replicas=3, rollout=rollout)
-    its.fleet.publish("2")
-    its.until(lambda: all(w.staged == "2" for w in its.fleet.workers.values()))
-    its.fleet.pod(0).worker.slow_seconds = 35.0
-    its.go(3)
-    return its
-
-
 def a_change_of_strategy_late_in_a_swap() -> Chronicle:
     """The strategy forbids mixing from the middle of the last swap on: the swap gets its whole time"""
     rollout = {"strategy": "Rolling", "timeouts": _SHORT}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.model.chronicle import Chronicle, Story
-from tests.model.fake_pods import FakePod
 
 from fleet_worker.protocol import Phase
 from rlfleet_resources.weights_status import RolloutPhase
@@ -98,24 +97,6 @@ def a_change_to_in_flight_in_a_load_that_hangs() -> Chronicle:
     its.go(30, seconds=8.0)
     its.fleet.publish("3")
     return its.end()
-
-
-def _a_change_to_canary_in_a_late_load(seconds: float) -> tuple[Chronicle, FakePod]:
-    """Version 2 is abandoned while one worker still loads it. Canaries, then InFlight, are next."""
-    timeouts = {"stageSeconds": 2000, "pauseSeconds": 20, "loadSeconds": 20}
-    its = Chronicle(
-        replicas=3, rollout={"timeouts": timeouts, "pause": {"drainTimeoutSeconds": 10}}
-    )
-    its.fleet.publish("2")
-    its.until(lambda: its.all_are(Phase.PAUSED))
-    late = its.fleet.pod(2)
-    late.worker.slow_seconds, late.suspect = seconds, True
-    its.until(lambda: its.fleet.weights.phase is RolloutPhase.HALTED, seconds=1.0)
-    its.until(lambda: its.fleet.serving == ["1", "1"], seconds=1.0)
-    rollout = {"strategy": "Canary", "canary": {"then": "InFlight"}, "timeouts": timeouts}
-    its.fleet.change_fleet("changes to Canary", rollout=rollout)
-    its.fleet.odd_versions.add("2")
-    return its, late
 
 
 def a_refusal_after_a_version_was_abandoned() -> Chronicle:

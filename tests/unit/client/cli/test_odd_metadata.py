@@ -17,7 +17,7 @@ UNNUMBERED = POD | {"metadata": POD["metadata"] | {"labels": {"rlfleet.dev/ordin
 BARE = POD | {"metadata": {k: v for k, v in POD["metadata"].items() if k != "labels"}}
 
 
-@settings(max_examples=60, print_blob=True, deadline=None)
+@settings(max_examples=30, print_blob=True, deadline=None)
 @example(odd=UNNUMBERED)
 @example(odd=BARE)
 @given(odd=marked(POD, POD_ANNOTATIONS))
