@@ -24,7 +24,7 @@ def open_descriptors() -> Descriptors:
 
 
 def left_open(before: Descriptors) -> Descriptors:
-    """What was opened since and is open now. Descriptors of unused objects are closed first."""
+    """Descriptors that were opened since and are open now. Those of unused objects are closed first."""
     left = open_descriptors() - before
     if left:
         gc.collect()  # a third of a second in a process that has run thousands of tests
