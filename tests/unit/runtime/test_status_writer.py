@@ -121,7 +121,9 @@ async def test_a_status_that_calls_wait_for_is_written_at_once_although_only_pro
     harness.statuses.begin_due(awaited=True)
     await asyncio.sleep(PROGRESS_SECONDS / 2)
     assert harness.written == 2
-    assert harness.cluster.objects[f"{FLEET_PATH}/status"]["status"]["transition"]["version"] == "42"
+    assert (
+        harness.cluster.objects[f"{FLEET_PATH}/status"]["status"]["transition"]["version"] == "42"
+    )
 
 
 async def test_a_held_back_status_that_was_reverted_is_not_due():
