@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.engine.scripts import LOADS, output_of
+from tests.support.environments import worker_python
 
 from fleet_worker.engine.vllm_names import SECOND_RUNNER
 
@@ -138,7 +139,9 @@ MODELS = ("dense", "recurrence", "recurrence and attention")
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return dict(output_of(_SCRIPT, str(tmp_path_factory.mktemp("runner"))))
+    # Triton has to be prepared before vLLM is imported.
+    folder = str(tmp_path_factory.mktemp("runner"))
+    return dict(output_of(_SCRIPT, folder, python=worker_python()))
 
 
 def made(found: dict[str, Any], name: str) -> dict[str, Any]:
