@@ -8,7 +8,6 @@ Source: Kubernetes, authentication.k8s.io/v1 TokenReview.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
@@ -25,6 +24,7 @@ from fleet_api.problems import Problem, unauthorized
 from fleet_api.settings import UNKNOWN_PER_SECOND
 from fleet_api.shared_calls import SharedCalls
 from fleet_api.ttl_cache import TtlCache
+from fleet_operator.places import Places
 
 REVIEWS_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCEPTED_SECONDS = 20.0
@@ -37,7 +37,8 @@ SEEN_SECONDS = 3600.0
 counts once within this time, however often a client sends it."""
 MAX_REVIEWS = 4096
 MAX_REVIEWS_AT_ONCE = 32
-"""Requests to the API server that any number of clients cause at the same time."""
+"""Reviews of tokens and of rights that the API server gets at the same time, in turns by tenant of the caller."""
+_ACCOUNT = "system:serviceaccount:"
 _MARK_DIGITS = 8
 """Digits of a key's digest in the caller's name: enough to distinguish keys, too few to guess one."""
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,8192}")  # RFC 6750, b64token
@@ -69,11 +70,19 @@ class Caller:
         """Everything that a decision about rights depends on."""
         return json.dumps([self.name, self.uid, self.groups, self.extra], sort_keys=True)
 
+    @property
+    def tenant(self) -> str:
+        """Whose reviews these are. A tenant may make any number of service accounts, so that all of a namespace are
+        one. It is not the namespace of the path, which every caller may name.
+        """
+        return self.name.rpartition(":")[0] if self.name.startswith(_ACCOUNT) else self.name
+
 
 class Authenticator:
     """Finds the caller of a request.
 
     Args:
+        places: Of reviews. The reviews of tokens that are not known take turns by address, the others by tenant.
         audiences: Audiences of which a token must have one; empty for the API server's own.
         unknown_per_second: Different refused tokens of one address. Beyond it, no token is reviewed that comes
             from there for the first time.
@@ -83,6 +92,7 @@ class Authenticator:
         self,
         cluster: Cluster,
         keys: StaticKeys,
+        places: Places,
         *,
         monotonic: Callable[[], float],
         audiences: tuple[str, ...] = (),
@@ -91,6 +101,7 @@ class Authenticator:
     ) -> None:
         self._cluster = cluster
         self._keys = keys
+        self._places = places
         self._audiences = audiences
         self._named = " or ".join(audiences)
         self._metrics = metrics or Metrics()
@@ -98,9 +109,9 @@ class Authenticator:
         self._accepted: TtlCache[bytes, Caller] = TtlCache(MAX_REVIEWS, monotonic)
         self._refused: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
         self._seen: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
+        """The tenants of tokens that were accepted."""
         self._counted: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
         self._shared_calls: SharedCalls[bytes, Caller | str] = SharedCalls()
-        self._slots = asyncio.Semaphore(MAX_REVIEWS_AT_ONCE)
         self._unknown = Rate(
             unknown_per_second,
             monotonic,
@@ -170,15 +181,16 @@ class Authenticator:
         return Caller(name=name, credential=digest, fleet=(namespace, fleet))
 
     async def _bounded_review(self, token: str, digest: bytes, address: str) -> Caller | str:
-        async with self._slots:
-            is_seen = self._seen.get(digest) is not None
+        tenant = self._seen.get(digest)
+        is_seen = tenant is not None
+        async with self._places.of(tenant or address):
             is_counted = self._counted.get(digest) is not None
             if not (is_seen or is_counted):
                 self._unknown.check(address)
             known = await self._review(token, digest)
             if isinstance(known, Caller):
                 self._accepted.put(digest, known, ACCEPTED_SECONDS)
-                self._seen.put(digest, known.name, SEEN_SECONDS)
+                self._seen.put(digest, known.tenant, SEEN_SECONDS)
                 return known
             is_again = is_counted and not is_seen
             self._refused.put(digest, known, REFUSED_AGAIN_SECONDS if is_again else REFUSED_SECONDS)

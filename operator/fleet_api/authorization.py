@@ -15,6 +15,7 @@ from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
 from fleet_api.shared_calls import SharedCalls
 from fleet_api.ttl_cache import TtlCache
+from fleet_operator.places import Places
 from rlfleet.ports import Kind
 from rlfleet_resources import names
 
@@ -44,10 +45,13 @@ class Right:
 
 
 class Authorizer:
-    """Checks rights, and caches the decisions for some seconds."""
+    """Checks rights, and caches the decisions for some seconds. `places`: of reviews, in turns by tenant."""
 
-    def __init__(self, cluster: Cluster, *, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, cluster: Cluster, places: Places, *, monotonic: Callable[[], float]
+    ) -> None:
         self._cluster = cluster
+        self._places = places
         self._reviews: TtlCache[tuple[str, Right], bool] = TtlCache(MAX_REVIEWS, monotonic)
         self._shared_calls: SharedCalls[tuple[str, Right], bool] = SharedCalls()
 
@@ -99,6 +103,7 @@ class Authorizer:
             "kind": "SubjectAccessReview",
             "spec": spec,
         }
-        reviewed = await self._cluster.call("POST", REVIEWS_PATH, body=body)
+        async with self._places.of(caller.tenant):
+            reviewed = await self._cluster.call("POST", REVIEWS_PATH, body=body)
         status = reviewed.get("status", {})
         return bool(status.get("allowed")) and not status.get("denied")

@@ -11,9 +11,10 @@ from http import HTTPStatus
 
 from pydantic import ValidationError
 
+from fleet_api.lists import table_pages
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
-from fleet_api.steering import TABLE, Steering, spec_of
+from fleet_api.steering import Steering, spec_of
 from fleet_api.ttl_cache import TtlCache
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.places import Places
@@ -123,9 +124,10 @@ class Fleets:
     async def pod_table(self, fleet: Fleet) -> Json:
         """The API server's table of all pods with the fleet's labels, without the pods themselves."""
         path, params = _pods_of(fleet)
-        params |= {"includeObject": "None"}
-        async with self._places.of(fleet.namespace):
-            return await self._cluster.call("GET", path, params, accept=TABLE)
+        tables = table_pages(self._cluster, self._places, fleet.namespace, path, params)
+        found = await anext(tables)
+        found["rows"] = [*(found["rows"] or ()), *[row async for t in tables for row in t["rows"]]]
+        return found
 
 
 def _slim(pod: Json) -> Json:

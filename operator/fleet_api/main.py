@@ -12,7 +12,7 @@ from aiohttp import web
 from fleet_api.admin_ports import AdminPorts
 from fleet_api.api_server import ApiServer
 from fleet_api.app import application
-from fleet_api.authentication import Authenticator
+from fleet_api.authentication import MAX_REVIEWS_AT_ONCE, Authenticator
 from fleet_api.authorization import Authorizer
 from fleet_api.calls import Admission
 from fleet_api.changes import Changes
@@ -65,9 +65,11 @@ def build(
     )
     places = Places(READS_AT_ONCE)
     fleets = Fleets(cluster, places)
+    reviews = Places(MAX_REVIEWS_AT_ONCE)
     authenticator = Authenticator(
         cluster,
         StaticKeys(settings.keys_folder),
+        reviews,
         monotonic=time.monotonic,
         audiences=settings.audiences,
         metrics=metrics,
@@ -76,7 +78,7 @@ def build(
     admission = Admission(
         fleets,
         authenticator,
-        Authorizer(cluster, monotonic=time.monotonic),
+        Authorizer(cluster, reviews, monotonic=time.monotonic),
         bodies=Slots(
             settings.body_bytes, what="bytes of bodies are in memory", flag="--body-bytes"
         ),

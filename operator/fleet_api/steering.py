@@ -4,16 +4,15 @@ A namespace may have thousands of WeightVersions, and a user can make each as la
 So they are never read whole: the API server's table has some words of each, and the steering one is then
 read by its name. That it is the oldest one holds until it is deleted, so the next requests read only this
 object.
-
-Source: Kubernetes API concepts, "Receiving resources as Tables".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
+from fleet_api.lists import table_pages
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
 from fleet_api.ttl_cache import TtlCache
@@ -22,8 +21,6 @@ from rlfleet.errors import NotFound
 from rlfleet.ports import Json, Kind
 from rlfleet_resources import names
 
-TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-"""Media type of the API server's tables. Ask for `includeObject: None`, or each row has the metadata, too."""
 KNOWN_SECONDS = 5.0
 """Two objects of one second are ordered by name, so one that is made later may be the first."""
 MAX_KNOWN = 4096
@@ -55,10 +52,9 @@ class Steering:
             if found is not None and found["metadata"]["uid"] == known.uid:
                 return found
         path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.WEIGHTS_PLURAL}"
-        async with self._places.of(namespace):
-            table = await self._cluster.call("GET", path, {"includeObject": "None"}, accept=TABLE)
-            candidates = names_of(table, fleet, adapter)
-        for name in candidates:
+        tables = table_pages(self._cluster, self._places, namespace, path)
+        candidates = [row async for page in tables for row in rows_of(page, fleet, adapter)]
+        for _, name in sorted(candidates):
             found = await self._get(steered, name)
             if found is not None:
                 self._known.put(steered, _Known(name, found["metadata"]["uid"]), KNOWN_SECONDS)
@@ -92,8 +88,8 @@ def spec_of(found: Mapping[str, Any], kind: str) -> Json:
     return spec
 
 
-def names_of(table: Mapping[str, Any], fleet: str, adapter: str) -> Iterable[str]:
-    """The WeightVersions in a table that name this fleet and adapter, the oldest first.
+def rows_of(table: Mapping[str, Any], fleet: str, adapter: str) -> list[tuple[str, str]]:
+    """Creation and name of each WeightVersion in a table that names this fleet and adapter.
 
     Errors: Problem 502 if the table lacks a column.
     """
@@ -108,5 +104,4 @@ def names_of(table: Mapping[str, Any], fleet: str, adapter: str) -> Iterable[str
             "of one release",
         ) from error
     rows = ([row["cells"][place] or "" for place in places] for row in table["rows"] or ())
-    found = [(made, name) for name, of, part, made in rows if (of, part) == (fleet, adapter)]
-    return [name for _, name in sorted(found)]
+    return [(made, name) for name, of, part, made in rows if (of, part) == (fleet, adapter)]

@@ -26,6 +26,7 @@ from fleet_api.authentication import (
     REFUSED_AGAIN_SECONDS,
     REFUSED_SECONDS,
     Authenticator,
+    Caller,
 )
 from fleet_api.authorization import Authorizer, Right
 from fleet_api.keys import StaticKeys
@@ -33,6 +34,7 @@ from fleet_api.limits import MAX_BODY_BYTES, MAX_CLIENTS, Rate, Slots
 from fleet_api.problems import Problem
 from fleet_api.route import READING_METHODS
 from fleet_api.ttl_cache import TtlCache
+from fleet_operator.places import Places
 from rlfleet.errors import Forbidden, Unavailable
 from rlfleet.ports import Kind
 
@@ -155,7 +157,7 @@ async def test_two_accounts_of_one_name_are_two_accounts(api: Api) -> None:
 
 async def test_a_revoked_token_works_no_longer_than_its_review_is_cached() -> None:
     now, cluster = [0.0], FakeCluster()
-    known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: now[0])
+    known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0])
     header = f"Bearer {READER}"
     await known.caller(header, "rl", "policy")
     del cluster.users[READER]
@@ -170,7 +172,7 @@ async def test_a_revoked_token_works_no_longer_than_its_review_is_cached() -> No
 
 async def test_unknown_tokens_do_not_push_out_the_reviews_of_good_ones() -> None:
     cluster = FakeCluster()
-    made = Authenticator(cluster, StaticKeys(None), monotonic=lambda: 0.0)
+    made = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0)
     await made.caller(f"Bearer {READER}", "rl", "policy")
     for number in range(MAX_REVIEWS + 1):
         with pytest.raises(Problem) as refused:
@@ -192,6 +194,11 @@ class SlowCluster(FakeCluster):
         self.at_once = 0
         self.most_at_once = 0
 
+    async def settle(self) -> None:
+        """Let all requests come that may."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+
     async def call(self, *arguments: Any, **options: Any) -> Any:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
@@ -204,8 +211,8 @@ async def test_requests_with_one_token_at_the_same_time_are_one_review_also_if_t
     None
 ):
     cluster = SlowCluster()
-    known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: 0.0)
-    rights = Authorizer(cluster, monotonic=lambda: 0.0)
+    known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0)
+    rights = Authorizer(cluster, Places(1), monotonic=lambda: 0.0)
     first, *others = [
         asyncio.create_task(known.caller(f"Bearer {READER}", "rl", "policy")) for _ in range(80)
     ]
@@ -222,7 +229,7 @@ async def test_requests_with_one_token_at_the_same_time_are_one_review_also_if_t
 
 async def test_unknown_tokens_of_an_address_reach_the_api_server_at_a_bounded_rate() -> None:
     now, cluster = [0.0], SlowCluster()
-    known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: now[0], unknown_per_second=5)
+    known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0], unknown_per_second=5)
     junk = [
         asyncio.create_task(known.caller(f"Bearer junk-{number}", "rl", "policy", "10.0.0.1"))
         for number in range(500)
@@ -245,7 +252,7 @@ async def test_unknown_tokens_of_an_address_reach_the_api_server_at_a_bounded_ra
 
 async def test_unknown_tokens_do_not_lock_out_a_good_one_behind_the_same_proxy() -> None:
     now, cluster = [0.0], FakeCluster()
-    known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: now[0])
+    known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0])
     await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
     statuses = set()
     for number in range(500):
@@ -261,7 +268,7 @@ async def test_unknown_tokens_do_not_lock_out_a_good_one_behind_the_same_proxy()
 
 async def test_a_token_that_is_refused_again_does_not_count_again_for_its_address() -> None:
     now, cluster = [0.0], FakeCluster()
-    known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: now[0])
+    known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0])
     for again in range(2):
         now[0] += REFUSED_AGAIN_SECONDS
         for number in range(200):
@@ -276,7 +283,7 @@ async def test_a_token_that_is_refused_again_does_not_count_again_for_its_addres
 
 async def test_good_tokens_of_one_address_are_not_limited() -> None:
     cluster = FakeCluster()
-    known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: 0.0, unknown_per_second=1)
+    known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0, unknown_per_second=1)
     for number in range(100):
         cluster.users[f"token-{number}"] = cluster.users[READER]
         await known.caller(f"Bearer token-{number}", "rl", "policy", "10.0.0.1")
@@ -289,11 +296,59 @@ async def test_a_token_for_another_audience_is_refused() -> None:
             return {"status": answer["status"] | {"audiences": ["another-service"]}}
 
     known = Authenticator(
-        Elsewhere(), StaticKeys(None), monotonic=lambda: 0, audiences=("rlfleet-api",)
+        Elsewhere(), StaticKeys(None), Places(1), monotonic=lambda: 0, audiences=("rlfleet-api",)
     )
 
     with pytest.raises(Problem, match="not for the audience rlfleet-api"):
         await known.caller(f"Bearer {READER}", "rl", "policy")
+
+
+async def test_reviews_of_one_namespaces_accounts_leave_places_for_another_tenant() -> None:
+    cluster, places = SlowCluster(), Places(MAX_REVIEWS_AT_ONCE)
+    rights = Authorizer(cluster, places, monotonic=lambda: 0.0)
+
+    def ask(namespace: str, number: int) -> asyncio.Task[None]:
+        name = f"system:serviceaccount:{namespace}:account-{number}"
+        # The path names the other tenant's fleet: whose reviews these are is not for the caller to choose.
+        right = Right("get", Kind.FLEETS, "rl", f"fleet-{number}")
+        caller = Caller(name=name, credential=name)
+        return asyncio.create_task(rights.require(caller, right, ("rl", right.name)))
+
+    flood = [ask("other", number) for number in range(500)]
+    await cluster.settle()
+    of_the_flood = cluster.at_once
+    own = ask("rl", 0)
+    await cluster.settle()
+
+    assert of_the_flood < MAX_REVIEWS_AT_ONCE
+    assert cluster.at_once == of_the_flood + 1
+    cluster.go_on.set()
+    await asyncio.gather(*flood, own, return_exceptions=True)
+
+
+async def test_reviews_of_new_tokens_from_one_address_leave_places_for_known_ones_behind_it() -> (
+    None
+):
+    now, cluster = [0.0], SlowCluster()
+    places = Places(MAX_REVIEWS_AT_ONCE)
+    known = Authenticator(cluster, StaticKeys(None), places, monotonic=lambda: now[0])
+    cluster.go_on.set()
+    await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
+    cluster.go_on.clear()
+    now[0] = ACCEPTED_SECONDS
+    flood = [
+        asyncio.create_task(known.caller(f"Bearer junk-{number}", "rl", "policy", "proxy"))
+        for number in range(500)
+    ]
+    await cluster.settle()
+    of_the_flood = cluster.at_once
+    own = asyncio.create_task(known.caller(f"Bearer {READER}", "rl", "policy", "proxy"))
+    await cluster.settle()
+
+    assert of_the_flood < MAX_REVIEWS_AT_ONCE
+    assert cluster.at_once == of_the_flood + 1
+    cluster.go_on.set()
+    await asyncio.gather(*flood, own, return_exceptions=True)
 
 
 # --- static keys ----------------------------------------------------------------------------------
@@ -486,7 +541,7 @@ class TestBehindOneProxy:
 
     async def test_many_clients_with_expired_tokens_do_not_stop_new_ones(self) -> None:
         now, cluster = [0.0], FakeCluster()
-        known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: now[0])
+        known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0])
         for second in range(120):
             now[0] = float(second)
             for number in range(100):
@@ -499,7 +554,7 @@ class TestBehindOneProxy:
 
     async def test_a_token_that_worked_is_reviewed_again_soon_after_a_refusal(self) -> None:
         now, cluster = [0.0], FakeCluster()
-        known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: now[0])
+        known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0])
         await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
         user = cluster.users.pop(READER)
         for _ in range(3):  # the API server's authenticator fails for a while

@@ -10,6 +10,8 @@ import pytest
 from tests.support.fake_cluster import WEIGHTS_COLUMNS, row_of, table_of
 from tests.unit.fleet_api.conftest import Api
 
+from fleet_api.lists import ROWS_OF_A_PAGE
+from fleet_api.loop_time import LoopTime
 from fleet_api.problems import Problem
 from fleet_api.steering import KNOWN_SECONDS, Steering
 from fleet_operator.places import Places
@@ -36,6 +38,7 @@ class FakeNamespace:
         self.objects = {one["metadata"]["name"]: one for one in made}
         self.reads: Counter[str] = Counter()
         self.columns = WEIGHTS_COLUMNS
+        self.most_rows = 0
         self.now = 0.0
 
     def of(self, _: str) -> FakeNamespace:
@@ -48,14 +51,16 @@ class FakeNamespace:
         return copy.deepcopy(self.objects[name])
 
     async def call(self, method: str, path: str, params: Any, *, accept: str) -> Any:
-        assert (method, path.rpartition("/")[2], params) == (
-            "GET",
-            "weightversions",
-            {"includeObject": "None"},
-        )
+        assert (method, path.rpartition("/")[2]) == ("GET", "weightversions")
+        assert params["includeObject"] == "None"
         assert "as=Table" in accept
         self.reads["table"] += 1
-        return table_of(self.columns, [row_of(one) for one in self.objects.values()])
+        begin, limit = int(params.get("continue", 0)), int(params["limit"])
+        found = [row_of(one) for one in self.objects.values()]
+        follow = str(begin + limit) if begin + limit < len(found) else ""
+        table = table_of(self.columns, found[begin : begin + limit])
+        self.most_rows = max(self.most_rows, len(table["rows"]))
+        return table | {"metadata": {"continue": follow}}
 
     def steering(self) -> Steering:
         return Steering(self, Places(8), lambda: self.now)
@@ -88,7 +93,19 @@ async def test_many_requests_read_the_steering_object_and_the_table_once() -> No
     for _ in range(50):
         assert await name_of(steering) == "w-0000"
 
-    assert namespace.reads == {"table": 1, "w-0000": 50}
+    assert namespace.reads == {"table": 2000 / ROWS_OF_A_PAGE, "w-0000": 50}
+
+
+async def test_the_oldest_one_of_30_000_is_found_in_pages_between_which_others_get_the_loop() -> (
+    None
+):
+    made = [weights(f"w-{n:05}", f"10:{n // 60 % 60:02}:{n % 60:02}") for n in range(30_000)]
+    namespace = FakeNamespace(*made, weights("oldest", "09:00:00"))
+    shares = LoopTime(lambda: namespace.now)
+
+    assert await shares.share("rl", name_of(namespace.steering())) == "oldest"
+    assert namespace.reads["table"] == 30_000 // ROWS_OF_A_PAGE + 1
+    assert namespace.most_rows == ROWS_OF_A_PAGE
 
 
 async def test_one_that_is_deleted_or_made_again_is_not_taken_for_the_oldest_one() -> None:
