@@ -11,6 +11,10 @@ from rlfleet.errors import RlfleetError
 _OF_THE_WIRE = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
+class TooLarge(RlfleetError):
+    """An answer has more bytes than are read. A list may ask for fewer objects at a time."""
+
+
 async def answer_within(
     http: httpx.AsyncClient, request: dict[str, Any], max_bytes: int | None
 ) -> httpx.Response:
@@ -21,20 +25,53 @@ async def answer_within(
         request: Arguments of its `request`.
         max_bytes: Largest body of the answer, after decompression; None for any.
 
-    Errors: RlfleetError for a longer answer, of which no more is read. Those of httpx.
+    Errors: TooLarge for a longer answer, of which no more is read. Those of httpx.
     """
     if max_bytes is None:
         return await http.request(**request)
-    content = bytearray()
+    body = _Body(request, max_bytes)
     async with http.stream(**request) as answer:
         async for part in answer.aiter_bytes():
-            content += part
-            if len(content) > max_bytes:
-                raise RlfleetError(
-                    f"the answer to {request['method']} {httpx.URL(request['url']).path} has more than "
-                    f"{max_bytes} bytes; make these objects smaller, above all their annotations"
-                )
-    headers = [(k, v) for k, v in answer.headers.multi_items() if k.lower() not in _OF_THE_WIRE]
-    return httpx.Response(
-        answer.status_code, headers=headers, content=bytes(content), request=answer.request
-    )
+            body.add(part)
+    return body.of(answer)
+
+
+def blocking_answer_within(
+    http: httpx.Client, request: dict[str, Any], max_bytes: int | None
+) -> httpx.Response:
+    """The same, blocking."""
+    if max_bytes is None:
+        return http.request(**request)
+    body = _Body(request, max_bytes)
+    with http.stream(**request) as answer:
+        for part in answer.iter_bytes():
+            body.add(part)
+    return body.of(answer)
+
+
+class _Body:
+    """The bytes that have come."""
+
+    def __init__(self, request: dict[str, Any], max_bytes: int) -> None:
+        self._request = request
+        self._max_bytes = max_bytes
+        self._content = bytearray()
+
+    def add(self, part: bytes) -> None:
+        """Keep some more. Errors: TooLarge."""
+        self._content += part
+        if len(self._content) > self._max_bytes:
+            raise TooLarge(
+                f"the answer to {self._request['method']} {httpx.URL(self._request['url']).path} has more than "
+                f"{self._max_bytes} bytes; make these objects smaller, above all their annotations"
+            )
+
+    def of(self, answer: httpx.Response) -> httpx.Response:
+        """The answer with them."""
+        headers = [(k, v) for k, v in answer.headers.multi_items() if k.lower() not in _OF_THE_WIRE]
+        return httpx.Response(
+            answer.status_code,
+            headers=headers,
+            content=bytes(self._content),
+            request=answer.request,
+        )

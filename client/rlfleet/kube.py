@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from rlfleet.bounded_answers import answer_within
+from rlfleet.bounded_answers import answer_within, blocking_answer_within
 from rlfleet.errors import RlfleetError
 from rlfleet.kube_answers import Lines, change_of, failure, json_of, object_of
 from rlfleet.kubeconfig import Access
@@ -134,10 +134,20 @@ class _Kube(ABC):
 
 
 class BlockingKube(_Kube):
-    """Sends from the caller's thread; its coroutines never suspend."""
+    """Sends from the caller's thread; its coroutines never suspend. Arguments: as for `AsyncKube`; `max_bytes` and
+    `read` count for `call`.
+    """
 
-    def __init__(self, access: Access, field_manager: str) -> None:
+    def __init__(
+        self,
+        access: Access,
+        field_manager: str,
+        max_bytes: int | None = None,
+        read: Callable[[bytes], Json] = json.loads,
+    ) -> None:
         super().__init__(access, field_manager)
+        self._max_bytes = max_bytes
+        self._read = read
         self._http = blocking_http(access.tls, access.proxy)
 
     def changes(self, name: str) -> Changes:
@@ -189,7 +199,7 @@ class BlockingKube(_Kube):
 
         Errors: those of `Objects`, and RlfleetError for a request that the server cannot read.
         """
-        return json_of(self._call(method, path, params, body, media))
+        return json_of(self._call(method, path, params, body, media), self._read)
 
     def text(self, path: str, params: dict[str, str] | None = None) -> str:
         """The text under a path, such as a log. Errors: as for `call`."""
@@ -201,7 +211,7 @@ class BlockingKube(_Kube):
         request = self._request(self._access.token(), method, path, params, body, media=media)
         request["headers"]["Accept"] = "application/json, */*"  # a log is text
         try:
-            answer = self._http.request(**request)
+            answer = blocking_answer_within(self._http, request, self._max_bytes)
         except httpx.TransportError as error:
             raise self._broken(error) from error
         if not answer.is_success:

@@ -591,8 +591,8 @@ class ConditionReason(_Reason):
     OBJECT_UNREAD = (
         "ObjectUnread",
         Severity.STALLS,
-        "An object of the fleet, such as a pod, has more bytes than the operator reads. Its large parts are not known.",
-        "Make the object smaller, or delete it.",
+        "The operator leaves out an object with the fleet's labels: it has more bytes than the operator reads, or it is a pod that has the labels of a worker and not the name of one.",
+        "Follow the message: make the object smaller, correct its labels, or delete it.",
     )
     INTERNAL_ERROR = (
         "InternalError",

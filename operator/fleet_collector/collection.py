@@ -7,6 +7,7 @@ of day.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
@@ -29,12 +30,20 @@ from fleet_collector.needs import (
 from fleet_collector.plan import Claim, Directory, Needs, Obstacle, Plan, Template, deletions
 from fleet_collector.volume import Folder, OutsideError
 from fleet_worker.logs import fields
+from rlfleet.bounded_answers import TooLarge
+from rlfleet.errors import RlfleetError
 from rlfleet_resources.names import API_VERSION, FLEET_PLURAL, WEIGHTS_PLURAL
 
 _LOG = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 5.0
 """The age of a look after which the next version is deleted only after another one."""
+
+
+_OBJECTS_OF_A_PAGE = 100
+MOST_BYTES = 16 * 2**20
+"""Specs and statuses of one kind in one namespace, as JSON. Python takes some times as much memory for them."""
+_NAMES = ("name", "namespace", "uid", "generation", "resourceVersion")
 
 
 class Cluster(Protocol):
@@ -112,7 +121,7 @@ def read_objects(cluster: Cluster, namespaces: Sequence[str]) -> Objects:
         return [
             each
             for namespace in namespaces
-            for each in cluster.call("GET", f"/apis/{api}/namespaces/{namespace}/{plural}")["items"]
+            for each in _listed(cluster, f"/apis/{api}/namespaces/{namespace}/{plural}")
         ]
 
     # The fleets are read last: their statuses know of what the specs have asked for, and were written by operators
@@ -121,9 +130,40 @@ def read_objects(cluster: Cluster, namespaces: Sequence[str]) -> Objects:
     weights = all_of(WEIGHTS_PLURAL)
     for each in weights:
         if each["metadata"]["namespace"] != namespaces[0]:
-            each["spec"].pop("retention", None)
+            each.get("spec", {}).pop("retention", None)
     beats = {name_of(each): str(each.get("spec", {}).get("renewTime")) for each in leases}
     return Objects(all_of(FLEET_PLURAL), weights, beats)
+
+
+def _listed(cluster: Cluster, path: str) -> list[Json]:
+    """The objects under a path, page by page, and of each only the parts that decide.
+
+    Errors: those of the cluster; RlfleetError if there is more than a run may keep in memory.
+    """
+    found: list[Json] = []
+    params, most, size_bytes = dict[str, str](), _OBJECTS_OF_A_PAGE, 0
+    while True:
+        try:
+            page = cluster.call("GET", path, params | {"limit": str(most)})
+        except TooLarge:
+            if most == 1:
+                raise
+            most //= 2
+            continue
+        for each in page["items"]:
+            kept = {part: each[part] for part in ("spec", "status") if part in each}
+            size_bytes += len(json.dumps(kept))
+            if size_bytes > MOST_BYTES:
+                raise RlfleetError(
+                    f"the objects under {path} have more than {MOST_BYTES // 2**20} MiB together: delete some, and "
+                    "bound their number by a ResourceQuota"
+                )
+            metadata = each["metadata"]
+            found.append(kept | {"metadata": {k: metadata[k] for k in _NAMES if k in metadata}})
+        following = page.get("metadata", {}).get("continue")
+        if not following:
+            return found
+        params["continue"] = following
 
 
 def collect(

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from fleet_collector.collection import Cluster, Outcome, collect, read_objects
 from fleet_collector.needs import Json
 from fleet_collector.settings import Settings
+from fleet_operator.clients.bounded_json import TEXT_BYTES, read_resource
 from fleet_worker.logs import handler
 from rlfleet.errors import NotConfigured, RlfleetError
 from rlfleet.kube import BlockingKube
@@ -37,7 +38,7 @@ def run(settings: Settings) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request at INFO
     signal.signal(signal.SIGTERM, _end)
     try:
-        cluster = BlockingKube(load_access(), FIELD_MANAGER)
+        cluster = BlockingKube(load_access(), FIELD_MANAGER, TEXT_BYTES, read_resource)
     except NotConfigured as error:
         _LOG.error("cannot start: %s", error)
         return EXIT_CANNOT_START

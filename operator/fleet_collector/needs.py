@@ -88,6 +88,8 @@ def needs_of(folder: str, fleets: Sequence[Json], weights: Sequence[Json]) -> Ne
         who = name_of(each)
         unread = WeightsStatus.read(each.get("status") or {}).unread_parts
         obstacles += _obstacles_of(who, each, unread)
+        if "spec" not in each:
+            continue
         try:
             wanted = [p for p in _paths_of_weights(WeightVersion.model_validate(each)) if p]
         except ValidationError:
@@ -131,6 +133,10 @@ def name_of(found: Json) -> str:
 
 
 def _obstacles_of(who: str, found: Json, unread: Sequence[str]) -> Iterator[Obstacle]:
+    if "spec" not in found:
+        yield Obstacle(
+            f"the spec of {who} is larger than the operator and the collector read: make it smaller, or delete it"
+        )
     if unread:
         yield Obstacle(f"the status of {who} cannot be read ({unread[0]}): update the collector")
     seen = (found.get("status") or {}).get("observedGeneration", -1)

@@ -13,7 +13,7 @@
         ├── TokenUnusable  the Secret holds no usable admin token
         ├── WriteUndone    the write was accepted, and the object is not as it was written
         ├── TooLarge       the answer has more bytes than are read
-        └── ObjectUnread   an object has more bytes than are read
+        └── ObjectUnread   an object has more bytes than are read, or labels that it cannot have
 
 The modules in `clients` map library errors to these.
 """
@@ -90,4 +90,6 @@ class TooLarge(Terminal):
 
 
 class ObjectUnread(Terminal):
-    """An object has more bytes than are read, and large parts of it are not known."""
+    """An object has more bytes than are read, so that large parts of it are not known, or it has the labels of a worker
+    and is none.
+    """

@@ -14,6 +14,7 @@ from typing import Any
 
 from fleet_operator.core.manifests.pod_view import pod_view
 from fleet_operator.core.worker_view import PodView
+from fleet_operator.errors import ObjectUnread
 from fleet_operator.ports import Kube
 from fleet_operator.runtime.list_watch import ListWatch, OnObject
 from fleet_operator.runtime.reads import OnRead
@@ -86,11 +87,16 @@ class PodStore:
         return found
 
     def put(self, pod: dict[str, Any]) -> None:
-        """Take in a pod that was listed, added or modified. Pods that are not workers are ignored."""
+        """Take in a pod that was listed, added or modified. Pods that are not workers are ignored.
+
+        Errors: ObjectUnread for a pod that has the labels of a worker and is none.
+        """
         metadata = pod["metadata"]
         worker = names.worker_of(metadata)
         if worker is None:
             self.remove(metadata["uid"])
+            if names.LABEL_ORDINAL in (metadata.get("labels") or {}):
+                raise _no_worker(metadata)
             return
         key = (metadata["namespace"], worker[0])
         view = pod_view(pod)
@@ -123,3 +129,11 @@ class PodStore:
     def uids_in(self, namespace: str | None) -> set[str]:
         """Uids of the pods of one namespace, or of all."""
         return {u for u, key in self._keys.items() if namespace in {None, key[0]}}
+
+
+def _no_worker(metadata: dict[str, Any]) -> ObjectUnread:
+    return ObjectUnread(
+        f"pod {metadata['name']} in namespace {metadata['namespace']} has the labels of a worker, and not the name and "
+        f"the ordinal, below {names.MOST_ORDINALS}, of one. The operator leaves it alone, and it counts as no worker. "
+        f"Remove its label {names.LABEL_ORDINAL}, or delete it"
+    )

@@ -11,7 +11,9 @@ import pytest
 from tests.support.collector import BEAT, a_fleet, a_weight_version, date, names_in, write_versions
 
 from fleet_collector import main
+from fleet_collector.collection import MOST_BYTES
 from fleet_collector.settings import Settings, parse_settings
+from rlfleet.bounded_answers import TooLarge
 from rlfleet.errors import Forbidden
 
 
@@ -19,12 +21,14 @@ class FakeApi:
     """The API server of one namespace."""
 
     def __init__(self, weights: dict[str, Any], *, refuses: str = "") -> None:
-        self._lists = {"weightversions": [weights], "inferencefleets": [a_fleet()]}
+        self.lists = {"weightversions": [weights], "inferencefleets": [a_fleet()]}
+        self.most_objects = 100
+        """The bytes of an answer are enough for so many."""
         self._beats = 0
         self._refuses = refuses
         self.events: list[dict[str, Any]] = []
 
-    def call(self, _: str, path: str, __: Any = None, body: Any = None) -> dict[str, Any]:
+    def call(self, _: str, path: str, params: Any = None, body: Any = None) -> dict[str, Any]:
         plural = path.rpartition("/")[2]
         if plural == self._refuses:
             raise Forbidden("no right")
@@ -36,7 +40,12 @@ class FakeApi:
             namespace, _, name = BEAT.partition("/")
             metadata = {"namespace": namespace, "name": name}
             return {"items": [{"metadata": metadata, "spec": {"renewTime": str(self._beats)}}]}
-        return {"items": self._lists[plural]}
+        begin, limit = int((params or {}).get("continue", 0)), int((params or {})["limit"])
+        if limit > self.most_objects:
+            raise TooLarge("the answer has too many bytes")
+        found = self.lists[plural]
+        follow = str(begin + limit) if begin + limit < len(found) else ""
+        return {"metadata": {"continue": follow}, "items": found[begin : begin + limit]}
 
 
 @pytest.fixture
@@ -155,3 +164,44 @@ def test_namespaces_and_roots_have_no_default(
     with pytest.raises(SystemExit):
         parse_settings(arguments)
     assert "--" in capsys.readouterr().err
+
+
+def test_a_list_comes_in_pages_of_as_many_objects_as_an_answer_can_have(
+    started, settings: Settings, folder: Path
+) -> None:
+    api = FakeApi(a_weight_version(folder, "3", retention={"keep": 1}))
+    api.most_objects = 2
+    # The last one needs a version, so that it must have been read.
+    api.lists["inferencefleets"] = [a_fleet(name=f"fleet-{n}") for n in range(8)]
+    api.lists["inferencefleets"].append(a_fleet(f"{folder}/step_1", name="last"))
+
+    assert started(settings, api) == 0
+    assert names_in(folder) == ["step_1", "step_3"]
+
+
+@pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
+def test_a_spec_that_was_too_large_to_be_read_keeps_all_versions(
+    started, settings: Settings, folder: Path, plural: str
+) -> None:
+    api = FakeApi(a_weight_version(folder, "3", retention={"keep": 1}))
+    large = {"metadata": {"name": "large", "namespace": "rl", "generation": 1}}
+    api.lists[plural].append(large | {"status": {"observedGeneration": 1, "operator": "system/rlfleet"}})
+
+    assert started(settings, api) == main.EXIT_ATTENTION
+    assert len(names_in(folder)) == 3
+    (event,) = api.events
+    assert event["reason"] == "OldVersionsNotDeleted"
+    assert "rl/large" in event["message"]
+
+
+def test_more_than_the_memory_of_a_run_keeps_all_versions(
+    started, settings: Settings, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = FakeApi(a_weight_version(folder, "3", retention={"keep": 1}))
+    api.lists["inferencefleets"] += [
+        a_fleet(name=f"large-{n}", text="a" * 60_000) for n in range(MOST_BYTES // 60_000)
+    ]
+
+    assert started(settings, api) == main.EXIT_ATTENTION
+    assert len(names_in(folder)) == 3
+    assert "namespaces/rl/inferencefleets" in caplog.text

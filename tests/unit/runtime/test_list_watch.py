@@ -18,6 +18,7 @@ from fleet_operator.runtime.pod_informer import PodInformer
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.reads import Read
 from fleet_operator.runtime.unread_objects import UnreadObjects
+from rlfleet_resources import names
 from rlfleet_resources.reasons import ConditionReason
 
 pytestmark = pytest.mark.virtual_time
@@ -92,6 +93,29 @@ async def test_an_object_that_is_too_large_is_reported_on_its_fleet_until_it_is_
         put(cluster, unread(1))
         await asyncio.sleep(0.01)
         drop(cluster, 1)
+        await asyncio.sleep(0.01)
+        assert reading.shown() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "ordinal"),
+    [("policy-20000", "20000"), ("policy-7", "8"), ("policy-x", "x"), ("policy-07", "07")],
+)
+async def test_a_pod_with_the_labels_of_a_worker_that_is_none_is_reported_on_its_fleet(
+    name: str, ordinal: str
+) -> None:
+    cluster = FakeCluster()
+    posing = pod(1)
+    posing["metadata"] |= {"name": name, "uid": "posing"}
+    posing["metadata"]["labels"][names.LABEL_ORDINAL] = ordinal
+    put(cluster, posing)
+    async with Reading(cluster.client()) as reading:
+        put(cluster, pod(0))
+        await asyncio.sleep(0.01)
+        assert reading.ordinals == [0]
+        assert reading.shown() == [(f"pods {name}", ConditionReason.OBJECT_UNREAD)]
+        del posing["metadata"]["labels"][names.LABEL_ORDINAL]
+        put(cluster, posing)
         await asyncio.sleep(0.01)
         assert reading.shown() == []
 
