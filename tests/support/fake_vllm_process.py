@@ -73,7 +73,7 @@ class FakeUvicorn:
 
         class Server:
             def __init__(self, config: Any) -> None:
-                outer.apps.append(config)
+                outer.apps.append(config.app)
 
             async def serve(self, *, sockets: list[Any]) -> None:
                 outer.sockets += sockets
@@ -81,7 +81,12 @@ class FakeUvicorn:
                 if outer.error is not None:
                     raise outer.error
 
-        return {"Server": Server, "Config": lambda app, **_: app}
+        return {"Server": Server, "Config": lambda app, **_: server_config(app)}
+
+
+def server_config(app: Any = None) -> SimpleNamespace:
+    """The configuration of a server, as far as the limits of its connections need it."""
+    return SimpleNamespace(app=app, loaded=True, http_protocol_class=asyncio.Protocol)
 
 
 class Put:
@@ -90,7 +95,9 @@ class Put:
     def __init__(self, plugin: Any, module: Any, handover: Handover, uvicorn: FakeUvicorn) -> None:
         self.plugin, self.module, self.handover, self.uvicorn = plugin, module, handover, uvicorn
         self.client = FakeClient()
-        self.server = SimpleNamespace(started=False, should_exit=False)
+        self.server = SimpleNamespace(
+            started=False, should_exit=False, config=server_config()
+        )
         self.state = SimpleNamespace(
             openai_serving_models=SimpleNamespace(lora_requests={}), server=self.server
         )

@@ -31,6 +31,7 @@ from fleet_worker.engine.vllm_requests import sent_again, with_adapters
 from fleet_worker.gateway.gate import STATE_ATTRIBUTE, GateKeeper, PublicKey, keys_of
 from fleet_worker.gateway.routes import Access, access_of
 from fleet_worker.gateway.table import Translations
+from fleet_worker.http.bounded_port import bound
 from fleet_worker.http.server import serve
 from fleet_worker.http.unauthenticated import MetricsApp, Probes
 from fleet_worker.lifecycle.agent import Agent
@@ -179,14 +180,17 @@ class EndpointPlugin:
             scraped = MetricsApp(metrics.text, clock=time.monotonic)
             self._start(serve(scraped, handover.metrics_socket), "metrics port")
         self._start(watch.run(), "engine watch")
-        self._start(self._replace_signal_handlers(state, drain), "signal handlers")
+        self._start(self._take_server(state, drain), "public port")
 
-    async def _replace_signal_handlers(self, state: Any, drain: Any) -> None:
-        """Replace vLLM's signal handlers with ours. vLLM's hang while requests are held."""
+    async def _take_server(self, state: Any, drain: Any) -> None:
+        """Limit the connections of vLLM's server, and replace its signal handlers with ours. vLLM's hang while requests
+        are held.
+        """
         # vLLM creates its server, and sets its handlers, after this plugin has returned.
         while not _listens(state):  # noqa: ASYNC110 - vLLM has no event for it
             await asyncio.sleep(_POLL_SECONDS)
         server = state.server
+        bound(server.config)
 
         def stop_server() -> None:
             server.should_exit = True

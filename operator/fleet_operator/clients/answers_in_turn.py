@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fleet_operator.byte_budget import ByteBudget
+from fleet_worker.http.byte_budget import ByteBudget
 from fleet_operator.turns import Turns
 
 SMALL_BYTES = 4 * 1024

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fleet_operator.byte_budget import ByteBudget
+from fleet_worker.http.byte_budget import ByteBudget
 from fleet_operator.clients.http_connections import (
     Address,
     Connection,

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import cast
 
-from fleet_operator.byte_budget import ByteBudget
+from fleet_worker.http.byte_budget import ByteBudget
 from fleet_operator.clients.http_response import HttpError, HttpResponse, ResponseReader
 
 Address = tuple[str, int]

@@ -19,7 +19,7 @@ from typing import Self, cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from fleet_operator.own_ports.passing import Passing
+from fleet_worker.http.passing import Passing
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet_operator.byte_budget import ByteBudget
+from fleet_worker.http.byte_budget import ByteBudget
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.admissions import may_open_late
 from fleet_operator.core.work import COMPARISONS, Compared, Work

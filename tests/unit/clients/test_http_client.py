@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.byte_budget import ByteBudget
+from fleet_worker.http.byte_budget import ByteBudget
 from fleet_operator.clients.http_client import SMALL_BYTES, HttpClient
 from fleet_operator.clients.http_connections import Address, Connection
 from fleet_operator.clients.http_response import MAX_HEAD_BYTES, HttpError, HttpResponse

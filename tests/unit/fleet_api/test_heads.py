@@ -12,8 +12,9 @@ import pytest
 from aiohttp import web
 from tests.unit.fleet_api.test_tls import issue
 
-from fleet_api import heads, listeners
+from fleet_api import listeners
 from fleet_api.settings import Settings
+from fleet_worker.http import heads
 from free_ports import free_port
 
 HEADERS = b"".join(b"X-%d: %s\r\n" % (n, b"a" * 8000) for n in range(100))

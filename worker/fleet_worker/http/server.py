@@ -10,6 +10,7 @@ from typing import Any
 import uvicorn
 
 from fleet_worker.http.asgi import App
+from fleet_worker.http.bounded_port import bound
 
 
 class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn has no types where ours are checked
@@ -29,4 +30,6 @@ async def serve(app: App, listener: socket.socket) -> None:
         "timeout_keep_alive": 75,
         "server_header": False,
     }
-    await _Server(uvicorn.Config(app, **settings)).serve(sockets=[listener])
+    config = uvicorn.Config(app, **settings)
+    bound(config)
+    await _Server(config).serve(sockets=[listener])

@@ -1,0 +1,115 @@
+"""Connections, and the heads of requests that have not come whole: bounded, since they have no caller yet.
+
+A server keeps the headers of a request for as long as their client likes: aiohttp up to 128 of 8 KiB, uvicorn any
+number. So 200 connections of a stranger, without an account, would fill the memory of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+
+from fleet_worker.http.byte_budget import ByteBudget
+from fleet_worker.http.passing import Passing
+
+MAX_BYTES = 8 * 1024 * 1024
+"""All of them together. Beyond it the longest ones end."""
+SMALL_BYTES = 4 * 1024
+"""One of up to this size does not count: an account's token has 1 KiB."""
+MAX_CONNECTIONS = 8192
+"""Beyond it the oldest one without a request ends. Each has 5 KiB."""
+SECONDS = 10.0
+"""From the connection, or the first byte of a later request on it. Then the connection ends."""
+
+
+class Heads:
+    """The connections of one port."""
+
+    def __init__(self) -> None:
+        self._budget: ByteBudget[Connection] = ByteBudget(
+            max_bytes=MAX_BYTES, small_bytes=SMALL_BYTES
+        )
+        self._open: dict[Connection, None] = {}
+        """The oldest come first."""
+
+    def note(self, connection: Connection) -> None:
+        """Note a connection that is made, after the handshake of TLS. asyncio reports the end of no other one."""
+        self._open[connection] = None
+        if len(self._open) > MAX_CONNECTIONS:
+            # The new one is idle, so that there is one.
+            idle = next(each for each in self._open if not each.is_busy)
+            self.forget(idle)
+            idle.abort()
+
+    def charge(self, connection: Connection, size_bytes: int) -> None:
+        """Note the bytes of a head, and end the longest ones beyond the limit."""
+        for each in self._budget.charge(connection, size_bytes):
+            each.abort()
+
+    def forget(self, connection: Connection) -> None:
+        """Note that a connection has ended."""
+        self._budget.release(connection)
+        self._open.pop(connection, None)
+
+
+class Connection(Passing):
+    """One connection, and the protocol of a server. What knows that server notes the heads that have come whole."""
+
+    def __init__(self, inner: asyncio.Protocol, heads: Heads) -> None:
+        super().__init__(inner)
+        self._heads = heads
+        self._rest = 0
+        """Bytes of the next head that came together with the last one."""
+        self._bytes = 0
+        """Bytes that have come since then, and are of no body."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    @abstractmethod
+    def is_busy(self) -> bool:
+        """Whether a request runs."""
+
+    @property
+    @abstractmethod
+    def reads_body(self) -> bool:
+        """Whether the next bytes are of the body of a request."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._limit_time()
+        super().connection_made(transport)
+        self._heads.note(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if not self.reads_body:
+            if not self.is_busy:
+                self._limit_time()
+            self._bytes += len(data)
+            self._heads.charge(self, self._rest + self._bytes)
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self.leave()
+        super().connection_lost(exc)
+
+    def begin(self, rest_bytes: int) -> None:
+        """Note that a head has come whole. `rest_bytes`: of the next one, which came with it."""
+        self._end_time()
+        self._rest, self._bytes = rest_bytes, 0
+        self._heads.charge(self, rest_bytes)
+
+    def leave(self) -> None:
+        """Note that this connection needs no limits any more."""
+        self._end_time()
+        self._heads.forget(self)
+
+    def _limit_time(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SECONDS, self.abort)
+
+    def _end_time(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
