@@ -38,6 +38,9 @@ from fleet_worker.protocol import PEER_PATH
 _NICE = 10
 """As a stager. With 19, readers would leave it where the engine uses all processors."""
 _MOST_CONNECTIONS = 64
+"""Of peers, by their signatures."""
+_MOST_STRANGERS = 512
+"""Connections without a valid request yet. Beyond it the oldest one ends, so that strangers keep no peer out."""
 _REQUEST_SECONDS = 10.0
 _SEND_SECONDS = 60.0
 """Timeout of a peer that takes no bytes."""
@@ -93,6 +96,8 @@ class PeerServer:
         self._free_at = 0.0
         self._served: dict[str, list[_Served]] = {}
         self._connections = 0
+        self._strangers: dict[asyncio.StreamWriter, None] = {}
+        """The oldest come first."""
 
     async def run(self, listener: socket.socket) -> None:
         """Serve until the worker closes its connection."""
@@ -149,16 +154,19 @@ class PeerServer:
                 del self._served[digest]
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        self._strangers[writer] = None
+        if len(self._strangers) > _MOST_STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.transport.abort()
         try:
-            if self._connections <= _MOST_CONNECTIONS:
-                await self._answer(reader, writer)
+            await self._answer(reader, writer)
             writer.close()
         except (OSError, TimeoutError, asyncio.CancelledError, h11.RemoteProtocolError):
             # The peer has gone, or may read no more: what is in the buffers of the connection is dropped, too.
             writer.transport.abort()
         finally:
-            self._connections -= 1
+            self._strangers.pop(writer, None)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=8192)
@@ -175,6 +183,10 @@ class PeerServer:
             writer.write(connection.send(head) or b"")
             await writer.drain()
             return
+        self._strangers.pop(writer, None)
+        if self._connections >= _MOST_CONNECTIONS:
+            return
+        self._connections += 1
         task = asyncio.current_task()
         if task is not None:
             served.readers.add(task)
@@ -187,6 +199,7 @@ class PeerServer:
             else:
                 await self._send(served, number, begin, end, writer)
         finally:
+            self._connections -= 1
             if task is not None:
                 served.readers.discard(task)
 

@@ -135,6 +135,27 @@ def test_the_last_of_all_readers_waits_for_seconds_at_the_lowest_rate() -> None:
     assert waits < peer_files.SILENCE_SECONDS / 2
 
 
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/peers/a HTTP/1.1\r\n"], ids=["nothing", "a part"])
+async def test_strangers_at_the_port_keep_no_peer_out(
+    tmp_path: Path, make: Made, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(peer_files, "SILENCE_SECONDS", 0.5)
+    parent, child = make("a"), make("b")
+    wanted = stage_request("1", write_tiny(tmp_path / "1"))
+    digest = (await parent.stage(wanted)).digest
+    reached = peer(parent, "a")
+    strangers = [await asyncio.open_connection(reached.host, reached.port) for _ in range(600)]
+    for _, writer in strangers:
+        writer.write(sent)
+    try:
+        found = await child.stage(read_from(wanted, digest, reached))
+    finally:
+        for _, writer in strangers:
+            writer.close()
+
+    assert found.read_from == "a"
+
+
 async def test_only_workers_of_the_fleet_may_read(tmp_path: Path, make: Made) -> None:
     parent, stranger = make("a"), make("b", tokens=("another fleet",))
     wanted = stage_request("1", write_tiny(tmp_path / "1"))
