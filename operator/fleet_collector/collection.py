@@ -152,7 +152,10 @@ def _listed(cluster: Cluster, path: str) -> list[Json]:
             continue
         for each in page["items"]:
             kept = {part: each[part] for part in ("spec", "status") if part in each}
-            size_bytes += len(json.dumps(kept))
+            try:
+                size_bytes += len(json.dumps(kept))
+            except RecursionError:
+                kept.pop("spec", None)
             if size_bytes > MOST_BYTES:
                 raise RlfleetError(
                     f"the objects under {path} have more than {MOST_BYTES // 2**20} MiB together: delete some, and "

@@ -135,7 +135,8 @@ def name_of(found: Json) -> str:
 def _obstacles_of(who: str, found: Json, unread: Sequence[str]) -> Iterator[Obstacle]:
     if "spec" not in found:
         yield Obstacle(
-            f"the spec of {who} is larger than the operator and the collector read: make it smaller, or delete it"
+            f"the spec of {who} is larger or nested deeper than the operator and the collector read: make it smaller, "
+            "or delete it"
         )
     if unread:
         yield Obstacle(f"the status of {who} cannot be read ({unread[0]}): update the collector")
@@ -176,14 +177,16 @@ def _words_in(spec: Any) -> Iterator[str]:
     """All names in the texts of a spec. A volume may be mounted at a version, and an argument of the engine, such as
     JSON about a draft model, may name one.
     """
-    if isinstance(spec, dict):
-        spec = [*spec.values()]
-    if isinstance(spec, list):
-        for each in spec:
-            yield from _words_in(each)
-    elif isinstance(spec, str):
-        yield from spec.split("/")
-        yield from _WORD.findall(spec)
+    waiting = [spec]  # not by recursion: an overlay may be nested as deeply as Python parses
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+        elif isinstance(each, str):
+            yield from each.split("/")
+            yield from _WORD.findall(each)
 
 
 def _paths_of_weights(weights: WeightVersion) -> Iterator[str | None]:

@@ -193,6 +193,8 @@ class Folder:
             written_ns = weights_ns or modified_ns
         except OSError as error:
             obstacle = f"it cannot be read ({error}): {_NO_RIGHT}"
+        except RecursionError:
+            obstacle = "its directories are nested too deeply: delete it by hand"
         return replace(
             found,
             size_bytes=size_bytes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +206,37 @@ def test_more_than_the_memory_of_a_run_keeps_all_versions(
     assert started(settings, api) == main.EXIT_ATTENTION
     assert len(names_in(folder)) == 3
     assert "namespaces/rl/inferencefleets" in caplog.text
+
+
+@pytest.mark.parametrize("levels", [900, 985, 2000])
+def test_a_spec_of_any_depth_is_read_or_keeps_all_versions(
+    started, settings: Settings, folder: Path, levels: int
+) -> None:
+    api = FakeApi(a_weight_version(folder, "3", retention={"keep": 1}))
+    nested: Any = f"{folder}/step_1"
+    for _ in range(levels):
+        nested = [nested]
+    api.lists["inferencefleets"].append(a_fleet(name="deep"))
+    api.lists["inferencefleets"][-1]["spec"]["podOverlay"] = nested
+
+    code = started(settings, api)
+    read = code == 0 and names_in(folder) == ["step_1", "step_3"]
+    kept = code == main.EXIT_ATTENTION and len(names_in(folder)) == 3
+    assert read or kept
+
+
+def test_a_version_with_directories_of_any_depth_holds_back_no_other(
+    started, settings: Settings, folder: Path
+) -> None:
+    at = os.open(folder / "step_1", os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=at)
+        below = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+    api = FakeApi(a_weight_version(folder, "3", retention={"keep": 1}))
+
+    started(settings, api)
+    assert names_in(folder) == ["step_1", "step_3"]
+    subprocess.run(["rm", "-r", str(folder / "step_1")], check=True)  # shutil cannot
