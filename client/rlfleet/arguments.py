@@ -19,7 +19,7 @@ _RULES = {
     "run_id": _LABEL,
     "digest": (re.compile(r"sha256:[0-9a-f]{64}"), "'sha256:' and 64 hex digits"),
     "path": (
-        re.compile(r"(?!.{1025})(/[^/\x00]+)+/?", re.DOTALL),
+        re.compile(r"(?!.{1025})(/[^/\x00-\x1f\x7f]+)+/?", re.DOTALL),
         "an absolute path of at most 1024 characters",
     ),
     "traceparent": (

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
 
 
@@ -30,6 +30,22 @@ Timestamp = Annotated[
 ]
 """RFC 3339 with microseconds: phases of small models last milliseconds."""
 
+
+def printable(text: str) -> str:
+    """A text in one line of printable characters. Others are shown by their escapes: parts of a message may be written
+    by a pod, a worker or a user, and be made for the terminal that shows them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _shown(c) for c in text)
+
+
+def _shown(character: str) -> str:
+    return " " if character.isspace() else character.encode("unicode_escape").decode()
+
+
+Message = Annotated[str, AfterValidator(printable)]
+"""A sentence of a status."""
 
 _ACRONYMS = re.compile(r"(?<=[a-z])(Id|Kl)(?=[A-Z]|$)")
 

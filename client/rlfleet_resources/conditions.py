@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal
 
-from rlfleet_resources.base import Resource, Timestamp
+from rlfleet_resources.base import Message, Resource, Timestamp, printable
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 
 MAX_MESSAGE_CHARACTERS = 1024
@@ -24,7 +24,7 @@ class Condition(Resource):
     type: ConditionType
     status: Literal["True", "False", "Unknown"]
     reason: ConditionReason
-    message: str
+    message: Message
     observed_generation: int
     last_transition_time: Timestamp
 
@@ -40,10 +40,11 @@ def condition_of(
 
 
 def shortened(message: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:
-    """The message, without its middle if it has more than `most` characters: its end is the remedy.
+    """The message as it may be shown, without its middle if it has more than `most` characters: its end is the remedy.
 
     `most`: at least 20.
     """
+    message = printable(message)
     if len(message) <= most:
         return message
     kept = most - len(_LEFT_OUT)

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from rlfleet_resources.base import Resource, Timestamp, at_most
+from rlfleet_resources.base import Message, Resource, Timestamp, at_most
 from rlfleet_resources.conditions import MAX_CONDITIONS, Condition
 from rlfleet_resources.source import ManifestDigest, WeightSource
 from rlfleet_resources.status import Status
@@ -52,7 +52,7 @@ class Laggard(Resource):
     version: str | None = None
     state: str
     reason: str
-    message: str = ""
+    message: Message = ""
 
 
 class RecycledWorker(Resource):

@@ -24,7 +24,7 @@ VersionLabel = Annotated[
 ]
 """The version on every reply. It is also a valid label value."""
 
-_PATH = r"(/[^/\x00]+)+"
+_PATH = r"(/[^/\x00-\x1f\x7f]+)+"
 _BUCKET = "(s3|gs|az)://[a-z0-9][a-z0-9._-]*[a-z0-9]"
 _KEY = "(/[A-Za-z0-9._=,+@:{}-]+)"
 AbsolutePath = Annotated[str, Field(min_length=2, max_length=1024, pattern=f"^{_PATH}$")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rlfleet_resources.base import Resource, Timestamp, Word, at_most
+from rlfleet_resources.base import Message, Resource, Timestamp, Word, at_most
 from rlfleet_resources.conditions import MAX_CONDITIONS, Condition
 from rlfleet_resources.fleet_status import MAX_LAGGARDS, AppliedWeights, Laggard
 from rlfleet_resources.source import ManifestDigest
@@ -108,7 +108,7 @@ class RolloutEffect(Resource):
     compared_workers: int = 0
     not_comparable_workers: int = 0
     unchanged: bool = False
-    message: str = ""
+    message: Message = ""
 
 
 class HistoryEntry(Resource):
@@ -128,7 +128,7 @@ class HistoryEntry(Resource):
     total_seconds: float
     max_worker_pause_seconds: float = 0
     reason: str = ""
-    message: str = ""
+    message: Message = ""
     requested_by: str = ""
 
 
@@ -144,7 +144,7 @@ class CanaryVerdict(Resource):
     repetition: float = 0
     logprob_drift: float = 0
     kl: float = 0
-    message: str = ""
+    message: Message = ""
 
 
 class WeightsStatus(Status):

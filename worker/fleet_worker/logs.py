@@ -44,6 +44,26 @@ def json_formatter(**always: str) -> logging.Formatter:
     )
 
 
+def printable(text: str) -> str:
+    """A text whose characters that are not printable, as those that a terminal would obey, are shown by their escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class _Text(logging.Formatter):
+    """Formats a record as a line, and a traceback below it. No message can begin another line, or colour it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its name in logging
+        """See `logging.Formatter`."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        return "\n".join(map(printable, super().format(record).split("\n")))
+
+
 class RepeatedLines(logging.Filter):
     """Drops a line that was written often lately. The next one that is written tells how many were dropped.
 
@@ -76,7 +96,7 @@ def handler(log_format: LogFormat, **always: str) -> logging.Handler:
     """Writes lines to standard error, repeated ones not too often. In JSON each has the fields `always`."""
     made = logging.StreamHandler(sys.stderr)
     made.addFilter(RepeatedLines())
-    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    text = _Text("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     made.setFormatter(json_formatter(**always) if log_format == "json" else text)
     return made
 

@@ -11,9 +11,11 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from rlfleet.cli.options import Output
 from rlfleet.words import plural, seconds
+from rlfleet_resources.base import printable
 
 __all__ = ["coloured", "console", "data", "errors", "plural", "seconds", "show", "table"]
 _WIDE_ENOUGH = 1000
@@ -29,14 +31,23 @@ COLOURS = {
 }
 
 
+class _Console(Console):
+    """Shows by its escape what a terminal would obey: paths and other texts of objects may hold anything."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """See `Console`."""
+        lines = "\n".join(printable(line) for line in text.split("\n"))
+        return super().render_str(lines, **options)
+
+
 def console() -> Console:
     """Standard output. Columns are never cut, as with kubectl: a narrow terminal wraps lines."""
-    return Console(highlight=False, soft_wrap=True, width=_WIDE_ENOUGH)
+    return _Console(highlight=False, soft_wrap=True, width=_WIDE_ENOUGH)
 
 
 def errors() -> Console:
     """Standard error."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

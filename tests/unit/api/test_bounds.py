@@ -189,6 +189,8 @@ PATHS = [
         pytest.param("/a/", NO, id="with a slash at its end"),
         pytest.param("/a//b", NO, id="with an empty part"),
         pytest.param("/a\x00", NO, id="with a zero"),
+        pytest.param("/a\nb", NO, id="with a new line"),
+        pytest.param("/a\x1b[31m", NO, id="with an escape"),
         pytest.param(7, NO, id="a number"),
     ],
 )
@@ -289,6 +291,14 @@ def test_a_variable_has_a_portable_name(name: str, expected: tuple[bool, bool]) 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
+    [("policy", YES), ("p-1", YES), ("Policy", NO), ("-p", NO), ("p\u202e", NO), ("p\x1b[31m", NO)],
+)
+def test_a_weightversion_names_what_can_be_a_fleet(name: str, expected: tuple[bool, bool]) -> None:
+    assert verdicts("weightversions", "fleetRef.name", name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
     [("w", YES), ("w-1", YES), ("1", YES), ("-w", NO), ("w-", NO), ("W", NO), ("a.b", NO)],
 )
 def test_a_volumes_name_is_a_dns_label(name: str, expected: tuple[bool, bool]) -> None:
@@ -366,7 +376,10 @@ def test_a_version_without_overrides_changes_nothing() -> None:
 # --- what the resources take can be said to a worker --------------------------------------------
 
 LABELS = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", fullmatch=True)
-PARTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1)
+CONTROLS = "".join(map(chr, (*range(32), 127)))
+PARTS = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters=f"/{CONTROLS}"), min_size=1
+)
 PLACES = st.lists(PARTS, min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))
 SOURCES = st.builds(lambda path: {"path": path}, PLACES) | st.builds(
     lambda repo, revision: {"huggingFace": {"repo": repo, "revision": revision}},

@@ -237,6 +237,8 @@ def test_a_version_with_directories_of_any_depth_holds_back_no_other(
     os.close(at)
     api = FakeApi(a_weight_version(folder, "3", retention={"keep": 1}))
 
-    started(settings, api)
-    assert names_in(folder) == ["step_1", "step_3"]
-    subprocess.run(["rm", "-r", str(folder / "step_1")], check=True)  # shutil cannot
+    try:
+        started(settings, api)
+        assert names_in(folder) == ["step_1", "step_3"]
+    finally:
+        subprocess.run(["rm", "-r", str(folder / "step_1")], check=True)  # shutil cannot

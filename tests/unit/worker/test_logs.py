@@ -126,3 +126,13 @@ class TestRepeatedLines:
             record = logging.LogRecord("x", logging.INFO, "f", 1, "line %s", (n,), None)
             assert repeated.filter(record)
         assert len(repeated._seen) <= 1000
+
+
+def test_no_text_begins_another_line_or_is_made_for_a_terminal() -> None:
+    written = logs.handler("text").formatter
+    assert written is not None
+    text = "a\n2026-11-28 ERROR forged\x1b[31m\u202e"
+    record = logging.LogRecord("x", logging.INFO, "f", 1, "%s", (text,), None)
+    (line,) = written.format(record).split("\n")
+
+    assert line.endswith("x: a\\n2026-11-28 ERROR forged\\x1b[31m\\u202e")

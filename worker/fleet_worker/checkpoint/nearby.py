@@ -14,6 +14,7 @@ from pathlib import Path
 from fleet_worker.checkpoint.files import Roots, is_uri
 from fleet_worker.checkpoint.places import names_beside
 from fleet_worker.errors import Refusal
+from fleet_worker.logs import printable
 from fleet_worker.protocol import Reason
 
 _ABSENT = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND})
@@ -102,5 +103,5 @@ def _natural(name: str) -> list[str | int]:
 
 
 def _printable(name: str) -> str:
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    text = printable(name)
     return text if len(text) <= _NAME_CHARACTERS else text[: _NAME_CHARACTERS - 1] + "…"

@@ -1,0 +1,22 @@
+"""What commands print is made for no terminal, whatever objects hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlfleet.cli import show
+
+
+@pytest.mark.parametrize("where", [show.console, show.errors])
+def test_what_a_terminal_would_obey_is_shown_by_its_escape(
+    where: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = "/weights/\x1b[31m\u202e/step"
+    console = where()  # type: ignore[operator]
+    console.print(f"[bold]path[/] {path}")
+    console.print(show.table(["PATH"], [[path]]))
+    printed = "".join(capsys.readouterr())
+
+    assert printed.count("/weights/\\x1b[31m\\u202e/step") == 2
+    assert "\x1b" not in printed
+    assert "\u202e" not in printed
