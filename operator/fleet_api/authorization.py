@@ -47,9 +47,7 @@ class Right:
 class Authorizer:
     """Checks rights, and caches the decisions for some seconds. `places`: of reviews, in turns by tenant."""
 
-    def __init__(
-        self, cluster: Cluster, places: Places, *, monotonic: Callable[[], float]
-    ) -> None:
+    def __init__(self, cluster: Cluster, places: Places, *, monotonic: Callable[[], float]) -> None:
         self._cluster = cluster
         self._places = places
         self._reviews: TtlCache[tuple[str, Right], bool] = TtlCache(MAX_REVIEWS, monotonic)

@@ -115,7 +115,9 @@ async def test_the_next_head_that_came_with_a_request_counts() -> None:
         assert await has_ended(connection)
 
 
-@pytest.mark.parametrize("sent", [b"", GET, GET + b"\r\n" + GET], ids=["none", "a part", "a second"])
+@pytest.mark.parametrize(
+    "sent", [b"", GET, GET + b"\r\n" + GET], ids=["none", "a part", "a second"]
+)
 async def test_a_head_that_does_not_come_ends_its_connection(sent: bytes) -> None:
     async with Served.with_limits(seconds=0.3) as served:
         connection = await served.open(sent)

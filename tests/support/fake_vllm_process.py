@@ -95,9 +95,7 @@ class Put:
     def __init__(self, plugin: Any, module: Any, handover: Handover, uvicorn: FakeUvicorn) -> None:
         self.plugin, self.module, self.handover, self.uvicorn = plugin, module, handover, uvicorn
         self.client = FakeClient()
-        self.server = SimpleNamespace(
-            started=False, should_exit=False, config=server_config()
-        )
+        self.server = SimpleNamespace(started=False, should_exit=False, config=server_config())
         self.state = SimpleNamespace(
             openai_serving_models=SimpleNamespace(lora_requests={}), server=self.server
         )

@@ -25,7 +25,9 @@ from rlfleet_resources.source import ManifestDigest, VersionLabel, WeightSource
 class FleetReference(Resource):
     """An InferenceFleet of the same namespace."""
 
-    name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
+    name: Annotated[
+        str, Field(min_length=1, max_length=63, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+    ]
 
 
 class PauseOverrides(Resource):

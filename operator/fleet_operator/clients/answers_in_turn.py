@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fleet_worker.http.byte_budget import ByteBudget
 from fleet_operator.turns import Turns
+from fleet_worker.http.byte_budget import ByteBudget
 
 SMALL_BYTES = 4 * 1024
 """An answer of up to this size is read at once, in about 0.1 ms. A state without adapters has 2 KiB."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 
-from fleet_worker.http.byte_budget import ByteBudget
 from fleet_operator.clients.http_connections import (
     Address,
     Connection,
@@ -18,6 +17,7 @@ from fleet_operator.clients.http_connections import (
     StaleConnectionError,
 )
 from fleet_operator.clients.http_response import HttpError, HttpResponse
+from fleet_worker.http.byte_budget import ByteBudget
 
 MAX_BUFFERED_BYTES = 64 * 1024 * 1024
 """Limit for all unfinished answers together: an eighth of the chart's memory limit."""

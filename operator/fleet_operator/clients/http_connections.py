@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import cast
 
-from fleet_worker.http.byte_budget import ByteBudget
 from fleet_operator.clients.http_response import HttpError, HttpResponse, ResponseReader
+from fleet_worker.http.byte_budget import ByteBudget
 
 Address = tuple[str, int]
 """Host and port."""

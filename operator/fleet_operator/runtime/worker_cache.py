@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet_worker.http.byte_budget import ByteBudget
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.admissions import may_open_late
 from fleet_operator.core.work import COMPARISONS, Compared, Work
@@ -18,6 +17,7 @@ from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.call_record import CallRecord
 from fleet_operator.runtime.worker_states import ages, steady, weights_of
+from fleet_worker.http.byte_budget import ByteBudget
 from fleet_worker.protocol import Epoch, Reason, WorkerState
 
 _SHORTEST_SILENCE_SECONDS = 0.001

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fleet_worker.http.byte_budget import ByteBudget
 from fleet_operator.clients.http_client import SMALL_BYTES, HttpClient
 from fleet_operator.clients.http_connections import Address, Connection
 from fleet_operator.clients.http_response import MAX_HEAD_BYTES, HttpError, HttpResponse
+from fleet_worker.http.byte_budget import ByteBudget
 
 ASK = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 MAX_BYTES = 100_000

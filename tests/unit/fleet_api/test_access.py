@@ -157,7 +157,9 @@ async def test_two_accounts_of_one_name_are_two_accounts(api: Api) -> None:
 
 async def test_a_revoked_token_works_no_longer_than_its_review_is_cached() -> None:
     now, cluster = [0.0], FakeCluster()
-    known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0])
+    known = Authenticator(
+        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0]
+    )
     header = f"Bearer {READER}"
     await known.caller(header, "rl", "policy")
     del cluster.users[READER]
@@ -172,7 +174,9 @@ async def test_a_revoked_token_works_no_longer_than_its_review_is_cached() -> No
 
 async def test_unknown_tokens_do_not_push_out_the_reviews_of_good_ones() -> None:
     cluster = FakeCluster()
-    made = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0)
+    made = Authenticator(
+        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0
+    )
     await made.caller(f"Bearer {READER}", "rl", "policy")
     for number in range(MAX_REVIEWS + 1):
         with pytest.raises(Problem) as refused:
@@ -211,7 +215,9 @@ async def test_requests_with_one_token_at_the_same_time_are_one_review_also_if_t
     None
 ):
     cluster = SlowCluster()
-    known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0)
+    known = Authenticator(
+        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0
+    )
     rights = Authorizer(cluster, Places(1), monotonic=lambda: 0.0)
     first, *others = [
         asyncio.create_task(known.caller(f"Bearer {READER}", "rl", "policy")) for _ in range(80)
@@ -229,7 +235,13 @@ async def test_requests_with_one_token_at_the_same_time_are_one_review_also_if_t
 
 async def test_unknown_tokens_of_an_address_reach_the_api_server_at_a_bounded_rate() -> None:
     now, cluster = [0.0], SlowCluster()
-    known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0], unknown_per_second=5)
+    known = Authenticator(
+        cluster,
+        StaticKeys(None),
+        Places(MAX_REVIEWS_AT_ONCE),
+        monotonic=lambda: now[0],
+        unknown_per_second=5,
+    )
     junk = [
         asyncio.create_task(known.caller(f"Bearer junk-{number}", "rl", "policy", "10.0.0.1"))
         for number in range(500)
@@ -252,7 +264,9 @@ async def test_unknown_tokens_of_an_address_reach_the_api_server_at_a_bounded_ra
 
 async def test_unknown_tokens_do_not_lock_out_a_good_one_behind_the_same_proxy() -> None:
     now, cluster = [0.0], FakeCluster()
-    known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0])
+    known = Authenticator(
+        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0]
+    )
     await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
     statuses = set()
     for number in range(500):
@@ -268,7 +282,9 @@ async def test_unknown_tokens_do_not_lock_out_a_good_one_behind_the_same_proxy()
 
 async def test_a_token_that_is_refused_again_does_not_count_again_for_its_address() -> None:
     now, cluster = [0.0], FakeCluster()
-    known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0])
+    known = Authenticator(
+        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0]
+    )
     for again in range(2):
         now[0] += REFUSED_AGAIN_SECONDS
         for number in range(200):
@@ -283,7 +299,13 @@ async def test_a_token_that_is_refused_again_does_not_count_again_for_its_addres
 
 async def test_good_tokens_of_one_address_are_not_limited() -> None:
     cluster = FakeCluster()
-    known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0, unknown_per_second=1)
+    known = Authenticator(
+        cluster,
+        StaticKeys(None),
+        Places(MAX_REVIEWS_AT_ONCE),
+        monotonic=lambda: 0.0,
+        unknown_per_second=1,
+    )
     for number in range(100):
         cluster.users[f"token-{number}"] = cluster.users[READER]
         await known.caller(f"Bearer token-{number}", "rl", "policy", "10.0.0.1")
@@ -541,7 +563,9 @@ class TestBehindOneProxy:
 
     async def test_many_clients_with_expired_tokens_do_not_stop_new_ones(self) -> None:
         now, cluster = [0.0], FakeCluster()
-        known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0])
+        known = Authenticator(
+            cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0]
+        )
         for second in range(120):
             now[0] = float(second)
             for number in range(100):
@@ -554,7 +578,9 @@ class TestBehindOneProxy:
 
     async def test_a_token_that_worked_is_reviewed_again_soon_after_a_refusal(self) -> None:
         now, cluster = [0.0], FakeCluster()
-        known = Authenticator(cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0])
+        known = Authenticator(
+            cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0]
+        )
         await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
         user = cluster.users.pop(READER)
         for _ in range(3):  # the API server's authenticator fails for a while

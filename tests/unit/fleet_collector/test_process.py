@@ -186,7 +186,9 @@ def test_a_spec_that_was_too_large_to_be_read_keeps_all_versions(
 ) -> None:
     api = FakeApi(a_weight_version(folder, "3", retention={"keep": 1}))
     large = {"metadata": {"name": "large", "namespace": "rl", "generation": 1}}
-    api.lists[plural].append(large | {"status": {"observedGeneration": 1, "operator": "system/rlfleet"}})
+    api.lists[plural].append(
+        large | {"status": {"observedGeneration": 1, "operator": "system/rlfleet"}}
+    )
 
     assert started(settings, api) == main.EXIT_ATTENTION
     assert len(names_in(folder)) == 3

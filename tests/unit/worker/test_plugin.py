@@ -390,7 +390,9 @@ async def test_a_signal_drains_after_vllms_own_handlers_are_set(
     signal.signal(number, lambda *_: None)  # vLLM sets its own before its server has started
     put.server.started = True
     await soon(lambda: not any(t.get_name() == "public port" for t in put.plugin._tasks))
-    assert put.server.config.http_protocol_class is not asyncio.Protocol, "its connections have limits"
+    assert put.server.config.http_protocol_class is not asyncio.Protocol, (
+        "its connections have limits"
+    )
     os.kill(os.getpid(), number)
     await soon(lambda: keeper.agent.phase is Phase.DRAINING)
     await soon(lambda: put.endings == [(0, "drained")])
