@@ -126,8 +126,8 @@ class Fleets:
         path, params = _pods_of(fleet)
         tables = table_pages(self._cluster, self._places, fleet.namespace, path, params)
         found = await anext(tables)
-        found["rows"] = [*(found["rows"] or ()), *[row async for t in tables for row in t["rows"]]]
-        return found
+        rows = [row async for page in tables for row in page["rows"] or ()]
+        return found | {"rows": [*(found["rows"] or ()), *rows]}
 
 
 def _slim(pod: Json) -> Json:

@@ -31,7 +31,8 @@ from fleet_collector.plan import Claim, Directory, Needs, Obstacle, Plan, Templa
 from fleet_collector.volume import Folder, OutsideError
 from fleet_worker.logs import fields
 from rlfleet.bounded_answers import TooLarge
-from rlfleet.errors import RlfleetError
+from rlfleet.errors import RlfleetError, Unavailable
+from rlfleet.ports import GoneError
 from rlfleet_resources.names import API_VERSION, FLEET_PLURAL, WEIGHTS_PLURAL
 
 _LOG = logging.getLogger(__name__)
@@ -150,6 +151,8 @@ def _listed(cluster: Cluster, path: str) -> list[Json]:
                 raise
             most //= 2
             continue
+        except GoneError as error:
+            raise Unavailable(f"the next page of {path} came too late: {error}") from error
         for each in page["items"]:
             kept = {part: each[part] for part in ("spec", "status") if part in each}
             try:

@@ -24,7 +24,7 @@ heads.MAX_BYTES, heads.MAX_CONNECTIONS, heads.SECONDS = int(sys.argv[1]), int(sy
 async def app(scope, receive, send):
     if scope["path"] == "/slow":
         await asyncio.sleep(1)
-    size, more = 0, True
+    size, more = 0, scope["path"] != "/refused"
     while more:
         message = await receive()
         size, more = size + len(message.get("body", b"")), message.get("more_body", False)
@@ -125,6 +125,19 @@ async def test_a_head_that_does_not_come_ends_its_connection(sent: bytes) -> Non
             assert await has_answer(connection)
             connection[1].write(b"X: 1\r\n")
             await asyncio.wait_for(connection[0].readuntil(b"\r\n\r\n0"), 10)
+        assert await has_ended(connection)
+
+
+async def test_a_head_behind_the_rest_of_a_refused_body_counts() -> None:
+    async with Served.with_limits(size=200_000) as served:
+        head = b"PUT /refused HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"
+        reader, writer = connection = await served.open(head)
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n0"), 10)
+        writer.write(b"x" * 100_000 + GET)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(5):
+                writer.write(LINE)
+                await writer.drain()
         assert await has_ended(connection)
 
 

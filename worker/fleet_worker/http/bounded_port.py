@@ -32,14 +32,18 @@ class _Connection(Connection):
 
     @property
     def reads_body(self) -> bool:
+        # uvicorn notes no end of a body that came after its reply. The scope is another one once the next head begins.
         cycle = self.inner.cycle
-        return cycle is not None and cycle.more_body
+        return cycle is not None and cycle.more_body and self.inner.scope is cycle.scope
 
     def data_received(self, data: bytes) -> None:
-        before = self.inner.cycle
+        before, was_body = self.inner.cycle, self.reads_body
         super().data_received(data)
+        cycle = self.inner.cycle
+        next_begun = cycle is not None and self.inner.scope is not cycle.scope
         if self._transport is not None and self._transport.get_protocol() is not self:
             self.leave()  # a WebSocket, which the gate closes
-        elif (cycle := self.inner.cycle) is not before:
-            # The scope of the protocol is another one as soon as the next head has begun.
-            self.begin(0 if self.inner.scope is cycle.scope else len(data))
+        elif cycle is not before:
+            self.begin(len(data) if next_begun else 0)
+        elif was_body and next_begun:
+            self.count(len(data))

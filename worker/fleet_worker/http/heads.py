@@ -83,16 +83,20 @@ class Connection(Passing):
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         if not self.reads_body:
-            if not self.is_busy:
-                self._limit_time()
-            self._bytes += len(data)
-            self._heads.charge(self, self._rest + self._bytes)
+            self.count(len(data))
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self.leave()
         super().connection_lost(exc)
+
+    def count(self, size_bytes: int) -> None:
+        """Note bytes that are of no body."""
+        if not self.is_busy:
+            self._limit_time()
+        self._bytes += size_bytes
+        self._heads.charge(self, self._rest + self._bytes)
 
     def begin(self, rest_bytes: int) -> None:
         """Note that a head has come whole. `rest_bytes`: of the next one, which came with it."""
