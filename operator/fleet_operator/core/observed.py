@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
+from typing import NamedTuple
 
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.weights import WeightsSpec
@@ -133,6 +134,18 @@ class RouterView:
     problem: str = ""
 
 
+class _Steering(NamedTuple):
+    """Which WeightVersion steers what.
+
+    Fields:
+        of_adapter: by adapter; that of the base weights is empty.
+        lora: those that steer adapters, by uid.
+    """
+
+    of_adapter: Mapping[str, WeightsView | UnreadWeights]
+    lora: Mapping[str, WeightsView]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetObserved:
     """One fleet with its objects and workers.
@@ -175,16 +188,10 @@ class FleetObserved:
     template: RecordedTemplate | None = None
     release: str = ""
     router: RouterView = RouterView()
-    _steering: Mapping[str, WeightsView | UnreadWeights] = field(
-        init=False, compare=False, repr=False
-    )
-
-    _lora: Mapping[str, WeightsView] = field(init=False, compare=False, repr=False)
-    """Those that steer adapters, by uid."""
+    _steering: _Steering | None = field(init=False, default=None, compare=False, repr=False)
+    """Computed when it is needed: each adapter's decision is made on a copy, and most never need it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_steering", self._steers_what())
-        object.__setattr__(self, "_lora", self._steer_adapters())
         object.__setattr__(self, "workers", Workers.of(self.workers))
 
     @property
@@ -210,7 +217,7 @@ class FleetObserved:
     @property
     def base_weights(self) -> WeightsView | None:
         """The WeightVersion that steers the base weights: the oldest one, so that it stays the same."""
-        steering = self._steering.get("")
+        steering = self._steers().of_adapter.get("")
         return steering if isinstance(steering, WeightsView) else None
 
     @property
@@ -218,23 +225,30 @@ class FleetObserved:
         """The WeightVersions that steer adapters, oldest first, at most `spec.adapters.max`. One with the
         name of the base model takes no place: workers refuse it.
         """
-        return tuple(self._lora.values())
+        return tuple(self._steers().lora.values())
 
     def steers(self, weights: WeightsView) -> WeightsView | UnreadWeights | None:
         """Returns the WeightVersion that steers the base weights or the adapter of this one, or the
         unread one that has its place. None in an External fleet.
         """
-        return self._steering.get(weights.spec.adapter)
+        return self._steers().of_adapter.get(weights.spec.adapter)
 
     def has_slot(self, weights: WeightsView) -> bool:
         """Whether this one steers an adapter."""
-        return weights.uid in self._lora
+        return weights.uid in self._steers().lora
 
     def has_model_name(self, weights: WeightsView) -> bool:
         """Whether its adapter has the name under which requests reach the base model."""
         return weights.spec.adapter == self.spec.model.name
 
-    def _steers_what(self) -> dict[str, WeightsView | UnreadWeights]:
+    def _steers(self) -> _Steering:
+        if self._steering is None:
+            every = self._steer_what()
+            object.__setattr__(self, "_steering", _Steering(every, self._steer_adapters(every)))
+        assert self._steering is not None  # noqa: S101 - for mypy
+        return self._steering
+
+    def _steer_what(self) -> Mapping[str, WeightsView | UnreadWeights]:
         if self.is_external:
             return {}
         found: dict[str, WeightsView | UnreadWeights] = {}
@@ -248,7 +262,9 @@ class FleetObserved:
                 found.setdefault(adapter, weights)
         return found
 
-    def _steer_adapters(self) -> dict[str, WeightsView]:
-        read = (w for w in self._steering.values() if isinstance(w, WeightsView))
+    def _steer_adapters(
+        self, every: Mapping[str, WeightsView | UnreadWeights]
+    ) -> Mapping[str, WeightsView]:
+        read = (w for w in every.values() if isinstance(w, WeightsView))
         steering = (w for w in read if w.spec.adapter and not self.has_model_name(w))
         return {w.uid: w for w in islice(steering, self.spec.adapters.max)}

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
 
+from fleet_operator.api.weights import WeightsSpec
 from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import FleetObserved, Watched
 from fleet_operator.core.worker_view import WorkerView
@@ -46,6 +47,8 @@ def loaded(n: int) -> WorkerBuilder:
 def silent(n: int) -> WorkerBuilder:
     return make_worker(n).serving("41").silent(100).ready()
 
+
+SOURCE = {"path": "/weights/step_{version}"}
 
 SITUATIONS: dict[str, Callable[[int], WorkerBuilder]] = {
     "no worker has the bytes": old,
@@ -169,3 +172,23 @@ def test_equal_workers_are_evaluated_once(situation: str, calls_each: int) -> No
         counts.append(calls_of(fleet))
     # Whole calls for each worker: a cache that evicts in between costs a few calls in all.
     assert (counts[1] - counts[0]) // (MANY - FEW) <= calls_each
+
+
+@pytest.mark.parametrize("names", [6, 60], ids=["with slots", "without slots"])
+def test_ten_times_the_adapters_cost_ten_times_the_operations(names: int) -> None:
+    def calls_for(many: int) -> int:
+        wants = [
+            make_weights(
+                "1",
+                name=f"adapter-{n}",
+                uid=f"uid-{n}",
+                spec=WeightsSpec.model_validate(
+                    {"fleetRef": {"name": "policy"}, "version": "1", "source": SOURCE, "adapter": f"a{n}"}
+                ),
+            )
+            for n in range(many)
+        ]
+        return calls_of(make_fleet(old(0), wants=wants, adapters={"max": many * 6 // names}))
+
+    few, many = calls_for(6), calls_for(60)
+    assert many <= 10 * 1.1 * few, f"{few} calls for 6 adapters, {many} for 60"
