@@ -591,7 +591,7 @@ class ConditionReason(_Reason):
     OBJECT_UNREAD = (
         "ObjectUnread",
         Severity.STALLS,
-        "The operator leaves out an object with the fleet's labels: it has more bytes than the operator reads, or it is a pod that has the labels of a worker and not the name of one.",
+        "The operator leaves out an object with the fleet's labels. It has more bytes than the operator reads, or it is a pod with the labels of a worker and without the name of one.",
         "Follow the message: make the object smaller, correct its labels, or delete it.",
     )
     INTERNAL_ERROR = (

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import StreamReader, web
 
+from fleet_operator.own_ports.parse_errors import forget_frames
 from fleet_worker.http import heads
 
 HEAD_BYTES = 16 * 1024
@@ -65,6 +66,10 @@ class _Connection(heads.Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._opened[self.inner] = self
         super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        forget_frames(self.inner)
 
     def take(self, request: web.Request) -> None:
         """Note that the head of a request has come whole. The next one may have begun in the same bytes."""

@@ -91,5 +91,5 @@ class TooLarge(Terminal):
 
 class ObjectUnread(Terminal):
     """An object has more bytes than are read, so that large parts of it are not known, or it has the labels of a worker
-    and is none.
+    and not its name.
     """

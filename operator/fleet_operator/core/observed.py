@@ -139,11 +139,11 @@ class _Steering(NamedTuple):
 
     Fields:
         of_adapter: by adapter; that of the base weights is empty.
-        lora: those that steer adapters, by uid.
+        slots: those that steer adapters, by uid.
     """
 
     of_adapter: Mapping[str, WeightsView | UnreadWeights]
-    lora: Mapping[str, WeightsView]
+    slots: Mapping[str, WeightsView]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +225,7 @@ class FleetObserved:
         """The WeightVersions that steer adapters, oldest first, at most `spec.adapters.max`. One with the
         name of the base model takes no place: workers refuse it.
         """
-        return tuple(self._steers().lora.values())
+        return tuple(self._steers().slots.values())
 
     def steers(self, weights: WeightsView) -> WeightsView | UnreadWeights | None:
         """Returns the WeightVersion that steers the base weights or the adapter of this one, or the
@@ -235,7 +235,7 @@ class FleetObserved:
 
     def has_slot(self, weights: WeightsView) -> bool:
         """Whether this one steers an adapter."""
-        return weights.uid in self._steers().lora
+        return weights.uid in self._steers().slots
 
     def has_model_name(self, weights: WeightsView) -> bool:
         """Whether its adapter has the name under which requests reach the base model."""

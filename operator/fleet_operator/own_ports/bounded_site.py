@@ -19,6 +19,7 @@ from typing import Self, cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from fleet_operator.own_ports.parse_errors import forget_frames
 from fleet_worker.http.passing import Passing
 
 logger = logging.getLogger(__name__)
@@ -162,6 +163,10 @@ class _Connection(Passing):
         """End the connection at once. The client loses the rest."""
         self._site.forget(self)
         super().abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        forget_frames(self.inner)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._site.forget(self)

@@ -89,7 +89,7 @@ class PodStore:
     def put(self, pod: dict[str, Any]) -> None:
         """Take in a pod that was listed, added or modified. Pods that are not workers are ignored.
 
-        Errors: ObjectUnread for a pod that has the labels of a worker and is none.
+        Errors: ObjectUnread for a pod that has the labels of a worker and not the name of one.
         """
         metadata = pod["metadata"]
         worker = names.worker_of(metadata)

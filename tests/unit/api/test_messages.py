@@ -1,4 +1,4 @@
-"""Messages of statuses and Events are made for no terminal, whoever has written parts of them."""
+"""Messages of statuses and Events are made for no terminal: pods, workers and users write parts of them."""
 
 from __future__ import annotations
 

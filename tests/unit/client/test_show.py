@@ -1,4 +1,4 @@
-"""What commands print is made for no terminal, whatever objects hold."""
+"""Commands print no text that a terminal would obey."""
 
 from __future__ import annotations
 

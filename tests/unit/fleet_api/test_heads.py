@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from tests.support.left_behind import leave_behind
 from tests.unit.fleet_api.test_tls import issue
 
 from fleet_api import listeners
@@ -235,3 +236,11 @@ async def test_connections_without_a_handshake_take_no_place_of_others(
         writer.write(GET + b"\r\n")
         assert b" 404 " in await asyncio.wait_for(reader.readline(), 10)
         writer.close()
+
+
+async def test_a_request_that_is_not_http_leaves_nothing_for_pythons_collector(
+    served: Served,
+) -> None:
+    sent = GET + b"X: " + b"a" * 60_000 + b"\r\n"
+    await leave_behind(served.port, sent, times=1)
+    assert await leave_behind(served.port, sent, times=20) < 4 * len(sent)

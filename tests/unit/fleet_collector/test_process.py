@@ -24,7 +24,7 @@ class FakeApi:
     def __init__(self, weights: dict[str, Any], *, refuses: str = "") -> None:
         self.lists = {"weightversions": [weights], "inferencefleets": [a_fleet()]}
         self.most_objects = 100
-        """The bytes of an answer are enough for so many."""
+        """An answer has room for this number."""
         self._beats = 0
         self._refuses = refuses
         self.events: list[dict[str, Any]] = []

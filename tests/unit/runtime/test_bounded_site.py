@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from aiohttp import web
+from tests.support.left_behind import leave_behind
 from tests.support.waiting import eventually_async
 
 from fleet_operator.own_ports.bounded_site import BoundedSite, Bounds
@@ -161,3 +162,16 @@ async def until(condition: Callable[[], bool]) -> None:
         return condition()
 
     await eventually_async(holds, within_seconds=10)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [REQUEST[:-2] + b"X: " + b"a" * 60_000 + b"\r\n", b"\xff" * 60_000],
+    ids=["a long header", "no HTTP"],
+)
+async def test_a_request_that_is_not_http_leaves_nothing_for_pythons_collector(
+    sent: bytes,
+) -> None:
+    async with serving(replace(FEW, per_address=1000)) as served:
+        await leave_behind(served.port, sent, times=1)
+        assert await leave_behind(served.port, sent, times=20) < 4 * len(sent)

@@ -101,7 +101,7 @@ async def test_an_object_that_is_too_large_is_reported_on_its_fleet_until_it_is_
     ("name", "ordinal"),
     [("policy-20000", "20000"), ("policy-7", "8"), ("policy-x", "x"), ("policy-07", "07")],
 )
-async def test_a_pod_with_the_labels_of_a_worker_that_is_none_is_reported_on_its_fleet(
+async def test_a_pod_with_the_labels_of_a_worker_and_another_name_is_reported_on_its_fleet(
     name: str, ordinal: str
 ) -> None:
     cluster = FakeCluster()

@@ -53,7 +53,7 @@ class Heads:
 
 
 class Connection(Passing):
-    """One connection, and the protocol of a server. What knows that server notes the heads that have come whole."""
+    """One connection, and the protocol of a server. A subclass notes the heads that have come whole."""
 
     def __init__(self, inner: asyncio.Protocol, heads: Heads) -> None:
         super().__init__(inner)
