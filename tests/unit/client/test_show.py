@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from rich.console import Console
 
 from rlfleet.cli import show
 
 
 @pytest.mark.parametrize("where", [show.console, show.errors])
 def test_what_a_terminal_would_obey_is_shown_by_its_escape(
-    where: object, capsys: pytest.CaptureFixture[str]
+    where: Callable[[], Console], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = "/weights/\x1b[31m\u202e/step"
-    console = where()  # type: ignore[operator]
+    console = where()
     console.print(f"[bold]path[/] {path}")
     console.print(show.table(["PATH"], [[path]]))
     printed = "".join(capsys.readouterr())
