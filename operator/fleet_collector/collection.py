@@ -1,6 +1,6 @@
 """One run over the folders of all rules: look, put aside, wait, look again, delete.
 
-The rename takes a version away from workers before the status is read that its deletion rests on. So a worker that
+The rename, or the mark in a store, takes a version away from workers before the status is read that its deletion rests on. So a worker that
 reads the version has opened it before, and after the wait the status shows this worker. Nothing depends on the time
 of day.
 """
@@ -11,10 +11,10 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -27,9 +27,21 @@ from fleet_collector.needs import (
     rules_of,
     template_in,
 )
-from fleet_collector.plan import Claim, Directory, Needs, Obstacle, Plan, Template, deletions
-from fleet_collector.volume import Folder, OutsideError
+from fleet_collector.plan import (
+    Claim,
+    Content,
+    Directory,
+    Needs,
+    Obstacle,
+    OutsideError,
+    Plan,
+    Template,
+    deletions,
+)
+from fleet_collector.prefix import Prefix
+from fleet_collector.volume import Folder
 from fleet_worker.logs import fields
+from fleet_worker.object_stores import endpoint_of
 from rlfleet.bounded_answers import TooLarge
 from rlfleet.errors import RlfleetError, Unavailable
 from rlfleet.ports import GoneError
@@ -45,6 +57,34 @@ _OBJECTS_OF_A_PAGE = 100
 MOST_BYTES = 16 * 2**20
 """Specs and statuses of one kind in one namespace, as JSON. Python takes some times as much memory for them."""
 _NAMES = ("name", "namespace", "uid", "generation", "resourceVersion")
+
+
+class Versions(Protocol):
+    """A folder of versions: `volume.Folder`, `prefix.Prefix`. Errors of all: OSError."""
+
+    def content(self) -> Content:
+        """What is in it."""
+        ...
+
+    def put_aside(self, directory: Directory) -> str:
+        """Take a version from workers. Returns: its place."""
+        ...
+
+    def bring_back(self, directory: Directory) -> bool:
+        """Give it back. Returns: whether it was given. FileNotFoundError: another collector has it."""
+        ...
+
+    def delete(self, directory: Directory) -> None:
+        """Delete a version that is aside. FileNotFoundError: another collector was faster."""
+        ...
+
+    def finish(self) -> Iterator[tuple[str, OSError | None]]:
+        """Delete what a collector that was killed had begun to delete. Yields: names, and errors."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
 
 
 class Cluster(Protocol):
@@ -184,7 +224,8 @@ def collect(
     Args:
         read: Reads the objects.
         roots: Directories below which versions may be deleted.
-        wait: Waits until operators have renewed their heartbeats, and the status shows what workers have opened.
+        wait: Waits until operators have renewed their heartbeats, and the status shows what workers have opened. It is
+            called twice, since the first renewal that comes may have begun before versions were put aside.
         dry_run: Change nothing.
 
     Errors: RlfleetError of `read`. Versions that are aside get their names back. ValidationError for a rule.
@@ -198,10 +239,12 @@ def collect(
             at_the_end.callback(work.close)
             work.begin(objects, dry_run=dry_run)
         if any(work.aside or work.unread for work in works):
-            before = read().beats
-            wait()
+            beats = [read().beats]
+            for _ in range(2):
+                wait()
+                beats.append(read().beats)
             for work in works:
-                work.end(read, before)
+                work.end(read, beats)
     return [*outcomes, *(work.outcome for work in works)]
 
 
@@ -221,21 +264,6 @@ def _folders(weights: Iterable[Json]) -> tuple[list[str], list[Outcome]]:
     return list(found), problems
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """The content of a folder. `directories`: by place."""
-
-    directories: dict[str, Directory]
-    others: Sequence[Directory]
-    links: dict[str, str]
-
-    @classmethod
-    def of(cls, folder: Folder) -> Self:
-        """Read it. Errors: OSError."""
-        found = {each.place: each for each in folder.directories()}
-        return cls(found, folder.others(), folder.links())
-
-
 class _Work:
     """One folder during a run.
 
@@ -250,9 +278,11 @@ class _Work:
         claims = claims_on(path, objects.weights)
         self.outcome = Outcome(path, claims)
         self._path = path
-        self._folder: Folder | None = None
+        self._folder: Versions | None = None
+        templates = [claim.template for claim in claims]
         try:
-            self._folder = Folder.open(path, roots, [claim.template for claim in claims])
+            opened = Prefix if "://" in path else Folder
+            self._folder = opened.open(path, roots, templates)
             if self._folder is None and any(claim.applied for claim in claims):
                 self._problem(
                     f"{path} does not exist: mount the volume of its fleet, at the same path"
@@ -274,7 +304,7 @@ class _Work:
         try:
             if not dry_run:
                 self._finish(folder)
-            plan = self._plan(_Content.of(folder), objects, None)
+            plan = self._plan(folder.content(), objects, ())
         except OSError as error:
             self._problem(f"{self._path} cannot be read: {error}")
             return
@@ -295,22 +325,24 @@ class _Work:
             back = [v.directory for v in plan.verdicts if v.directory.is_aside and not v.goes]
             self.bring_back(back, "something needs it again")
 
-    def end(self, read: Callable[[], Objects], before: Mapping[str, str]) -> None:
+    def end(self, read: Callable[[], Objects], beats: Sequence[Mapping[str, str]]) -> None:
         """Delete what is aside and still not needed. The rest stays in `aside`. Errors: those of `read`.
 
-        Deletions may take hours, so it looks again in between. `before`: the heartbeats after the renames.
+        Deletions may take hours, so it looks again in between. `beats`: the heartbeats since versions were put
+        aside, by look.
         """
         folder = self._folder
         if folder is None or not (self.aside or self.unread):
             return
         try:
-            content = _Content.of(folder)
+            content = folder.content()
         except OSError as error:
             self._problem(f"{self._path} cannot be read: {error}")
             return
+        left = {each.place: each for each in content.directories}
         while self.aside or self.unread:
             objects, looked_at = read(), time.monotonic()
-            plan = self._plan(content, objects, before)
+            plan = self._plan(replace(content, directories=[*left.values()]), objects, beats)
             self._report(plan.obstacles)
             self.unread = frozenset()
             goes = {v.directory.place for v in plan.verdicts if v.goes}
@@ -319,12 +351,12 @@ class _Work:
                 return
             for directory in going:
                 self.aside.remove(directory)
-                content.directories.pop(directory.place)
+                left.pop(directory.place)
                 self._delete(folder, directory, objects)
                 if time.monotonic() - looked_at >= _LOOK_SECONDS:
                     break
 
-    def _delete(self, folder: Folder, directory: Directory, objects: Objects) -> None:
+    def _delete(self, folder: Versions, directory: Directory, objects: Objects) -> None:
         try:
             folder.delete(directory)
         except FileNotFoundError:
@@ -358,7 +390,7 @@ class _Work:
                     f"{directory.place} of {self._path} does not get its name back: {error}"
                 )
 
-    def _put_aside(self, folder: Folder, directory: Directory) -> None:
+    def _put_aside(self, folder: Versions, directory: Directory) -> None:
         try:
             place = directory.place if directory.is_aside else folder.put_aside(directory)
         except FileNotFoundError:
@@ -369,23 +401,24 @@ class _Work:
         else:
             self.aside.append(replace(directory, place=place))
 
-    def _finish(self, folder: Folder) -> None:
+    def _finish(self, folder: Versions) -> None:
         for name, error in folder.finish():
             if error is None:
                 _LOG.info("deleted the rest of %s/%s", self._path, name)
             else:
                 self._problem(f"the rest of {self._path}/{name} is not deleted: {error}")
 
-    def _plan(self, content: _Content, objects: Objects, before: Mapping[str, str] | None) -> Plan:
-        needs = needs_of(self._path, objects.fleets, objects.weights)
-        late = late_operators(objects.fleets, objects.beats, before)
+    def _plan(self, content: Content, objects: Objects, beats: Sequence[Mapping[str, str]]) -> Plan:
+        endpoint = endpoint_of(self._path)
+        needs = needs_of(self._path, objects.fleets, objects.weights, endpoint)
+        late = late_operators(objects.fleets, objects.beats, beats)
         # Where a link leads is needed, too: a link that is in use, and one next to the versions.
         absolute = ((path, who) for path, who in needs.paths.items() if path.startswith("/"))
         paths = {os.path.realpath(path): who for path, who in absolute}
         links = {to: f"the link {name} leads to it" for to, name in content.links.items()}
         known = Needs(links | paths | dict(needs.paths), (*needs.obstacles, *late))
         claims = claims_on(self._path, objects.weights)
-        return deletions(claims, known, [*content.directories.values()], content.others)
+        return deletions(claims, known, content.directories, content.others)
 
     def _report(self, obstacles: Iterable[Obstacle]) -> None:
         for obstacle in obstacles:

@@ -46,7 +46,7 @@ def run(settings: Settings) -> int:
         outcomes = collect(
             lambda: read_objects(cluster, settings.namespaces),
             settings.roots,
-            lambda: time.sleep(settings.grace_seconds),
+            lambda: time.sleep(settings.grace_seconds / 2),
             dry_run=settings.dry_run,
         )
     except (RlfleetError, ValidationError) as error:

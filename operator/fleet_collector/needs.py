@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from pydantic import ValidationError
@@ -58,7 +59,7 @@ def claims_on(folder: str, weights: Iterable[Json]) -> list[Claim]:
             here = (
                 applied is not None
                 and applied.source is not None
-                and (applied.source.path == template.path_of(applied.version))
+                and applied.source.key().place == template.path_of(applied.version)
             )
             label = applied.version if applied is not None and here else ""
             uid = each["metadata"].get("uid", "")
@@ -66,24 +67,30 @@ def claims_on(folder: str, weights: Iterable[Json]) -> list[Claim]:
     return found
 
 
-def needs_of(folder: str, fleets: Sequence[Json], weights: Sequence[Json]) -> Needs:
+def needs_of(
+    folder: str, fleets: Sequence[Json], weights: Sequence[Json], endpoint: str = ""
+) -> Needs:
     """The needs that keep versions of a folder.
 
     Args:
         folder: As workers see it.
+        endpoint: The server of a folder in a store, as this process has it; empty for that of a cloud.
         fleets: All InferenceFleets of all namespaces whose fleets read the volume.
         weights: All WeightVersions of these namespaces.
     """
     paths: dict[str, str] = {}
     obstacles: list[Obstacle] = []
+    readers = _readers_of(folder, weights)
     for each in fleets:
         who = name_of(each)
         obstacles += _obstacles_of(
             who, each, FleetStatus.read(each.get("status") or {}).unread_parts
         )
         obstacles += _of_fleet(who, folder, each)
+        if who in readers:
+            obstacles += _of_store(who, folder, each, endpoint)
         paths |= dict.fromkeys(_words_in(each.get("spec")), f"the spec of fleet {who}")
-        paths |= {str(p): f"fleet {who}" for p in _paths_of_fleet(each) if p is not None}
+        paths |= dict.fromkeys(_places_of_fleet(each), f"fleet {who}")
     for each in weights:
         who = name_of(each)
         unread = WeightsStatus.read(each.get("status") or {}).unread_parts
@@ -91,7 +98,7 @@ def needs_of(folder: str, fleets: Sequence[Json], weights: Sequence[Json]) -> Ne
         if "spec" not in each:
             continue
         try:
-            wanted = [p for p in _paths_of_weights(WeightVersion.model_validate(each)) if p]
+            wanted = [*_places_of_weights(WeightVersion.model_validate(each))]
         except ValidationError:
             obstacles.append(Obstacle(f"{who} cannot be read: update the collector"))
         else:
@@ -100,7 +107,7 @@ def needs_of(folder: str, fleets: Sequence[Json], weights: Sequence[Json]) -> Ne
 
 
 def late_operators(
-    fleets: Sequence[Json], beats: Mapping[str, str], before: Mapping[str, str] | None
+    fleets: Sequence[Json], beats: Mapping[str, str], since: Sequence[Mapping[str, str]]
 ) -> Iterator[Obstacle]:
     """Why the statuses may lack what workers have opened: an operator that did not live all the time writes none.
 
@@ -109,7 +116,8 @@ def late_operators(
     Args:
         fleets: As for `needs_of`.
         beats: `namespace/name` of the heartbeat Lease of an operator → when it was renewed last.
-        before: The same after versions were put aside; None until then.
+        since: The same of the looks since versions were put aside; empty until then. Each renewal must be another one
+            than that before it. One operator renews in order, so the second one has begun after the first one came.
     """
     for each in fleets:
         operator = (each.get("status") or {}).get("operator", "")
@@ -120,10 +128,10 @@ def late_operators(
                 f"fleet {name_of(each)} has no operator with a heartbeat: install one, or delete the fleet",
                 passes=not each.get("status"),
             )
-        elif before is not None and beat == before.get(lease):
+        elif any(one == other for one, other in pairwise(look.get(lease) for look in since)):
             yield Obstacle(
-                f"the operator of fleet {name_of(each)} has not renewed its heartbeat {lease} since versions were put"
-                " aside, so that its status may be late: see whether it runs"
+                f"the operator of fleet {name_of(each)} has not renewed its heartbeat {lease} twice since versions were"
+                " put aside, so that its status may be late: see whether it runs"
             )
 
 
@@ -159,18 +167,38 @@ def _of_fleet(who: str, folder: str, fleet: Json) -> Iterator[Obstacle]:
         )
 
 
+def _of_store(who: str, folder: str, fleet: Json, endpoint: str) -> Iterator[Obstacle]:
+    theirs = (fleet.get("spec", {}).get("weights", {}).get("objectStore") or {}).get("endpoint")
+    if folder.startswith("s3://") and theirs and theirs != endpoint:
+        yield Obstacle(
+            f"fleet {who} reads {folder} at {theirs}, and this collector at {endpoint or 'AWS'}: give it the fleet's"
+            " endpoint"
+        )
+
+
+def _readers_of(folder: str, weights: Sequence[Json]) -> set[str]:
+    """The fleets of the WeightVersions whose versions are in a folder."""
+    claims = {claim.owner for claim in claims_on(folder, weights)}
+    return {
+        f"{each['metadata'].get('namespace', '')}/{each['spec']['fleetRef']['name']}"
+        for each in weights
+        if name_of(each) in claims
+    }
+
+
 def _overlap(one: str, other: str) -> bool:
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
-def _paths_of_fleet(fleet: Json) -> Iterator[str | None]:
+def _places_of_fleet(fleet: Json) -> Iterator[str]:
     status = FleetStatus.read(fleet.get("status") or {})
-    yield (fleet.get("spec", {}).get("model", {}).get("source") or {}).get("path")
-    yield from (entry.source.path for entry in status.sources_in_use)
+    model = fleet.get("spec", {}).get("model", {}).get("source") or {}
+    yield from (str(place) for place in (model.get("path"), model.get("uri")) if place)
+    yield from (entry.source.key().place for entry in status.sources_in_use)
     moving = status.transition
     for recorded in (status.applied, moving, moving.base if moving is not None else None):
         if recorded is not None and recorded.source is not None:
-            yield recorded.source.path
+            yield recorded.source.key().place
 
 
 def _words_in(spec: Any) -> Iterator[str]:
@@ -189,11 +217,11 @@ def _words_in(spec: Any) -> Iterator[str]:
             yield from _WORD.findall(each)
 
 
-def _paths_of_weights(weights: WeightVersion) -> Iterator[str | None]:
+def _places_of_weights(weights: WeightVersion) -> Iterator[str]:
     spec, status = weights.spec, weights.status
-    yield spec.source.resolve(spec.version).path
+    yield spec.source.resolve(spec.version).key().place
     if status.applied is not None and status.applied.source is not None:
-        yield status.applied.source.path
+        yield status.applied.source.key().place
     template: WeightSource | None = template_of(weights)
     if template is None:
         return
@@ -203,4 +231,4 @@ def _paths_of_weights(weights: WeightVersion) -> Iterator[str | None]:
     before = next((e.version for e in ended if (e.version, e.run_id) != current), None)
     for version in (spec.rollback_to, status.rollback_to, before):
         if version is not None:
-            yield template.resolve(version).path
+            yield template.resolve(version).key().place

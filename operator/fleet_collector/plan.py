@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from fleet_worker.protocol import number_of
 from rlfleet_resources.retention import Retention
-from rlfleet_resources.source import DIRECTORY, VERSION_PLACEHOLDER, WeightSource
+from rlfleet_resources.source import DIRECTORY, OBJECTS, VERSION_PLACEHOLDER, WeightSource
 
 _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _NUMBER_AT_END = re.compile(r"([0-9]{1,18})$")
@@ -20,7 +20,7 @@ _NUMBER_AT_END = re.compile(r"([0-9]{1,18})$")
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Where the versions of a source are: `/weights/run-7/step_{version}`."""
+    """Where the versions of a source are: `/weights/run-7/step_{version}`, `s3://weights/run-7/step_{version}`."""
 
     folder: str
     before: str
@@ -31,9 +31,13 @@ class Template:
         """The template of a source. Errors: ValueError, in words, if its versions are not next to each other."""
         kind, place, _ = source.key()
         folder, _, name = place.rpartition("/")
-        if kind != DIRECTORY:
-            raise ValueError(f"its source is {source}, and not a directory")
-        if name.count(VERSION_PLACEHOLDER) != 1 or VERSION_PLACEHOLDER in folder or not folder:
+        if kind not in {DIRECTORY, OBJECTS}:
+            raise ValueError(f"its source is {source}, in a cache, and not a directory or a prefix")
+        if (
+            name.count(VERSION_PLACEHOLDER) != 1
+            or VERSION_PLACEHOLDER in folder
+            or not folder.strip("/")
+        ):
             raise ValueError(
                 f"its source is {place}: the last part of the path, below a folder of the run, must have"
                 f" {VERSION_PLACEHOLDER}"
@@ -61,12 +65,12 @@ class Template:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directory:
-    """A directory next to others, as a collector finds it.
+    """A directory next to others, or a prefix in a store, as a collector finds it.
 
     Fields:
         name: as workers know it.
-        place: its present name; it differs while a collector has put the directory aside.
-        size_bytes: of all files.
+        place: its present name, or that of the mark in a store; it differs while a collector has put it aside.
+        size_bytes: of all files; a version in a store has objects instead.
         modified_ns: when it or one of its files was changed last, by the clock of the volume.
         written_ns: the same of its weights; others add files to a version later, such as the results of an evaluation.
             None if it cannot be seen, as behind a link.
@@ -91,6 +95,25 @@ class Directory:
     def is_aside(self) -> bool:
         """Whether a collector has put it aside."""
         return self.place != self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is in a folder.
+
+    Fields:
+        directories: the versions; those that are aside come last.
+        others: other names, such as a copy of a version. A delta needs its base there, too.
+        links: target → name.
+    """
+
+    directories: Sequence[Directory]
+    others: Sequence[Directory]
+    links: Mapping[str, str]
+
+
+class OutsideError(Exception):
+    """The folder is not one whose versions this process may delete; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +220,12 @@ def deletions(
                 kept.append(base)
     gone = "nothing needs it, and no rule keeps it"
     return Plan(tuple(Verdict(d, not stays[d.place], stays[d.place] or gone) for d in ours))
+
+
+def lease_of(name: str, files: Iterable[str]) -> str:
+    """The file by which a reader keeps a version: `.step_40.keep`, `.step_40.keep-evaluation`; empty without one."""
+    exact, begin = f".{name}.keep", f".{name}.keep-"
+    return next((file for file in files if file == exact or file.startswith(begin)), "")
 
 
 def _nothing(directories: Sequence[Directory], obstacles: Sequence[Obstacle]) -> Plan:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from fleet_operator.command_line import parse
 from fleet_worker.logs import LogFormat
-from rlfleet_resources.source import AbsolutePath
+from rlfleet_resources.source import WeightRoot
 
 
 def _list(text: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -23,15 +23,15 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     namespaces: Annotated[tuple[str, ...], BeforeValidator(_list), Field(min_length=1)] = Field(
         description="comma-separated namespaces: first the one whose rules count, then all others whose fleets read the volume"
     )
-    roots: Annotated[tuple[AbsolutePath, ...], BeforeValidator(_list), Field(min_length=1)] = Field(
-        description="comma-separated directories below which versions may be deleted, at the paths that workers see"
+    roots: Annotated[tuple[WeightRoot, ...], BeforeValidator(_list), Field(min_length=1)] = Field(
+        description="comma-separated directories, at the paths that workers see, and prefixes in object stores below which versions may be deleted"
     )
     grace_seconds: int = Field(
-        60,
-        ge=40,
+        90,
+        ge=75,
         le=3600,
-        description="seconds between the rename of a version and its deletion, in which the operator must renew its "
-        "heartbeat, and the status show the workers that still read it",
+        description="seconds between the rename or the mark of a version and its deletion, in which the operator must renew its "
+        "heartbeat twice, and the status show the workers that still read it",
     )
     dry_run: bool = Field(
         default=False, description="only say what would be deleted: true or false"

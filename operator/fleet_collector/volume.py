@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Self
 
-from fleet_collector.plan import Directory, Template
+from fleet_collector.plan import Content, Directory, OutsideError, Template, lease_of
 from rlfleet.deltas.index import delta_versions
 from rlfleet.deltas.layout import INDEX_FILE
 from rlfleet.errors import UnusableWeights
@@ -36,10 +36,6 @@ _RIGHTS = os.R_OK | os.W_OK | os.X_OK
 _NO_RIGHT = "this process may not delete in it; run the collector as the user that writes versions"
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-
-
-class OutsideError(Exception):
-    """The folder is not one whose versions this process may delete; the message says why."""
 
 
 class Folder:
@@ -77,7 +73,11 @@ class Folder:
         """Close it."""
         os.close(self._at)
 
-    def directories(self) -> list[Directory]:
+    def content(self) -> Content:
+        """What is in it. Errors: OSError."""
+        return Content(self._directories(), self._others(), self._links())
+
+    def _directories(self) -> list[Directory]:
         """The versions, by name; those that are aside come last. Errors: OSError."""
         names = self._names()
         places = [(name, name) for name in names if self._is_version(name)]
@@ -86,13 +86,13 @@ class Folder:
         there = (self._directory(name, place, leases) for name, place in places)
         return [each for each in there if each is not None]
 
-    def others(self) -> list[Directory]:
+    def _others(self) -> list[Directory]:
         """The other names in the folder, such as a copy of a version. A delta needs its base there, too. Errors: OSError."""
         names = [name for name in self._names() if not name.startswith(".")]
         others = [Directory(name=name, place=name) for name in names if not self._is_version(name)]
         return [self._with_base(each) for each in others]
 
-    def links(self) -> dict[str, str]:
+    def _links(self) -> dict[str, str]:
         """Target → name, of the links in the folder. Errors: OSError."""
         with os.scandir(self._at) as entries:
             names = [entry.name for entry in entries if entry.is_symlink()]
@@ -164,7 +164,7 @@ class Folder:
         found = Directory(
             name=name,
             place=place,
-            lease=next((one for one in leases if _is_lease(one, name)), ""),
+            lease=lease_of(name, leases),
             written_ns=None,
             obstacle="it is a link or a file, and no directory",
         )
@@ -222,11 +222,6 @@ class Folder:
         if len(content) > _INDEX_LIMIT:
             raise UnusableWeights(f"{INDEX_FILE} has more than {_INDEX_LIMIT} bytes")
         return delta_versions(INDEX_FILE, content) or ("", "")
-
-
-def _is_lease(file: str, name: str) -> bool:
-    """Whether a reader keeps a version by this file: `.step_40.keep`, `.step_40.keep-evaluation`."""
-    return file == f".{name}.keep" or file.startswith(f".{name}.keep-")
 
 
 def _raise(error: OSError) -> None:

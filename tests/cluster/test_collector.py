@@ -94,7 +94,7 @@ async def _collected(namespace: str, root: Path, kubeconfig: Path) -> tuple[int,
     """One run of the collector's process. Returns: its exit code and its log."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "fleet_collector", f"--namespaces={namespace}", f"--roots={root}"),
-        *("--grace-seconds=40", "--log-format=text"),
+        *("--grace-seconds=75", "--log-format=text"),
         env=os.environ
         | {
             "KUBECONFIG": str(kubeconfig),
@@ -102,5 +102,5 @@ async def _collected(namespace: str, root: Path, kubeconfig: Path) -> tuple[int,
         },
         stderr=asyncio.subprocess.PIPE,
     )
-    _, log = await asyncio.wait_for(process.communicate(), 120)
+    _, log = await asyncio.wait_for(process.communicate(), 180)
     return process.returncode or 0, log.decode()

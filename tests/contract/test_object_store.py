@@ -24,7 +24,8 @@ from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 from tests.support.worker_harness import start_worker
 
 import fleet_worker
-from fleet_worker.checkpoint import object_requests, object_stores, objects, store_calls
+from fleet_worker import object_stores
+from fleet_worker.checkpoint import object_requests, objects, store_calls
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import FirstBase
 from fleet_worker.checkpoint.files import Roots

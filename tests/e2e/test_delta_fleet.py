@@ -127,7 +127,7 @@ def collector(deltas: DeltaFleet) -> None:
         "volume.hostPath.path": deltas.weights,
         "mountPath": WEIGHTS_ROOT,
         "runAsUser": os.getuid(),
-        "graceSeconds": 40,
+        "graceSeconds": 75,
         "suspend": "true",
     }
     stack.install(

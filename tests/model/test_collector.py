@@ -1,26 +1,40 @@
 """Random histories of a run next to its collectors: no directory that a worker may still read is ever deleted.
 
-Real are the collector and the directories. The trainer, the operator's status, which is late, and the workers are of
-this model. It moves on before each rename and each removal of a file. There a collector is killed, too, or a second one
-runs.
+Real are the collector, the directories, and the objects of a store in memory. The trainer, the operator's status, which
+is late, and the workers are of this model. It moves on before each rename, each mark, and each removal of a file or an
+object. There a collector is killed, too, or a second one runs.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import obstore
 import pytest
-from tests.support.collector import a_fleet, a_weight_version, names_in, objects, write_versions
+from obstore.exceptions import PreconditionError
+from obstore.store import MemoryStore
+from tests.support.collector import (
+    a_fleet,
+    a_weight_version,
+    an_index,
+    names_in,
+    objects,
+    write_versions,
+)
 
-from fleet_collector import collection, plan
+from fleet_collector import collection, plan, prefix
 from fleet_collector.collection import Objects, collect
+from fleet_collector.prefix import Prefix
 from fleet_collector.volume import Folder
+from fleet_worker.protocol import ASIDE_MARK
+from rlfleet.deltas.layout import INDEX_FILE
 
 HISTORIES = 6
 LATE = 6
@@ -37,18 +51,20 @@ class WrongDeletion(AssertionError):
 
 @dataclass
 class FakeWorker:
-    """One worker. `reads`: the inodes of the directories that it has open, and for how long."""
+    """One worker. `reads`: what it has open, and for how long: the inodes of directories, or the ETags of objects."""
 
     loaded: int = 1
     staged: int = 1
     goal: int = 1
-    reads: frozenset[int] = frozenset()
+    reads: frozenset[int | str] = frozenset()
     left: int = 0
     starts: bool = False
 
 
 @dataclass
 class World:
+    """A run whose versions are directories."""
+
     folder: Path
     seed: int
     spec: int = 1
@@ -67,8 +83,32 @@ class World:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)  # noqa: S311 - a model
-        write_versions(self.folder, 1)
+        self.write(1)
         self.store()
+
+    # --- the volume --------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> str:
+        return str(self.folder)
+
+    def names(self) -> list[str]:
+        return names_in(self.folder)
+
+    def write(self, version: int, base: int | None = None) -> None:
+        write_versions(self.folder, version, base=base)
+
+    def base_of(self, name: str) -> int:
+        """0 for a full version, and for one that cannot be read."""
+        index = self.folder / name / INDEX_FILE
+        return _base_in(index.read_bytes()) if index.exists() else 0
+
+    def opened(self, name: str) -> set[int | str]:
+        """What a worker has open of a version. Errors: FileNotFoundError."""
+        return {(self.folder / name).stat().st_ino}
+
+    def is_whole(self, name: str) -> bool:
+        return "model.safetensors" in names_in(self.folder / name)
 
     # --- what is true ------------------------------------------------------------------------------
 
@@ -77,15 +117,13 @@ class World:
         names = []
         while version and f"step_{version}" not in names:
             names.append(f"step_{version}")
-            index = self.folder / names[-1] / "model.safetensors.index.json"
-            notes = json.loads(index.read_text())["metadata"] if index.exists() else {}
-            version = int(notes.get("base_version", 0))
+            version = self.base_of(names[-1])
         return names
 
     def check(self, place: str) -> None:
         """Fail if a removal takes files from a worker, or those of the applied version."""
-        inode = (self.folder / place).stat().st_ino
-        if any(inode in worker.reads for worker in self.workers):
+        removed = self.opened(place)
+        if any(removed & worker.reads for worker in self.workers):
             raise WrongDeletion(f"a worker reads {place}, seed {self.seed}")
         if any(place in {name, f".{name}"} for name in self.chain(self.applied)):
             raise WrongDeletion(f"{place} is applied, seed {self.seed}")
@@ -100,7 +138,7 @@ class World:
         if act < (0.5 if rests else 0.02):
             self.publish()
         elif act < (0.7 if rests else 0.04):
-            named = [int(n[5:]) for n in names_in(self.folder) if n.startswith("step_")]
+            named = [int(n[5:]) for n in self.names() if n.startswith("step_")]
             asked = sorted(n for n in named if n <= self.asked) or [self.applied]
             # Often the oldest one, since it goes next.
             self.want(self.random.choice([asked[0], self.random.choice(asked)]))
@@ -127,9 +165,9 @@ class World:
         self.want(self.asked)
         self.newest += 1
         base = self.random.choice([None, self.newest - 1])
-        if base is not None and not (self.folder / f"step_{base}").exists():
+        if f"step_{base}" not in self.names():
             base = None
-        write_versions(self.folder, self.newest, base=base)
+        self.write(self.newest, base)
 
     def want(self, version: int) -> None:
         self.generation += version != self.spec
@@ -138,10 +176,10 @@ class World:
     def open(self, worker: FakeWorker, version: int) -> bool:
         """Open all directories of a version. Returns: whether they were there."""
         try:
-            found = [(self.folder / name).stat().st_ino for name in self.chain(version)]
+            found = [self.opened(name) for name in self.chain(version)]
         except FileNotFoundError:
             return False
-        worker.goal, worker.reads = version, frozenset(found)
+        worker.goal, worker.reads = version, frozenset().union(*found)
         worker.left = self.random.choice([1, 2, 3, 4 * LATE])
         return True
 
@@ -172,9 +210,9 @@ class World:
             self.stored[max(0, len(self.stored) - 1 - self.random.randint(0, LATE))]
             for _ in range(2)  # two objects, each written by itself
         )
-        paths = [f"{self.folder}/step_{version}" for version in sorted(of_fleet["used"])]
+        paths = [f"{self.place}/step_{version}" for version in sorted(of_fleet["used"])]
         weights = a_weight_version(
-            self.folder, str(self.spec), applied=str(status["applied"]), retention={"keep": 1}
+            self.place, str(self.spec), applied=str(status["applied"]), retention={"keep": 1}
         )
         weights["metadata"]["generation"] = self.generation
         weights["status"]["observedGeneration"] = status["generation"]
@@ -200,7 +238,7 @@ class World:
     def collect(self) -> None:
         self.running.append({"killed": False})
         try:
-            outcomes = collect(self.look, [str(self.folder)], self.wait)
+            outcomes = collect(self.look, [self.place], self.wait)
             self.deleted += sum(len(o.deleted) for o in outcomes)
         except Killed:
             pass
@@ -208,8 +246,79 @@ class World:
             self.running.pop()
 
 
-@pytest.fixture
-def world_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], World]:
+class StoredWorld(World):
+    """A run whose versions are in an object store."""
+
+    @cached_property
+    def objects(self) -> MemoryStore:
+        return MemoryStore()
+
+    @property
+    def place(self) -> str:
+        return "s3://weights/run"
+
+    def listed(self, name: str = "") -> dict[str, Any]:
+        """The objects of a version, or of all, by what is behind the prefix."""
+        below = f"run/{name}/" if name else "run/"
+        pages = obstore.list(self.objects, below.rstrip("/"))
+        found = (each for page in pages for each in page)
+        return {o["path"][len(below) :]: o for o in found if o["path"].startswith(below)}
+
+    def names(self) -> list[str]:
+        found = {name.partition("/")[0] for name in self.listed() if f"/{ASIDE_MARK}" not in name}
+        return sorted(name for name in found if not self.is_marked(name))
+
+    def is_marked(self, name: str) -> bool:
+        return any(n.startswith(ASIDE_MARK) and o["size"] for n, o in self.listed(name).items())
+
+    def write(self, version: int, base: int | None = None) -> None:
+        files = {"model.safetensors": b"w" * 100, "config.json": b"{}"}
+        if base is not None:
+            files[INDEX_FILE] = an_index(version, base).encode()
+        for name, content in files.items():
+            obstore.put(self.objects, f"run/step_{version}/{name}", content)
+
+    def base_of(self, name: str) -> int:
+        if INDEX_FILE not in self.listed(name):
+            return 0
+        return _base_in(bytes(obstore.get(self.objects, f"run/{name}/{INDEX_FILE}").bytes()))
+
+    def opened(self, name: str) -> set[int | str]:
+        if name not in self.names():
+            raise FileNotFoundError(name)
+        if not self.is_whole(name):
+            raise WrongDeletion(
+                f"a worker takes the rest of {name} for a version, seed {self.seed}"
+            )
+        return {each["e_tag"] for each in self.listed(name).values()}
+
+    def is_whole(self, name: str) -> bool:
+        return {"model.safetensors", "config.json"} <= self.listed(name).keys()
+
+    def remove(self, place: str) -> None:
+        """Delete an object, but for those that something needs."""
+        name, _, file = place.removeprefix("run/").partition("/")
+        found = self.listed(name).get(file)
+        if found is None:
+            return
+        if not file.startswith(ASIDE_MARK):
+            if any(found["e_tag"] in worker.reads for worker in self.workers):
+                raise WrongDeletion(f"a worker reads {place}, seed {self.seed}")
+            if name in self.chain(self.applied):
+                raise WrongDeletion(f"{place} is applied, seed {self.seed}")
+            if name == f"step_{self.newest}" and self.newest > self.asked:
+                raise WrongDeletion(f"{place} is not published yet, seed {self.seed}")
+        obstore.delete(self.objects, place)
+
+
+def _base_in(index: bytes) -> int:
+    return int(json.loads(index)["metadata"]["base_version"])
+
+
+@pytest.fixture(params=[World, StoredWorld], ids=["volume", "store"])
+def world_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Callable[[int], World]:
     """Makes a world whose collectors are interrupted at each of their steps."""
     made: list[World] = []
     rename = Folder._rename
@@ -230,11 +339,30 @@ def world_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int],
         except FileNotFoundError:
             return
 
+    put = Prefix._put
+
+    def put_in_turn(prefix: Prefix, *arguments: Any) -> None:
+        made[-1].step()
+        put(prefix, *arguments)
+
+    def removed_objects(prefix: Prefix, places: Iterable[str]) -> None:
+        world = made[-1]
+        assert isinstance(world, StoredWorld)
+        for place in places:
+            world.step()
+            world.remove(f"{prefix._begin}{place}")
+
     monkeypatch.setattr(Folder, "_rename", interrupted)
     monkeypatch.setattr(Folder, "_remove", removed)
+    monkeypatch.setattr(Prefix, "_put", put_in_turn)
+    monkeypatch.setattr(Prefix, "_remove", removed_objects)
+    monkeypatch.setattr(prefix, "_asked", lambda _, work: _asked_at_once(work))
+    monkeypatch.setattr(
+        prefix, "opened_store", lambda _: (cast("StoredWorld", made[-1]).objects, "run")
+    )
 
     def make(seed: int) -> World:
-        made.append(World(tmp_path / str(len(made)), seed))
+        made.append(request.param(tmp_path / str(len(made)), seed))
         return made[-1]
 
     return make
@@ -246,9 +374,9 @@ def play(world: World) -> None:
         for _ in range(world.random.randint(1, 40)):
             world.tick()
         world.collect()
-    for name in names_in(world.folder):
+    for name in world.names():
         if name.startswith("step_"):
-            assert "model.safetensors" in names_in(world.folder / name), f"seed {world.seed}"
+            assert world.is_whole(name), f"seed {world.seed}"
 
 
 def play_all(world_of: Callable[[int], World], seeds: range) -> int:
@@ -281,6 +409,39 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
+MUTANTS_IN_A_STORE: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "workers do not look for marks": lambda m: m.setattr(
+        StoredWorld, "is_marked", lambda *_: False
+    ),
+    "the mark goes first": lambda m: m.setattr(Prefix, "_empty", _emptied_with_the_mark_first),
+    "what is decided can come back": lambda m: m.setattr(
+        obstore,
+        "put",
+        lambda *a, mode="overwrite", **o: _put(*a, mode=_without_condition(mode), **o),
+    ),
+}
+_put = obstore.put
+
+
+def _without_condition(mode: Any) -> Any:
+    """All but the one by which the collector sees whether the store keeps conditions."""
+    return mode if isinstance(mode, dict) and mode["e_tag"] == '"0"' else "overwrite"
+
+
+def _emptied_with_the_mark_first(
+    place: Prefix, name: str, mark: str, decided: Iterable[Any]
+) -> None:
+    place._remove([f"{name}/{mark}", *(f"{name}/{each.name}" for each in decided)])
+
+
+def _asked_at_once(work: Callable[[], Any]) -> Any:
+    """Ask the store in this thread."""
+    try:
+        return work()
+    except PreconditionError as error:
+        raise FileNotFoundError from error
+
+
 def _ends_without_a_look(work: Any, *_: object) -> None:
     for directory in [*work.aside]:
         work.aside.remove(directory)
@@ -289,10 +450,22 @@ def _ends_without_a_look(work: Any, *_: object) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("world_of", [World], indirect=True, ids=["volume"])
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_collector_with_this_mistake_is_found_out(
     mutant: str, world_of, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     MUTANTS[mutant](monkeypatch)
+    with pytest.raises(AssertionError, match="seed"):
+        play_all(world_of, range(40))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("world_of", [StoredWorld], indirect=True, ids=["store"])
+@pytest.mark.parametrize("mutant", MUTANTS_IN_A_STORE)
+def test_a_collector_with_this_mistake_in_a_store_is_found_out(
+    mutant: str, world_of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MUTANTS_IN_A_STORE[mutant](monkeypatch)
     with pytest.raises(AssertionError, match="seed"):
         play_all(world_of, range(40))

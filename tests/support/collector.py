@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet_collector.collection import Objects
+from rlfleet.deltas.layout import INDEX_FILE
 
 Json = dict[str, Any]
 BEAT = "rl/rlfleet.system"
@@ -17,8 +18,12 @@ BEAT = "rl/rlfleet.system"
 _beats = count()
 
 
+def a_source(place: str) -> Json:
+    return {"uri" if "://" in place else "path": place}
+
+
 def a_fleet(*in_use: str, name: str = "policy", **spec: Any) -> Json:
-    """A fleet as the API server has it. `in_use`: paths of its sources."""
+    """A fleet as the API server has it. `in_use`: paths or URIs of its sources."""
     return {
         "metadata": {"name": name, "namespace": "rl", "generation": 3, "resourceVersion": "7"},
         "spec": {
@@ -28,21 +33,21 @@ def a_fleet(*in_use: str, name: str = "policy", **spec: Any) -> Json:
         "status": {
             "observedGeneration": 3,
             "operator": "system/rlfleet",
-            "sourcesInUse": [{"version": "1", "source": {"path": path}} for path in in_use],
+            "sourcesInUse": [{"version": "1", "source": a_source(place)} for place in in_use],
         },
     }
 
 
-def a_weight_version(folder: Path, version: str, *, applied: str = "", **spec: Any) -> Json:
+def a_weight_version(folder: Path | str, version: str, *, applied: str = "", **spec: Any) -> Json:
     """A WeightVersion whose template is `step_{version}` in the folder."""
     applied = applied or version
-    source = {"path": f"{folder}/step_{applied}"}
+    source = a_source(f"{folder}/step_{applied}")
     return {
         "metadata": {"name": "policy", "namespace": "rl", "generation": 5, "uid": "u-1"},
         "spec": {
             "fleetRef": {"name": "policy"},
             "version": version,
-            "source": {"path": f"{folder}/step_{{version}}"},
+            "source": a_source(f"{folder}/step_{{version}}"),
         }
         | spec,
         "status": {"observedGeneration": 5, "applied": {"version": applied, "source": source}},
@@ -62,9 +67,13 @@ def write_versions(folder: Path, *versions: str | int, base: int | None = None) 
         (made / "model.safetensors").write_bytes(b"w" * 100)
         (made / "config.json").write_text("{}")
         if base is not None:
-            notes = {"version": str(version), "base_version": base, "delta_encoding": "xor"}
-            index = json.dumps({"metadata": notes, "weight_map": {}})
-            (made / "model.safetensors.index.json").write_text(index)
+            (made / INDEX_FILE).write_text(an_index(version, base))
+
+
+def an_index(version: str | int, base: int) -> str:
+    """The index of a delta."""
+    notes = {"version": str(version), "base_version": base, "delta_encoding": "xor"}
+    return json.dumps({"metadata": notes, "weight_map": {}})
 
 
 def date(folder: Path) -> None:

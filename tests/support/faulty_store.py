@@ -37,6 +37,7 @@ class Asked:
 
     path: str
     headers: dict[str, str]
+    method: str = "GET"
 
     @property
     def is_listing(self) -> bool:
@@ -76,18 +77,22 @@ def faulty_store(behind: str) -> Iterator[FaultyStore]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            asked = Asked(self.path, lower(self.headers))
+            asked = Asked(self.path, lower(self.headers), self.command)
             proxy.asked.append(asked)
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             connection = http.client.HTTPConnection(urlsplit(behind).netloc)
-            connection.putrequest("GET", self.path, skip_host=True, skip_accept_encoding=True)
+            unchanged = {"skip_host": True, "skip_accept_encoding": True}
+            connection.putrequest(self.command, self.path, **unchanged)
             for name, value in self.headers.items():
                 connection.putheader(name, value)
-            connection.endheaders()
+            connection.endheaders(body or None)
             found = connection.getresponse()
             answer = proxy.fault(asked, Answer(found.status, lower(found.headers), found.read()))
             connection.close()
             with suppress(OSError):  # the client did not wait
                 self._send(answer)
+
+        do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - the library's names
 
         def _send(self, answer: Answer) -> None:
             self.send_response(answer.status)

@@ -151,7 +151,7 @@ def _old_versions_deleted(fleet: Fleet, _: Phase) -> float:
         fleet.publish(str(fleet.next_step()), retention={"keep": 2}, rollbackTo=None)
         fleet.wait_ready()
     fleet.kubectl("create", "job", "collect", f"--from=cronjob/{COLLECTOR}")
-    done = ("job/collect", "--for=condition=Complete", "--timeout=120s")
+    done = ("job/collect", "--for=condition=Complete", "--timeout=180s")
     if fleet.kubectl("wait", *done, check=False).returncode:
         raise NotInTimeError(fleet.kubectl("logs", "job/collect", check=False).stdout)
     left = {int(made.name[5:]) for made in (fleet.weights / RUN).glob("step_*")}

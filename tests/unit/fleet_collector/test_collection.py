@@ -45,6 +45,7 @@ def run(
     operator_lives: bool = True,
 ) -> Outcome:
     """One run. `looks`: what the API server has each time; by default version 5 is applied."""
+    waited = list[object]()
     seen = [*looks] or [objects([a_weight_version(folder, "5", retention=RULE)], a_fleet())]
 
     def read() -> Objects:
@@ -52,7 +53,8 @@ def run(
         return replace(found, beats=objects([]).beats) if operator_lives else found
 
     def wait() -> None:
-        while_it_waits()
+        if not waited:
+            waited.append(while_it_waits())
 
     (outcome,) = collect(read, [str(folder.parent)], wait, dry_run=dry_run)
     return outcome

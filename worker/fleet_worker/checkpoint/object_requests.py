@@ -12,8 +12,6 @@ from typing import Any
 
 import obstore
 
-from fleet_worker.checkpoint.object_errors import replaced, store_errors
-from fleet_worker.checkpoint.object_stores import opened_store
 from fleet_worker.checkpoint.stager_messages import (
     FoundFolders,
     FoundObject,
@@ -26,6 +24,8 @@ from fleet_worker.checkpoint.stager_messages import (
     StoreRequest,
 )
 from fleet_worker.errors import Refusal
+from fleet_worker.object_errors import replaced, store_errors
+from fleet_worker.object_stores import opened_store, quoted
 from fleet_worker.protocol import Reason
 
 _MOST_OBJECTS = 10_000
@@ -62,7 +62,7 @@ def fetched(asked: ReadRange) -> bytearray:
         store, key = opened_store(asked.uri)
         wanted: Any = {"if_match": asked.etag, "range": (asked.begin, asked.end)}
         answer = obstore.get(store, key, options=wanted)
-        if _quoted(answer.meta["e_tag"] or "") != asked.etag or answer.meta["size"] != asked.size:
+        if quoted(answer.meta["e_tag"] or "") != asked.etag or answer.meta["size"] != asked.size:
             raise replaced(name)
         for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
             if done + len(chunk) > len(content):
@@ -93,7 +93,7 @@ def _listed(uri: str) -> list[FoundObject]:
         found[name] = FoundObject(
             name=name,
             size=each["size"],
-            etag=_quoted(each["e_tag"]),
+            etag=quoted(each["e_tag"]),
             modified_ns=int(each["last_modified"].timestamp() * 1e9),
         )
     return [*found.values()]
@@ -126,8 +126,3 @@ def _pages(uri: str, most: int, reason: Reason) -> Iterator[tuple[str, Any]]:
                 )
             for each in page:
                 yield each["path"][len(key) :], each
-
-
-def _quoted(etag: str) -> str:
-    """Return an ETag as requests name it. Listings of Azure leave out the quotes."""
-    return etag if etag.endswith('"') else f'"{etag}"'

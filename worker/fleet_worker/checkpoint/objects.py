@@ -14,7 +14,7 @@ from fleet_worker.checkpoint import store_calls
 from fleet_worker.checkpoint.files import Directory, FileState, OpenFile, absent
 from fleet_worker.checkpoint.stager_messages import ReadRange
 from fleet_worker.errors import Refusal
-from fleet_worker.protocol import Reason
+from fleet_worker.protocol import ASIDE_MARK, Reason
 
 _RANGE_BYTES = 8 * 1024 * 1024
 _RANGES_AHEAD = 8
@@ -133,9 +133,10 @@ class StoredDirectory(Directory):
         self.path = uri
         self.small = {}
         found = store_calls.objects_below(uri)
-        if not found:
-            raise absent()
-        self._objects = {each.name: each for each in found if "/" not in each.name}
+        marks = [each for each in found if each.name.startswith(ASIDE_MARK)]
+        if len(found) == len(marks) or any(mark.size for mark in marks):
+            raise absent()  # or a collector deletes it
+        self._objects = {o.name: o for o in found if "/" not in o.name and o not in marks}
         self.names = frozenset(self._objects)
 
     def open(self, name: str) -> OpenFile:

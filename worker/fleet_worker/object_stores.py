@@ -1,4 +1,4 @@
-"""Object stores as a fleet names them: keys from a mounted Secret, one endpoint, and time limits."""
+"""Object stores as a fleet names them: keys from a mounted Secret, one endpoint, and time limits. A collector has them, too."""
 
 from __future__ import annotations
 
@@ -41,6 +41,19 @@ def opened_store(uri: str) -> tuple[ObjectStore, str]:
     bucket, _, key = rest.partition("/")
     keys = keys_of(scheme, os.environ.get(ENV_STORE_KEYS))
     return _store(scheme, bucket, os.environ.get(ENV_STORE_ENDPOINT), tuple(keys.items())), key
+
+
+def endpoint_of(uri: str) -> str:
+    """Return the server of a URI; empty for that of a cloud."""
+    if not uri.startswith("s3://"):
+        return ""
+    keys = keys_of("s3", os.environ.get(ENV_STORE_KEYS))
+    return os.environ.get(ENV_STORE_ENDPOINT) or keys.get(_ENDPOINT, "").rstrip("/")
+
+
+def quoted(etag: str) -> str:
+    """Return an ETag as requests name it. Listings of Azure leave out the quotes."""
+    return etag if etag.endswith('"') else f'"{etag}"'
 
 
 def keys_of(scheme: str, folder: str | None) -> Mapping[str, str]:

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 
 from obstore.exceptions import PreconditionError
 
-from fleet_worker.checkpoint.object_stores import REQUEST_SECONDS
 from fleet_worker.errors import Refusal
+from fleet_worker.object_stores import REQUEST_SECONDS
 from fleet_worker.protocol import Reason
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,40})</Code>")
 _SECRET = "the Secret of spec.weights.objectStore"  # noqa: S105 - a name for messages
+_RIGHTS = "list the bucket and read its objects"
 
 
 def replaced(name: str) -> Refusal:
@@ -43,25 +44,33 @@ def store_errors(uri: str) -> Iterator[None]:
             Reason.SOURCE_NOT_FOUND, f"the store has listed {uri}, and does not have it"
         ) from error
     except Exception as error:  # each class of the library, and its general one
-        bucket = "/".join(uri.split("/")[:3])
-        raise Refusal(
-            Reason.SOURCE_UNREADABLE, f"the store of {bucket} {_why(str(error))}"
-        ) from error
+        raise Refusal(Reason.SOURCE_UNREADABLE, cause_of(error, uri)) from error
 
 
-def _why(text: str) -> str:
-    """Return what a text of the library says, which may hold an answer of the store."""
+def cause_of(error: Exception, uri: str, *, secret: str = _SECRET, rights: str = _RIGHTS) -> str:
+    """Return the cause and the remedy of an error of the library, which may hold an answer of the store.
+
+    Args:
+        error: The error.
+        uri: Of what was asked for.
+        secret: The Secret with the keys, for the remedy.
+        rights: The rights that the keys need, for the remedy.
+    """
+    return f"the store of {'/'.join(uri.split('/')[:3])} {_why(str(error), secret, rights)}"
+
+
+def _why(text: str, secret: str, rights: str) -> str:
     status, code = (found[1] if (found := each.search(text)) else "" for each in (_STATUS, _CODE))
     answer = f"answers with status {status}" + (f" ({code})" if code else "")
     is_alone = "//169.254." in text or "//metadata" in text or "Generic S3 error: Missing" in text
     causes = (
         (
             is_alone,
-            f"needs keys, and the pod has no identity: put keys into {_SECRET}, or name a service account",
+            f"needs keys, and the pod has no identity: put keys into {secret}, or name a service account",
         ),
         (
             status in {"401", "403"} or code.endswith("UserNotFound"),
-            f"{answer}. Check the keys in {_SECRET}, or the pods' role: it must list the bucket and read its objects",
+            f"{answer}. Check the keys in {secret}, or the pods' role: it must {rights}",
         ),
         (status == "404", f"{answer}. Check the name of the bucket, and the endpoint"),
         (

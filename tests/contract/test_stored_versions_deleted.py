@@ -1,0 +1,366 @@
+"""A run of the collector on a real S3 server, with the objects of a fleet. The rules are those of a volume."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from obstore.store import S3Store
+from tests.contract.test_object_store import write_keys
+from tests.support.collector import a_fleet, a_weight_version, an_index, objects
+from tests.support.faulty_store import Answer, Asked, FaultyStore, faulty_store
+
+from fleet_collector import prefix
+from fleet_collector.collection import Objects, Outcome, collect
+from fleet_worker.checkpoint import object_requests, store_calls
+from fleet_worker.checkpoint.files import Directory, Roots
+from fleet_worker.checkpoint.places import open_directory
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import ASIDE_MARK, ENV_STORE_ENDPOINT, ENV_STORE_KEYS, Reason
+from object_store.server import Server, serving
+from rlfleet.deltas.layout import INDEX_FILE
+
+RUN = "s3://weights/run"
+RULE = {"keep": 2}
+OF_A_VERSION = {"model.safetensors": b"w" * 100, "config.json": b"{}"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    buckets = tmp_path_factory.mktemp("store") / "buckets"
+    (buckets / "weights").mkdir(parents=True)
+    with serving(buckets) as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
+    """The store as collectors and workers see it, with five versions, of which a rule keeps the last two."""
+    write_keys(tmp_path / "keys", server.keys)
+    with faulty_store(server.endpoint) as running:
+        monkeypatch.setenv(ENV_STORE_KEYS, str(tmp_path / "keys"))
+        monkeypatch.setenv(ENV_STORE_ENDPOINT, running.endpoint)
+        monkeypatch.setattr(store_calls, "ask", object_requests.answer_of)
+        yield running
+
+
+def _opened(name: str) -> Directory | None:
+    """As a worker opens a version; None if it finds none."""
+    try:
+        return open_directory(f"{RUN}/{name}", Roots([RUN]))
+    except Refusal as refusal:
+        if refusal.reason is not Reason.SOURCE_ABSENT:
+            raise
+        return None
+
+
+class Store:
+    """The bucket, as a trainer sees it."""
+
+    def __init__(self, server: Server) -> None:
+        config: Any = {**server.keys, "AWS_ENDPOINT_URL": server.endpoint}
+        self._store = S3Store("weights", config=config, client_options={"allow_http": True})
+        obstore.delete(self._store, list(self.all()))
+        for version in range(1, 6):
+            self.write(version)
+
+    def all(self) -> dict[str, Any]:
+        return {o["path"]: o for page in obstore.list(self._store) for o in page}
+
+    def versions(self) -> list[int]:
+        """Those that are whole and that a worker opens."""
+        found = []
+        for name in sorted({path.split("/")[1] for path in self.all() if path.startswith("run/")}):
+            opened = _opened(name)
+            if opened is not None:
+                assert opened.names >= OF_A_VERSION.keys(), f"{name} has lost a part"
+                found.append(int(name[5:]))
+        return found
+
+    def marks(self) -> list[str]:
+        return [path for path in self.all() if ASIDE_MARK in path]
+
+    def write(self, version: int, base: int | None = None) -> None:
+        for name, content in OF_A_VERSION.items():
+            self.put(f"run/step_{version}/{name}", content)
+        if base is not None:
+            self.put(f"run/step_{version}/{INDEX_FILE}", an_index(version, base).encode())
+
+    def put(self, key: str, content: bytes = b"") -> None:
+        obstore.put(self._store, key, content)
+
+
+@pytest.fixture
+def store(server: Server, proxy: FaultyStore) -> Store:
+    return Store(server)
+
+
+def run(
+    *looks: Objects,
+    while_it_waits: Callable[[], object] = lambda: None,
+    roots: str = RUN,
+    applied: str = "5",
+) -> Outcome:
+    """One run. `looks`: what the API server has each time; the last one counts for all after it."""
+    weights = [a_weight_version(RUN, applied, retention=RULE)]
+    seen, waited = [*looks], list[object]()
+
+    def read() -> Objects:
+        found = seen.pop(0) if len(seen) > 1 else next(iter(seen), objects(weights, a_fleet()))
+        return objects(found.weights, *found.fleets)  # another heartbeat
+
+    def wait() -> None:
+        if not waited:
+            waited.append(while_it_waits())
+
+    (outcome,) = collect(read, [roots], wait)
+    return outcome
+
+
+def test_versions_that_nothing_needs_are_deleted_and_their_bytes_counted(store: Store) -> None:
+    store.put("run/step_2/optimizer/state of rank 0.bin", b"o" * 7)
+    store.put("elsewhere/step_1/config.json")
+    outcome = run()
+
+    assert (outcome.problems, store.versions(), store.marks()) == ([], [4, 5], [])
+    assert [d.name for d in outcome.deleted] == ["step_1", "step_2", "step_3"]
+    assert sum(d.size_bytes for d in outcome.deleted) == 3 * 102 + 7
+    assert sorted(store.all()) == [
+        "elsewhere/step_1/config.json",
+        *sorted(f"run/step_{n}/{name}" for n in (4, 5) for name in OF_A_VERSION),
+    ]
+
+
+def test_a_worker_does_not_open_a_version_that_is_aside(store: Store) -> None:
+    seen = list[int]()
+    run(while_it_waits=lambda: seen.extend(store.versions()))
+
+    assert seen == [4, 5]
+
+
+def test_a_version_that_something_needs_meanwhile_comes_back(store: Store) -> None:
+    weights = [a_weight_version(RUN, "5", retention=RULE)]
+    run(
+        objects(weights, a_fleet()),
+        objects(weights, a_fleet(f"{RUN}/step_2")),
+        while_it_waits=partial(store.put, "run/.step_3.keep-eval"),
+    )
+
+    assert (store.versions(), store.marks()) == ([2, 3, 4, 5], [])
+
+
+def test_the_chain_of_a_delta_stays(store: Store) -> None:
+    for version, base in ((5, 3), (3, 1)):
+        store.write(version, base)
+    for version in (3, 4, 5):  # again, so that they are in their order
+        store.put(f"run/step_{version}/model.safetensors", b"w")
+    run()
+
+    assert store.versions() == [1, 3, 4, 5]
+
+
+class Killed(BaseException):
+    """The process of a collector is gone: it asks nothing after that."""
+
+
+def killed_at(question: int, monkeypatch: pytest.MonkeyPatch, *, answered: bool) -> bool:
+    """A run that is killed at its question of this number, before or after the store has answered. Returns: whether."""
+    count, asked = 0, prefix._asked
+
+    def counted(uri: str, work: Callable[[], Any]) -> Any:
+        nonlocal count
+        count += 1
+        if count < question or (count == question and answered):
+            result = asked(uri, work)
+        if count >= question:
+            raise Killed
+        return result
+
+    with monkeypatch.context() as broken:
+        broken.setattr(prefix, "_asked", counted)
+        broken.setattr(prefix, "_PAGE", 1)  # each object is a question
+        try:
+            run()
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_kill_at_any_question_leaves_versions_whole_or_refused_and_the_next_run_finishes(
+    server: Server, proxy: FaultyStore, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    for question in range(1, 100):
+        store = Store(server)
+        was_killed = killed_at(question, monkeypatch, answered=answered)
+        assert {4, 5} <= {*store.versions()}, f"question {question}"
+        outcome = run()
+        assert (outcome.problems, store.versions(), store.marks()) == ([], [4, 5], [])
+        assert len(store.all()) == 4
+        if not was_killed:
+            break
+    assert question > 20
+
+
+def test_two_collectors_at_once_do_no_harm(store: Store) -> None:
+    outcome = run(while_it_waits=run)
+
+    assert (outcome.problems, outcome.deleted, store.versions()) == ([], [], [4, 5])
+    assert store.marks() == []
+
+
+def test_one_collector_that_takes_a_version_back_wins(store: Store) -> None:
+    weights = [a_weight_version(RUN, "5", retention=RULE)]
+    other = partial(run, objects(weights, a_fleet(f"{RUN}/step_1")))
+    run(while_it_waits=other)
+
+    assert (store.versions(), store.marks()) == ([1, 4, 5], [])
+
+
+def test_what_is_decided_does_not_come_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another collector needs the version while one deletes its objects."""
+    weights = [a_weight_version(RUN, "5", retention=RULE)]
+    remove = prefix.Prefix._remove
+
+    def removed(place: prefix.Prefix, places: Any) -> None:
+        with monkeypatch.context() as once:
+            once.setattr(prefix.Prefix, "_remove", remove)
+            run(objects(weights, a_fleet(f"{RUN}/step_1")))
+        remove(place, places)
+
+    with monkeypatch.context() as other:
+        other.setattr(prefix.Prefix, "_remove", removed)
+        run()
+
+    assert (store.versions(), store.marks()) == ([4, 5], [])
+
+
+def test_what_a_trainer_writes_during_a_deletion_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the same names, with the same content: it is another object."""
+    empty = prefix.Prefix._empty
+
+    def emptied(place: prefix.Prefix, name: str, *rest: Any) -> None:
+        if name == "step_1":
+            time.sleep(1.1)  # the server's times are in seconds
+            store.write(1)
+        empty(place, name, *rest)
+
+    monkeypatch.setattr(prefix.Prefix, "_empty", emptied)
+    run()
+
+    assert (store.versions(), store.marks()) == ([1, 4, 5], [])
+
+
+@pytest.mark.parametrize(
+    "outside", ["elsewhere/step_1/config.json", "run/step_1/../../elsewhere/step_1/config.json"]
+)
+def test_a_listing_that_lies_deletes_nothing_outside_of_the_version(
+    store: Store, proxy: FaultyStore, outside: str
+) -> None:
+    store.put("elsewhere/step_1/config.json", b"{}")
+
+    def lie(asked: Asked, answer: Answer) -> Answer:
+        if asked.is_listing:
+            key = b"<Key>run/step_1/config.json</Key>"
+            return answer.with_body(answer.body.replace(key, f"<Key>{outside}</Key>".encode()))
+        return answer
+
+    proxy.fault = lie
+    run()
+
+    assert "elsewhere/step_1/config.json" in store.all()
+    assert store.marks() == []
+    assert not any("elsewhere" in a.path or ".." in a.path for a in proxy.asked)
+
+
+def test_a_version_with_a_name_that_the_library_would_change_stays(store: Store) -> None:
+    store.put("run/step_1/a%2fb", b"x")
+    outcome = run()
+
+    assert store.versions() == [1, 4, 5]
+    assert any(d.name == "step_1" and "a%" in d.obstacle for d in outcome.kept)
+
+
+@pytest.mark.parametrize("endpoint", ["https://elsewhere", None])
+def test_nothing_is_deleted_at_another_server_than_that_of_the_fleet(
+    store: Store, proxy: FaultyStore, endpoint: str | None
+) -> None:
+    weights = a_weight_version(RUN, "5", retention=RULE)
+    outcome = run(objects([weights], a_fleet(objectStore={"endpoint": endpoint or proxy.endpoint})))
+
+    assert store.versions() == ([1, 2, 3, 4, 5] if endpoint else [4, 5])
+    assert len(outcome.problems) == (1 if endpoint else 0)
+
+
+def test_a_prefix_outside_of_the_roots_is_refused(store: Store) -> None:
+    outcome = run(roots="s3://weights/ru")
+
+    assert "not below" in outcome.problems[0]
+    assert len(store.versions()) == 5
+
+
+def test_a_store_without_the_applied_version_is_not_that_of_the_fleet(store: Store) -> None:
+    assert "step_9" in run(applied="9").problems[0]
+    assert len(store.versions()) == 5
+
+
+def test_keys_without_rights_are_reported(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys/AWS_SECRET_ACCESS_KEY").write_text("another one")
+    outcome = run()
+
+    assert "the collector's Secret" in outcome.problems[0]
+
+
+def test_a_store_that_does_not_keep_conditions_is_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = obstore.put
+    monkeypatch.setattr(obstore, "put", lambda *a, mode, **o: put(*a, mode="overwrite", **o))
+    outcome = run()
+
+    assert len(outcome.problems) == 3
+    assert "If-Match" in outcome.problems[0]
+    monkeypatch.undo()
+    assert store.marks() == []
+
+
+def test_a_store_that_does_not_end_its_answer_is_reported(
+    store: Store, proxy: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix, "_SECONDS", 0.3)
+
+    def late(_: Asked, answer: Answer) -> Answer:
+        time.sleep(0.6)
+        return answer
+
+    proxy.fault = late
+    outcome = run()
+
+    assert "does not end its answer" in outcome.problems[0]
+
+
+def test_a_store_that_lists_too_much_is_reported(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix, "_MOST_LISTED", 9)
+    outcome = run()
+
+    assert "more than 9 objects" in outcome.problems[0]
+    assert len(store.versions()) == 5
+
+
+def test_a_mark_of_a_stranger_deletes_nothing(store: Store) -> None:
+    store.put(f"run/step_1/{ASIDE_MARK}00000000", b'{"objects": [["../x", "y", "z"]]}')
+    outcome = run()
+
+    assert "not of a collector" in outcome.problems[0]
+    assert "run/step_1/config.json" in store.all()
