@@ -1,4 +1,4 @@
-"""The rule that says which old versions of a WeightVersion stay on the volume."""
+"""The rule that says which old versions of a WeightVersion stay."""
 
 from __future__ import annotations
 

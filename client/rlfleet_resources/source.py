@@ -27,9 +27,14 @@ VersionLabel = Annotated[
 _PATH = r"(/[^/\x00-\x1f\x7f]+)+"
 _BUCKET = "(s3|gs|az)://[a-z0-9][a-z0-9._-]*[a-z0-9]"
 _KEY = "(/[A-Za-z0-9._=,+@:{}-]+)"
+_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+_HUB = "hf://"
+_REPOSITORY = f"{_HUB}{_NAME}(/{_NAME})?(@[A-Za-z0-9._/{{}}-]{{1,100}})?"
 AbsolutePath = Annotated[str, Field(min_length=2, max_length=1024, pattern=f"^{_PATH}$")]
-ObjectsUri = Annotated[str, Field(min_length=8, max_length=1024, pattern=f"^{_BUCKET}{_KEY}+$")]
-"""A prefix in an object store. Nothing in it can name a host."""
+SourceUri = Annotated[
+    str, Field(min_length=8, max_length=1024, pattern=f"^({_BUCKET}{_KEY}+|{_REPOSITORY})$")
+]
+"""A prefix in an object store, or a cached repository, `hf://organisation/name@revision`. Nothing in it can name a host."""
 WeightRoot = Annotated[
     str, Field(min_length=2, max_length=1024, pattern=f"^({_PATH}|{_BUCKET}{_KEY}*)$")
 ]
@@ -65,7 +70,7 @@ class SourceKey(NamedTuple):
 
 
 class HuggingFaceSource(Resource):
-    """A repository in the workers' local Hugging Face cache."""
+    """A repository in the workers' local Hugging Face cache. `hf://repo@revision` is another spelling."""
 
     repo: Annotated[str, Field(min_length=1, max_length=200)]
     revision: Annotated[str, Field(min_length=1, max_length=100)] = "main"
@@ -74,12 +79,14 @@ class HuggingFaceSource(Resource):
 class WeightSource(Resource):
     """Exactly one of a directory that workers see, a prefix in an object store, or a cached repository.
 
+    Two spellings of a repository are equal.
+
     In a WeightVersion, `{version}` in the path, the URI or the revision is replaced by the version's label,
     so that a trainer patches one field.
     """
 
     path: AbsolutePath | None = None
-    uri: ObjectsUri | None = None
+    uri: SourceUri | None = None
     hugging_face: HuggingFaceSource | None = None
 
     @model_validator(mode="after")
@@ -94,6 +101,9 @@ class WeightSource(Resource):
         """Its name."""
         if self.hugging_face is not None:
             return SourceKey(HUGGING_FACE, self.hugging_face.repo, self.hugging_face.revision)
+        if self.uri is not None and self.uri.startswith(_HUB):
+            repo, _, revision = self.uri.removeprefix(_HUB).partition("@")
+            return SourceKey(HUGGING_FACE, repo, revision or "main")
         if self.uri is not None:
             return SourceKey(OBJECTS, self.uri)
         return SourceKey(DIRECTORY, str(self.path))
@@ -113,12 +123,12 @@ class WeightSource(Resource):
     def text(self) -> str:
         """The source in messages."""
         kind, place, revision = self.key()
-        return f"hf://{place}@{revision}" if kind == HUGGING_FACE else place
+        return f"{_HUB}{place}@{revision}" if kind == HUGGING_FACE else place
 
     def roots(self, known: Iterable[str]) -> list[str] | None:
         """Those of the known roots of weights that hold it; None for a kind that is in no root."""
-        place = self.path or self.uri
-        if place is None:
+        kind, place, _ = self.key()
+        if kind not in {DIRECTORY, OBJECTS}:
             return None
         return [root for root in known if f"{place}/".startswith(f"{root}/")]
 
@@ -143,6 +153,12 @@ class WeightSource(Resource):
 
     def __str__(self) -> str:
         return self.text()
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
 
 
 class Transferred(WeightSource):

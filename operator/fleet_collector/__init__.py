@@ -1,1 +1,1 @@
-"""Deletes versions from a volume that nothing needs any more (docs/how-to/delete-old-versions.md)."""
+"""Deletes versions from volumes and object stores that nothing needs any more (docs/how-to/delete-old-versions.md)."""

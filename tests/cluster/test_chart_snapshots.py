@@ -54,6 +54,9 @@ SETS: dict[str, tuple[str, ...]] = {
     "collector": (
         'collectors=[{"namespace":"rl","namespaces":["eval"],"mountPath":"/weights","runAsUser":1000,"runAsGroup":0,"volume":{"persistentVolumeClaim":{"claimName":"weights"}}}]',
     ),
+    "collector-of-a-store": (
+        'collectors=[{"namespace":"rl","objectStore":{"roots":["s3://rl-weights/runs"],"secretName":"s3-keys-of-the-collector","endpoint":"https://minio.storage.svc:9000"},"serviceAccountAnnotations":{"eks.amazonaws.com/role-arn":"arn:aws:iam::1:role/c"}}]',
+    ),
     "without-metrics": ("metrics.service.enabled=false",),
     "placed": (
         'nodeSelector={"pool":"system"}',

@@ -506,6 +506,17 @@ async def test_a_variable_of_the_engine_sets_no_option_of_a_store(
     assert (await stage(staging(tmp_path), uri)).digest == digest_of(tmp_path / "step_1")
 
 
+def test_memory_that_is_not_enough_for_an_answer_is_no_lost_connection(
+    proxy: FaultyStore, in_this_process: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(obstore, "list", full)
+    with pytest.raises(Refusal, match="endpoint is one of an object store"):
+        opened(f"{ROOT}/step_1")
+
+
 class TestAHostileStore:
     """Bounds of memory and time, in the process that asks."""
 
@@ -599,18 +610,27 @@ class TestAModelOfAStore:
     """vLLM starts on a folder with links to the weights in memory, and the small files themselves."""
 
     def test_a_start_has_the_weights_and_the_other_files_of_the_prefix(
-        self, server: Server, proxy: FaultyStore, tmp_path: Path
+        self,
+        server: Server,
+        proxy: FaultyStore,
+        tmp_path: Path,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         folder = write_tiny(tmp_path / "base")
         (folder / "tokenizer.json").write_text('{"a": 1}')
         (folder / DIGESTS_FILE).write_text("{}")  # it must not decide what is compared
         (folder / "pytorch_model.bin").write_text("weights")
         (folder / ".gitattributes").write_text("x")
+        (folder / "m\xf6del.py").write_text("x")
         inspector = InspectorWithStagers()
         model = open_model(upload(server, folder), None)
         digest = read_model(model.checkpoint, inspector, ENOUGH)
         started = Path(start_directory(model.checkpoint, model.checkpoint, port=free_port()))
         inspector.stagers.close()
+
+        (warned,) = [record.getMessage() for record in caplog.records]
+        assert "1 objects" in warned
+        assert "m\\xf6del.py" in warned
 
         assert digest == digest_of(folder)
         assert (started / damage.WEIGHTS).read_bytes() == (folder / damage.WEIGHTS).read_bytes()

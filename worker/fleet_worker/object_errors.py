@@ -56,7 +56,11 @@ def cause_of(error: Exception, uri: str, *, secret: str = _SECRET, rights: str =
         secret: The Secret with the keys, for the remedy.
         rights: The rights that the keys need, for the remedy.
     """
-    return f"the store of {'/'.join(uri.split('/')[:3])} {_why(str(error), secret, rights)}"
+    if isinstance(error, MemoryError):
+        why = "answers with more than a listing or an error has. Check that the endpoint is one of an object store"
+    else:
+        why = _why(str(error), secret, rights)
+    return f"the store of {'/'.join(uri.split('/')[:3])} {why}"
 
 
 def _why(text: str, secret: str, rights: str) -> str:
@@ -71,6 +75,10 @@ def _why(text: str, secret: str, rights: str) -> str:
         (
             status in {"401", "403"} or code.endswith("UserNotFound"),
             f"{answer}. Check the keys in {secret}, or the pods' role: it must {rights}",
+        ),
+        (
+            "invalid path" in text,
+            "lists an object whose name has an empty part, or . or .. in it. Remove this object",
         ),
         (status == "404", f"{answer}. Check the name of the bucket, and the endpoint"),
         (

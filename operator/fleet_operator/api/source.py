@@ -8,7 +8,8 @@ from rlfleet_resources.source import SourceKey, WeightSource
 
 def to_protocol(source: WeightSource) -> protocol.Source:
     """The source as a worker reads it."""
-    return protocol.Source.model_validate(source.to_json())
+    # By its name: of two spellings of a repository workers know one.
+    return protocol.Source.model_validate(WeightSource.of(source.key()).to_json())
 
 
 def key_of(source: protocol.Source) -> SourceKey:

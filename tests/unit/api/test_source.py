@@ -45,6 +45,8 @@ def test_only_the_revision_of_a_repository_is_replaced():
         pytest.param({"path": "/w/a", "uri": "s3://lab/a"}, id="a path and a URI"),
         pytest.param({"uri": "s3://lab"}, id="a whole bucket"),
         pytest.param({"uri": "s3://user@lab/a"}, id="a URI with a user"),
+        pytest.param({"uri": "hf://lab/policy/config.json@main"}, id="a file of a repository"),
+        pytest.param({"uri": "hf://lab/{version}"}, id="a repository for each version"),
         pytest.param({"uri": "http://lab/a"}, id="a URI of a server"),
         pytest.param({"path": "weights"}, id="a relative path"),
         pytest.param({"path": "/"}, id="the root"),
@@ -113,6 +115,26 @@ def test_a_bucket_and_a_prefix_are_roots_of_what_is_below_them():
 
     assert WeightSource(uri="s3://lab/run/7").roots(roots) == ["s3://lab", "s3://lab/run"]
     assert WeightSource(uri="s3://laboratory/run").roots(roots) == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "named"),
+    [
+        ("hf://lab/policy@step-{version}", {"repo": "lab/policy", "revision": "step-{version}"}),
+        ("hf://lab/policy@refs/pr/1", {"repo": "lab/policy", "revision": "refs/pr/1"}),
+        ("hf://lab/policy", {"repo": "lab/policy"}),
+        ("hf://gpt2", {"repo": "gpt2"}),
+    ],
+)
+def test_two_spellings_of_a_repository_are_one_source(uri, named):
+    one, other = WeightSource(uri=uri), WeightSource.model_validate({"huggingFace": named})
+
+    assert (one, hash(one)) == (other, hash(other))
+    assert one.resolve("4") == other.resolve("4")
+    assert to_protocol(one) == to_protocol(other)
+    assert to_protocol(one).hugging_face is not None
+    assert (one.roots(["/w"]), one.is_template) == (None, other.is_template)
+    assert one.to_json() == {"uri": uri}, "a patch of the same version must not change its source"
 
 
 def test_a_repository_is_in_no_root():

@@ -171,6 +171,17 @@ class TestTheSecondLook:
         assert (len(outcome.problems), outcome.waits) == (1, [])
         assert BEAT in outcome.problems[0]
 
+    @pytest.mark.parametrize(("beats", "left"), [("00111", 5), ("00012", 5), ("00122", 2)])
+    def test_one_renewal_may_have_begun_before_versions_were_put_aside(
+        self, folder: Path, beats: str, left: int
+    ) -> None:
+        """`beats`: the heartbeat at each look: at first, after the renames, twice later, and before the deletion."""
+        weights = [a_weight_version(folder, "5", retention=RULE)]
+        looks = (objects(weights, a_fleet(), beat=beat) for beat in beats)
+        run(folder, *looks, operator_lives=False)
+
+        assert len(names_in(folder)) == left
+
     @pytest.mark.parametrize("present", ["first look", "later"])
     def test_nothing_is_deleted_without_a_heartbeat(self, folder: Path, present: str) -> None:
         weights = [a_weight_version(folder, "5", retention=RULE)]

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from fleet_worker.checkpoint.files import is_uri
 from fleet_worker.checkpoint.os_errors import unreadable
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
@@ -163,9 +164,11 @@ async def _wait(
 
 
 def _does_not_answer(store: str, problem: str) -> Refusal:
+    reached = "its address, and whether a NetworkPolicy permits it"
+    remedy = reached if is_uri(store) else "the mount on the worker's node"
     return Refusal(
         Reason.SOURCE_UNREADABLE,
-        f"{_named(store)} {problem}; check the mount on the worker's node",
+        f"{_named(store)} {problem}; check {remedy}",
         retry_after_seconds=_RETRY_SECONDS,
     )
 

@@ -234,7 +234,7 @@ class Staging:
             if place is None or self.refused_peers.has(peer, digest):
                 continue
             running.reads_from = peer.pod_uid
-            store = f"of the peer {peer.host}:{peer.port}"
+            store = f"peer://{peer.host}:{peer.port}"
             opening = partial(open_fitting_at, place, str(request.source), self.rules)
             try:
                 checkpoint = await self._wait_for(

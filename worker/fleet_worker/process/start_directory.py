@@ -9,6 +9,7 @@ of images, chat templates, code. A version has only its weights, and the rest is
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -26,6 +27,7 @@ from fleet_worker.engine.start_names import DIGESTS_FILE, START_PREFIX
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
+_LOG = logging.getLogger(__name__)
 _WEIGHTS = ".safetensors"
 _OTHER_WEIGHTS = (".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth")
 """Of other formats, which repositories often have next to those that the engine takes."""
@@ -77,7 +79,15 @@ def _save(directory: Directory, names: Iterable[str], folder: Path) -> None:
         Refusal: `CheckpointMalformed` if they are too large; those of reads.
         OSError: There is no room for them.
     """
-    named = [name for name in names if _NAME.fullmatch(name) and not name.endswith(_OTHER_WEIGHTS)]
+    shown = [n for n in names if not n.startswith(".") and not n.endswith(_OTHER_WEIGHTS)]
+    named = [name for name in shown if _NAME.fullmatch(name)]
+    if odd := sorted({*shown} - {*named}):
+        _LOG.warning(
+            "the engine starts without %d objects of %s: no files have their names, such as %s; rename them",
+            len(odd),
+            directory.path,
+            ascii(odd[0][:100]),
+        )
     files = [directory.open(name) for name in named]
     if sum(file.state.size for file in files) > _MOST_BYTES:
         largest = max(files, key=lambda file: file.state.size)

@@ -24,7 +24,7 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.store_threads import StoreThreads
 from fleet_worker.engine.limits import Limits
 from fleet_worker.engine.port import LIMITS, Engine
-from fleet_worker.errors import EngineFailure
+from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.protocol import HuggingFaceSource, Phase, Reason, Source, StageRequest
 from fleet_worker.trainer.transfers import TransferRoom
 
@@ -349,3 +349,19 @@ async def test_sources_on_a_hanging_file_system_are_refused(
     assert refusal.reason is Reason.SOURCE_UNREADABLE
     assert serving.state.phase is Phase.PAUSED
     await serving.resume("base")
+
+
+@pytest.mark.parametrize(
+    ("store", "remedy"),
+    [
+        ("/weights", "mount"),
+        ("of the Hugging Face cache", "mount"),
+        ("s3://weights/run", "address"),
+        ("peer://10.0.0.1:8003", "address"),
+    ],
+)
+async def test_a_store_that_does_not_answer_has_the_remedy_of_its_kind(
+    hanging: threading.Event, store: str, remedy: str
+) -> None:
+    with pytest.raises(Refusal, match=f"check .*{remedy}"):
+        await StoreThreads().run(hanging.wait, store=store, within_seconds=SHORT)
