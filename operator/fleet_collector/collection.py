@@ -63,7 +63,7 @@ class Versions(Protocol):
     """A folder of versions: `volume.Folder`, `prefix.Prefix`. Errors of all: OSError."""
 
     def content(self) -> Content:
-        """What is in it."""
+        """Read it."""
         ...
 
     def put_aside(self, directory: Directory) -> str:

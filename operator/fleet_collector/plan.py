@@ -99,7 +99,7 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is in a folder.
+    """The names in a folder.
 
     Fields:
         directories: the versions; those that are aside come last.

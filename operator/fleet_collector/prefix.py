@@ -130,7 +130,7 @@ class Prefix:
         """Nothing is open."""
 
     def content(self) -> Content:
-        """What is in it, by one listing. Errors: OSError."""
+        """Read it, by one listing. Errors: OSError."""
         found, files = self._listed()
         self._seen = found
         versions, others = list[Directory](), list[Directory]()
@@ -308,7 +308,7 @@ class Prefix:
         return self._ask(partial(_content, self._store, f"{self._begin}{place}", etag, limit))
 
     def _remove(self, places: Iterable[str]) -> None:
-        """Delete objects. One that is gone is no error."""
+        """Delete objects. One may be gone already."""
         if paths := [f"{self._begin}{place}" for place in places]:
             try:
                 self._ask(partial(obstore.delete, self._store, paths))
@@ -348,7 +348,7 @@ class _UnexpectedError(Exception):
 
 
 def _objects(store: ObjectStore, begin: str) -> Iterator[Any]:
-    """The objects of a listing. It may name some outside of what was asked for."""
+    """The objects of a listing. It may name others, too."""
     count = 0
     for page in obstore.list(store, begin.rstrip("/") or None, chunk_size=_PAGE):
         count += len(page)

@@ -74,7 +74,7 @@ class Folder:
         os.close(self._at)
 
     def content(self) -> Content:
-        """What is in it. Errors: OSError."""
+        """Read it. Errors: OSError."""
         return Content(self._directories(), self._others(), self._links())
 
     def _directories(self) -> list[Directory]:

@@ -506,7 +506,7 @@ async def test_a_variable_of_the_engine_sets_no_option_of_a_store(
     assert (await stage(staging(tmp_path), uri)).digest == digest_of(tmp_path / "step_1")
 
 
-def test_memory_that_is_not_enough_for_an_answer_is_no_lost_connection(
+def test_an_answer_that_takes_all_memory_has_its_own_remedy(
     proxy: FaultyStore, in_this_process: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:

@@ -261,7 +261,7 @@ def test_what_a_trainer_writes_during_a_deletion_stays(
 @pytest.mark.parametrize(
     "outside", ["elsewhere/step_1/config.json", "run/step_1/../../elsewhere/step_1/config.json"]
 )
-def test_a_listing_that_lies_deletes_nothing_outside_of_the_version(
+def test_a_false_listing_deletes_nothing_outside_of_the_version(
     store: Store, proxy: FaultyStore, outside: str
 ) -> None:
     store.put("elsewhere/step_1/config.json", b"{}")

@@ -104,7 +104,7 @@ class World:
         return _base_in(index.read_bytes()) if index.exists() else 0
 
     def opened(self, name: str) -> set[int | str]:
-        """What a worker has open of a version. Errors: FileNotFoundError."""
+        """The parts of a version that a worker has open. Errors: FileNotFoundError."""
         return {(self.folder / name).stat().st_ino}
 
     def is_whole(self, name: str) -> bool:
@@ -296,7 +296,7 @@ class StoredWorld(World):
         return {"model.safetensors", "config.json"} <= self.listed(name).keys()
 
     def remove(self, place: str) -> None:
-        """Delete an object, but for those that something needs."""
+        """Delete an object, except for those that something needs."""
         name, _, file = place.removeprefix("run/").partition("/")
         found = self.listed(name).get(file)
         if found is None:

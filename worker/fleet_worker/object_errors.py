@@ -52,7 +52,7 @@ def cause_of(error: Exception, uri: str, *, secret: str = _SECRET, rights: str =
 
     Args:
         error: The error.
-        uri: Of what was asked for.
+        uri: Of the object or the prefix.
         secret: The Secret with the keys, for the remedy.
         rights: The rights that the keys need, for the remedy.
     """
