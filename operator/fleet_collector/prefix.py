@@ -244,7 +244,7 @@ class Prefix:
         return replace(found, version=delta, base=base)
 
     def _decision(self, name: str, mark: str, version: _Version) -> frozenset[_Object]:
-        content = self._get(f"{name}/{mark}", version.marks[mark][1]["e_tag"], _MARK_LIMIT)
+        content = self._get(f"{name}/{mark}", version.marks[mark][1].get("e_tag", ""), _MARK_LIMIT)
         try:
             found = _Decision.model_validate_json(content)
         except ValidationError as error:

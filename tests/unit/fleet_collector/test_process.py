@@ -156,6 +156,12 @@ def test_versions_are_back_after_a_signal(
     assert names_in(folder) == ["step_1", "step_2", "step_3"]
 
 
+def test_roots_are_directories_and_prefixes_in_stores() -> None:
+    settings = parse_settings(["--namespaces=rl", "--roots=/weights, s3://lab/runs,gs://lab"])
+
+    assert settings.roots == ("/weights", "s3://lab/runs", "gs://lab")
+
+
 @pytest.mark.parametrize(
     "arguments", [["--roots=/weights"], ["--namespaces=rl"], ["--namespaces=rl", "--roots=weights"]]
 )
