@@ -54,7 +54,7 @@ def _opened(name: str) -> Directory | None:
     try:
         return open_directory(f"{RUN}/{name}", Roots([RUN]))
     except Refusal as refusal:
-        if refusal.reason is not Reason.SOURCE_ABSENT:
+        if refusal.reason is not Reason.SOURCE_ABSENT or "aside" not in refusal.message:
             raise
         return None
 
@@ -75,7 +75,7 @@ class Store:
     def versions(self) -> list[int]:
         """Those that are whole and that a worker opens."""
         found = []
-        for name in sorted({path.split("/")[1] for path in self.all() if path.startswith("run/")}):
+        for name in sorted({path.split("/")[1] for path in self.all() if "run/step_" in path}):
             opened = _opened(name)
             if opened is not None:
                 assert opened.names >= OF_A_VERSION.keys(), f"{name} has lost a part"

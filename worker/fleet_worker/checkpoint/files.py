@@ -30,11 +30,11 @@ def is_uri(place: str) -> bool:
     return "://" in place
 
 
-def absent() -> Refusal:
+def absent(why: str = "the source does not exist") -> Refusal:
     """Return the refusal of a place that does not exist yet, or not any more."""
     return Refusal(
         Reason.SOURCE_ABSENT,
-        "the source does not exist",
+        why,
         retry_after_seconds=_ABSENT_RETRY_SECONDS,
     )
 

@@ -134,8 +134,12 @@ class StoredDirectory(Directory):
         self.small = {}
         found = store_calls.objects_below(uri)
         marks = [each for each in found if each.name.startswith(ASIDE_MARK)]
-        if len(found) == len(marks) or any(mark.size for mark in marks):
-            raise absent()  # or a collector deletes it
+        if mark := next((mark for mark in marks if mark.size), None):
+            raise absent(
+                f"a collector has put the version aside ({mark.name[:100]}), and deletes it or gives it back"
+            )
+        if len(found) == len(marks):
+            raise absent()
         self._objects = {o.name: o for o in found if "/" not in o.name and o not in marks}
         self.names = frozenset(self._objects)
 
