@@ -36,7 +36,7 @@ from fleet_collector.volume import Folder
 from fleet_worker.protocol import ASIDE_MARK
 from rlfleet.deltas.layout import INDEX_FILE
 
-HISTORIES = 6
+HISTORIES = 4
 LATE = 6
 """Ticks by which a status is late at most. A collector waits longer."""
 
@@ -238,8 +238,7 @@ class World:
     def collect(self) -> None:
         self.running.append({"killed": False})
         try:
-            outcomes = collect(self.look, [self.place], self.wait)
-            self.deleted += sum(len(o.deleted) for o in outcomes)
+            collect(self.look, [self.place], self.wait)
         except Killed:
             pass
         finally:
@@ -309,6 +308,7 @@ class StoredWorld(World):
             if name == f"step_{self.newest}" and self.newest > self.asked:
                 raise WrongDeletion(f"{place} is not published yet, seed {self.seed}")
         obstore.delete(self.objects, place)
+        self.deleted += file == "config.json"
 
 
 def _base_in(index: bytes) -> int:
@@ -336,6 +336,7 @@ def world_of(
                 (world.folder / place / file).unlink()
                 world.step()
             (world.folder / place).rmdir()
+            world.deleted += 1
         except FileNotFoundError:
             return
 
