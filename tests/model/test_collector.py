@@ -264,11 +264,13 @@ class StoredWorld(World):
         return {o["path"][len(below) :]: o for o in found if o["path"].startswith(below)}
 
     def names(self) -> list[str]:
-        found = {name.partition("/")[0] for name in self.listed() if f"/{ASIDE_MARK}" not in name}
-        return sorted(name for name in found if not self.is_marked(name))
+        found = [(*path.partition("/")[::2], each) for path, each in self.listed().items()]
+        marked = {name for name, file, each in found if self.takes(file, each)}
+        return sorted({n for n, file, _ in found if not file.startswith(ASIDE_MARK)} - marked)
 
-    def is_marked(self, name: str) -> bool:
-        return any(n.startswith(ASIDE_MARK) and o["size"] for n, o in self.listed(name).items())
+    def takes(self, file: str, each: Any) -> bool:
+        """Whether an object takes its version from workers."""
+        return file.startswith(ASIDE_MARK) and each["size"] > 0
 
     def write(self, version: int, base: int | None = None) -> None:
         files = {"model.safetensors": b"w" * 100, "config.json": b"{}"}
@@ -283,13 +285,15 @@ class StoredWorld(World):
         return _base_in(bytes(obstore.get(self.objects, f"run/{name}/{INDEX_FILE}").bytes()))
 
     def opened(self, name: str) -> set[int | str]:
-        if name not in self.names():
+        found = self.listed(name)
+        is_empty = all(file.startswith(ASIDE_MARK) for file in found)
+        if is_empty or any(self.takes(*each) for each in found.items()):
             raise FileNotFoundError(name)
         if not self.is_whole(name):
             raise WrongDeletion(
                 f"a worker takes the rest of {name} for a version, seed {self.seed}"
             )
-        return {each["e_tag"] for each in self.listed(name).values()}
+        return {each["e_tag"] for each in found.values()}
 
     def is_whole(self, name: str) -> bool:
         return {"model.safetensors", "config.json"} <= self.listed(name).keys()
@@ -411,9 +415,7 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 
 
 MUTANTS_IN_A_STORE: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "workers do not look for marks": lambda m: m.setattr(
-        StoredWorld, "is_marked", lambda *_: False
-    ),
+    "workers do not look for marks": lambda m: m.setattr(StoredWorld, "takes", lambda *_: False),
     "the mark goes first": lambda m: m.setattr(Prefix, "_empty", _emptied_with_the_mark_first),
     "what is decided can come back": lambda m: m.setattr(
         obstore,
