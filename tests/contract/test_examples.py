@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,23 @@ def test_each_folder_has_a_manifest_and_a_page_and_is_listed() -> None:
     assert {m.parent.name for m in MANIFESTS} == folders - {"argocd", "flux", "tenant"}
     assert {name for name in folders if not (EXAMPLES / name / "README.md").exists()} == set()
     assert {name for name in folders if f"]({name}" not in page} == set()
+
+
+@pytest.mark.parametrize("page", sorted(EXAMPLES.glob("*/README.md")), ids=lambda p: p.parent.name)
+def test_a_page_names_the_tests_that_run_it_or_says_that_it_was_not_run(page: Path) -> None:
+    text = page.read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)`", text)
+
+    assert named or re.search(r"not run|do not run|No driver was run", text)
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_collectors_values_fit_the_chart() -> None:
+    schema = json.loads((ROOT / "charts/rlfleet/values.schema.json").read_text())
+    values = yaml.safe_load((EXAMPLES / "retention/values.yaml").read_text())
+
+    jsonschema.validate(values, schema)
+    assert values["collectors"]
 
 
 def test_the_quota_of_a_tenant_counts_our_resources() -> None:
