@@ -111,6 +111,22 @@ def test_the_client_is_installed_by_its_name_from_the_release_on(
     assert {"rlfleet"} == set(names.findall(after))
 
 
+def test_no_text_installs_our_distributions_by_a_name_that_is_not_registered() -> None:
+    by_name = re.compile(r"(?:pip|pipx|uv) (?:install|add) [^\n`]*?(?<![\w./-])rlfleet(?![\w./])")
+    texts = [
+        file
+        for folder in ("docs", "examples", "client", "operator", "worker", "charts")
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in {".md", ".py", ".sh", ".yaml", ".txt"}
+        # Decisions may say what a name is for.
+        and "decisions" not in file.parts
+    ]
+
+    assert by_name.search("pip install 'rlfleet[cli]'")
+    assert not by_name.search("pip install ./client")
+    assert [file for file in texts if by_name.search(file.read_text())] == []
+
+
 def test_the_icon_is_a_small_picture_without_parts_from_elsewhere() -> None:
     icon = (ROOT / "docs/images/icon.svg").read_text()
 
