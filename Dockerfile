@@ -1,7 +1,8 @@
-# The images of the chart. `make images` builds operator and worker-cpu with buildah.
+# The images of the chart and of `spec.router`. `make images` builds all but worker with buildah.
 #   docker build --target operator   -t rlfleet/operator:0.1.0 .
 #   docker build --target worker     -t rlfleet/worker:0.1.0 .      # vLLM for CUDA
 #   docker build --target worker-cpu -t rlfleet/worker-cpu:0.1.0 .  # laptops, kind, tests
+#   docker build --target router     -t rlfleet/router:0.1.0 .      # for fleets with `spec.router`
 
 # Any image of Debian or Ubuntu with Python 3.11 and its venv module.
 ARG PYTHON_IMAGE=python:3.11-slim
@@ -31,6 +32,12 @@ COPY --from=wheel /client /client
 RUN /opt/rlfleet/bin/pip install --no-deps /wheel/*.whl /client/*.whl \
  && /opt/rlfleet/bin/pip uninstall -y pip setuptools
 
+FROM builder AS router-packages
+COPY requirements/router.txt requirements/
+RUN python3 -m venv /opt/rlfleet \
+ && /opt/rlfleet/bin/pip install --require-hashes -r requirements/router.txt \
+ && /opt/rlfleet/bin/pip uninstall -y pip setuptools
+
 FROM builder AS worker-cpu-packages
 COPY requirements/worker.txt requirements/
 # --no-deps: the file is complete, and vLLM for CPU names a build of torch that no index holds.
@@ -54,6 +61,12 @@ ENV PATH=/opt/rlfleet/bin:/usr/local/bin:/usr/bin:/bin PYTHONSAFEPATH=1 PYTHONUN
 COPY --from=operator-packages /opt/rlfleet /opt/rlfleet
 USER 1000:1000
 ENTRYPOINT ["python3", "-m", "fleet_operator"]
+
+FROM ${PYTHON_IMAGE} AS router
+ENV PATH=/opt/rlfleet/bin:/usr/local/bin:/usr/bin:/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 TZ=UTC
+COPY --from=router-packages /opt/rlfleet /opt/rlfleet
+USER 1000:1000
+ENTRYPOINT ["vllm-router"]
 
 FROM ${PYTHON_IMAGE} AS worker-cpu
 # vLLM for CPU is linked against it.

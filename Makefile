@@ -220,7 +220,7 @@ lock: ## Update the pinned requirement files
 	@$(ENVS) lock
 
 .PHONY: images
-images: ## Build the images operator and worker-cpu with buildah and debootstrap (as root); MIRROR=, TARGETS=worker
+images: ## Build the images operator, router and worker-cpu with buildah and debootstrap (as root); MIRROR=, TARGETS=worker
 	@$(PYTHON) -m images build $(TARGETS) $(if $(MIRROR),--mirror $(MIRROR))
 
 .PHONY: release

@@ -21,6 +21,7 @@ from devcluster import Cluster
 from free_ports import free_port
 from release import programs
 from release.programs import run
+from rlfleet_resources.names import router_selector
 
 ROOT = Path(__file__).parents[2]
 VERSION = yaml.safe_load((ROOT / "charts/rlfleet/Chart.yaml").read_text())["version"]
@@ -32,10 +33,10 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of a release of the working tree, with the operator's image where one can be built."""
+    """The files of a release of the working tree, with the small images where they can be built."""
     target = tmp_path_factory.mktemp("release") / "dist"
     words = ("--version", VERSION, "--repository", FORGE, "--registry", REGISTRY)
-    images = ("--images", *(["operator"] if BUILDS_IMAGES else []))
+    images = ("--images", *(["operator", "router"] if BUILDS_IMAGES else []))
     command = [sys.executable, "-m", "release", *words, *images, "--dirty", "--target", target]
     run(command, cwd=ROOT)
     return target
@@ -147,15 +148,28 @@ def test_the_api_server_takes_the_manifest_without_helm(made: Path, cluster: Clu
 
 
 @pytest.mark.skipif(not BUILDS_IMAGES, reason="images are built by root, buildah and debootstrap")
-def test_the_manifest_runs_the_operator_from_the_released_image(
+def test_the_manifest_runs_operator_and_router_from_the_released_images(
     made: Path, devcluster_node_possible: None
 ) -> None:
-    """The node has no network: it knows the image by its name in the archive alone."""
+    """The node has no network: it knows the images by their names in the archives alone."""
+    router = f"{REGISTRY}/rlfleet/router:{VERSION}"
     with Cluster.start(nodes=1) as cluster:
-        cluster.load_archive(made / "images" / f"rlfleet-operator-{VERSION}.tar")
+        for image in ("operator", "router"):
+            cluster.load_archive(made / "images" / f"rlfleet-{image}-{VERSION}.tar")
         cluster.kubectl("apply", "--server-side", "-f", str(made / "install.yaml"))
         ready = ("wait", "--for=condition=Available", "deployment", "--all", "--timeout=120s")
         cluster.kubectl("-n", "rlfleet-system", *ready)
+        fleet = yaml.safe_load((ROOT / "crds/samples/valid/fleet-router.yaml").read_text())
+        fleet["spec"]["router"]["image"] = router
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(fleet))
+        labels = ",".join(f"{key}={value}" for key, value in router_selector("policy").items())
+        waiting = ("wait", "pod", "-l", labels, "--timeout=120s")
+        cluster.kubectl(*waiting, "--for=create")
+        cluster.kubectl(*waiting, "--for=jsonpath={.status.phase}=Running")
+        pod = cluster.kubectl("get", "pod", "-l", labels, "-o", "name").stdout.strip()
+        # No worker is there: the router looks for it, names it, and exits.
+        logs = ("logs", pod)
+        eventually(lambda: "http://policy-0." in cluster.kubectl(*logs).stdout, within_seconds=120)
 
 
 def test_helm_gets_the_released_chart_from_a_registry(
@@ -181,13 +195,14 @@ def test_the_manifest_is_the_chart_with_a_namespace(made: Path, tmp_path: Path) 
     assert (namespace["kind"], namespace["metadata"]["name"]) == ("Namespace", "rlfleet-system")
 
 
-def test_the_lists_name_the_pinned_packages(made: Path) -> None:
-    found = json.loads((made / "sbom/operator.cdx.json").read_text())
+@pytest.mark.parametrize("name", ["operator", "router", "worker", "worker-cuda"])
+def test_the_lists_name_the_pinned_packages(made: Path, name: str) -> None:
+    found = json.loads((made / f"sbom/{name}.cdx.json").read_text())
     names = {(each["name"], each["version"]) for each in found["components"]}
-    pinned = (ROOT / "requirements/operator.txt").read_text()
+    pinned = (ROOT / f"requirements/{name}.txt").read_text()
 
     assert len(names) > 10
-    assert all(f"{name}=={version}" in pinned for name, version in names)
+    assert all(f"{package}=={version}" in pinned for package, version in names)
 
 
 def test_the_notes_are_those_of_the_version(made: Path) -> None:

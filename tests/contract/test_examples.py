@@ -43,9 +43,10 @@ def test_a_page_names_the_tests_that_run_it_or_says_that_it_was_not_run(page: Pa
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-def test_the_collectors_values_fit_the_chart() -> None:
+@pytest.mark.parametrize("file", ["values.yaml", "values-object-store.yaml"])
+def test_the_collectors_values_fit_the_chart(file: str) -> None:
     schema = json.loads((ROOT / "charts/rlfleet/values.schema.json").read_text())
-    values = yaml.safe_load((EXAMPLES / "retention/values.yaml").read_text())
+    values = yaml.safe_load((EXAMPLES / "retention" / file).read_text())
 
     jsonschema.validate(values, schema)
     assert values["collectors"]

@@ -107,7 +107,7 @@ def test_a_release_builds_targets_of_the_dockerfile() -> None:
     built = jobs(ROOT / ".github/workflows/release.yml")["images"]["strategy"]["matrix"]["include"]
 
     assert {each["target"] for each in built} <= set(STAGES)
-    assert {each["target"] for each in built} == {"operator", "worker", "worker-cpu"}
+    assert {each["target"] for each in built} == {"operator", "router", "worker", "worker-cpu"}
 
 
 def test_the_release_publishes_the_files_of_make_release() -> None:

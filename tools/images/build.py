@@ -13,8 +13,8 @@ from pathlib import Path
 import envs
 
 BASE = "localhost/rlfleet/python-base:bookworm"
-TARGETS = ("operator", "worker-cpu")
-"""The targets that are built by default, and tried. `worker` has 9.5 GB, and needs a GPU to run."""
+TARGETS = ("operator", "router", "worker-cpu")
+"""The targets that are built by default. `worker` has 9.5 GB, and needs a GPU to run."""
 _PREFIX = "localhost/"
 _SUITE = "bookworm"
 _PACKAGES = "python3,python3-venv,ca-certificates"

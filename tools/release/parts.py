@@ -20,7 +20,7 @@ NAMESPACE = "rlfleet-system"
 CHART = "charts/rlfleet"
 _CONFIGURATION = "application/vnd.cncf.helm.config.v1+json"
 _CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
-_LISTS = ("operator", "worker", "worker-cuda")
+_LISTS = ("operator", "router", "worker", "worker-cuda")
 """The requirement files of the images. Their packages are pinned, so they are what an image holds."""
 
 
