@@ -168,10 +168,7 @@ def test_the_images_of_workers_have_the_same_engine() -> None:
 
 
 def test_the_python_of_the_images_is_the_one_that_pins_are_made_for() -> None:
-    (python,) = {
-        STAGES[stage].base.removeprefix("python:")
-        for stage in ("builder", *ALL_IMAGES)
-    }
+    (python,) = {STAGES[stage].base.removeprefix("python:") for stage in ("builder", *ALL_IMAGES)}
     version = python.removesuffix("-slim")
 
     assert f'"--python-version", "{version}"' in (ROOT / "tools/envs.py").read_text()
