@@ -51,6 +51,18 @@ def test_a_worker_whose_pod_is_deleted_in_this_decision_gets_no_call():
     assert made.worker_calls == ()
 
 
+def test_no_pod_is_replaced_while_the_rollout_pauses_the_fleet():
+    """The pods' plan hears of the pause from the rollout's."""
+    held = make_worker(0).paused("base").staged("2").of_revision("old")
+    serving = make_worker(1).serving("base").staged("2").of_revision("old")
+    begun = FleetStatus(transition=make_transition("2", "base"))
+    update = {"maxUnavailable": 2}
+    made = decision(make_fleet(held, serving, wants=make_weights("2"), update=update, status=begun))
+
+    assert texts_of(made.worker_calls) == ["pause on policy-1"]
+    assert made.pod_actions == ()
+
+
 def test_no_worker_is_swapped_in_the_decision_that_drains_another():
     """The swap was planned while the other one counted as serving."""
     rolling = {"strategy": "Rolling", "maxUnavailable": 1}
