@@ -36,6 +36,7 @@ NARROW = ("index.html", "reference/inferencefleet.html", "examples/deltas.html",
 
 FOUND = {
     "latch": "",
+    "s3": "how-to/read-from-an-object-store.html",
     "stuck rollout": "reference/troubleshooting.html",
     "HF_TOKEN": "explanation/faq.html",
     "RDMA": "",
@@ -163,7 +164,7 @@ def main() -> int:
         )
         for theme in THEMES:
             context = browser.new_context(
-                color_scheme=theme, viewport={"width": 1280, "height": 800}
+                color_scheme=theme, viewport={"width": 1400, "height": 800}
             )
             visit = Visit(context.new_page(), root, theme)
             visit.follow_quickstart()
