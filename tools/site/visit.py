@@ -36,7 +36,7 @@ NARROW = ("index.html", "reference/inferencefleet.html", "examples/deltas.html",
 
 FOUND = {
     "latch": "",
-    "s3": "how-to/read-from-an-object-store.html",
+    "s3": "",
     "stuck rollout": "reference/troubleshooting.html",
     "HF_TOKEN": "explanation/faq.html",
     "RDMA": "",
