@@ -36,6 +36,7 @@ from fleet_worker.engine.vllm_facts import facts_of
 from fleet_worker.engine.vllm_requests import with_adapters
 from fleet_worker.gateway.gate import STATE_ATTRIBUTE, GateKeeper, PublicKey
 from fleet_worker.gateway.table import Translations
+from fleet_worker.lifecycle.freshness import Freshness
 from fleet_worker.lifecycle.holding import Holding
 from fleet_worker.lifecycle.kept_cache import KeptCache
 from fleet_worker.lifecycle.metrics import WorkerMetrics
@@ -141,6 +142,7 @@ class FakeWorker:
         self.names.note_loaded(self.good.name)
         self.quiescence, self.held = Quiescence(), Holding()
         self.sessions = Sessions(time.monotonic)
+        self.freshness = Freshness(time.monotonic)
         self.adapters = SimpleNamespace(weights_of=None, has=lambda _: False)
 
 
