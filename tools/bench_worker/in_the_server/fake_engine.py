@@ -33,7 +33,7 @@ from vllm.v1.outputs import LogprobsLists
 
 from fleet_worker.checkpoint.identity import WeightNames
 from fleet_worker.engine.vllm_facts import facts_of
-from fleet_worker.engine.vllm_requests import with_adapters
+from fleet_worker.engine.vllm_requests import sent_again, with_adapters
 from fleet_worker.gateway.gate import STATE_ATTRIBUTE, GateKeeper, PublicKey
 from fleet_worker.gateway.table import Translations
 from fleet_worker.lifecycle.freshness import Freshness
@@ -133,7 +133,7 @@ class FakeWorker:
     """Takes the place of `Worker`, as far as the gate asks for it. It serves, without adapters."""
 
     name = Worker.name
-    is_open, holds, phase, version = True, False, Phase.SERVING, "base"
+    is_open, holds, phase, version, steps = True, False, Phase.SERVING, "base", 0
 
     def __init__(self) -> None:
         place: Any = SimpleNamespace(path="/weights/run-7/step_41")
@@ -184,7 +184,8 @@ class Measurement:
         metrics = WorkerMetrics(CollectorRegistry())
         keeper = GateKeeper(worker, probes, metrics, Translations(facts), PublicKey())
         setattr(self._apps["worker"].state, STATE_ATTRIBUTE, keeper)
-        adapted = with_adapters(client.generate, worker.adapters.has)
+        # As in `fleet_worker.plugin`.
+        adapted = with_adapters(sent_again(client.generate, worker), worker.adapters.has)
         self._generate = {
             "stock": client.generate,
             "worker": tracked(adapted, worker.names),

@@ -9,7 +9,7 @@ Source: `SamplingParams`, `RequestOutput`, `LoRARequest`, `OpenAIServingModels.l
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager
 from typing import Any, Protocol
 
@@ -122,21 +122,56 @@ def sent_again(generate: Generate, worker: Pausing) -> Generate:
     """
     refused = importlib.import_module(EXCEPTIONS).RetryableRequestError
 
-    async def sending(
-        prompt: Any, sampling_params: Any, request_id: str, **options: Any
-    ) -> AsyncGenerator[Any, None]:
-        for sends in range(1, _MOST_SENDS + 1):
-            has_begun, since = False, worker.steps
-            outputs = generate(prompt, sampling_params, request_id, **options)
-            try:
-                async with aclosing(outputs):
-                    async for output in outputs:
-                        has_begun = True
-                        yield output
-            except refused:
-                if has_begun or sends == _MOST_SENDS or not await worker.let_in(request_id, since):
-                    raise
-            else:
-                return
+    def sending(prompt: Any, sampling_params: Any, request_id: str, **options: Any) -> Any:
+        def send() -> AsyncGenerator[Any, None]:
+            return generate(prompt, sampling_params, request_id, **options)
+
+        return _Outputs(send, refused, worker, request_id)
 
     return sending
+
+
+class _Outputs:
+    """The outputs of a request that is sent again until vLLM takes it.
+
+    Only the first output is awaited here. The others come from vLLM's generator itself: a coroutine of
+    ours for each token would cost too much.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[], AsyncGenerator[Any, None]],
+        refused: type[Exception],
+        worker: Pausing,
+        request_id: str,
+    ) -> None:
+        self._send = send
+        self._refused = refused
+        self._worker = worker
+        self._request_id = request_id
+        self._taken: AsyncGenerator[Any, None] | None = None
+
+    def __aiter__(self) -> _Outputs:
+        return self
+
+    def __anext__(self) -> Awaitable[Any]:
+        return self._first() if self._taken is None else self._taken.__anext__()
+
+    async def aclose(self) -> None:
+        """End the request."""
+        if self._taken is not None:
+            await self._taken.aclose()
+
+    async def _first(self) -> Any:
+        worker = self._worker
+        for sends in range(1, _MOST_SENDS + 1):
+            since, outputs = worker.steps, self._send()
+            try:
+                first = await anext(outputs)
+            except self._refused:
+                if sends == _MOST_SENDS or not await worker.let_in(self._request_id, since):
+                    raise
+            else:
+                self._taken = outputs
+                return first
+        raise AssertionError  # the last attempt raises

@@ -160,3 +160,32 @@ async def test_a_drain_that_ends_requests_ends_the_wait_of_a_refused_one(
 
     with pytest.raises(FakeRetryableRequestError):
         await asking
+
+
+class FakeOutputs:
+    """Outputs of vLLM: the first one is there, and the next one is awaited."""
+
+    def __init__(self) -> None:
+        self.following = asyncio.get_running_loop().create_future()
+        self.closed = False
+        self._first = [0]
+
+    def __anext__(self) -> asyncio.Future[int]:
+        if not self._first:
+            return self.following
+        first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        first.set_result(self._first.pop())
+        return first
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_outputs_after_the_first_are_those_of_vllm_itself(serving: WorkerHarness) -> None:
+    made = FakeOutputs()
+    outputs = sent_again(lambda *_: made, serving.agent)("prompt", "parameters", "cmpl-1-0")
+
+    assert await anext(outputs) == 0
+    assert outputs.__anext__() is made.following
+    await outputs.aclose()
+    assert made.closed
