@@ -986,8 +986,10 @@ MUTANTS = [
     ),
 ]
 
+_NOT_SIMULATED = vars(permits)["_fresh"]
+"""No simulated fleet has `spec.staleness`, so no history can need this permit. Its own tests hold it."""
 RULES = [
-    *(LeftOut(permits, "PERMITS", permit) for permit in permits.PERMITS),
+    *(LeftOut(permits, "PERMITS", p) for p in permits.PERMITS if p is not _NOT_SIMULATED),
     *(LeftOut(advance, "_NEXT", row) for row in vars(advance)["_NEXT"]),
 ]
-"""Each permit, and each row of the table of calls."""
+"""Each simulated permit, and each row of the table of calls."""
