@@ -183,7 +183,12 @@ def test_ten_times_the_adapters_cost_ten_times_the_operations(names: int) -> Non
                 name=f"adapter-{n}",
                 uid=f"uid-{n}",
                 spec=WeightsSpec.model_validate(
-                    {"fleetRef": {"name": "policy"}, "version": "1", "source": SOURCE, "adapter": f"a{n}"}
+                    {
+                        "fleetRef": {"name": "policy"},
+                        "version": "1",
+                        "source": SOURCE,
+                        "adapter": f"a{n}",
+                    }
                 ),
             )
             for n in range(many)
