@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from tests.support.builders import FLEET_UID, NOW, build_pod, make_fleet, make_worker
@@ -150,21 +155,77 @@ def test_a_router_cuts_no_generation_within_a_day():
     assert int(found[found.index("--request-timeout-secs") + 1]) >= 24 * 60 * 60
 
 
-@pytest.mark.parametrize(("dual", "host"), [(True, "::"), (False, "0.0.0.0")])
-def test_a_router_listens_on_the_addresses_of_all_families_that_its_kernel_has(
-    tmp_path: Path, dual: bool, host: str
-) -> None:
-    program = tmp_path / "vllm-router"
+class Worker(ThreadingHTTPServer):
+    """A worker that is ready when it has been asked so often."""
+
+    def __init__(self, asked: int) -> None:
+        super().__init__(("127.0.0.1", 0), Readiness)
+        self.left = asked
+        self.asked = Event()
+
+
+class Readiness(BaseHTTPRequestHandler):
+    server: Worker
+
+    def do_GET(self) -> None:
+        self.server.left -= 1
+        self.server.asked.set()
+        self.send_response(200 if self.path == "/readyz" and self.server.left < 0 else 503)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing."""
+
+
+@contextmanager
+def a_worker(*, asked: int) -> Iterator[Worker]:
+    with Worker(asked) as worker:
+        Thread(target=worker.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield worker
+        worker.shutdown()
+
+
+def command_of(folder: Path, worker: Worker, before: str = "") -> tuple[list[str], dict[str, str]]:
+    """The command of a router's container with one worker, and variables in which the router prints its arguments."""
+    program = folder / "vllm-router"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     program.chmod(0o755)
     (deployment, _) = router.router_children(routed())
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     python, flag, start = container["command"]
-    start = f"import socket; socket.has_dualstack_ipv6 = lambda: {dual}; {start}"
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    command = [python, flag, start, *container["args"]]
-    given = written_by(command, env=environment).splitlines()
+    given = container["args"][: container["args"].index("--worker-urls") + 1]
+    given += ["http://127.0.0.1:1", f"http://127.0.0.1:{worker.server_port}"]
+    return [python, flag, before + start, *given], {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize(("dual", "host"), [(True, "::"), (False, "0.0.0.0")])
+def test_a_router_listens_on_the_addresses_of_all_families_that_its_kernel_has(
+    tmp_path: Path, dual: bool, host: str
+) -> None:
+    before = f"import socket; socket.has_dualstack_ipv6 = lambda: {dual}\n"
+    with a_worker(asked=0) as worker:
+        command, environment = command_of(tmp_path, worker, before)
+        given = written_by(command, env=environment, timeout=30).splitlines()
 
     hosts = [given[given.index(name) + 1] for name in ("--host", "--prometheus-host")]
     assert hosts == [host, host]
-    assert len(given) == len(container["args"])
+    assert len(given) == len(command) - 3
+
+
+def test_a_router_starts_when_a_worker_is_ready(tmp_path: Path) -> None:
+    with a_worker(asked=1) as worker:
+        command, environment = command_of(tmp_path, worker)
+        written_by(command, env=environment, timeout=30)
+
+        assert worker.left == -1
+
+
+def test_a_router_that_waits_for_a_worker_ends_when_its_pod_is_deleted(tmp_path: Path) -> None:
+    with a_worker(asked=1000) as worker:
+        command, environment = command_of(tmp_path, worker)
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as waiting:
+            assert worker.asked.wait(timeout=30)
+            waiting.terminate()
+            written, _ = waiting.communicate(timeout=30)
+
+        assert (waiting.returncode, written) == (0, b"")

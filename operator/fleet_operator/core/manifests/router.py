@@ -26,13 +26,30 @@ REQUEST_SECONDS = 86_400
 other generation again, up to five times."""
 _ALL = "::"
 """All addresses of both families, if the kernel has IPv6."""
-_START = (
-    "import os, socket, sys; "
-    f'every = "{_ALL}" if socket.has_dualstack_ipv6() else "0.0.0.0"; '
-    f'given = [every if word == "{_ALL}" else word for word in sys.argv[1:]]; '
-    'os.execvp("vllm-router", ["vllm-router", *given])'
-)
-"""Starts the router, which cannot listen on an address that its kernel does not have."""
+_START = f"""
+import os, signal, socket, sys, time, urllib.request
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+every = "{_ALL}" if socket.has_dualstack_ipv6() else "0.0.0.0"
+given = [every if word == "{_ALL}" else word for word in sys.argv[1:]]
+workers = given[given.index("--worker-urls") + 1 :]
+
+
+def is_ready(worker):
+    try:
+        return urllib.request.urlopen(worker + "{READY_PATH}", timeout=1).status == 200
+    except Exception:
+        return False
+
+
+while not any(map(is_ready, workers)):
+    time.sleep(1)
+os.execvp("vllm-router", ["vllm-router", *given])
+"""
+"""Starts the router once a worker is ready: without one it would exit, and the kubelet would wait for up to
+five minutes between its restarts. Nor can it listen on an address that its kernel does not have."""
+_NO_LIMIT = 2**31 - 1
+"""A fleet may have no worker for any time, so no number of failed startup probes ends the container."""
 _CONTAINER = "router"
 _POLICIES: dict[RouterPolicy, str] = {
     "StickyLeastLoaded": "sticky_least_loaded",
@@ -104,10 +121,12 @@ def _deployment(observed: FleetObserved, router: Router) -> dict[str, Any]:
             {"name": "metrics", "containerPort": METRICS_PORT},
         ],
         "readinessProbe": {"httpGet": {"path": "/readiness", "port": "http"}, "periodSeconds": 2},
-        "livenessProbe": {
+        "startupProbe": {
             "httpGet": {"path": "/liveness", "port": "http"},
-            "initialDelaySeconds": 30,
+            "periodSeconds": 2,
+            "failureThreshold": _NO_LIMIT,
         },
+        "livenessProbe": {"httpGet": {"path": "/liveness", "port": "http"}},
         "securityContext": hardened_container(),
     }
     if resources := router.resources.to_json():
