@@ -17,7 +17,7 @@ from tests.support.figures import figures
 from fleet_operator.core.strategies import canary, rolling, synchronized
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.strategies.choice import strategy_of
-from fleet_worker.protocol import Reason
+from fleet_worker.protocol import Phase, Reason
 from rlfleet_resources.conditions import MAX_MESSAGE_CHARACTERS
 from rlfleet_resources.fleet_status import Transition
 from rlfleet_resources.reasons import ConditionReason
@@ -55,6 +55,24 @@ def loaded(n: int) -> WorkerBuilder:
 
 def judged(n: int, **found) -> WorkerBuilder:
     return make_worker(n).joining("42").probed("42", **COMPARED | found)
+
+
+@pytest.mark.parametrize(
+    "canary",
+    [
+        pytest.param(make_worker(0).closed_pausing("41"), id="its last requests run"),
+        pytest.param(apart(0).reporting(phase=Phase.LOADING).doing("load", "42"), id="it loads"),
+        pytest.param(
+            make_worker(0).broken().probed("41").staged("42").refused("42", Reason.ENGINE_FAILED),
+            id="its load has failed",
+        ),
+    ],
+)
+def test_no_other_worker_leaves_its_clients_while_a_canary_is_behind_its_latch(canary):
+    taken = STEP(make_view(canary.probed("41").staged("42"), known(1).staged("42"), known(2)))
+
+    assert [text for text in texts_of(taken.actions) if not text.endswith(" policy-0")] == []
+    assert taken.phase is RolloutPhase.JUDGING
 
 
 @pytest.mark.parametrize(

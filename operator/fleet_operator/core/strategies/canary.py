@@ -5,6 +5,7 @@
     has a baseline, has not staged                      Stage
     has staged, serves                                  Fence   (running requests finish first)
     has staged, latch closed                            Load
+    loads, or its load has failed, latch closed         nothing: it stays the canary
     has loaded, latch closed                            CanaryPrompts   (compared with the baseline)
     all canaries have been compared                     judge
 
@@ -59,6 +60,11 @@ from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.weights_status import MAX_CANARY_PODS, CanaryVerdict, RolloutPhase
 
 
+_APART = frozenset({Phase.JOINING, Phase.PAUSING, Phase.LOADING, Phase.BROKEN})
+"""The phases of a canary behind its closed latch. It keeps its part in all of them: otherwise the next worker would
+take it over while this one loads, and leave its clients, too."""
+
+
 def then(strategy: Strategy) -> Strategy:
     """The canary strategy that continues with `strategy` after a good verdict."""
 
@@ -93,7 +99,7 @@ def _is_served(view: RolloutView) -> bool:
 
 def _judge(view: RolloutView) -> Step:
     goal = view.desired
-    alive = [*view.members, *(j for j in view.joining if _has_phase(j, Phase.JOINING))]
+    alive = [*view.members, *(j for j in view.joining if j.state and j.state.phase in _APART)]
     able = [w for w in alive if w.standing is not Standing.UNKNOWN and not _is_paused(w)]
     failed = [w for w in able if view.failure_of(w, goal)]
     halt = bool(failed_to_load(view, goal, failed))
@@ -266,7 +272,3 @@ def _verdict(
 def _is_paused(worker: WorkerView) -> bool:
     """Whether it is held without work: it will resume, or go back."""
     return worker.standing is Standing.HELD and not worker.operation
-
-
-def _has_phase(worker: WorkerView, phase: Phase) -> bool:
-    return worker.state is not None and worker.state.phase is phase
