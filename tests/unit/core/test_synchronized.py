@@ -101,6 +101,20 @@ class TestOvertaken:
         assert taken.goal.version == "42"
         assert texts_of(taken.actions) == ["load 42 on policy-1"]
 
+    def test_after_a_load_a_version_that_is_taken_back_is_not_completed(self):
+        workers = [loaded(0), held(1), make_worker(2).loading("41", "42")]
+        taken = step(make_view(*workers, wants="41", transition=make_transition()))
+
+        assert taken.goal.version == "41"
+        assert texts_of(taken.actions) == ["resume 41 on policy-1", "stage 41 on policy-0"]
+
+    def test_a_version_that_is_taken_back_is_completed_if_a_worker_cannot_go_back(self):
+        workers = [loaded(0).refused("41", Reason.SOURCE_ABSENT), held(1)]
+        taken = step(make_view(*workers, wants="41", transition=make_transition()))
+
+        assert taken.goal.version == "42"
+        assert texts_of(taken.actions) == ["load 42 on policy-1"]
+
     def test_if_a_worker_lost_the_bytes_the_newest_version_is_loaded(self):
         workers = [loaded(0), make_worker(1).paused("41")]
         taken = step(make_view(*workers, wants="43", transition=make_transition()))

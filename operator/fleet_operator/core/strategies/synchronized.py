@@ -23,7 +23,8 @@ paused, and a has loaded 42. Now the trainer asks for 43. No worker may resume: 
 have 41, and 43 is not staged. b and c hold 42 in memory, so the shortest way is forward: the goal
 stays 42 until all three serve it, and becomes 43 with the next step. If no worker had loaded 42,
 invariant 3 would have resumed all three on 41 at once. If an engine has broken on 42, 42 is completed
-only if all members have loaded it: they serve at once.
+only if all members have loaded it: they serve at once. If the trainer asks for 41 again, a goes
+back if it can: what is taken back is not completed, least of all behind a load that hangs.
 
 Failures:
 * A worker that refuses to stage is untouched. The old weights keep serving, the worker is called
@@ -44,6 +45,7 @@ from fleet_operator.core import worker_calls
 from fleet_operator.core.advance import Mode
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import NO_WORKERS, Workers
+from fleet_operator.core.identity import same_weights
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.lateness import blocking, late
 from fleet_operator.core.messages import pod_names, some, unready, why
@@ -86,7 +88,10 @@ def _goal(view: RolloutView) -> Checkpoint:
     desired, current = view.desired, view.transition
     begun = Checkpoint.recorded(current) if current is not None else desired
     ahead = begun_by(view, begun)
-    back = current is not None and current.back
+    # A rollback to what the fleet serves does not finish what it takes back, if all can go back.
+    taken_back = same_weights(desired, view.applied)
+    taken_back = taken_back and not any(view.failure_of(m, desired) for m in view.members)
+    back = taken_back or (current is not None and current.back)
     if ahead and not back and _at_hand(view, begun):
         all_have_it = view.members.all(lambda f: f.has_loaded(begun))
         if all_have_it or not closed_by_load(view, begun):
