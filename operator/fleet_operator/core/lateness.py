@@ -114,8 +114,9 @@ def blocking(view: RolloutView, by: Sequence[WorkerView]) -> list[WorkerView]:
 
 
 def working_too_long(view: RolloutView, workers: Sequence[WorkerView]) -> list[WorkerView]:
-    """Those of the workers whose work is late, and which hold their requests until it ends. A fence waits for
-    its end, so it must come by the time of one rollout before the requests are held too long.
+    """Those of the workers whose work is late, and which hold their requests until it ends. A fence closes the
+    latch at once, and ends after the work, so it must come by the time of one rollout before the requests are held
+    too long.
     """
     limit = view.settings.longest_hold_seconds - view.settings.hold_seconds
     held = [(w, w.state.operation) for w in workers if w.held_seconds > limit and w.state]

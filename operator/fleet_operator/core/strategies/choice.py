@@ -1,4 +1,4 @@
-"""Chooses the strategy: that of the transition, which ends first, or that of the spec."""
+"""Chooses the strategy: that of a transition with a barrier (Synchronized), which ends first, or that of the spec."""
 
 from __future__ import annotations
 
