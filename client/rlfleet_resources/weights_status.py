@@ -89,7 +89,7 @@ class StoreReads(Resource):
 
 
 class RolloutEffect(Resource):
-    """Change of the model by the version, at the served precision, as the workers measured it.
+    """Change of the model by the version, at the served precision, and how it was loaded, as the workers report it.
 
     Fields:
         version: the loaded version.
@@ -99,6 +99,8 @@ class RolloutEffect(Resource):
         compared_workers / not_comparable_workers: workers that could compare, and could not.
         unchanged: every worker that could compare found not one bit changed.
         message: why a worker could not compare.
+        in_place_workers / full_workers: workers whose load wrote only what differs, and workers that loaded all.
+        why_full: why, with the worker, although loads in place were asked for; empty if they were not.
     """
 
     version: str
@@ -109,6 +111,9 @@ class RolloutEffect(Resource):
     not_comparable_workers: int = 0
     unchanged: bool = False
     message: Message = ""
+    in_place_workers: int = 0
+    full_workers: int = 0
+    why_full: Message = ""
 
 
 class HistoryEntry(Resource):

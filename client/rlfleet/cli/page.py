@@ -59,6 +59,7 @@ def page(
         f"<p>{escape(subtitle(view, weights, now))}</p>",
         alarm(weights, fleet, now),
         _facts(view, weights),
+        _why_full(weights),
         timeline(weights, view, calls),
         past(weights.status.history),
         f"<h2>Old versions</h2><p>{escape(collected)}</p>" if collected else "",
@@ -148,7 +149,18 @@ def _facts(view: RolloutView, weights: WeightVersion) -> str:
             found.append(("Read from peers", _read(reads.peer_bytes, reads.peer_workers)))
     if effect is not None and effect.max_changed_share is not None:
         found.append(("Changed elements", f"{effect.max_changed_share:.1%}"))
+    if effect is not None and (effect.in_place_workers or effect.why_full):
+        found.append(("Loaded in place", f"by {plural(effect.in_place_workers, 'worker')}"))
+        found.append(("Loaded in full", f"by {plural(effect.full_workers, 'worker')}"))
     return facts(found)
+
+
+def _why_full(weights: WeightVersion) -> str:
+    """Why a worker did not load in place; empty if none gave a reason."""
+    effect = weights.status.effect
+    if effect is None or not effect.why_full:
+        return ""
+    return f"<p>A load was a full one: {escape(effect.why_full)}</p>"
 
 
 def _read(count: int, workers: int) -> str:

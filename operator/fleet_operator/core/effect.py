@@ -1,5 +1,5 @@
-"""Summarizes how much a version changed the model, from the reports of the workers that loaded it, and warns
-about one that changes nothing.
+"""Summarizes how much a version changed the model and how it was loaded, from the reports of the workers that
+loaded it, and warns about one that changes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fleet_operator.core.identity import short_digest
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.counts import counted
-from fleet_worker.protocol import LoadEffect, WorkerState
+from fleet_worker.protocol import LoadEffect, SwapTimings, WorkerState
 from rlfleet_resources.fleet_status import PinnedWeights
 from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.weights_status import RolloutEffect
@@ -46,6 +46,8 @@ def effect_of(
     reason = next((e.why_not for e in reports if e.why_not), "")
     ((before_it, _),) = Counter(e.compared_with for e in reports).most_common(1)
     comparable = [(e, s.digest) for e, s in _comparable(states, desired)]
+    loads = [(w.pod.name, t) for w in answered if (t := _load_of(w.state, desired)) is not None]
+    why_full = next((f"{name}: {t.why_full}" for name, t in loads if t.why_full), "")
     return RolloutEffect(
         version=desired.version,
         compared_with=before_it,
@@ -55,6 +57,9 @@ def effect_of(
         not_comparable_workers=len(reports) - len(shares),
         unchanged=bool(comparable) and all(_left_no_trace(e, digest) for e, digest in comparable),
         message=reason[:MAX_MESSAGE_CHARACTERS],
+        in_place_workers=sum(1 for _, t in loads if t.in_place),
+        full_workers=sum(1 for _, t in loads if not t.in_place),
+        why_full=why_full[:MAX_MESSAGE_CHARACTERS],
     )
 
 
@@ -111,6 +116,14 @@ def _about(state: WorkerState, desired: Checkpoint) -> LoadEffect | None:
     if effect is None or state.version != desired.version or effect.version != desired.version:
         return None
     return effect if effect.run_id == desired.run_id else None
+
+
+def _load_of(state: WorkerState | None, desired: Checkpoint) -> SwapTimings | None:
+    """The load of files by which a worker got the desired version; None without one."""
+    if state is None or _about(state, desired) is None or state.timings is None:
+        return None
+    found = state.timings
+    return found if found.version == desired.version and found.in_place is not None else None
 
 
 def _comparable(

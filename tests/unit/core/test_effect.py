@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import pytest
 from tests.support.builders import (
@@ -20,6 +21,7 @@ from fleet_operator.core.events import weights_events
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.weights_status import weights_status
+from fleet_worker.protocol import SwapTimings
 from rlfleet_resources.conditions import condition_of
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
@@ -45,6 +47,21 @@ def test_the_status_has_the_smallest_and_largest_changed_share() -> None:
     assert (effect.min_changed_share, effect.max_changed_share) == (0.125, 0.5)
     assert (effect.compared_workers, effect.not_comparable_workers) == (3, 0)
     assert not effect.unchanged
+
+
+def test_the_status_has_the_way_of_each_load() -> None:
+    def loaded(ordinal: int, version: str = "2", **way: Any) -> WorkerBuilder:
+        timings = SwapTimings(version=version, **way)
+        return up(ordinal).changed(0.01).reporting(timings=timings)
+
+    workers = [loaded(0, in_place=True), loaded(1, in_place=False)]
+    workers += [loaded(2, in_place=False, why_full="the version is not in memory")]
+    workers += [loaded(3, "1", in_place=True), loaded(4)]
+    effect = status_of(*workers).effect
+
+    assert effect is not None
+    assert (effect.in_place_workers, effect.full_workers) == (1, 2)
+    assert effect.why_full == "policy-2: the version is not in memory"
 
 
 def test_a_version_that_changes_nothing_gets_a_warning_and_serves() -> None:

@@ -58,6 +58,15 @@ def test_the_page_has_the_bytes_that_workers_have_read(monkeypatch: pytest.Monke
     assert "0.32 GB, 2.0% of the weights" in Page(out).texts
 
 
+def test_the_page_has_the_way_of_the_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "policy-2: more than 5% of the elements have changed"
+    effect = {"version": "2", "inPlaceWorkers": 31, "fullWorkers": 1, "whyFull": why}
+    _, out, _ = run(monkeypatch, Recorded("applied", effect=effect), "report")
+
+    texts = Page(out).texts
+    assert {"by 31 workers", "by 1 worker", f"A load was a full one: {why}"} <= {*texts}
+
+
 def test_the_page_has_the_bytes_that_a_collector_has_freed_and_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
