@@ -121,15 +121,15 @@ def whole(engine, path, again=False):
     for answer in call(engine, "rlfleet_load", files=[path], **given):
         assert answer["ok"], answer
 
-def hold(engine, path, base):
+def hold(engine, path, base, room):
     deadline = time.monotonic() + 30
-    while not all(each["done"] for each in call(engine, "rlfleet_hold", links=[path], base=[base])):
+    while not all(each["done"] for each in call(engine, "rlfleet_hold", links=[path], base=[base], room=room)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
-def in_place_or_why(engine, path, base, casts=None, compared=True):
+def in_place_or_why(engine, path, base, casts=None, compared=True, room=1 << 30):
     if compared:
-        hold(engine, path, base)
+        hold(engine, path, base, room)
     given = {"files": [path], "base": [base], "copies": {}, "casts": casts or {}}
     return [each["why_not"] for each in call(engine, "rlfleet_load_in_place", **given)]
 
@@ -304,6 +304,12 @@ whole(engine, paths[0])
 refused("not compared", paths[1], paths[0], compared=False)
 refused("another base", paths[2], paths[1])
 refused("too many", paths[5], paths[0])
+call(engine, "rlfleet_hold", links=[])
+hold(engine, paths[1], paths[0], 1 << 30)
+(held,) = call(engine, "rlfleet_hold", links=[paths[1]], base=[paths[0]])
+call(engine, "rlfleet_hold", links=[])
+refused("no room", paths[1], paths[0], room=held["changes"] - 1)
+call(engine, "rlfleet_hold", links=[])
 refused("cast", paths[1], paths[0], casts={"model.norm.weight": "F16"})
 engine._rlfleet_in_a_row = 20
 refused("in a row", paths[1], paths[0])
@@ -403,11 +409,13 @@ def test_what_cannot_be_loaded_in_place_leaves_the_engine_as_it_is_or_is_repaire
         "not compared": "the two versions were not compared before the load",
         "another base": "the engine does not have exactly the version before",
         "too many": "more than 5% of the elements have changed",
+        "no room": "the changed elements need more than",
         "cast": "a load casts model.norm.weight",
         "in a row": "20 versions in a row were loaded in place",
         "computes": "the model's loader computes with the tensors that it gets",
     }
-    assert {name: found[name] for name in intact} == {n: [w, True] for n, w in intact.items()}
+    said = {name: [found[name][0][: len(why)], found[name][1]] for name, why in intact.items()}
+    assert said == {name: [why, True] for name, why in intact.items()}
     why, is_intact = found["drift"]
     assert is_intact
     assert "the engine has other values of model.norm.weight" in why

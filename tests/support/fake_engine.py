@@ -39,6 +39,7 @@ class FakeEngine:
         held: paths of the checkpoints to hold, one a call; None for nothing.
         holds: answers to these calls, in order; after them, done at once.
         compared: paths of the versions before, that these are compared with; None for none.
+        rooms: bytes that what differs may take, one a call.
         why_full: why no load in place goes well; None if each does.
         group: what all members of a joined group have, and no other group.
         wakes: whether all of it comes back when it is woken.
@@ -61,6 +62,7 @@ class FakeEngine:
     held: list[str | None] = field(default_factory=list)
     holds: list[HeldBytes] = field(default_factory=list)
     compared: list[str | None] = field(default_factory=list)
+    rooms: list[int] = field(default_factory=list)
     why_full: str | None = None
     group: str | None = None
     wakes: bool = True
@@ -93,8 +95,9 @@ class FakeEngine:
         self.paused = False
 
     async def hold(
-        self, checkpoint: Checkpoint | None, base: Checkpoint | None = None
+        self, checkpoint: Checkpoint | None, base: Checkpoint | None = None, room: int = 0
     ) -> HeldBytes:
+        self.rooms.append(room)
         self.compared.append(base.path if base is not None else None)
         self.held.append(checkpoint.path if checkpoint is not None else None)
         await self._raise_or_wait("hold")

@@ -96,7 +96,7 @@ def _compare(engine: Any, path: str, base: str) -> float:
     """Outside of the pause: let the engine find what differs."""
     _call(engine, "rlfleet_hold", links=[])  # it forgets what it has found before
     began = time.process_time()
-    while not _call(engine, "rlfleet_hold", links=[path], base=[base])["done"]:
+    while not _call(engine, "rlfleet_hold", links=[path], base=[base], room=1 << 40)["done"]:
         time.sleep(0.02)
     return time.process_time() - began
 

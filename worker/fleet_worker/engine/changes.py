@@ -22,7 +22,7 @@ from fleet_worker.engine.file_tensors import Reader
 from fleet_worker.engine.held import Held, Key, key_of, opened
 
 MOST = 0.05
-"""Largest share of changed elements. Each takes 4 bytes besides its own, so more need much memory, and save little."""
+"""Largest share of changed elements. More save little."""
 _BLOCK = 1 << 20
 """Elements to compare at a time."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -47,6 +47,11 @@ class Changed:
 
     positions: np.ndarray
     values: np.ndarray
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that they take."""
+        return int(self.positions.nbytes + self.values.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +80,19 @@ class Finder:
         self._asked: tuple[frozenset[Key], frozenset[Key]] | None = None
         self._found: Changes | None = None
 
-    def want(self, base: Sequence[str], files: Sequence[str]) -> None:
+    @property
+    def size_bytes(self) -> int:
+        """Memory of what it has found."""
+        found = self._found
+        return sum(each.size_bytes for each in found.tensors.values()) if found is not None else 0
+
+    def want(self, base: Sequence[str], files: Sequence[str], room: int) -> None:
         """Find the changes from one version to another one, and forget all others. It does not wait.
 
         Args:
             base: Paths of the descriptors of the version before; none to find nothing.
             files: Those of the version.
+            room: Bytes that the changes may take.
 
         Errors:
             OSError: A path leads nowhere.
@@ -95,7 +107,8 @@ class Finder:
                 return
             self._asked, self._found = asked, None
             if asked is not None:
-                self._held.do(partial(self._find, asked, before, now, unless_asked.pop_all()))
+                find = partial(self._find, asked, before, now, room)
+                self._held.do(partial(find, unless_asked.pop_all()))
 
     def found(self, base: frozenset[Key], files: frozenset[Key]) -> Changes:
         """Return the changes from one version to another one.
@@ -115,12 +128,13 @@ class Finder:
         asked: tuple[frozenset[Key], frozenset[Key]],
         base: Sequence[int],
         files: Sequence[int],
+        room: int,
         descriptors: ExitStack,
     ) -> None:
         """In the thread. Never fails."""
         with descriptors:
             try:
-                tensors = differing(base, files, lambda: self._asked == asked)
+                tensors = differing(base, files, room, lambda: self._asked == asked)
                 found = Changes(*asked, tensors)
             except Exception as error:  # noqa: BLE001 - the version is loaded as a whole then
                 known = isinstance(error, NotInPlaceError)
@@ -131,19 +145,20 @@ class Finder:
 
 
 def differing(
-    base: Sequence[int], files: Sequence[int], is_wanted: Callable[[], bool]
+    base: Sequence[int], files: Sequence[int], room: int, is_wanted: Callable[[], bool]
 ) -> dict[str, Changed]:
     """Compare two versions in sealed memory. It takes about 1 s for 1 GB of weights. From any thread.
 
     Args:
         base: Descriptors of the version before.
         files: Those of the version.
+        room: Bytes that the result may take.
         is_wanted: Asked between blocks.
 
     Returns: see `Changes.tensors`.
 
     Errors:
-        NotInPlaceError: They have other tensors, or too much has changed.
+        NotInPlaceError: They have other tensors, or too much has changed for the room or for a gain.
         ValueError: The bytes are not sealed.
     """
     with ExitStack() as readers:
@@ -154,7 +169,7 @@ def differing(
                 reader = Reader(f"/proc/self/fd/{descriptor}", None, mapped)
                 readers.callback(reader.close)
                 pair[-1].append(reader)
-        return _found(_by_name(pair[0]), _by_name(pair[1]), is_wanted)
+        return _found(_by_name(pair[0]), _by_name(pair[1]), room, is_wanted)
 
 
 Tensors = dict[str, tuple[TensorSpec, Reader]]
@@ -164,20 +179,34 @@ def _by_name(readers: Iterable[Reader]) -> Tensors:
     return {spec.name: (spec, reader) for reader in readers for spec in reader.specs}
 
 
-def _found(base: Tensors, files: Tensors, is_wanted: Callable[[], bool]) -> dict[str, Changed]:
+def _found(
+    base: Tensors, files: Tensors, room: int, is_wanted: Callable[[], bool]
+) -> dict[str, Changed]:
     signatures = [{name: spec.signature for name, (spec, _) in t.items()} for t in (base, files)]
     if signatures[0] != signatures[1]:
         raise NotInPlaceError("the version before has other tensors, types or shapes")
     if odd := next((s for s, _ in files.values() if DTYPES[s.dtype].torch is None), None):
         raise NotInPlaceError(f"{odd.name} has the type {odd.dtype}")
-    budget = int(MOST * sum(prod(spec.shape) for spec, _ in files.values()))
+    left, free = int(MOST * sum(prod(spec.shape) for spec, _ in files.values())), room
     found: dict[str, Changed] = {}
+
+    def check(count: int, size: int) -> None:
+        if count > left:
+            raise NotInPlaceError(f"more than {MOST:.0%} of the elements have changed")
+        if size > free:
+            raise NotInPlaceError(
+                f"the changed elements need more than {room} bytes, which stagingMemory has left for each process"
+                " of the engine; raise spec.weights.stagingMemory"
+            )
+        if not is_wanted():
+            raise NotInPlaceError("the comparison of the two versions was stopped")
+
     for name in files:
         now = _bits(*files[name])
-        positions = _differing(_bits(*base[name]), now, budget, is_wanted)
+        positions = _differing(_bits(*base[name]), now, check)
         if len(positions):
-            found[name] = Changed(positions, now[positions])
-            budget -= len(positions)
+            found[name] = changed = Changed(positions, now[positions])
+            left, free = left - len(positions), free - changed.size_bytes
     return found
 
 
@@ -188,19 +217,17 @@ def _bits(spec: TensorSpec, reader: Reader) -> np.ndarray:
 
 
 def _differing(
-    before: np.ndarray, now: np.ndarray, budget: int, is_wanted: Callable[[], bool]
+    before: np.ndarray, now: np.ndarray, check: Callable[[int, int], None]
 ) -> np.ndarray:
+    """Return the positions of the elements that differ. `check`: gets their number and bytes after each block."""
     kind = np.int32 if len(now) < 1 << 31 else np.int64
     found: list[np.ndarray] = []
     count = 0
     for begin in range(0, len(now), _BLOCK):
-        if not is_wanted():
-            raise NotInPlaceError("the comparison of the two versions was stopped")
         block = slice(begin, begin + _BLOCK)
         here = np.flatnonzero(before[block] != now[block])
         count += len(here)
-        if count > budget:
-            raise NotInPlaceError(f"more than {MOST:.0%} of the elements have changed")
+        check(count, count * (kind().itemsize + now.itemsize))
         if len(here):
             found.append((here + begin).astype(kind))
     return np.concatenate(found) if found else np.empty(0, kind)

@@ -189,15 +189,26 @@ class WorkerExtension(RankCalls):
         self.rlfleet_remember()
         self._rlfleet_loaded = None
 
-    def rlfleet_hold(self, links: Sequence[str], base: Sequence[str] = ()) -> dict[str, Any]:
+    def rlfleet_hold(
+        self, links: Sequence[str], base: Sequence[str] = (), room: int = 0
+    ) -> dict[str, Any]:
         """Hold the bytes of a staged version for its load, and let go of all others; see `Held.want`.
+
+        The versions are compared before the bytes are registered, and without that: a device that registers
+        slowly or not at all keeps no load from being one in place.
 
         Args:
             links: Paths of the descriptors of the version.
             base: Those of the version in the engine, to find what differs; empty to find nothing.
+            room: Bytes that this process may keep of what differs.
+
+        Returns:
+            Those of `Held.want`, and `changes`: bytes that it keeps of what differs.
         """
-        self._rlfleet_finding().want(base, links)
-        return self._rlfleet_held().want(links)
+        finding = self._rlfleet_finding()
+        finding.want(base, links, room)
+        held = self._rlfleet_held().want(links)
+        return held | {"changes": finding.size_bytes}  # read after `done`
 
     def _rlfleet_held(self) -> Held:
         if self._rlfleet_bytes is None:

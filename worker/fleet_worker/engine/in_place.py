@@ -209,7 +209,8 @@ class Writing:
     def write(self) -> None:
         """Write them."""
         target = self.placed.target
-        _put(target, torch.from_numpy(self.at).to(target.device), self.values.to(target.device))
+        at = torch.from_numpy(self.at).to(target.device, torch.int64)
+        _put(target, at, self.values.to(target.device))
 
     def is_in_model(self, of: torch.Tensor, count: int) -> bool:
         """Whether the parameter has the values of a part like this one, at a sample of these elements."""
@@ -298,7 +299,7 @@ def check(placed: Sequence[Placed], *, whole: bool = False) -> None:
 
 def _agrees(target: torch.Tensor, source: torch.Tensor, indices: np.ndarray) -> bool:
     """Whether two parts of one shape have the same bits at some elements."""
-    at = torch.from_numpy(indices)
+    at = torch.from_numpy(indices).to(torch.int64)
     found = bits_of(_taken(target, at.to(target.device)))
     return bool(torch.equal(found, bits_of(_taken(source, at).to(target.device))))
 
@@ -317,7 +318,7 @@ def _within(placed: Placed, positions: np.ndarray) -> tuple[np.ndarray, Any]:
     if source.is_contiguous():
         begin, end = np.searchsorted(positions, [offset, offset + source.numel()])
         which = slice(int(begin), int(end))
-        return positions[which].astype(np.int64) - offset, which
+        return positions[which] - offset, which
     rest = positions.astype(np.int64) - offset
     kept, index = rest >= 0, np.zeros_like(rest)
     places = np.cumprod([1, *source.shape[:0:-1]])[
@@ -332,7 +333,7 @@ def _within(placed: Placed, positions: np.ndarray) -> tuple[np.ndarray, Any]:
         kept &= number < size
         index += number * places[dimension]
     kept &= rest == 0
-    return index[kept], kept
+    return index[kept].astype(positions.dtype), kept
 
 
 def _taken(tensor: torch.Tensor, at: torch.Tensor) -> torch.Tensor:

@@ -92,10 +92,12 @@ class HeldBytes:
     Fields:
         is_done: no process still works on it.
         line: one sentence without a full stop: how a load will copy the bytes, and why. Empty for nothing.
+        changes_bytes: host's memory of what differs from the version in the engine, with a load's copy of it.
     """
 
     is_done: bool
     line: str
+    changes_bytes: int = 0
 
 
 def held_bytes(answers: Iterable[Mapping[str, Any]]) -> HeldBytes:
@@ -103,8 +105,10 @@ def held_bytes(answers: Iterable[Mapping[str, Any]]) -> HeldBytes:
     parts = list(answers)
     sums = {key: sum(int(part[key]) for part in parts) for key in ("bytes", "registered", "huge")}
     is_done = all(bool(part["done"]) for part in parts)
+    changes = [int(part["changes"]) for part in parts]
+    changes_bytes = sum(changes) + max(changes, default=0)
     if sums["bytes"] == 0:
-        return HeldBytes(is_done, "")
+        return HeldBytes(is_done, "", changes_bytes)
     if sums["registered"] == sums["bytes"]:
         way = "pinned: the device reads the bytes where they are"
     else:
@@ -112,4 +116,4 @@ def held_bytes(answers: Iterable[Mapping[str, Any]]) -> HeldBytes:
         why = next((str(part["why_not"]) for part in parts if part["why_not"]), "not ready yet")
         way = f"{'through pinned buffers' if buffers else 'pageable'}: {why}"
     huge = sums["huge"] / sums["bytes"]
-    return HeldBytes(is_done, f"{way}; {huge:.0%} of the memory in huge pages")
+    return HeldBytes(is_done, f"{way}; {huge:.0%} of the memory in huge pages", changes_bytes)

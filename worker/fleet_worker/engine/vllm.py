@@ -99,10 +99,14 @@ class VllmEngine:
         await self._call(self._client.resume_generation(), touched=False)
 
     async def hold(
-        self, checkpoint: Checkpoint | None, base: Checkpoint | None = None
+        self, checkpoint: Checkpoint | None, base: Checkpoint | None = None, room: int = 0
     ) -> HeldBytes:
-        """Make a checkpoint's bytes ready for a load, and let go of all others."""
-        given = {"links": _links(checkpoint), "base": _links(base)}
+        """Make a checkpoint's bytes ready for a load, and let go of all others.
+
+        Each process keeps all that differs. A load copies it once more, each process its part of the model.
+        """
+        each = room // (self._info.world_size + 1)
+        given = {"links": _links(checkpoint), "base": _links(base), "room": each}
         return held_bytes(await self._processes.call("rlfleet_hold", touched=False, **given))
 
     async def load_in_place(self, checkpoint: Checkpoint, base: Checkpoint) -> str | None:

@@ -28,12 +28,16 @@ class _Mapped:
 class HeldByEngine:
     """The versions in memory that the engine's processes may map. Their memory is not free, also once the worker
     has dropped them.
+
+    Fields:
+        changes_bytes: that the processes may keep of what differs between two versions.
     """
 
     def __init__(self, engine: Engine) -> None:
         """Begin with none. `engine`: its calls end in bounded time."""
         self._engine = engine
         self._mapped: list[_Mapped] = []
+        self.changes_bytes = 0
 
     def size_beside(self, own: Checkpoint | None) -> int:
         """Bytes of all that may be mapped, except for those of one version."""
@@ -50,6 +54,7 @@ class HeldByEngine:
         checkpoint: Checkpoint | None,
         is_wanted: Callable[[], bool],
         base: Checkpoint | None = None,
+        room: int = 0,
     ) -> str:
         """Let the engine's processes hold a checkpoint, or nothing, and wait until they do.
 
@@ -57,6 +62,7 @@ class HeldByEngine:
             checkpoint: Its bytes are in memory.
             is_wanted: Asked before each call.
             base: See `Engine.hold`.
+            room: See `Engine.hold`.
 
         Returns:
             How a load will copy the bytes (`HeldBytes.line`); empty once it is not wanted any more.
@@ -70,8 +76,10 @@ class HeldByEngine:
                     if checkpoint is not None:
                         self.note(checkpoint)
                     before = tuple(self._mapped)
-                    held = await self._engine.hold(checkpoint, base)
+                    self.changes_bytes = max(self.changes_bytes, room)
+                    held = await self._engine.hold(checkpoint, base, room)
                     if held.is_done:
+                        self.changes_bytes = held.changes_bytes
                         # A load may have begun meanwhile, and maps what it noted.
                         self._mapped = [
                             each

@@ -39,8 +39,10 @@ async def make_ready(worker: Worker) -> None:
         return worker.staging.staged is staged and not worker.changes
 
     base = base_in_place(worker, staged).checkpoint if staged is not None else None
+    held = worker.held_by_engine
+    room = worker.memory_left() + held.changes_bytes if base is not None else 0
     try:
-        line = await worker.held_by_engine.hold(checkpoint, is_wanted, base)
+        line = await held.hold(checkpoint, is_wanted, base, room)
     except EngineFailure as failure:
         worker.made_ready = (staged, f"pageable: {failure.message}"[:400])
         raise

@@ -310,7 +310,7 @@ class Worker:
 
     def memory_left(self) -> int:
         """The memory that is left for checkpoints and LoRA adapters, in bytes."""
-        taken = self._held_bytes() + self.adapters.size_bytes
+        taken = self._held_bytes() + self.adapters.size_bytes + self.held_by_engine.changes_bytes
         if (staged := self.staging.staged) is not None and staged.in_memory:
             taken += staged.checkpoint.size_bytes
         return max(0, self.staging.rules.budget_bytes - taken)
@@ -348,10 +348,11 @@ class Worker:
         return self.staging.rules.budget_bytes - self.adapters.size_bytes
 
     def _mapped_bytes(self) -> int:
-        """The memory that only the engine may still map."""
+        """The memory that only the engine may still have."""
         good = self.good
         in_memory = isinstance(good, Weights) and good.in_memory
-        return self.held_by_engine.size_beside(good.checkpoint if in_memory else None)
+        held = self.held_by_engine
+        return held.size_beside(good.checkpoint if in_memory else None) + held.changes_bytes
 
     def _bases(self) -> tuple[HeldBase, ...]:
         """The weights that the worker holds, which a delta may change: duplicates, with their own descriptors.

@@ -9,6 +9,7 @@ import importlib
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.support import damage
 from tests.support.descriptors import left_open, open_descriptors
 from tests.support.fake_modules import install
 from tests.support.fake_torch import DTYPES, FakeTensor, imported_over_fake_torch
+from tests.support.waiting import eventually
 
 from fleet_worker.checkpoint.digests import tensor_digest
 from fleet_worker.checkpoint.memory import MemoryFile
@@ -393,6 +395,47 @@ def test_a_load_leaves_the_unmapping_of_its_bytes_to_the_next_call(
 
     assert answer["ok"] is not fails
     assert (after, mappings()) == (1, 0)
+
+
+def test_versions_are_compared_before_their_bytes_are_registered_and_without_it(
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To register memory takes the device long, and it may refuse."""
+    held: Any = importlib.import_module("fleet_worker.engine.held")
+    changes: Any = importlib.import_module("fleet_worker.engine.changes")
+    registers = threading.Event()
+
+    class FakeDevice:
+        has_buffers = False
+
+        def open(self) -> None:
+            assert registers.wait(10)
+            raise held.RegistrationError("it registers nothing")
+
+    worker._rlfleet_bytes = held.Held(FakeDevice())
+    monkeypatch.setattr(changes, "differing", lambda base, files, room, is_wanted: {})
+    one, other = file_of(tmp_path, name="one"), file_of(tmp_path, name="other")
+    with sealed(one) as base, sealed(other) as now:
+        keys = [frozenset({_key(each)}) for each in (base, now)]
+        assert not worker.rlfleet_hold([now], [base])["done"]
+        found = eventually(lambda: _found(worker, changes, keys))
+        registers.set()
+        answer = eventually(lambda: (a := worker.rlfleet_hold([now], [base]))["done"] and a)
+
+    assert found.tensors == {}
+    assert answer["why_not"] == "it registers nothing"
+    assert _found(worker, changes, keys) is found
+
+
+def _key(link: str) -> tuple[int, int]:
+    state = os.stat(link)  # noqa: PTH116 - as the product does
+    return state.st_dev, state.st_ino
+
+
+def _found(worker: Any, changes: Any, keys: list[Any]) -> Any:
+    with suppress(changes.NotInPlaceError):
+        return worker._rlfleet_finding().found(*keys)
+    return None
 
 
 def test_large_tensors_are_digested_ahead_of_the_model_within_bounds(

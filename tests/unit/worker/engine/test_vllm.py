@@ -28,8 +28,10 @@ REFUSED = {
     "reason": None,
     "copy_seconds": None,
 }
-HELD = {"done": True, "bytes": 8, "registered": 8, "buffers": True, "huge": 4, "why_not": ""}
-NOTHING = {"done": True, "bytes": 0, "registered": 0, "buffers": True, "huge": 0, "why_not": ""}
+HELD: dict[str, Any] = {
+    "done": True, "bytes": 8, "registered": 8, "buffers": True, "huge": 4, "why_not": "", "changes": 0,
+}  # fmt: skip
+NOTHING = HELD | {"bytes": 0, "registered": 0, "huge": 0}
 
 
 class Client:
@@ -228,6 +230,18 @@ async def test_bytes_are_ready_once_all_processes_hold_them(
     assert not (await engine.hold(None)).is_done
 
 
+async def test_all_processes_together_keep_no_more_of_what_differs_than_there_is_room(
+    client: Client,
+) -> None:
+    """Each keeps all of it, and all together copy it once more in a load."""
+    info = EngineInfo(version="0.32.0", model="policy", world_size=4)
+    client.answers["rlfleet_hold"] = [HELD | {"changes": 20}] * 4
+    held = await VllmEngine(client, info).hold(None, None, 104)
+
+    assert client.calls[-1][1]["room"] == 20
+    assert held.changes_bytes == 100
+
+
 @pytest.mark.parametrize(
     ("drawn", "found"), [(["a", "a"], "a"), (["a", "b"], None), ([None, None], None)]
 )
@@ -405,7 +419,7 @@ async def test_a_load_in_place_names_both_versions_and_says_why_a_process_refuse
 
     assert why == "the model is quantised"
     assert client.calls == [
-        ("rlfleet_hold", {"links": links[0], "base": links[1]}),
+        ("rlfleet_hold", {"links": links[0], "base": links[1], "room": 0}),
         (
             "rlfleet_load_in_place",
             {"files": links[0], "base": links[1], "copies": {}, "casts": {}},

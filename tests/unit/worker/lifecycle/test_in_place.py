@@ -8,7 +8,9 @@ import pytest
 from tests.support.fake_engine import touched, untouched
 from tests.support.worker_harness import WorkerHarness
 
+from fleet_worker.engine.records import HeldBytes
 from fleet_worker.errors import EngineFailure
+from fleet_worker.lifecycle.settling import make_ready, settle
 from fleet_worker.lifecycle.weights import Received, Weights
 from fleet_worker.protocol import Phase, SwapTimings
 
@@ -76,6 +78,28 @@ async def test_the_engine_compares_a_staged_version_with_the_one_that_it_has(
 
     assert in_place.engine.held[-1] == str(path)
     assert in_place.engine.compared[-1] == str(in_place.root / "1")
+
+
+async def test_what_differs_is_part_of_the_staging_memory(in_place: WorkerHarness) -> None:
+    await swapped(in_place, "1")
+    agent, engine = in_place.agent, in_place.engine
+    good = agent.good.checkpoint
+    assert good is not None
+    rules = replace(agent.staging.rules, budget_bytes=2 * good.size_bytes + 100)
+    agent.staging.rules = rules
+    engine.holds = [HeldBytes(is_done=True, line="")]  # of the stage, before it reads
+    engine.holds += [HeldBytes(False, "x"), HeldBytes(True, "x", changes_bytes=60)]
+    await in_place.stage("2")
+
+    assert engine.rooms[-2:] == [100, 100]
+    assert agent.memory_left() == 40
+    await make_ready(agent)
+    assert engine.rooms[-1] == 100, "what it keeps for these versions already counts once"
+    await in_place.pause()
+    await in_place.load("2")
+    await in_place.resume("2")
+    await settle(agent)
+    assert agent.memory_left() == agent.good.checkpoint.size_bytes + 100
 
 
 async def test_a_full_load_follows_at_once_where_the_engine_cannot_load_in_place(
