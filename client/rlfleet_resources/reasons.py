@@ -149,7 +149,7 @@ class ConditionReason(_Reason):
         Severity.STARTS,
         "Workers run, and their engines start: they load the model and compile it.",
         "Wait.",
-        "A pod that ends by itself is reported as [WorkersFailing](#workersfailing).",
+        "The message has the restarts. After a second end before a pod was ready, the reason becomes [WorkersFailing](#workersfailing).",
     )
     WAITING_FOR_CHECKPOINT = (
         "WaitingForCheckpoint",

@@ -304,6 +304,10 @@ class WorkerBuilder:
         """Its container was started again."""
         return self._pod(restarts=times)
 
+    def starting_again(self, why: str) -> Self:
+        """Its process has ended before, and starts."""
+        return self._pod(starts_again=why, ready=False)
+
     def of_revision(self, revision: str) -> Self:
         """Its pod was made from this template."""
         return self._pod(revision=revision)

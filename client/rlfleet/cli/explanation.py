@@ -19,7 +19,6 @@ from rlfleet_resources.fleet_status import Laggard
 from rlfleet_resources.reasons import ConditionReason, LaggardReason, Severity
 
 _MOST_LAGGING = 5
-_WAITS = "WaitingForWorkers"
 _STARTS = frozenset(one for one in ConditionReason if one.severity is Severity.STARTS)
 _WARNINGS = {
     "RouterAvailable": "The router is not available",
@@ -71,8 +70,7 @@ def explain(weights: WeightVersion, fleet: InferenceFleet | None, now: datetime)
         summary = f"Fleet {view.fleet} is stalled: {of_fleet.reason}. {_serving(view)}"
         cause: Condition | None = of_fleet
     else:
-        cause = _of_workers(fleet) if fleet and own and own.reason == _WAITS else None
-        cause = cause or own
+        cause = own
         summary = _summary(view, cause)
     remarks = weights.condition("Remarks")
     warnings = [*attention(weights), *(attention(fleet) if fleet else ())]
@@ -211,12 +209,6 @@ def _stalled(conditions: Iterable[Condition]) -> Condition | None:
     return next((c for c in conditions if c.type == "Stalled" and c.status == "True"), None)
 
 
-def _of_workers(fleet: InferenceFleet) -> Condition | None:
-    """Why workers are missing. The fleet knows it, and its WeightVersions wait for it."""
-    ready = next((c for c in fleet.status.conditions if c.type == "Ready"), None)
-    return ready if ready is not None and ready.reason in {*_STARTS, "NoWorkers"} else None
-
-
 def _warning(condition: Condition) -> str:
     return f"{_WARNINGS[condition.type]}: {condition.reason}."
 
@@ -231,6 +223,8 @@ def _cause(conditions: Iterable[Condition]) -> Condition | None:
         return progressing
     if ready is not None and ready.status == "True":
         return None
+    if ready is not None and ready.reason == "NoWorkers":
+        return ready
     return progressing if progressing and progressing.status == "True" else ready
 
 

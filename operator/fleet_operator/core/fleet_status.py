@@ -177,7 +177,7 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> Ma
         (problem, False, because, share),
         (rolling, False, ConditionReason.ROLLING_OUT, _rolling(rollout)),
         (rollout.step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, waits),
-        (missing, False, what_it_waits_for(observed), _with_waits(share, observed, rollout)),
+        (missing, False, what_it_waits_for(observed), with_waits(share, observed, rollout)),
         (unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
         (True, True, ConditionReason.ALL_WORKERS_SERVING, share),
     )
@@ -270,7 +270,7 @@ def _progressing(
     because = problem.reason if problem else ConditionReason.HALTED
     not_running, serving = cannot_run(observed, now), serving_count(observed, desired)
     share = counted_of(serving, replicas, "worker", "serves", "serve")
-    state = _with_waits(f"{share} version {desired.label}", observed, rollout)
+    state = with_waits(f"{share} version {desired.label}", observed, rollout)
     waits, note = rollout.step.awaits_source, rollout.step.told
     return first_of(
         ConditionType.PROGRESSING,
@@ -322,7 +322,8 @@ def _stalled(
     )
 
 
-def _with_waits(message: str, observed: FleetObserved, rollout: RolloutPlan) -> str:
+def with_waits(message: str, observed: FleetObserved, rollout: RolloutPlan) -> str:
+    """Returns the message, what workers wait for, and what their pods wait for."""
     return "; ".join(filter(None, (rollout.step.with_waiting(message), waits_for(observed))))
 
 

@@ -85,7 +85,8 @@ def _cause(worker: WorkerView, desired: Checkpoint) -> tuple[str, str]:
     if worker.standing is Standing.UNKNOWN:
         return LaggardReason.NOT_ANSWERING, why(worker, desired)
     if worker.standing is Standing.ABSENT:
-        return LaggardReason.STARTING, "its engine is starting"
+        again = worker.pod.starts_again
+        return LaggardReason.STARTING, "its engine is starting" + (f"; {again}" if again else "")
     return LaggardReason.JOINING, f"being updated to version {desired.label}"
 
 

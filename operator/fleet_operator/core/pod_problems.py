@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from fleet_operator.core.facts import Facts
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pod_waits import Awaited, PodWait, furthest_behind, waiting
 from fleet_operator.counts import agree, counted
@@ -57,8 +58,8 @@ def cannot_run(observed: FleetObserved, now: datetime) -> str:
 
 
 def waits_for(observed: FleetObserved) -> str:
-    """The waits of pods that the cluster may still end; empty without any."""
-    return waiting(_waits(observed))
+    """The waits of pods that the cluster may still end, and workers that start again; empty without any."""
+    return "; ".join(filter(None, (waiting(_waits(observed)), _starting_again(observed))))
 
 
 def what_it_waits_for(observed: FleetObserved) -> ConditionReason:
@@ -66,11 +67,24 @@ def what_it_waits_for(observed: FleetObserved) -> ConditionReason:
     behind = furthest_behind(_waits(observed))
     if behind is not None:
         return behind[1].awaited.reason
-    starting = observed.workers.any(
-        lambda f: f.pod.running and not f.pod.deleting and f.phase in {None, Phase.STARTING}
-    )
+    starting = observed.workers.any(_starts)
     reasons = ConditionReason
     return reasons.WAITING_FOR_ENGINE if starting else reasons.WAITING_FOR_WORKERS
+
+
+def _starts(worker: Facts) -> bool:
+    running = worker.pod.running and not worker.pod.deleting
+    return running and worker.phase in {None, Phase.STARTING}
+
+
+def _starting_again(observed: FleetObserved) -> str:
+    """The workers whose engines have ended before and start now. `cannot_run` has those that keep ending."""
+    pods = [w.pod for w in observed.workers.where(_starts)]
+    again = [p for p in pods if p.starts_again and not p.problem]
+    if not again:
+        return ""
+    many = f"{counted(len(again), 'worker')} {agree(len(again), 'starts', 'start')} again"
+    return f"{many}. {again[0].name}: {again[0].starts_again}"
 
 
 _WAITS = frozenset(awaited.reason for awaited in Awaited)

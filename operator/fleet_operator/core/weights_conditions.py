@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from fleet_operator.core.condition_rows import Made, Row, conditions_of, first_of
-from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count
+from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count, with_waits
 from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.pod_problems import what_it_waits_for
 from fleet_operator.core.problems import alone
 from fleet_operator.core.remarks import remarks_of
 from fleet_operator.core.rollout_plan import RolloutPlan
@@ -36,7 +37,7 @@ def weights_conditions(
     cause = stalled[3] if stalled is not None else summary
     made = (
         _ready(observed, rollout, phase, serving, summary, cause),
-        _progressing(rollout, phase, summary),
+        _progressing(observed, rollout, phase, summary),
         stalled,
         first_of(ConditionType.WEIGHTS_UNCHANGED, *unchanged),
         first_of(ConditionType.REMARKS, (remarks, True, ConditionReason.IGNORED_OR_CAST, remarks)),
@@ -70,12 +71,14 @@ def _ready(
         (all_serve and unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
         (all_serve, True, ConditionReason.ALL_WORKERS_SERVING, summary),
         (step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, noted),
-        (waits, False, ConditionReason.WAITING_FOR_WORKERS, step.with_waiting(summary)),
+        (waits, False, what_it_waits_for(observed), with_waits(summary, observed, rollout)),
         (True, False, ConditionReason.ROLLING_OUT, noted),
     )
 
 
-def _progressing(rollout: RolloutPlan, phase: RolloutPhase, summary: str) -> Made | None:
+def _progressing(
+    observed: FleetObserved, rollout: RolloutPlan, phase: RolloutPhase, summary: str
+) -> Made | None:
     step, problem = rollout.step, rollout.step.problem
     because = problem.reason if problem else ConditionReason.HALTED
     message = problem.message if problem else ""
@@ -86,7 +89,7 @@ def _progressing(rollout: RolloutPlan, phase: RolloutPhase, summary: str) -> Mad
         (phase is RolloutPhase.HALTED, False, ConditionReason.HALTED, summary),
         (phase is RolloutPhase.SUSPENDED, False, ConditionReason.SUSPENDED, summary),
         (phase is RolloutPhase.APPLIED, False, ConditionReason.UP_TO_DATE, summary),
-        (pending, True, ConditionReason.WAITING_FOR_WORKERS, step.with_waiting(summary)),
+        (pending, True, what_it_waits_for(observed), with_waits(summary, observed, rollout)),
         (problem, False, because, message),
         (step.awaits_source, True, ConditionReason.WAITING_FOR_CHECKPOINT, step.told),
         (True, True, rolling, step.told),

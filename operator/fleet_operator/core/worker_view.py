@@ -33,6 +33,8 @@ class PodView:
         zone: of its node, if the API server writes it to pods, as Kubernetes 1.35 does.
         running: the worker container runs.
         started: the startup probe has passed since the container started.
+        starts_again: how often its process has started again, and how it last ended; empty while it is up,
+            and in its first run.
         problem: why the pod does not run (configuration, crash), as the cluster reports it.
         wait: what the pod waits for and the cluster may still provide; None without a wait.
         evicted: the pod is being deleted because its node is lost, so no kubelet confirms its end.
@@ -59,6 +61,7 @@ class PodView:
     gone_by: datetime | None = None
     owner: str = ""
     restarts: int = 0
+    starts_again: str = ""
     problem: str = ""
     wait: PodWait | None = None
     quarantine: str = ""

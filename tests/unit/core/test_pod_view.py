@@ -176,7 +176,9 @@ def test_a_pod_that_is_not_ready_is_reported_so():
                 container=waiting(
                     "CrashLoopBackOff",
                     "back-off 10s",
-                    lastState={"terminated": {"exitCode": 2, "message": "no model", "reason": "x"}},
+                    lastState={
+                        "terminated": {"exitCode": 2, "message": "no model", "reason": "Error"}
+                    },
                 )
             ),
             "CrashLoopBackOff: it last ended with exit code 2 no model",
@@ -498,6 +500,46 @@ LOOP = "CrashLoopBackOff: it last ended with exit code 1 no model"
 def test_a_container_that_keeps_ending_has_one_problem_until_it_is_up(container, problem):
     """The fleet was stalled and recovered at each restart, with another wait of the kubelet in each message."""
     assert pod_view(pod(container=container)).problem == problem
+
+
+@pytest.mark.parametrize(
+    ("ready_until", "problem"),
+    [
+        pytest.param(-1, LOOP, id="its pod was not ready in a run of an hour"),
+        pytest.param(1, "", id="it was ready in its last run"),
+    ],
+)
+def test_a_start_that_fails_is_a_problem_however_long_it_takes(ready_until, problem):
+    """Ends more than 10 minutes apart were a fleet that waits for its engine, without an end."""
+    began = datetime.fromisoformat(AT) - timedelta(hours=1)
+    at = (began + timedelta(seconds=ready_until)).isoformat()
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": at}
+    view = pod_view(
+        pod(container=RUNS | {"restartCount": 2} | ended(3600), conditions=[ready])
+    )
+
+    assert view.problem == problem
+
+
+@pytest.mark.parametrize(
+    ("container", "expected"),
+    [
+        pytest.param(RUNS | {"restartCount": 0}, "", id="its first run"),
+        pytest.param(RUNS | {"restartCount": 3, "started": True} | ended(20), "", id="it is up"),
+        pytest.param(
+            RUNS | {"restartCount": 1} | ended(20),
+            "restarted 1 time; it last ended with exit code 1 no model",
+            id="it starts again",
+        ),
+        pytest.param(
+            RUNS | {"restartCount": 2} | ended(20, reason="OOMKilled", exitCode=137),
+            "restarted 2 times; it last ended with exit code 137 OOMKilled: no model",
+            id="its last log line does not know that it was killed",
+        ),
+    ],
+)
+def test_a_worker_that_starts_again_says_how_often_and_why(container, expected):
+    assert pod_view(pod(container=container)).starts_again == expected
 
 
 @pytest.mark.parametrize("state", [{"terminated": {"exitCode": 0}}, {"running": {}}])

@@ -222,6 +222,36 @@ class TestProgress:
         for kind in (ConditionType.READY, ConditionType.PROGRESSING):
             assert condition(fleet, kind).reason == expected
 
+    @pytest.mark.parametrize(
+        "other",
+        [
+            pytest.param(waits(1, NODE), id="a node"),
+            pytest.param(up(1).starting(), id="an engine"),
+            pytest.param(up(1).joining("0"), id="an admission"),
+        ],
+    )
+    def test_a_version_waits_for_what_its_fleet_waits_for(self, other):
+        wants = make_weights("base", source={"path": "/models/base"})
+        made = decide(make_fleet(up(0), other, wants=wants), default_image="i", now=NOW)
+        of_version, of_fleet = (
+            condition_of(status.conditions, ConditionType.READY)
+            for status in (made.weights["wv-1"], made.fleet)
+        )
+
+        assert of_version is not None
+        assert of_fleet is not None
+        assert (of_version.reason, of_version.message) == (of_fleet.reason, of_fleet.message)
+        assert of_version.status == "False"
+
+    def test_a_worker_that_starts_again_is_named_with_its_end(self):
+        again = up(1).starting().starting_again("restarted 1 time; it last ended with exit code 1")
+        fleet = make_fleet(up(0), again)
+
+        for kind in (ConditionType.READY, ConditionType.PROGRESSING):
+            found = condition(fleet, kind)
+            assert found.reason is ConditionReason.WAITING_FOR_ENGINE
+            assert "policy-1: restarted 1 time; it last ended" in found.message
+
     def test_an_event_says_that_a_wait_begins_and_that_it_has_ended(self):
         serving = status_of(make_fleet(up(0), up(1)))
         waiting = status_of(make_fleet(up(0), waits(1, NODE)))

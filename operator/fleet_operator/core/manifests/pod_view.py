@@ -9,6 +9,7 @@ from typing import Any
 
 from fleet_operator.core.pod_waits import Awaited, PodWait
 from fleet_operator.core.worker_view import PodView
+from fleet_operator.counts import counted
 from rlfleet_resources import names
 
 # A container that waits for one of these reasons needs attention at once.
@@ -78,7 +79,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         gone_by=_time(metadata.get("deletionTimestamp")),
         owner=names.controller_uid(metadata),
         restarts=container.get("restartCount", 0),
-        problem=_problem(status, container),
+        starts_again=_starts_again(container),
+        problem=_problem(status, conditions, container),
         wait=_wait(status, conditions, container),
         quarantine=_quarantine(metadata),
         drains_since=_drains_since(metadata),
@@ -107,11 +109,22 @@ def _worker_container(status: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _problem(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
+def _starts_again(container: Mapping[str, Any]) -> str:
+    restarts = container.get("restartCount", 0)
+    if not restarts or container.get("started"):
+        return ""
+    return "; ".join(filter(None, (f"restarted {counted(restarts, 'time')}", _last_end(container))))
+
+
+def _problem(
+    status: Mapping[str, Any], conditions: Mapping[str, Any], container: Mapping[str, Any]
+) -> str:
     for candidate in _containers(status, container):
         waiting = candidate.get("state", {}).get("waiting", {})
         reason, last_end = waiting.get("reason"), _last_end(candidate)
-        ends = reason == _CRASHES or (candidate is container and _keeps_ending(container))
+        ends = reason == _CRASHES or (
+            candidate is container and _keeps_ending(conditions, container)
+        )
         if last_end and ends:
             return f"{_CRASHES}: {last_end}"
         if reason in _PROBLEMS:
@@ -121,15 +134,19 @@ def _problem(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
     return ""
 
 
-def _keeps_ending(container: Mapping[str, Any]) -> bool:
-    """Whether a worker has ended repeatedly and is not up again. The kubelet says so only while it waits
-    between two runs.
+def _keeps_ending(conditions: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
+    """Whether a worker has ended repeatedly and is not up again: after a short run, or after one in which its
+    pod was never ready, however long it was. The kubelet says so only while it waits between two runs.
     """
     state, ended = container.get("state", {}), container.get("lastState", {}).get("terminated", {})
     if "waiting" in state or container.get("started") or container.get("restartCount", 0) < 2:
         return False
     began, end = _time(ended.get("startedAt")), _time(ended.get("finishedAt"))
-    return began is not None and end is not None and end - began < _FORGIVEN
+    if began is None or end is None:
+        return False
+    # A pod that is ready in a run is not ready from its end on: the condition changes after the run's start.
+    changed = _time(conditions.get("Ready", {}).get("lastTransitionTime"))
+    return end - began < _FORGIVEN or (changed is not None and changed < began)
 
 
 def _wait(
@@ -167,7 +184,7 @@ def _wait_for_start(
     The kubelet's reason does not distinguish a normal start from one that hangs.
     """
     waiting = container.get("state", {}).get("waiting")
-    if waiting is None or _problem(status, container) or _runs_init(status, conditions):
+    if waiting is None or _problem(status, conditions, container) or _runs_init(status, conditions):
         return None
     begun = conditions.get("PodReadyToStartContainers", {}).get("status") != "False"
     return PodWait(
@@ -220,7 +237,11 @@ def _last_end(container: Mapping[str, Any]) -> str:
         return ""
     # The kubelet takes the last log lines if the process has written no termination message.
     last_words = [line for line in ended.get("message", "").splitlines() if line.strip()]
-    why = _said(last_words[-1])[-_MAX_LAST_WORDS:] if last_words else ended.get("reason") or ""
+    said = _said(last_words[-1])[-_MAX_LAST_WORDS:] if last_words else ""
+    reason = ended.get("reason") or ""
+    # "Error" says no more than the exit code; of a process that was killed, its log says nothing.
+    known = "" if reason == "Error" and said else reason
+    why = ": ".join(filter(None, (known, said)))
     return f"it last ended with exit code {ended['exitCode']} {why}".rstrip()
 
 
