@@ -17,6 +17,7 @@ from rlfleet.deltas.options import Deltas, Given
 from rlfleet.deltas.written import Written
 from rlfleet.errors import NotFound, Refused
 from rlfleet.follow import Event, follow, patiently
+from rlfleet.kinds import check_kinds
 from rlfleet.kube import AsyncKube
 from rlfleet.metrics import metrics
 from rlfleet.ports import Json, Kind, Place, closed
@@ -140,6 +141,16 @@ class AsyncWeights:
         >>> (await weights.publish("43", path="/weights/step_43")).timings.load_seconds
         0.4
         """
+        check_kinds(
+            state_dict=state_dict,
+            model=model,
+            directory=directory,
+            config_from=config_from,
+            written_to=written_to,
+            delta=delta,
+            create_for=create_for,
+            timeout_seconds=timeout_seconds,
+        )
         given = Given(
             state_dict=state_dict,
             model=model,
@@ -166,7 +177,7 @@ class AsyncWeights:
                 "a delta needs the new weights: give state_dict=, model= or directory=. A delta that exists "
                 "is published by its path, without delta=",
             )
-        deadline = self._place.monotonic() + timeout_seconds
+        deadline = self._deadline(timeout_seconds)
         changed = await self._place.changes(self.name).publish(asked, deadline)
         try:
             return await self._of_publisher(
@@ -194,6 +205,7 @@ class AsyncWeights:
         >>> (await weights.wait()).applied
         True
         """
+        check_kinds(rollout=rollout, timeout_seconds=timeout_seconds)
         asked = None
         if rollout is not None:
             asked = Asked.by(rollout.weights, patience=patience(wait_for_files=wait_for_files))
@@ -217,7 +229,7 @@ class AsyncWeights:
         """
         label, at = label_of(version), path_of(path)
         check(label, path=at, digest=digest)
-        deadline = self._place.monotonic() + timeout_seconds
+        deadline = self._deadline(timeout_seconds)
         written = await self._place.changes(self.name).rollback(label, at, deadline, digest=digest)
         return await self._of_publisher(written, deadline, wait=wait, wait_for_files=wait_for_files)
 
@@ -230,7 +242,7 @@ class AsyncWeights:
         >>> (await weights.undo()).version
         '41'
         """
-        deadline = self._place.monotonic() + timeout_seconds
+        deadline = self._deadline(timeout_seconds)
         written = await self._place.changes(self.name).undo(deadline)
         return await self._of_publisher(written, deadline, wait=wait, wait_for_files=wait_for_files)
 
@@ -241,7 +253,7 @@ class AsyncWeights:
         >>> (await weights.retry()).applied
         True
         """
-        deadline = self._place.monotonic() + timeout_seconds
+        deadline = self._deadline(timeout_seconds)
         known = trouble_of(await read(self._place, self.name, deadline))
         written = WeightVersion.model_validate(await self._place.changes(self.name).retry(deadline))
         asked = Asked.by(written, known)
@@ -318,6 +330,11 @@ class AsyncWeights:
         """
         seen, now = await self.current(), datetime.now(UTC)
         return metrics(seen, now=now, trained_version=trained_version, written=self._written)
+
+    def _deadline(self, timeout_seconds: float) -> float:
+        """By the place's clock. Errors: TypeError."""
+        check_kinds(timeout_seconds=timeout_seconds)
+        return self._place.monotonic() + timeout_seconds
 
     async def _write(
         self,

@@ -36,15 +36,18 @@ class Superseded(RlfleetError):
     Fields:
         version: the requested version.
         by: the version that is desired now.
+        writer: the field manager that has written it; empty if it is not known.
     """
 
-    def __init__(self, version: str, by: str) -> None:
+    def __init__(self, version: str, by: str, writer: str = "") -> None:
+        of = f" of writer {writer!r}" if writer else ""
         super().__init__(
-            f"version {version} was replaced by {by} before it was applied; let one writer publish, "
+            f"version {version} was replaced by {by}{of} before it was applied; let one writer publish, "
             "or wait for the newer version with wait()"
         )
         self.version = version
         self.by = by
+        self.writer = writer
 
 
 class TimedOut(RlfleetError, TimeoutError):

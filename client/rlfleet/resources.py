@@ -20,7 +20,7 @@ from pydantic import (
 from rlfleet_resources.base import Resource
 from rlfleet_resources.conditions import Condition
 from rlfleet_resources.fleet_status import FleetStatus
-from rlfleet_resources.names import ANNOTATION_RETRY, retry_mark
+from rlfleet_resources.names import ANNOTATION_RETRY, retry_mark, writer_of_version
 from rlfleet_resources.source import UNREADABLE, WeightSource
 from rlfleet_resources.unread import NOTHING
 from rlfleet_resources.weights_status import WeightsStatus
@@ -74,6 +74,7 @@ class Metadata(Resource):
     resource_version: str = ""
     creation_timestamp: str = ""
     annotations: dict[str, str] = Field(default_factory=dict)
+    managed_fields: Annotated[tuple[dict[str, Any], ...], Field(repr=False)] = ()
 
 
 class WeightVersion(Resource):
@@ -93,6 +94,14 @@ class WeightVersion(Resource):
     def condition(self, kind: str) -> Condition | None:
         """The condition of a type, if it is there; it may be about an older generation."""
         return next((c for c in self.status.conditions if c.type == kind), None)
+
+    @property
+    def writer(self) -> str:
+        """The field manager that has written the version; empty if it is not known, or several have."""
+        if self.metadata.managed_fields:
+            return writer_of_version(self.metadata.managed_fields)
+        spec, status = self.spec, self.status
+        return status.requested_by if status.is_about(spec.version, spec.run_id) else ""
 
     @property
     def retry(self) -> str:

@@ -24,11 +24,12 @@ from rlfleet.arguments import check_fleet
 from rlfleet.errors import NotFound, RlfleetError, Superseded
 from rlfleet.follow import patiently
 from rlfleet.ports import Change, Changes, GoneError, Json, Kind, T
+from rlfleet.resources import WeightVersion
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_answers import document_of, state_of, weights_of
 from rlfleet.rl_events import MEDIA_TYPE, Events, NoStreamError
 from rlfleet.sending import CONNECT_SECONDS, async_http, blocking_http, broken
-from rlfleet.sources import Publication, first
+from rlfleet.sources import Publication, first, in_words, label_of
 
 POLL_SECONDS = 0.5
 """Time between two polls of the state: the RL API permits 50 requests a second to each address."""
@@ -215,7 +216,8 @@ class _RlApi(ABC):
             answer = await patiently(self, lambda: self._send(method, path, body, key), deadline)
         except Superseded as error:
             now = await patiently(self, lambda: self.get(Kind.WEIGHTS, ""), deadline)
-            raise Superseded(error.version, now["spec"]["version"]) from error
+            seen = WeightVersion.model_validate(now)
+            raise Superseded(error.version, in_words(label_of(seen)), seen.writer) from error
         return weights_of(answer, self.namespace, self._fleet)
 
     async def _send(

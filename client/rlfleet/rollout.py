@@ -143,7 +143,7 @@ def outcome(asked: Asked, seen: WeightVersion) -> Rollout | None:
             return _applied_before(seen, entry)
         if was_it and entry.result == "Refused":
             raise Refused(asked.version, entry.reason, entry.message)
-    raise Superseded(asked.version, in_words(label_of(seen)))
+    raise Superseded(asked.version, in_words(label_of(seen)), seen.writer)
 
 
 def obstacle(asked: Asked, seen: WeightVersion) -> Condition | None:

@@ -19,6 +19,7 @@ from typing import Any
 from rlfleet.checkpoints import make_folder, make_readable, require_no_files, run_of
 from rlfleet.deltas.options import Deltas
 from rlfleet.errors import Refused, TimedOut, Unavailable
+from rlfleet.kinds import check_kinds
 from rlfleet.processes import together
 from rlfleet.rollout import ABSENT, ABSENT_SECONDS, AT_ONCE, Rollout
 from rlfleet.weights import Weights
@@ -82,6 +83,7 @@ class Training:
         if self.save is not None:
             self.save(folder)
         elif is_main:
+            check_kinds(model=model)
             model.save_pretrained(folder)
 
     def _ask(self, step: int, target: Path, folder: str) -> None:

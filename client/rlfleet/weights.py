@@ -141,6 +141,7 @@ class Weights:
             Superseded: another writer has asked for another version.
             TimedOut: the rollout continues.
             FileExistsError, UnusableWeights, NotWritten: the version is not written, and not published.
+            TypeError: an argument is of another kind, which its message names. Nothing is written.
 
         >>> rollout = weights.publish("43", path="/weights/step_43", timeout_seconds=600)
         >>> rollout.timings.total_seconds, rollout.timings.max_worker_pause_seconds

@@ -7,7 +7,7 @@ needs a record of where the others are.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 GROUP = "rlfleet.dev"
@@ -129,6 +129,19 @@ def retry_mark(value: str) -> str:
     if len(value) <= MAX_RETRY_CHARACTERS:
         return value
     return f"sha256:{hashlib.sha256(value.encode()).hexdigest()}"
+
+
+def writer_of_version(managed_fields: Iterable[Mapping[str, Any]]) -> str:
+    """The manager that owns `spec.version` of a WeightVersion; empty if several do, or none is known.
+
+    Source: Kubernetes meta/v1 ManagedFieldsEntry and FieldsV1.
+    """
+    owners = {
+        str(entry.get("manager", ""))
+        for entry in managed_fields
+        if "f:version" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+    }
+    return owners.pop() if len(owners) == 1 else ""
 
 
 def controller_uid(metadata: Mapping[str, Any]) -> str:

@@ -111,9 +111,11 @@ class FakeObjects:
         self._changed("DELETED")
         self.weights = None
 
-    def desire(self, **spec: Any) -> None:
-        """Another writer changes the spec."""
-        self._merge({"spec": spec})
+    def desire(self, *, writer: str = "", **spec: Any) -> None:
+        """Another writer changes the spec. `writer`: the field manager that the API server records."""
+        fields = {"f:spec": {f"f:{name}": {} for name in spec}}
+        entries = [{"manager": writer, "fieldsV1": fields}] if writer else []
+        self._merge({"spec": spec, "metadata": {"managedFields": entries}})
 
     def write(self, **status: Any) -> None:
         """The operator writes fields of the status."""

@@ -103,7 +103,8 @@ def _below(found: FleetView) -> list[Text]:
 
 def _rollout(one: RolloutView, fleet: FleetView) -> Iterator[Text]:
     """Versions, phase, pause clock and timeline. A clock is that of the phase that is shown."""
-    lag = f", {plural(one.lag, 'version')} behind" if one.lag and one.lag > 0 else ""
+    versions = plural(abs(one.lag or 0), "version")
+    lag = f", {versions} {'behind' if one.lag > 0 else 'to go back'}" if one.lag else ""
     yield Text(f"  desired {one.desired}, applied {one.applied or '-'}{lag}")
     reached = (one.workers or "0") if one.observed else "not seen by the operator yet"
     serving = f"{fleet.workers.serving}/{fleet.replicas}"

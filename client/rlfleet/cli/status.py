@@ -66,6 +66,12 @@ def status(
         show.errors().print(f"There are no fleets{'.' if everywhere else there}")
 
 
+def _lag(versions: int | None) -> str:
+    if versions is None:
+        return ""
+    return str(versions) if versions >= 0 else f"{-versions} back"
+
+
 def _render(found: list[FleetView], *, wide: bool, all_: bool) -> None:
     if not found:
         return
@@ -98,7 +104,7 @@ def rows_of(fleet: FleetView, *, wide: bool) -> Iterator[list[str]]:
             one.workers or counts,
             one.desired,
             one.applied or "",
-            "" if one.lag is None else str(one.lag),
+            _lag(one.lag),
             show.seconds(one.applied_age_seconds),
             one.phase,
             f"{pause} now" if holding else pause,

@@ -29,7 +29,8 @@ class RolloutView(Resource):
     """One WeightVersion at a glance.
 
     Fields:
-        lag: versions between the applied and the desired one, where both are numbers of one run.
+        lag: versions between the applied and the desired one, where both are numbers of one run; negative
+            while the fleet goes back to an older one.
         observed: the status is about the present spec.
         applied_age_seconds: since all workers hold the applied weights.
         phase_seconds: since the present phase began.

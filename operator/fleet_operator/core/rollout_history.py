@@ -43,7 +43,8 @@ def replaced(weights: WeightsView, rollout: RolloutPlan, *, now: datetime) -> Hi
     why = stalled or condition_of(before.conditions, ConditionType.READY)
     refused = stalled is not None and stalled.reason.severity is Severity.REFUSES
     message = alone(why).message if why is not None else ""
-    after = "" if refused else f"; then version {rollout.desired.label} replaced it in the spec"
+    by = f" of writer {weights.requested_by}" if weights.requested_by else ""
+    after = "" if refused else f"; then version {rollout.desired.label}{by} replaced it in the spec"
     return HistoryEntry(
         version=str(before.desired_version),
         run_id=before.desired_run_id,

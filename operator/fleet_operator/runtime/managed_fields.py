@@ -1,4 +1,4 @@
-"""Reads from an object which field manager has written what.
+"""Reads from a fleet whether another field manager has written what the operator remembers there.
 
 Source: Kubernetes meta/v1 ManagedFieldsEntry and FieldsV1.
 """
@@ -12,16 +12,6 @@ from rlfleet_resources import names
 
 _RECORD = frozenset({"f:applied", "f:pinned", "f:pinnedAdapters", "f:droppedPins"})
 """The fields of a fleet's status that an operator process takes over from another one."""
-
-
-def writer_of_version(body: Mapping[str, Any]) -> str:
-    """Returns the manager that owns `spec.version` of a WeightVersion; empty if several do."""
-    owners = {
-        str(entry.get("manager", ""))
-        for entry in body["metadata"].get("managedFields") or ()
-        if "f:version" in entry.get("fieldsV1", {}).get("f:spec", {})
-    }
-    return owners.pop() if len(owners) == 1 else ""
 
 
 def is_edited(body: Mapping[str, Any]) -> bool:

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from fleet_operator.api.weights import WeightsSpec
 from fleet_operator.core.observed import UnreadWeights, WeightsView
-from fleet_operator.runtime.managed_fields import writer_of_version
 from fleet_operator.runtime.spec_budget import SpecTooLarge
 from rlfleet_resources import names
 from rlfleet_resources.fleet_status import FleetStatus
@@ -38,7 +37,7 @@ def weights_view(body: RawObject) -> WeightsView:
         created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
         spec=WeightsSpec.model_validate(body["spec"]),
         retry=names.retry_mark(annotations.get(names.ANNOTATION_RETRY, "")),
-        requested_by=writer_of_version(body),
+        requested_by=names.writer_of_version(metadata.get("managedFields") or ()),
         traceparent=traceparent[: names.MAX_TRACEPARENT_CHARACTERS],
         status=status_in(body, WeightsStatus),
     )

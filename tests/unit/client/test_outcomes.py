@@ -170,12 +170,52 @@ def test_a_spec_that_the_operator_cannot_read_is_refused(call: Call) -> None:
 
 def test_a_later_version_of_another_writer_supersedes(call: Call) -> None:
     objects = FakeObjects(obeys=False)
-    objects.script.append(lambda: objects.desire(version="44"))
+    objects.script.append(lambda: objects.desire(version="44", writer="sweep-7"))
 
-    with pytest.raises(Superseded) as raised:
+    with pytest.raises(Superseded, match="sweep-7") as raised:
         call(objects, "publish", "43")
 
-    assert (raised.value.version, raised.value.by) == ("43", "44")
+    found = raised.value
+    assert (found.version, found.by, found.writer) == ("43", "44", "sweep-7")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model": object()},
+        {"state_dict": [1]},
+        {"directory": 5},
+        {"state_dict": {}, "config_from": 5},
+        {"written_to": 5},
+        {"delta": "yes"},
+        {"create_for": 5},
+        {"timeout_seconds": "5"},
+        {"timeout_seconds": None},
+    ],
+    ids=lambda given: list(given)[-1],
+)
+def test_an_argument_of_another_kind_is_named_before_anything_is_written(
+    call: Call, given: dict[str, Any]
+) -> None:
+    objects = FakeObjects()
+
+    with pytest.raises(TypeError, match=f"^{list(given)[-1]} "):
+        call(objects, "publish", "43", **given)
+
+    assert patches(objects) == []
+
+
+@pytest.mark.parametrize("verb", ["wait", "rollback", "undo", "retry"])
+def test_each_wait_names_a_timeout_of_another_kind(call: Call, verb: str) -> None:
+    arguments = ["42"] if verb == "rollback" else []
+
+    with pytest.raises(TypeError, match="^timeout_seconds "):
+        call(FakeObjects(), verb, *arguments, timeout_seconds="5")
+
+
+def test_a_wait_for_a_version_instead_of_its_rollout_is_named(call: Call) -> None:
+    with pytest.raises(TypeError, match="^rollout "):
+        call(FakeObjects(), "wait", "43")
 
 
 def test_the_same_number_of_another_run_supersedes(call: Call) -> None:
@@ -432,6 +472,16 @@ def test_an_outcome_comes_from_a_status_of_the_request_only(
     else:
         assert done is None
         assert version == "43"
+
+
+def test_the_operator_names_the_writer_where_the_api_server_does_not() -> None:
+    """The RL API shows no managed fields."""
+    seen = look({"desiredVersion": "44", "requestedBy": "sweep-7"}, version="44")
+
+    with pytest.raises(Superseded) as raised:
+        outcome(Asked(version="43", run_id=None, generation=1, retry=""), seen)
+
+    assert raised.value.writer == "sweep-7"
 
 
 @given(STATUSES)

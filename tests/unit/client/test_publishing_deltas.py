@@ -522,7 +522,7 @@ def test_a_tensor_that_cannot_be_written_is_named(
     ("given", "error"),
     [
         ({"delta": True}, Refused),
-        ({"directory": "/a", "model": object()}, ValueError),
+        ({"directory": "/a", "model": SimpleNamespace(save_pretrained=print)}, ValueError),
         ({"state_dict": {}}, ValueError),
         ({"directory": "/a", "digest": "sha256:" + "0" * 64}, Refused),
     ],

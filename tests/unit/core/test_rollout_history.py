@@ -228,6 +228,13 @@ def test_the_writer_is_that_of_the_version_when_its_rollout_began() -> None:
     assert after.requested_by == "rlfleet-cli"
 
 
+def test_a_superseded_version_names_the_writer_of_the_one_that_replaced_it() -> None:
+    entry = last_but_the_present(decided(under_way(), "3", by="sweep-7"))
+
+    assert entry.result == "Superseded"
+    assert "version 3 of writer sweep-7" in entry.message
+
+
 def test_a_halt_keeps_its_message() -> None:
     wants = replace(make_weights("2", status=under_way()), requested_by="x")
     broke = make_worker(0).joining("1").failed_to_load("2")

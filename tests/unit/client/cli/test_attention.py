@@ -119,7 +119,7 @@ def test_versions_of_two_runs_have_no_lag(monkeypatch: pytest.MonkeyPatch) -> No
     assert fleet["rollouts"][0]["lag"] is None
 
 
-def test_a_version_that_goes_back_is_not_behind() -> None:
+def test_a_version_that_goes_back_is_not_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = Recorded("staging")
     assert objects.weights is not None
     objects.weights["spec"]["version"] = "1"
@@ -127,7 +127,11 @@ def test_a_version_that_goes_back_is_not_behind() -> None:
     console.print(FleetScreen(views(objects)))
 
     assert views(objects).rollouts[0].lag == -1
-    assert "behind" not in console.export_text()
+    shown = console.export_text()
+    assert "behind" not in shown
+    assert "1 version to go back" in shown
+    _, out, _ = run(monkeypatch, objects, "status")
+    assert "1 back" in out
 
 
 # --- a terminal -----------------------------------------------------------------------------------
