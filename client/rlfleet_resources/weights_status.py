@@ -100,7 +100,7 @@ class RolloutEffect(Resource):
         unchanged: every worker that could compare found not one bit changed.
         message: why a worker could not compare.
         in_place_workers / full_workers: workers whose load wrote only what differs, and workers that loaded all.
-        why_full: why, with the worker, although loads in place were asked for; empty if they were not.
+        why_full: why, with the worker, although the fleet asks for loads in place; empty if it does not.
     """
 
     version: str

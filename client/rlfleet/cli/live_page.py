@@ -149,7 +149,9 @@ def _state(view: FleetView, look: Look) -> Iterator[str]:
     else:
         found.append(("Paused for", seconds(one.pause_seconds)))
     if one.lag:
-        found.append(("Versions behind" if one.lag > 0 else "Versions to go back", str(abs(one.lag))))
+        found.append(
+            ("Versions behind" if one.lag > 0 else "Versions to go back", str(abs(one.lag)))
+        )
     yield facts(found)
 
 

@@ -209,12 +209,12 @@ def test_an_argument_of_another_kind_is_named_before_anything_is_written(
 def test_each_wait_names_a_timeout_of_another_kind(call: Call, verb: str) -> None:
     arguments = ["42"] if verb == "rollback" else []
 
-    with pytest.raises(TypeError, match="^timeout_seconds "):
+    with pytest.raises(TypeError, match=r"^timeout_seconds "):
         call(FakeObjects(), verb, *arguments, timeout_seconds="5")
 
 
 def test_a_wait_for_a_version_instead_of_its_rollout_is_named(call: Call) -> None:
-    with pytest.raises(TypeError, match="^rollout "):
+    with pytest.raises(TypeError, match=r"^rollout "):
         call(FakeObjects(), "wait", "43")
 
 

@@ -514,9 +514,7 @@ def test_a_start_that_fails_is_a_problem_however_long_it_takes(ready_until, prob
     began = datetime.fromisoformat(AT) - timedelta(hours=1)
     at = (began + timedelta(seconds=ready_until)).isoformat()
     ready = {"type": "Ready", "status": "False", "lastTransitionTime": at}
-    view = pod_view(
-        pod(container=RUNS | {"restartCount": 2} | ended(3600), conditions=[ready])
-    )
+    view = pod_view(pod(container=RUNS | {"restartCount": 2} | ended(3600), conditions=[ready]))
 
     assert view.problem == problem
 

@@ -101,14 +101,14 @@ class TestOvertaken:
         assert taken.goal.version == "42"
         assert texts_of(taken.actions) == ["load 42 on policy-1"]
 
-    def test_after_a_load_a_version_that_is_taken_back_is_not_completed(self):
+    def test_after_a_load_workers_go_back_if_the_trainer_asks_for_the_old_version_again(self):
         workers = [loaded(0), held(1), make_worker(2).loading("41", "42")]
         taken = step(make_view(*workers, wants="41", transition=make_transition()))
 
         assert taken.goal.version == "41"
         assert texts_of(taken.actions) == ["resume 41 on policy-1", "stage 41 on policy-0"]
 
-    def test_a_version_that_is_taken_back_is_completed_if_a_worker_cannot_go_back(self):
+    def test_after_a_load_the_version_is_completed_if_a_worker_cannot_go_back(self):
         workers = [loaded(0).refused("41", Reason.SOURCE_ABSENT), held(1)]
         taken = step(make_view(*workers, wants="41", transition=make_transition()))
 

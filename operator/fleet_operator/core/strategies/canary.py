@@ -59,7 +59,6 @@ from fleet_worker.protocol import Phase, PromptsReport
 from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.weights_status import MAX_CANARY_PODS, CanaryVerdict, RolloutPhase
 
-
 _APART = frozenset({Phase.JOINING, Phase.PAUSING, Phase.LOADING, Phase.BROKEN})
 """The phases of a canary behind its closed latch. It keeps its part in all of them: otherwise the next worker would
 take it over while this one loads, and leave its clients, too."""

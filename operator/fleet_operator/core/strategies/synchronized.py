@@ -24,7 +24,7 @@ have 41, and 43 is not staged. b and c hold 42 in memory, so the shortest way is
 stays 42 until all three serve it, and becomes 43 with the next step. If no worker had loaded 42,
 invariant 3 would have resumed all three on 41 at once. If an engine has broken on 42, 42 is completed
 only if all members have loaded it: they serve at once. If the trainer asks for 41 again, a goes
-back if it can: what is taken back is not completed, least of all behind a load that hangs.
+back if it can: nothing completes 42 then, least of all behind a load that hangs.
 
 Failures:
 * A worker that refuses to stage is untouched. The old weights keep serving, the worker is called
