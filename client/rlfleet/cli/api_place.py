@@ -61,16 +61,17 @@ def find(api: Api | RlfleetError, given: ApiPlace | None) -> Found:
         given: The one of the option; None for that of the release.
     """
     if isinstance(api, RlfleetError):
-        return _unread(given, str(api))
+        return _unread(given, str(api), OF_THE_PAGES)
     where = given.namespace if given is not None else _of_release(api)
     read = answer(api, f"/apis/apps/v1/namespaces/{where}/deployments", _LABELS)
+    likely = replace(OF_THE_PAGES, namespace=where)
     if isinstance(read, RlfleetError):
-        return _unread(given, str(read))
+        return _unread(given, str(read), likely)
     there: dict[str, Json] = {one["metadata"]["name"]: one for one in read["items"]}
     name = given.name if given is not None else next(iter(there), "")
     if name not in there or (given is None and len(there) > 1):
         names = ", ".join(sorted(there)) or "none"
-        return _unread(given, f"namespace {where} has {names}")
+        return _unread(given, f"namespace {where} has {names}", likely)
     place = _read(api, ApiPlace(where, name), there[name])
     return Found(place, f"The RL API is {where}/{name}, as the cluster says.")
 
@@ -86,13 +87,13 @@ def _of_release(api: Api) -> str:
     return namespace
 
 
-def _unread(given: ApiPlace | None, because: str) -> Found:
+def _unread(given: ApiPlace | None, because: str, likely: ApiPlace) -> Found:
     if given is not None:
         name = f"{given.namespace}/{given.name}"
         return Found(given, f"The RL API is {name}, as --rl-api says, unchecked: {because}.")
-    name = f"{OF_THE_PAGES.namespace}/{OF_THE_PAGES.name}"
+    name = f"{likely.namespace}/{likely.name}"
     remedy = "Name another one with --rl-api NAMESPACE/NAME."
-    return Found(OF_THE_PAGES, f"The RL API is assumed to be {name}: {because}. {remedy}")
+    return Found(likely, f"The RL API is assumed to be {name}: {because}. {remedy}")
 
 
 def _read(api: Api, place: ApiPlace, deployment: Json) -> ApiPlace:

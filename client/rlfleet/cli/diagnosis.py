@@ -19,7 +19,7 @@ from rlfleet.words import bounded
 from rlfleet_resources.names import API_VERSION, GROUP
 
 OLDEST_KUBERNETES = (1, 30)
-INSTALL = "install the chart: helm install rlfleet charts/rlfleet"
+INSTALL = "install the chart: helm install rlfleet charts/rlfleet -n rlfleet-system --create-namespace"
 Answer = Json | RlfleetError
 _UNREAD = "cannot be checked: "
 

@@ -11,19 +11,30 @@ import yaml
 
 from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import fail
+from rlfleet.cli.scalars import key_of, value_of
 from rlfleet.cli.validation import Manifest
 from rlfleet.ports import Json
 
 
+_UNQUOTED, _MERGE = "tag:rlfleet.dev,2026:unquoted", "tag:yaml.org,2002:merge"
+
+
 class _Loader(yaml.SafeLoader):
-    """Dates stay text, as kubectl reads them: a version may look like one."""
+    """Reads unquoted scalars as kubectl does: a version may look like a date, a bool or a number."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """The tag of a node that has none."""
+        if kind is yaml.ScalarNode and implicit[0]:
+            return _MERGE if value == "<<" else _UNQUOTED
+        return super().resolve(kind, value, implicit)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - as PyYAML has it
+        """A mapping, whose keys are text."""
+        made = super().construct_mapping(node, deep=deep)
+        return {key_of(key): value for key, value in made.items()}
 
 
-_TIMESTAMP = "tag:yaml.org,2002:timestamp"
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+_Loader.add_constructor(_UNQUOTED, lambda loader, node: value_of(loader.construct_scalar(node)))
 
 
 def read(files: list[str], namespace: str) -> tuple[list[Manifest], list[Check]]:

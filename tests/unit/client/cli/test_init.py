@@ -207,6 +207,7 @@ class WithRlApis(Cluster):
 
 OWN = ("ml", "caller", "https://team-api.ml.svc:8443")
 SYSTEM = ("rlfleet-system", "caller", "https://api.rlfleet-system.svc:8443")
+ASSUMED = ("ml", "rlfleet-api", "http://rlfleet-api.ml.svc:8090")
 PAGES = ("rlfleet-system", "rlfleet-api", "http://rlfleet-api.rlfleet-system.svc:8090")
 NAMED = ("ml", "team-api", "http://team-api.ml.svc:8090")
 
@@ -217,10 +218,11 @@ NAMED = ("ml", "team-api", "http://team-api.ml.svc:8090")
         (WithRlApis("ml/team-api"), None, OWN, "as the cluster says"),
         (WithRlApis("rlfleet-system/api", release=""), None, SYSTEM, "as the cluster says"),
         (WithRlApis("ml/team-api", "ml/other"), "ml/team-api", OWN, "as the cluster says"),
-        (WithRlApis("ml/team-api", "ml/other"), None, PAGES, "namespace ml has other, team-api"),
-        (WithRlApis("tenant/planted"), None, PAGES, "namespace ml has none"),
+        (WithRlApis("ml/team-api", "ml/other"), None, ASSUMED, "namespace ml has other, team-api"),
+        (WithRlApis("tenant/planted"), None, ASSUMED, "namespace ml has none"),
         (WithRlApis(), "ml/team-api", NAMED, "as --rl-api says"),
-        (WithRlApis(error=Forbidden("403")), None, PAGES, "--rl-api"),
+        (WithRlApis(error=Forbidden("403")), None, ASSUMED, "--rl-api"),
+        (WithRlApis(release="", error=Forbidden("403")), None, PAGES, "--rl-api"),
         (WithRlApis(error=Forbidden("403")), "ml/team-api", NAMED, "as --rl-api says"),
         (NotConfigured("no kubeconfig"), "ml/team-api", NAMED, "as --rl-api says"),
     ],
