@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.problems import alone
 from fleet_operator.core.rollout_plan import RolloutPlan
+from fleet_worker.protocol import SwapTimings
 from rlfleet_resources.conditions import MAX_MESSAGE_CHARACTERS, condition_of, shortened
 from rlfleet_resources.reasons import ConditionType, Severity
 from rlfleet_resources.weights_status import (
@@ -79,11 +81,7 @@ def timings_of(
         timings = timings.model_copy(update={field: round(spent, 3)})
     if phase is RolloutPhase.APPLIED and before.phase is not phase and before.started_at:
         total = watched.seconds_since(before.started_at, now)
-        swaps = [
-            w.state.timings
-            for w in observed.workers
-            if w.state and w.state.timings and w.state.timings.version == rollout.desired.version
-        ]
+        swaps = _swaps(observed, rollout.desired)
         pauses = [swap.paused_seconds or 0.0 for swap in swaps]
         held = [swap.requests_held or 0 for swap in swaps]
         timings = timings.model_copy(
@@ -95,6 +93,15 @@ def timings_of(
             }
         )
     return timings
+
+
+def _swaps(observed: FleetObserved, weights: Checkpoint) -> list[SwapTimings]:
+    """Returns the swaps to these weights. A worker names the version of its last swap, without its run."""
+    return [
+        w.state.timings
+        for w in observed.workers.where(lambda f: f.has_loaded(weights))
+        if w.state and w.state.timings and w.state.timings.version == weights.version
+    ]
 
 
 def store_reads_of(
@@ -109,11 +116,7 @@ def store_reads_of(
     before = None if fresh else weights.status.store_reads
     if phase is not RolloutPhase.APPLIED or weights.status.phase is phase:
         return before
-    timings = [
-        w.state.timings
-        for w in observed.workers
-        if w.state and w.state.timings and w.state.timings.version == rollout.desired.version
-    ]
+    timings = _swaps(observed, rollout.desired)
     read = [(t.read_bytes, t.peer_bytes or 0) for t in timings if t.read_bytes is not None]
     if not read:
         return before

@@ -301,7 +301,9 @@ class Dispatcher:
         self._metrics.count_call(action.kind, outcome, seconds)
         if caller.trace is not None:
             caller.trace.ended(action, outcome, seconds)
-        level = logging.DEBUG if outcome == DONE else logging.WARNING
+        # The worker got other weights after its state was read. Its answer has the new state.
+        is_late = outcome == Reason.VERSION_MISMATCH
+        level = logging.DEBUG if outcome == DONE or is_late else logging.WARNING
         if logger.isEnabledFor(level):
             logger.log(
                 level,

@@ -124,6 +124,8 @@ def test_the_bytes_that_workers_have_read_are_counted_when_the_version_is_applie
     wants = make_weights("2", status=under_way())
     workers = [worker(0, "2", 100), worker(1, "2", 7), worker(2, "2", None), worker(3, "1", 50)]
     workers += [worker(4, "2", 0, 800), worker(5, "2", 0, 800)]
+    # One that goes has swapped to version 2 of another run.
+    workers += [worker(6, "2", 5000).reporting(run_id="run-9").going()]
     applied = looked_at(wants, *workers)
     later = looked_at(replace(wants, status=applied), worker(0, "2", 900))
 

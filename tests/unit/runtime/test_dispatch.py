@@ -333,6 +333,17 @@ class TestOutcomes:
         shown = harness.metrics.render().decode()
         assert f'rlfleet_worker_calls_total{{kind="load",outcome="{outcome}"}} 1.0' in shown
 
+    @pytest.mark.parametrize(
+        ("reason", "warned"), [(Reason.VERSION_MISMATCH, False), (Reason.NOT_STAGED, True)]
+    )
+    async def test_a_call_for_weights_that_a_worker_has_replaced_is_no_warning(
+        self, reason, warned, caplog
+    ):
+        """A trainer may load others between the read of the state and the call."""
+        harness = Harness(called=after(0.01, WorkerAnswer(state=state("3"), reason=reason)))
+        await harness.act(load())
+        assert [r.levelname for r in caplog.records] == ["WARNING"] * warned
+
     async def test_a_refusal_as_old_is_noted_with_the_epoch_that_the_worker_obeys(self):
         obeyed = Epoch(term=9, sequence=0)
         stale = WorkerAnswer(state=state(epoch=obeyed), reason=Reason.STALE_EPOCH)
