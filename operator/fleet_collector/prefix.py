@@ -147,19 +147,9 @@ class Prefix:
 
     def put_aside(self, directory: Directory) -> str:
         """Mark a version, so that no worker opens it. Returns: its place. Errors: OSError."""
-        place = f"{directory.name}/{ASIDE_MARK}{secrets.token_hex(4)}"
+        self._check_conditions(directory.name)
+        place = _new_mark(directory.name)
         self._put(place, _ASIDE)
-        if not self._is_checked:
-            try:
-                self._put(place, _ASIDE, {"e_tag": '"0"', "version": "1"})
-            except FileNotFoundError:
-                self._is_checked = True
-            else:
-                self._remove([place])
-                raise OSError(
-                    f"the store of {self._uri} takes a write whose condition (If-Match) does not hold, so that two"
-                    " collectors could decide differently; use a store that keeps conditions"
-                )
         return place
 
     def bring_back(self, directory: Directory) -> bool:
@@ -179,6 +169,7 @@ class Prefix:
         """Delete a version that is aside, as the last `content` had it. Errors: OSError; FileNotFoundError if another
         collector was faster.
         """
+        self._check_conditions(directory.name)  # another collector may have put it aside
         version, mark = self._seen[directory.name], directory.place.rpartition("/")[2]
         decision = _Decision(objects=[*version.sizes])
         self._put(directory.place, decision.model_dump_json().encode(), version.marks[mark][1])
@@ -205,6 +196,24 @@ class Prefix:
 
     def _is_version(self, name: str) -> bool:
         return any(template.label_of(name) for template in self._templates)
+
+    def _check_conditions(self, name: str) -> None:
+        """See once whether the store keeps conditions, by a mark that takes nothing from workers. Errors: OSError."""
+        if self._is_checked:
+            return
+        place = _new_mark(name)
+        self._put(place, _BACK)
+        try:
+            self._put(place, _BACK, {"e_tag": '"0"', "version": "1"})
+        except FileNotFoundError:
+            self._is_checked = True
+        finally:
+            self._remove([place])
+        if not self._is_checked:
+            raise OSError(
+                f"the store of {self._uri} takes a write whose condition (If-Match) does not hold, so that two"
+                " collectors could decide differently; use a store that keeps conditions"
+            )
 
     # --- a version --------------------------------------------------------------------------------
 
@@ -317,6 +326,10 @@ class Prefix:
 
     def _ask(self, work: Callable[[], T]) -> T:
         return _asked(self._uri, work)
+
+
+def _new_mark(name: str) -> str:
+    return f"{name}/{ASIDE_MARK}{secrets.token_hex(4)}"
 
 
 def _asked(uri: str, work: Callable[[], T]) -> T:

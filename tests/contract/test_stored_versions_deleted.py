@@ -333,6 +333,34 @@ def test_a_store_that_does_not_keep_conditions_is_refused(
     assert store.marks() == []
 
 
+def test_a_store_that_refuses_conditions_takes_no_version_from_workers(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = obstore.put
+
+    def without(*a: Any, mode: Any, **o: Any) -> Any:
+        if isinstance(mode, dict):
+            raise OSError("status code: 501")
+        return put(*a, mode=mode, **o)
+
+    monkeypatch.setattr(obstore, "put", without)
+
+    assert len(run().problems) == 3
+    assert (store.versions(), store.marks()) == ([1, 2, 3, 4, 5], [])
+
+
+def test_what_another_collector_has_put_aside_stays_in_a_store_that_does_not_keep_conditions(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = obstore.put
+    for version in (1, 2, 3):
+        store.put(f"run/step_{version}/{ASIDE_MARK}00000000", b"aside")
+    monkeypatch.setattr(obstore, "put", lambda *a, mode, **o: put(*a, mode="overwrite", **o))
+
+    assert "If-Match" in run().problems[0]
+    assert len([path for path in store.all() if path.endswith(".safetensors")]) == 5
+
+
 def test_a_store_that_does_not_end_its_answer_is_reported(
     store: Store, proxy: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
