@@ -171,6 +171,11 @@ class Prefix:
         """
         self._check_conditions(directory.name)  # another collector may have put it aside
         version, mark = self._seen[directory.name], directory.place.rpartition("/")[2]
+        if (found := self._version(directory.name)).sizes.keys() != version.sizes.keys():
+            self.bring_back(directory)
+            if not found.is_there:
+                raise FileNotFoundError(directory.place)
+            raise OSError("it has other objects than when the run looked, so it stays")
         decision = _Decision(objects=[*version.sizes])
         self._put(directory.place, decision.model_dump_json().encode(), version.marks[mark][1])
         self._empty(directory.name, mark, frozenset(version.sizes))

@@ -258,6 +258,24 @@ def test_what_a_trainer_writes_during_a_deletion_stays(
     assert (store.versions(), store.marks()) == ([1, 4, 5], [])
 
 
+def test_a_version_of_which_a_trainer_writes_a_part_before_its_deletion_stays_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that writes only what has changed. The rest must not go."""
+    delete = prefix.Prefix.delete
+
+    def deleted(place: prefix.Prefix, directory: Any) -> None:
+        if directory.name == "step_1":
+            store.put("run/step_1/config.json", b"{ }")
+        delete(place, directory)
+
+    monkeypatch.setattr(prefix.Prefix, "delete", deleted)
+    outcome = run()
+
+    assert (store.versions(), store.marks()) == ([1, 4, 5], [])
+    assert len(outcome.problems) == 1
+
+
 @pytest.mark.parametrize(
     "outside", ["elsewhere/step_1/config.json", "run/step_1/../../elsewhere/step_1/config.json"]
 )
