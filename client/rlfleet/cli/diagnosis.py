@@ -19,7 +19,9 @@ from rlfleet.words import bounded
 from rlfleet_resources.names import API_VERSION, GROUP
 
 OLDEST_KUBERNETES = (1, 30)
-INSTALL = "install the chart: helm install rlfleet charts/rlfleet -n rlfleet-system --create-namespace"
+INSTALL = (
+    "install the chart: helm install rlfleet charts/rlfleet -n rlfleet-system --create-namespace"
+)
 Answer = Json | RlfleetError
 _UNREAD = "cannot be checked: "
 

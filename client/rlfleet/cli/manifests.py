@@ -15,7 +15,6 @@ from rlfleet.cli.scalars import key_of, value_of
 from rlfleet.cli.validation import Manifest
 from rlfleet.ports import Json
 
-
 _UNQUOTED, _MERGE = "tag:rlfleet.dev,2026:unquoted", "tag:yaml.org,2002:merge"
 
 
@@ -26,15 +25,19 @@ class _Loader(yaml.SafeLoader):
         """The tag of a node that has none."""
         if kind is yaml.ScalarNode and implicit[0]:
             return _MERGE if value == "<<" else _UNQUOTED
-        return super().resolve(kind, value, implicit)
+        return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]  # of PyYAML
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - as PyYAML has it
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         """A mapping, whose keys are text."""
         made = super().construct_mapping(node, deep=deep)
         return {key_of(key): value for key, value in made.items()}
 
 
-_Loader.add_constructor(_UNQUOTED, lambda loader, node: value_of(loader.construct_scalar(node)))
+def _unquoted(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
+    return value_of(loader.construct_scalar(node))
+
+
+_Loader.add_constructor(_UNQUOTED, _unquoted)
 
 
 def read(files: list[str], namespace: str) -> tuple[list[Manifest], list[Check]]:

@@ -12,7 +12,7 @@ from fleet_operator.core.identity import short_digest
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.counts import counted
-from fleet_worker.protocol import LoadEffect, SwapTimings, WorkerState
+from fleet_worker.protocol import LoadEffect, WorkerState
 from rlfleet_resources.fleet_status import PinnedWeights
 from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.weights_status import RolloutEffect
@@ -38,16 +38,20 @@ def effect_of(
             and f.loaded.version == desired.version
         )
     )
-    states = [w.state for w in answered if w.state is not None]
-    reports = [effect for state in states if (effect := _about(state, desired)) is not None]
+    known = [(w, w.state) for w in answered if w.state is not None]
+    about = [(w, s, effect) for w, s in known if (effect := _about(s, desired)) is not None]
+    reports = [effect for _, _, effect in about]
     if not reports:
         return before if before is not None and before.version == desired.version else None
     shares = [e.changed_share for e in reports if e.changed_share is not None]
     reason = next((e.why_not for e in reports if e.why_not), "")
     ((before_it, _),) = Counter(e.compared_with for e in reports).most_common(1)
-    comparable = [(e, s.digest) for e, s in _comparable(states, desired)]
-    loads = [(w.pod.name, t) for w in answered if (t := _load_of(w.state, desired)) is not None]
-    why_full = next((f"{name}: {t.why_full}" for name, t in loads if t.why_full), "")
+    comparable = [(e, s.digest) for _, s, e in about if e.changed_share is not None]
+    # Without a call for each worker: it would be in each decision about a fleet of thousands.
+    loads = [(w, s.timings) for w, s, _ in about if s.timings and s.timings.in_place is not None]
+    loads = [(w, t) for w, t in loads if t.version == desired.version]
+    in_place = len([1 for _, t in loads if t.in_place])
+    why_full = [f"{w.pod.name}: {t.why_full}" for w, t in loads if t.why_full][:1]
     return RolloutEffect(
         version=desired.version,
         compared_with=before_it,
@@ -57,9 +61,9 @@ def effect_of(
         not_comparable_workers=len(reports) - len(shares),
         unchanged=bool(comparable) and all(_left_no_trace(e, digest) for e, digest in comparable),
         message=reason[:MAX_MESSAGE_CHARACTERS],
-        in_place_workers=sum(1 for _, t in loads if t.in_place),
-        full_workers=sum(1 for _, t in loads if not t.in_place),
-        why_full=why_full[:MAX_MESSAGE_CHARACTERS],
+        in_place_workers=in_place,
+        full_workers=len(loads) - in_place,
+        why_full="".join(why_full)[:MAX_MESSAGE_CHARACTERS],
     )
 
 
@@ -116,21 +120,6 @@ def _about(state: WorkerState, desired: Checkpoint) -> LoadEffect | None:
     if effect is None or state.version != desired.version or effect.version != desired.version:
         return None
     return effect if effect.run_id == desired.run_id else None
-
-
-def _load_of(state: WorkerState | None, desired: Checkpoint) -> SwapTimings | None:
-    """The load of files by which a worker got the desired version; None without one."""
-    if state is None or _about(state, desired) is None or state.timings is None:
-        return None
-    found = state.timings
-    return found if found.version == desired.version and found.in_place is not None else None
-
-
-def _comparable(
-    states: list[WorkerState], desired: Checkpoint
-) -> list[tuple[LoadEffect, WorkerState]]:
-    about = [(_about(state, desired), state) for state in states]
-    return [(e, s) for e, s in about if e is not None and e.changed_share is not None]
 
 
 def _left_no_trace(effect: LoadEffect, digest: str | None) -> bool:

@@ -336,7 +336,7 @@ class TestOutcomes:
     @pytest.mark.parametrize(
         ("reason", "warned"), [(Reason.VERSION_MISMATCH, False), (Reason.NOT_STAGED, True)]
     )
-    async def test_a_call_for_weights_that_a_worker_has_replaced_is_no_warning(
+    async def test_a_call_for_weights_that_a_worker_has_replaced_warns_of_nothing(
         self, reason, warned, caplog
     ):
         """A trainer may load others between the read of the state and the call."""

@@ -88,11 +88,8 @@ def _goal(view: RolloutView) -> Checkpoint:
     desired, current = view.desired, view.transition
     begun = Checkpoint.recorded(current) if current is not None else desired
     ahead = begun_by(view, begun)
-    # A rollback to what the fleet serves does not finish what it takes back, if all can go back.
-    taken_back = same_weights(desired, view.applied)
-    taken_back = taken_back and not any(view.failure_of(m, desired) for m in view.members)
-    back = taken_back or (current is not None and current.back)
-    if ahead and not back and _at_hand(view, begun):
+    back = current is not None and current.back
+    if ahead and not back and not _is_taken_back(view, begun) and _at_hand(view, begun):
         all_have_it = view.members.all(lambda f: f.has_loaded(begun))
         if all_have_it or not closed_by_load(view, begun):
             return begun
@@ -104,6 +101,12 @@ def _goal(view: RolloutView) -> Checkpoint:
     goes_back = may_go_back and serves(view, view.applied)
     stays = view.suspended or view.is_superseded
     return view.applied if stays or goes_back else desired
+
+
+def _is_taken_back(view: RolloutView, begun: Checkpoint) -> bool:
+    """Whether the trainer asks again for what the fleet serves, and all members can go back to it."""
+    asked = same_weights(view.desired, view.applied) and not same_weights(begun, view.desired)
+    return asked and not any(view.failure_of(m, view.desired) for m in view.members)
 
 
 def _at_hand(view: RolloutView, weights: Checkpoint) -> bool:
