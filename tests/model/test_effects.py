@@ -16,8 +16,8 @@ MUTANTS = [
         13,
         "what cannot be compared counts as changed",
         "core/effect.py",
-        "if e is not None and e.changed_share is not None]",
-        "if e is not None]",
+        "for _, s, e in about if e.changed_share is not None]",
+        "for _, s, e in about]",
     ),
     Mutant(
         13,

@@ -91,7 +91,7 @@ def test_a_gated_pod_stops_no_rollout_of_the_others(strategy, replicas):
         assert fleet.weights.phase is RolloutPhase.APPLIED
         assert fleet.fleet.applied is not None
         assert fleet.fleet.applied.version == version
-        assert reason(fleet, ConditionType.READY) is ConditionReason.WAITING_FOR_WORKERS
+        assert reason(fleet, ConditionType.READY) is ConditionReason.WAITING_FOR_QUOTA
     assert fleet.run_quietly() == 0
 
     fleet.hold_new_pods(hold=False)
