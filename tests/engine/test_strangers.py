@@ -103,6 +103,16 @@ async def test_the_longest_heads_end_beyond_a_limit_of_all() -> None:
             assert await has_answer(each)
 
 
+async def test_strangers_with_many_short_heads_end_no_request_that_comes_whole() -> None:
+    """Its body is in the same bytes as its head, and longer than any of the strangers' heads."""
+    async with Served.with_limits(size=200_000) as served:
+        for _ in range(19):
+            await served.open(GET + LINE[:10_000])
+        head = b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\n\r\n"
+        for _ in range(3):
+            assert await has_answer(await served.open(head + b"x" * 50_000))
+
+
 async def test_the_next_head_that_came_with_a_request_counts() -> None:
     async with Served.with_limits(size=200_000) as served:
         connection = await served.open(GET + b"\r\n" + GET + LINE)

@@ -38,12 +38,13 @@ class _Connection(Connection):
 
     def data_received(self, data: bytes) -> None:
         before, was_body = self.inner.cycle, self.reads_body
-        super().data_received(data)
+        # First: the bytes that complete a head may have its body, too, and its length must end no request.
+        self.inner.data_received(data)
         cycle = self.inner.cycle
         next_begun = cycle is not None and self.inner.scope is not cycle.scope
         if self._transport is not None and self._transport.get_protocol() is not self:
             self.leave()  # a WebSocket, which the gate closes
         elif cycle is not before:
             self.begin(len(data) if next_begun else 0)
-        elif was_body and next_begun:
+        elif next_begun or not was_body:
             self.count(len(data))
