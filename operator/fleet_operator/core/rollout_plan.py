@@ -35,7 +35,7 @@ from fleet_operator.core.staleness import unaware_of
 from fleet_operator.core.strategies import external
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.strategies.choice import strategy_of
-from fleet_operator.core.transition import open_transition, transition_after
+from fleet_operator.core.transition import open_transition, stored_weights, transition_after
 from fleet_operator.core.weight_roots import roots_problem
 from fleet_operator.core.worker_view import Standing
 from rlfleet_resources.fleet_status import PinnedWeights, Transition
@@ -241,6 +241,7 @@ def plan_rollout(
         drain_begins=drain_begins,
         others=others,
         is_recorded=is_recorded,
+        stored=stored_weights(observed),
         pins=pins,
         places=places_of(
             step.actions,

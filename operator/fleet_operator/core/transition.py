@@ -12,7 +12,7 @@ from datetime import datetime
 from fleet_operator.core.actions import Admit, Apply, Pause, Resume
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts
-from fleet_operator.core.identity import Named, same_weights
+from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.worker_view import Standing
@@ -51,6 +51,18 @@ def transition_after(
     record = _transition_of(step, last, view, now)
     stored = observed.status if observed.stored is None else observed.stored
     return record, stored.transition == record
+
+
+def stored_weights(observed: FleetObserved) -> tuple[WeightsId, ...] | None:
+    """The weights that the stored status names: the applied ones, and those of the operation in progress. The
+    next leader must find there what workers serve. None in a fleet that a trainer updates.
+    """
+    if observed.is_external:
+        return None
+    stored = observed.status if observed.stored is None else observed.stored
+    current = stored.transition
+    found = (stored.applied, current, None if current is None else current.base)
+    return tuple(WeightsId.of(weights) for weights in found if weights is not None)
 
 
 def takes_away(action: object, held: AbstractSet[str], applied: Named | None) -> bool:
