@@ -41,7 +41,12 @@ from fleet_worker.protocol import (
     WorkerState,
 )
 from rlfleet_resources.conditions import Condition
-from rlfleet_resources.fleet_status import FleetStatus, RecordedWeights, Transition
+from rlfleet_resources.fleet_status import (
+    AppliedWeights,
+    FleetStatus,
+    RecordedWeights,
+    Transition,
+)
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.source import WeightSource
 from rlfleet_resources.weights_status import (
@@ -496,6 +501,12 @@ def make_condition(
         observed_generation=1,
         last_transition_time=since,
     )
+
+
+def fleet_at(version: str, **fields: Any) -> FleetStatus:
+    """The status of a fleet that serves this version."""
+    applied = AppliedWeights(version=version, source=target(version).source)
+    return FleetStatus(applied=applied, **fields)
 
 
 def applied_status(version: str, **fields: Any) -> WeightsStatus:

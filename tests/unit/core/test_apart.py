@@ -6,6 +6,7 @@ import pytest
 from tests.support.builders import (
     NOW,
     WorkerBuilder,
+    fleet_at,
     make_fleet,
     make_transition,
     make_view,
@@ -23,11 +24,11 @@ from fleet_operator.core.pins import Pins
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.worker_view import PROBE_SECONDS
-from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus
+from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.weights_status import RolloutPhase
 
 LONG = PROBE_SECONDS + 1
-APPLIED = FleetStatus(applied=AppliedWeights(version="41", source=target("41").source))
+APPLIED = fleet_at("41")
 MOVES = APPLIED.model_copy(update={"transition": make_transition()})
 W = make_worker
 

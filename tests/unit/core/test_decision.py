@@ -8,6 +8,7 @@ from typing import NoReturn
 from tests.support.builders import (
     NOW,
     WorkerBuilder,
+    fleet_at,
     make_fleet,
     make_transition,
     make_weights,
@@ -98,7 +99,8 @@ def test_a_worker_that_is_quarantined_is_not_drained_too():
 
 
 def test_a_decision_knows_whether_it_admits_and_what_workers_hear():
-    admitting = decision(make_fleet(make_worker(0).joining("base").of_revision(TODAY), up(1)))
+    joining = make_worker(0).joining("base").of_revision(TODAY)
+    admitting = decision(make_fleet(joining, up(1), status=fleet_at("base")))
     quiet = decision(make_fleet(up(0), up(1)))
 
     assert (admitting.admits, quiet.admits) == (True, False)

@@ -9,10 +9,10 @@ import pytest
 from tests.support.builders import (
     NOW,
     WorkerBuilder,
+    fleet_at,
     make_fleet,
     make_transition,
     make_worker,
-    target,
     texts_of,
 )
 
@@ -22,7 +22,6 @@ from fleet_operator.core.draining import LATE_SECONDS
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.pod_actions import BeginDrain, DeletePod
 from fleet_operator.core.worker_view import Standing
-from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus
 
 IMAGE = "rlfleet/worker:1"
 TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=NOW).revision
@@ -223,10 +222,7 @@ class TestUpdates:
 class TestBesideARollout:
     def test_a_barrier_does_not_wait_for_a_draining_worker(self):
         members = [up(n).staged("2") for n in (0, 1)]
-        status = FleetStatus(
-            applied=AppliedWeights(version="1", source=target("1").source),
-            transition=make_transition("2", "1"),
-        )
+        status = fleet_at("1", transition=make_transition("2", "1"))
         fleet = make_fleet(*members, fenced(2), wants="2", replicas=2, status=status)
         decision = decide(fleet, default_image=IMAGE, now=NOW)
 
@@ -248,7 +244,7 @@ class TestBesideARollout:
 
     def test_a_worker_whose_drain_is_cancelled_joins(self):
         joining_worker = make_worker(1).joining("1").of_revision(TODAY)
-        fleet = make_fleet(up(0), joining_worker, wants="1")
+        fleet = make_fleet(up(0), joining_worker, wants="1", status=fleet_at("1"))
         calls = decide(fleet, default_image=IMAGE, now=NOW).worker_calls
         drains = replace(fleet, workers=(fleet.workers[0], marked(joining_worker).view()))
 

@@ -10,6 +10,7 @@ import pytest
 from tests.support.builders import (
     NOW,
     WorkerBuilder,
+    fleet_at,
     make_fleet,
     make_weights,
     make_worker,
@@ -233,7 +234,8 @@ def test_a_new_fleet_serves_the_model_until_the_first_checkpoint_exists(strategy
         make_worker(n).joining("base").probed("base").refused("42", Reason.SOURCE_ABSENT)
         for n in range(2)
     ]
-    observed = make_fleet(*joining, wants="42", rollout={"strategy": strategy})
+    how = {"strategy": strategy}
+    observed = make_fleet(*joining, wants="42", rollout=how, status=fleet_at("base"))
     made = plan_rollout(observed, now=NOW)
 
     assert made.step.awaits_source

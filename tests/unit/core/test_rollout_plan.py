@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 from tests.support.builders import (
     NOW,
+    fleet_at,
     make_fleet,
     make_transition,
     make_weights,
     make_worker,
-    target,
     texts_of,
 )
 
@@ -20,11 +20,10 @@ from fleet_operator.core.observed import Watched
 from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout
 from fleet_worker.protocol import Reason
 from rlfleet_resources.conditions import Condition, condition_of
-from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
-APPLIED = FleetStatus(applied=AppliedWeights(version="41", source=target("41").source))
+APPLIED = fleet_at("41")
 
 
 def plan(*workers, status: WeightsStatus, **rollout) -> RolloutPlan:
@@ -128,10 +127,7 @@ def test_a_silent_worker_holds_up_no_version_that_the_others_can_take(
     strategy, wants, serves, back
 ):
     """The record of the last rollout stays as long as it is silent."""
-    status = FleetStatus(
-        applied=AppliedWeights(version=serves, source=target(serves).source),
-        transition=make_transition(back=back),
-    )
+    status = fleet_at(serves, transition=make_transition(back=back))
     others = [make_worker(n).serving(serves) for n in (0, 1)]
     silent = make_worker(2).serving(serves).silent(400)
     canary = {"prompts": ["a prompt"]}
