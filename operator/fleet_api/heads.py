@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import StreamReader, web
 
-from fleet_operator.own_ports.parse_errors import forget_frames
+from fleet_operator.own_ports.parse_errors import forget_frames, waiting_messages
 from fleet_worker.http import heads
 
 HEAD_BYTES = 16 * 1024
@@ -68,8 +68,16 @@ class _Connection(heads.Connection):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        was_body = self.reads_body
+        # First: the bytes that complete a head may have its body, too, and its length must end no request.
+        self.inner.data_received(data)
         forget_frames(self.inner)
+        if was_body:
+            return
+        if self.is_busy or not waiting_messages(self.inner):
+            self.count(len(data))
+        else:
+            self._bytes += len(data)  # `take` finds those of the next head in a moment
 
     def take(self, request: web.Request) -> None:
         """Note that the head of a request has come whole. The next one may have begun in the same bytes."""

@@ -11,12 +11,16 @@ import asyncio
 from typing import Any
 
 
-def forget_frames(protocol: asyncio.Protocol) -> None:
-    """Call it whenever a protocol of aiohttp has received bytes.
+def waiting_messages(protocol: asyncio.Protocol) -> list[Any]:
+    """The messages, requests or errors, that a protocol of aiohttp has read whole, and has not begun to serve.
 
     Source: aiohttp 3.14, `web_protocol.RequestHandler.data_received`.
     """
-    waiting: Any = getattr(protocol, "_messages", ())
-    for message, _ in waiting:
+    return [message for message, _ in getattr(protocol, "_messages", ())]
+
+
+def forget_frames(protocol: asyncio.Protocol) -> None:
+    """Call it whenever a protocol of aiohttp has received bytes."""
+    for message in waiting_messages(protocol):
         if (error := getattr(message, "exc", None)) is not None:
             error.__traceback__ = None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import uvloop
 from aiohttp import web
 from tests.support.left_behind import leave_behind
 from tests.unit.fleet_api.test_tls import issue
@@ -102,6 +104,38 @@ async def test_the_longest_heads_end_beyond_a_limit_of_all(
         assert b" 200 " in await asyncio.wait_for(short[0].readline(), 10)
         for task in ended:
             task.cancel()
+
+
+async def test_strangers_with_many_short_heads_end_no_request_that_comes_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its body is in the same bytes as its head, and longer than any of the strangers' heads."""
+    monkeypatch.setattr(heads, "MAX_BYTES", 200_000)
+    served = Served()
+    async with served.running():
+        for _ in range(19):
+            await served.open(GET + HEADERS[:10_000])
+        head = b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\n\r\n"
+        for _ in range(3):
+            reader, _ = await served.open(head + b"x" * 50_000)
+            assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
+
+
+def test_a_head_that_came_while_the_loop_was_busy_is_read_before_its_time_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heads, "SECONDS", 0.2)
+
+    async def play() -> None:
+        served = Served()
+        async with served.running():
+            reader, writer = await served.open(GET)
+            assert await served.answers()
+            writer.write(b"\r\n")
+            time.sleep(0.4)  # noqa: ASYNC251 - the loop is busy
+            assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
+
+    uvloop.run(play())
 
 
 @pytest.mark.parametrize("first", [b"", GET], ids=["none", "a part"])

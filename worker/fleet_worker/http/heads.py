@@ -20,6 +20,7 @@ MAX_CONNECTIONS = 8192
 """Beyond it the oldest one without a request ends. Each has 5 KiB."""
 SECONDS = 10.0
 """From the connection, or the first byte of a later request on it. Then the connection ends."""
+_READ_SECONDS = 0.1
 
 
 class Heads:
@@ -80,12 +81,6 @@ class Connection(Passing):
         super().connection_made(transport)
         self._heads.note(self)
 
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
-        if not self.reads_body:
-            self.count(len(data))
-        super().data_received(data)
-
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self.leave()
@@ -111,7 +106,12 @@ class Connection(Passing):
 
     def _limit_time(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(SECONDS, self.abort)
+            self._timer = asyncio.get_running_loop().call_later(SECONDS, self._read_once_more)
+
+    def _read_once_more(self) -> None:
+        """uvloop runs timers before it reads. What came while the loop did other work is read first."""
+        later = asyncio.get_running_loop().call_later
+        self._timer = later(_READ_SECONDS, self.abort)
 
     def _end_time(self) -> None:
         if self._timer is not None:
