@@ -925,7 +925,7 @@ MUTANTS = [
         5,
         "workers take a version before the operation in progress is recorded",
         "core/transition.py",
-        "return record, stored.transition == record",
+        "return record, record is not None and observed.stored_status.transition == record",
         "return record, True",
         story="a_rollout_that_cannot_be_written_down",
     ),

@@ -83,7 +83,9 @@ class StoredFirst:
             self.sim.fail(9, f"{what}, and the digest of the version is not stored ({digest})")
 
     def _is_recorded(self, call: WorkerCall, held: set[str]) -> None:
-        """The next leader finds to what end a worker is away, or which other weights it serves."""
+        """The next leader finds to what end a worker is away, or which other weights it serves. Where versions
+        may mix, a paused worker resumes with the weights that it has, and waits for its turn.
+        """
         stored = self.sim.fleet_stored
         begins = isinstance(call, Apply) or (isinstance(call, Pause) and call.pod_uid not in held)
         opens = isinstance(call, Resume | Admit)
@@ -93,7 +95,8 @@ class StoredFirst:
         known = [stored.applied, current, current.base if current is not None else None]
         names = {(w.version, w.run_id) for w in known if w is not None}
         is_known = current is not None
-        if not isinstance(call, Pause):
+        mixes = current is not None and current.strategy != "Synchronized"
+        if not isinstance(call, Pause) and not (mixes and isinstance(call, Resume)):
             is_known = (str(call.version), call.run_id) in names
         if not is_known:
             self.sim.fail(5, f"{call.work} on {call.pod_name}, and the status does not say why")

@@ -16,7 +16,7 @@ from fleet_operator.core.identity import (
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.worker_view import Standing
-from rlfleet_resources.fleet_status import Transition
+from rlfleet_resources.fleet_status import FleetStatus, Transition
 from rlfleet_resources.weights_status import RolloutPhase
 
 
@@ -38,7 +38,7 @@ def applied_of(
     these are the wanted ones, their source is the wanted one, provided that workers may read it
     (`may_read_wanted`): a WeightVersion with the digest may name another path.
     """
-    recorded = recorded_in(observed)
+    recorded = recorded_in(observed.status)
     known = recorded or _model_of(observed)
     current = observed.status.transition
     if current is not None and not current.back:
@@ -69,10 +69,9 @@ def applied_of(
     return known
 
 
-def recorded_in(observed: FleetObserved) -> Checkpoint | None:
-    """Returns the weights that the fleet's status names; None without any."""
-    applied = observed.status.applied
-    return None if applied is None else Checkpoint.recorded(applied)
+def recorded_in(status: FleetStatus) -> Checkpoint | None:
+    """Returns the applied weights that a status of the fleet names; None without any."""
+    return None if status.applied is None else Checkpoint.recorded(status.applied)
 
 
 def _model_of(observed: FleetObserved) -> Checkpoint:
@@ -82,7 +81,7 @@ def _model_of(observed: FleetObserved) -> Checkpoint:
 
 def served_last(observed: FleetObserved) -> Checkpoint:
     """Returns the recorded weights, or those that a fleet starts with."""
-    return recorded_in(observed) or _model_of(observed)
+    return recorded_in(observed.status) or _model_of(observed)
 
 
 def _common_weights(members: Workers) -> WeightsId | None:

@@ -26,8 +26,7 @@ def with_pins_of_lora(observed: FleetObserved, name: str) -> FleetObserved:
 
 def known_pins(observed: FleetObserved, name: str) -> Pins:
     """Returns the pins of one adapter that the status names. New reports of workers do not count."""
-    stored = observed.status if observed.stored is None else observed.stored
-    pinned = _as_seen_by(stored, name).pinned
+    pinned = _as_seen_by(observed.stored_status, name).pinned
     digests = {(e.version, e.run_id): e.digest for e in reversed(pinned)}
     entries = _as_seen_by(observed.status, name).pinned
     unread = unread_pins_of(observed.status, name)

@@ -195,6 +195,11 @@ class FleetObserved:
         object.__setattr__(self, "workers", Workers.of(self.workers))
 
     @property
+    def stored_status(self) -> FleetStatus:
+        """The status that the next leader finds."""
+        return self.status if self.stored is None else self.stored
+
+    @property
     def all_weights(self) -> tuple[WeightsView | UnreadWeights, ...]:
         """Every WeightVersion of which a decision sets the status, read or not."""
         return (*self.weights, *self.unread, *self.beyond)

@@ -2,8 +2,8 @@
 
     within capacity  no swap begins together with a drain: it relies on the workers that serve
     alone            where versions must not mix, none opens while another may generate other weights
-    recorded         the operation in progress is stored before a worker is away for it, and so are the
-                     weights at which a worker opens (`transition`)
+    recorded         the operation in progress is stored before a worker is away for it, and before one opens
+                     at other weights than the stored applied ones (`transition`)
     pinned           weights serve with the digest of their stored pin only (`pins`)
     fresh            where too old weights must not serve, a worker opens when it knows the limits
     has a place      at most `maxStaging` workers read one checkpoint at once (`staging`). One that can read
@@ -16,7 +16,7 @@ removes or replaces a call afterwards. A wish that is not permitted has its reas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -32,7 +32,7 @@ from fleet_operator.core.actions import (
     WorkerCall,
 )
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.identity import Named, WeightsId, same_weights
+from fleet_operator.core.identity import Named, WeightsId
 from fleet_operator.core.messages import named
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.pod_actions import OnPod, Quarantine
@@ -68,12 +68,11 @@ class Situation:
 
     Fields:
         goal: what the step works towards.
-        applied: the applied weights.
+        applied: the applied weights that the stored status names.
         held: uids of members that hold their requests.
         drain_begins: a worker begins to drain with this decision.
         others: the names of workers that may generate other weights, by the weights at which workers open.
         is_recorded: the operation in progress is stored.
-        stored: the weights that the stored status names; None if workers may open at any.
         pins: of the base weights, or of the adapter.
         places: of workers that read; None if any number may.
         unaware: uids of workers that must know the limits of `spec.staleness` before they open.
@@ -85,7 +84,6 @@ class Situation:
     drain_begins: bool = False
     others: Mapping[WeightsId, str] = field(default_factory=dict)
     is_recorded: bool = True
-    stored: Collection[WeightsId] | None = None
     pins: Pins = field(default_factory=Pins)
     places: Places | None = None
     unaware: AbstractSet[str] = frozenset()
@@ -108,14 +106,9 @@ def _alone(call: WorkerCall, now: Situation) -> Why | None:
 
 
 def _recorded(call: WorkerCall, now: Situation) -> Why | None:
-    if not now.is_recorded and takes_away(call, now.held, now.applied):
-        return Why("the operation in progress is not stored yet", until_stored=True)
-    if now.stored is None or not isinstance(call, Resume | Admit):
+    if now.is_recorded or not takes_away(call, now.held, now.applied):
         return None
-    if any(same_weights(call, weights) for weights in now.stored):
-        return None
-    is_next = now.applied is not None and same_weights(call, now.applied)
-    return Why("the fleet's status does not name its weights", until_stored=is_next)
+    return Why("the operation in progress is not stored yet", until_stored=True)
 
 
 def _pinned(call: WorkerCall, now: Situation) -> Why | None:

@@ -157,8 +157,8 @@ def pins_of(
         adapter: Whose pins these are; empty for the base weights.
     """
     unread = unread_pins_of(observed.status, adapter)
-    stored = observed.status if observed.stored is None else observed.stored
-    digests = {(e.version, e.run_id): e.digest for e in reversed(stored.pinned)}  # as `Pins.of`
+    stored = reversed(observed.stored_status.pinned)
+    digests = {(e.version, e.run_id): e.digest for e in stored}  # as `Pins.of`
     named = {_key(e) for e in observed.status.pinned}
     used = [*known, *filter(None, [wanted])]
     asked: dict[_Key, Checkpoint] = {}

@@ -12,7 +12,7 @@ from datetime import datetime
 from fleet_operator.core.actions import Admit, Apply, Pause, Resume
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts
-from fleet_operator.core.identity import Named, WeightsId, same_weights
+from fleet_operator.core.identity import Named, same_weights
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.worker_view import Standing
@@ -37,32 +37,25 @@ def transition_after(
     step: Step, observed: FleetObserved, view: RolloutView, *, halted: bool, now: datetime
 ) -> tuple[Transition | None, bool]:
     """The operation in progress with the calls of this step, and whether it is stored. A fleet that a trainer
-    updates has none.
+    updates needs none.
     """
     if observed.is_external:
         return None, True
+    record = _next_record(step, observed, view, halted=halted, now=now)
+    return record, record is not None and observed.stored_status.transition == record
+
+
+def _next_record(
+    step: Step, observed: FleetObserved, view: RolloutView, *, halted: bool, now: datetime
+) -> Transition | None:
     last, held = observed.status.transition, {w.pod.uid for w in view.held}
     begins = any(takes_away(a, held, view.applied) for a in step.actions)
     if not begins and not _is_near(step, view):
         if last is None or _is_over(last, view):
-            return None, True
+            return None
         back = last.back or halted
-        return last.model_copy(update={"back": back}) if back else last, True
-    record = _transition_of(step, last, view, now)
-    stored = observed.status if observed.stored is None else observed.stored
-    return record, stored.transition == record
-
-
-def stored_weights(observed: FleetObserved) -> tuple[WeightsId, ...] | None:
-    """The weights that the stored status names: the applied ones, and those of the operation in progress. The
-    next leader must find there what workers serve. None in a fleet that a trainer updates.
-    """
-    if observed.is_external:
-        return None
-    stored = observed.status if observed.stored is None else observed.stored
-    current = stored.transition
-    found = (stored.applied, current, None if current is None else current.base)
-    return tuple(WeightsId.of(weights) for weights in found if weights is not None)
+        return last.model_copy(update={"back": back}) if back else last
+    return _transition_of(step, last, view, now)
 
 
 def takes_away(action: object, held: AbstractSet[str], applied: Named | None) -> bool:

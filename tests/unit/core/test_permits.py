@@ -79,16 +79,6 @@ def test_a_worker_gets_an_earlier_wish_if_the_last_one_is_not_permitted():
         ),
         pytest.param(APPLY, Situation(is_recorded=False), id="nor that of a swap"),
         pytest.param(
-            RESUME,
-            Situation(applied=target("41"), stored=[WeightsId("40")]),
-            id="nor are the weights at which it opens",
-        ),
-        pytest.param(
-            RESUME,
-            Situation(applied=target("40"), stored=[WeightsId("40")]),
-            id="they are those of an operation that another one replaced",
-        ),
-        pytest.param(
             worker_calls.admit(ONE, reason="it has the applied version"),
             Situation(unaware=frozenset({"uid-0"})),
             id="it does not know how old its weights may be",
@@ -123,11 +113,6 @@ def test_each_call_that_is_not_permitted_has_its_reason(call, situation):
         ),
         pytest.param(
             RESUME, Situation(is_recorded=False, applied=target("41")), id="back to the applied"
-        ),
-        pytest.param(
-            RESUME,
-            Situation(applied=target("41"), stored=[WeightsId("40"), WeightsId("41")]),
-            id="the status names its weights",
         ),
         pytest.param(
             RENEWAL, Situation(is_recorded=False, held={"uid-0"}), id="a pause is renewed"

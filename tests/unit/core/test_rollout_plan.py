@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -112,6 +113,18 @@ def test_the_version_that_the_members_agree_on_is_reported():
     assert plan(make_worker(0).serving("42"), status=applied).serving == "42"
     mixed = [make_worker(0).serving("42"), make_worker(1).serving("41")]
     assert plan(*mixed, status=applied).serving is None
+
+
+@pytest.mark.parametrize("moves", [None, make_transition()], ids=["at rest", "on its way"])
+def test_no_worker_opens_at_an_applied_version_that_no_stored_status_names(moves):
+    """The leader has found that the fleet serves it, and no write of that has been accepted."""
+    computed = fleet_at("42", transition=moves)
+    joins = make_fleet(make_worker(0).joining("42"), wants="42", status=computed)
+
+    waits = plan_rollout(replace(joins, stored=APPLIED), now=NOW)
+    assert texts_of(waits.step.actions) == []
+    assert waits.waits_for_pin
+    assert texts_of(plan_rollout(joins, now=NOW).step.actions) == ["admit 42 on policy-0"]
 
 
 @pytest.mark.parametrize("strategy", ["Synchronized", "Canary"])
