@@ -972,7 +972,7 @@ MUTANTS = [
         18,
         "a refusal that the worker does not report counts as one that it does",
         "runtime/call_record.py",
-        "if not is_reported(call, answer.state):",
+        "if not is_reported(call, answer.state, within_seconds=age_seconds):",
         "if False:",
         story="a_worker_that_refuses_all_calls",
     ),

@@ -26,6 +26,7 @@ from fleet_operator.core.actions import (
 )
 from fleet_operator.core.identity import label
 from fleet_operator.core.worker_calls import RENEW_BELOW_SECONDS
+from fleet_operator.core.worker_failures import ROUNDING_SECONDS, is_about
 from fleet_worker.protocol import AdapterState, Failure, Named, Phase, Staged, WorkerState
 
 
@@ -53,8 +54,11 @@ def missing_effect(call: WorkerCall, state: WorkerState) -> str:
     return missing
 
 
-def is_reported(call: WorkerCall, state: WorkerState | None) -> bool:
-    """Whether a worker's state reports the refusal of a call. The planners know it from there."""
+def is_reported(call: WorkerCall, state: WorkerState | None, *, within_seconds: float) -> bool:
+    """Whether a worker's state reports the refusal of a call. The planners know it from there, and wait.
+
+    `within_seconds`: since the call was sent. An older failure with these weights is one of an earlier call.
+    """
     if state is None:
         return False
     known: tuple[Failure | None, ...]
@@ -62,10 +66,8 @@ def is_reported(call: WorkerCall, state: WorkerState | None) -> bool:
         known = tuple(f for f in state.adapter_failures if f.name == call.adapter)
     else:
         known = (state.stage_failure, state.load_failure, *state.earlier_stage_failures)
-    return any(
-        f is not None and f.version == call.version and f.run_id in {None, call.run_id}
-        for f in known
-    )
+    lately = (f for f in known if f and f.age_seconds <= within_seconds + ROUNDING_SECONDS)
+    return any(is_about(f, call) for f in lately)
 
 
 def _missing_weights(call: Stage | Load | Apply | CanaryPrompts, state: WorkerState) -> str:

@@ -49,17 +49,18 @@ class CallRecord:
     def end(self, call: WorkerCall, answer: WorkerAnswer, now: float) -> str:
         """Note the outcome of a call. Returns: the effect that an answer with success does not show."""
         work, missing = call.work, ""
+        attempt = self._attempts.of(work)
+        age_seconds = now - attempt.last_at if attempt is not None else 0.0
         failed: _Failed | None = None
         if answer.silent:
             failed = _Failed(call, Outcome.UNANSWERED, answer.message)
         elif answer.reason is not None:
-            if not is_reported(call, answer.state):
+            if not is_reported(call, answer.state, within_seconds=age_seconds):
                 why = f"{answer.reason}: {answer.message}" if answer.message else answer.reason
                 failed = _Failed(call, Outcome.REFUSED, why)
         elif answer.state is not None and (missing := missing_effect(call, answer.state)):
             failed = _Failed(call, Outcome.NO_EFFECT, missing)
         self._failed = {w: f for w, f in self._failed.items() if w != work and self._attempts.of(w)}
-        attempt = self._attempts.of(work)
         if attempt is None:
             return missing
         attempt.last_at = now

@@ -93,11 +93,32 @@ def test_no_state_shows_the_result_of_a_comparison():
 
 
 def test_a_refusal_that_the_state_reports_keeps_the_pace_of_the_planners():
-    record, refused = CallRecord(), SERVING.refused("2", Reason.SOURCE_NOT_READY)
+    refused = SERVING.refused("2", Reason.SOURCE_NOT_READY, age_seconds=0)
+    record = CallRecord()
     for n in range(30):
         send(record, "stage 2", answer(refused, Reason.SOURCE_NOT_READY), n)
         assert record.wait_seconds(work("stage 2"), n) == FIRST_SECONDS
     assert record.unheeded(30) == ()
+
+
+def test_the_failure_of_an_earlier_call_does_not_report_a_refusal():
+    """A worker refuses calls also before it looks at the weights: in another phase, or of another caller."""
+    record = CallRecord()
+    for n in range(3):
+        refused = SERVING.refused("2", Reason.DIGEST_MISMATCH, age_seconds=10 + n)
+        send(record, "stage 2", answer(refused, Reason.WRONG_PHASE), n)
+
+    assert record.wait_seconds(work("stage 2"), 2) > FIRST_SECONDS
+    assert [u.outcome for u in record.unheeded(2)] == [Outcome.REFUSED]
+
+
+def test_a_failure_that_came_while_the_call_was_under_way_reports_its_refusal():
+    record = CallRecord()
+    record.begin(work("stage 2"), 0)
+    refused = SERVING.refused("2", Reason.DIGEST_MISMATCH, age_seconds=3)
+    record.end(call_for("stage 2"), answer(refused, Reason.DIGEST_MISMATCH), 4)
+
+    assert record.unheeded(4) == ()
 
 
 def test_an_effect_that_does_not_last_is_distinguished_from_one_that_is_missing():
