@@ -173,9 +173,9 @@ def pins_of(
         adapter=adapter,
     )
     added = _new_pins(observed.workers, asked, recorded=_digests_of(known)) if asked else ()
-    if not added:
+    entries = _with_twins((*reversed(added), *pins.entries), start)
+    if entries == pins.entries:
         return pins
-    entries = _with_twins(observed.status.pinned, added, start)
     kept = {(t.version, t.run_id) for t in used}
     # Those of adapters are bounded together, where the status is made.
     places = 0 if adapter else observed.status.unread.count_in("pinned")
@@ -184,24 +184,32 @@ def pins_of(
 
 
 def _with_twins(
-    pinned: tuple[PinnedWeights, ...], added: Iterable[PinnedWeights], start: Checkpoint | None
+    pins: tuple[PinnedWeights, ...], start: Checkpoint | None
 ) -> tuple[PinnedWeights, ...]:
-    """The pins with new ones in front, which name the version of their run that had the files before.
+    """The pins, newest first, each of which names the version of its run that had its files first.
 
+    All are compared, not only new ones: another operator may have made some, or one could not be read before.
     A run may begin with the files of the model, in a directory of its own.
     """
     begins = (start.version, start.run_id) if start is not None else None
-    for new in added:
-        twins = [
-            e
-            for e in reversed(pinned)
-            if (e.run_id, e.digest) == (new.run_id, new.digest)
-            and (e.source == new.source or begins not in {_key(e), _key(new)})
-        ]
-        first = min(twins, key=lambda e: e.same_as is not None, default=None)
-        same_as = first.version if first is not None else None
-        pinned = (new.model_copy(update={"same_as": same_as}), *pinned)
-    return pinned
+    older: dict[tuple[str, str | None], list[PinnedWeights]] = {}
+    named: list[PinnedWeights] = []
+    for pin in reversed(pins):
+        alike = older.setdefault((pin.digest, pin.run_id), [])
+        same_as = pin.same_as or _first_of(pin, alike, begins)
+        known = same_as == pin.same_as
+        named.append(pin if known else pin.model_copy(update={"same_as": same_as}))
+        alike.append(named[-1])
+    return tuple(reversed(named))
+
+
+def _first_of(pin: PinnedWeights, alike: list[PinnedWeights], begins: _Key | None) -> str | None:
+    """The version that had the files of a pin first; None if its own did. `alike`: older pins with its digest."""
+    twins = [e for e in alike if e.source == pin.source or begins not in {_key(e), _key(pin)}]
+    if any(e.same_as == pin.version for e in twins):
+        return None
+    first = min(twins, key=lambda e: e.same_as is not None, default=None)
+    return first.version if first is not None else None
 
 
 def _key(pin: PinnedWeights) -> _Key:

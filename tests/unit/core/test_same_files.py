@@ -137,6 +137,24 @@ def test_the_first_version_with_the_files_is_named() -> None:
     assert [p.same_as for p in decision.fleet.pinned] == ["13", "13", None]
 
 
+def test_pins_that_were_made_apart_are_compared_too() -> None:
+    """The operator that made the newer one could not read the other, or another operator has made it since."""
+    status = pinned(pin("15", PATH, D1), pin("13", PATH, D1), applied="15")
+    workers = [has(make_worker(n).serving("15"), PATH, D1) for n in range(2)]
+    decision = decided(fleet_of(*workers, wants=asks("15", PATH), status=status))
+
+    assert [p.same_as for p in decision.fleet.pinned] == ["13", None]
+    assert reason(decision) == SAME
+
+
+def test_the_first_version_stays_the_first_when_the_fleet_has_gone_back_to_it() -> None:
+    status = pinned(pin("13", PATH, D1), twin("15", "13"), applied="13")
+    workers = [has(make_worker(n).serving("13"), PATH, D1) for n in range(2)]
+    decision = decided(fleet_of(*workers, wants=asks("13", PATH), status=status))
+
+    assert [p.same_as for p in decision.fleet.pinned] == [None, "13"]
+
+
 def test_two_versions_that_are_seen_at_once_are_compared_too() -> None:
     status = pinned(applied="13")
     decision = decided(fleet_of(*staged("15", D1, run=None), wants=asks("15", PATH), status=status))
