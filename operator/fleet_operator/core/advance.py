@@ -9,7 +9,7 @@ A load of an adapter takes no worker away. It reads the files by itself once the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -101,14 +101,22 @@ def advance(
     then limits how long a worker is held.
     """
     work = {facts: _next_work(facts, target) for facts in workers.kinds}
-    called = workers.where(lambda f: work[f] is not None or f.standing is Standing.HELD)
-    return tuple(
-        call
-        for worker in called
-        for call in _calls_to(
-            worker, work[worker.facts], target, settings, within_seconds, renews=renews
-        )
-    )
+    holds = {facts: renews and facts.standing is Standing.HELD for facts in work}
+    makes = _LORA_CALLS if target.adapter else _CALLS
+    calls: list[WorkerCall] = []
+    for worker in workers.where(lambda f: work[f] is not None or holds[f]):
+        facts = worker.facts
+        kind = work[facts]
+        if kind is not None and (facts.refuses or target.adapter):
+            kind = None if _waits(worker, kind, target, within_seconds) else kind
+        is_renewed = holds[facts] and worker_calls.needs_renewal(worker)
+        if is_renewed:
+            reason = "the rollout needs longer than the pause lease"
+            calls.append(worker_calls.pause(worker, settings, reason=reason))
+        # A resume is wished after the renewal, since it may not be permitted.
+        if kind is not None and (kind == "resume" or not is_renewed):
+            calls.append(makes[kind](worker, target, settings))
+    return tuple(calls)
 
 
 def _next_work(now: Facts, target: Target) -> WorkKind | None:
@@ -127,28 +135,13 @@ def _next_work(now: Facts, target: Target) -> WorkKind | None:
     return None if waits and kind != "pause" else kind
 
 
-def _calls_to(
-    worker: WorkerView,
-    kind: WorkKind | None,
-    target: Target,
-    settings: Rollout,
-    within_seconds: float,
-    *,
-    renews: bool,
-) -> Iterator[WorkerCall]:
-    """The renewal of a pause comes first. A resume is wished after it, since it may not be permitted."""
+def _waits(worker: WorkerView, kind: WorkKind, target: Target, within_seconds: float) -> bool:
+    """Whether a worker takes no call about adapters now, or the time for a retry has not come."""
     if target.adapter and not worker.accepts_lora:
-        kind = None
-    if kind in _NEEDS_FILES and worker_failures.failed_lately(
+        return True
+    return kind in _NEEDS_FILES and worker_failures.failed_lately(
         worker, target.weights, within_seconds=within_seconds
-    ):
-        kind = None
-    renews = renews and worker_calls.needs_renewal(worker)
-    if renews:
-        reason = "the rollout needs longer than the pause lease"
-        yield worker_calls.pause(worker, settings, reason=reason)
-    if kind is not None and (kind == "resume" or not renews):
-        yield (_LORA_CALLS if target.adapter else _CALLS)[kind](worker, target, settings)
+    )
 
 
 def _put_lora(

@@ -65,13 +65,14 @@ def set_apart(
         reason = f"it has version {{}}, and the fleet serves {view.applied.label}"
         for m in _of_other_versions(step, view):
             apart.setdefault(m.pod.uid, (m, reason.format(m.loaded)))
-    calls = tuple(
-        worker_calls.drain_out_of_service(m, view.settings, reason=why)
-        for m, why in apart.values()
-        if not m.is_doing("fence")
-    )
-    wishes = tuple(a for a in step.actions if a.pod_uid not in apart or isinstance(a, Quarantine))
-    step = replace(step, actions=(*wishes, *calls)) if apart else step
+    if apart:
+        wishes = (a for a in step.actions if a.pod_uid not in apart or isinstance(a, Quarantine))
+        calls = (
+            worker_calls.drain_out_of_service(m, view.settings, reason=why)
+            for m, why in apart.values()
+            if not m.is_doing("fence")
+        )
+        step = replace(step, actions=(*wishes, *calls))
     return _before_opening(step, view) if view.forbids_mixing else (step, {})
 
 

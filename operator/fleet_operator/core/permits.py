@@ -22,15 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from fleet_operator.core.actions import (
-    Admit,
-    Apply,
-    Load,
-    Pause,
-    PutLora,
-    Resume,
-    WorkerCall,
-)
+from fleet_operator.core.actions import Admit, Apply, Load, Pause, PutLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import Named, WeightsId
 from fleet_operator.core.messages import named
@@ -39,14 +31,13 @@ from fleet_operator.core.pod_actions import OnPod, Quarantine
 from fleet_operator.core.staging import Places
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.transition import takes_away
+from fleet_operator.core.work import WorkKind
 from fleet_operator.counts import agree
 from rlfleet_resources.fleet_status import PinnedWeights
 from rlfleet_resources.weights_status import RolloutPhase
 
 _BRINGS_BYTES = frozenset(call.kind for call in (Load, Apply, Admit, PutLora))
 """A paused worker that resumes generates with bytes that it had before."""
-_SERVES = _BRINGS_BYTES | {Resume.kind}
-"""Calls after which a worker serves the weights that they name, at once or later."""
 C = TypeVar("C", bound=OnPod)
 
 
@@ -94,14 +85,12 @@ class Situation:
         object.__setattr__(self, "pinned", {(e.version, e.run_id): e for e in newest_last})
 
 
-def _within_capacity(call: WorkerCall, now: Situation) -> Why | None:
-    begins = now.drain_begins and isinstance(call, Apply)
-    return Why("another worker begins to drain") if begins else None
+def _within_capacity(_: WorkerCall, now: Situation) -> Why | None:
+    return Why("another worker begins to drain") if now.drain_begins else None
 
 
 def _alone(call: WorkerCall, now: Situation) -> Why | None:
-    opens = now.others and isinstance(call, Resume | Admit)
-    others = now.others.get(WeightsId.of(call)) if opens else None
+    others = now.others.get(WeightsId.of(call)) if now.others else None
     return Why(f"these may generate other weights: {others}") if others else None
 
 
@@ -115,13 +104,15 @@ def _pinned(call: WorkerCall, now: Situation) -> Why | None:
     """Pauses wait for the pin of the goal, too: otherwise workers would stay paused for as long as the API
     server accepts no write.
     """
-    if call.kind in _BRINGS_BYTES and now.pins.is_unread(call):
-        return Why("the pin of its version cannot be read")
-    begins = call.kind == Pause.kind and call.pod_uid not in now.held
-    weights: Named | None = call if call.kind in _SERVES else now.goal if begins else None
-    pin = now.pinned.get((weights.version, weights.run_id)) if weights is not None else None
-    if weights is None or pin is None:
+    weights: Named | None = call
+    if call.kind == Pause.kind:
+        weights = None if call.pod_uid in now.held else now.goal
+    if weights is None:
         return None
+    pin = now.pinned.get((weights.version, weights.run_id))
+    if pin is None:
+        unread = call.kind in _BRINGS_BYTES and now.pins.unread.may_name(call)
+        return Why("the pin of its version cannot be read") if unread else None
     if weights.digest not in {None, pin.digest}:
         return Why("the digest of its weights differs from the pin of their version")
     if now.pins.stored.get((pin.version, pin.run_id)) == pin.digest:
@@ -130,9 +121,7 @@ def _pinned(call: WorkerCall, now: Situation) -> Why | None:
 
 
 def _fresh(call: WorkerCall, now: Situation) -> Why | None:
-    if call.pod_uid in now.unaware and isinstance(call, Admit):
-        return Why("spec.staleness is not known there yet")
-    return None
+    return Why("spec.staleness is not known there yet") if call.pod_uid in now.unaware else None
 
 
 def _has_place(call: WorkerCall, now: Situation) -> Why | None:
@@ -143,20 +132,21 @@ def _has_place(call: WorkerCall, now: Situation) -> Why | None:
     return Why(now.places.rule)
 
 
-PERMITS: tuple[Callable[[WorkerCall, Situation], Why | None], ...] = (
-    _within_capacity,
-    _alone,
-    _recorded,
-    _pinned,
-    _fresh,
-    _has_place,
-)
+PERMITS: Mapping[Callable[[WorkerCall, Situation], Why | None], AbstractSet[WorkKind]] = {
+    _within_capacity: {"apply"},
+    _alone: {"resume", "admit"},
+    _recorded: {"pause", "apply", "resume", "admit"},
+    _pinned: {"pause", "load", "apply", "adapter", "resume", "admit"},
+    _fresh: {"admit"},
+    _has_place: {"stage", "compare", "adapter", "stage-adapter", "compare-adapter"},
+}
+"""The permits, in order, and the calls that need them."""
 
 
 def why_not(call: WorkerCall, now: Situation) -> Why | None:
     """Why a call is not permitted; None if it is."""
-    for permit in PERMITS:
-        why = permit(call, now)
+    for permit, calls in PERMITS.items():
+        why = permit(call, now) if call.kind in calls else None
         if why is not None:
             return why
     return None

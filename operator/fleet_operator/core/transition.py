@@ -49,8 +49,8 @@ def _next_record(
     step: Step, observed: FleetObserved, view: RolloutView, *, halted: bool, now: datetime
 ) -> Transition | None:
     last, held = observed.status.transition, {w.pod.uid for w in view.held}
-    begins = any(takes_away(a, held, view.applied) for a in step.actions)
-    if not begins and not _is_near(step, view):
+    begins = _is_near(step, view) or any(takes_away(a, held, view.applied) for a in step.actions)
+    if not begins:
         if last is None or _is_over(last, view):
             return None
         back = last.back or halted
@@ -60,9 +60,12 @@ def _next_record(
 
 def takes_away(action: object, held: AbstractSet[str], applied: Named | None) -> bool:
     """Whether a call takes a worker from its clients, or gives it other weights than the applied ones."""
-    if isinstance(action, Resume | Admit):
-        return applied is None or not same_weights(action, applied)
-    return isinstance(action, Apply) or (isinstance(action, Pause) and action.pod_uid not in held)
+    match action:
+        case Resume() | Admit():
+            return applied is None or not same_weights(action, applied)
+        case Pause():
+            return action.pod_uid not in held
+    return isinstance(action, Apply)
 
 
 def _is_near(step: Step, view: RolloutView) -> bool:
