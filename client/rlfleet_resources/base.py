@@ -88,7 +88,8 @@ def renewed(before: R, **fields: Any) -> R:
     A status is computed at every reconcile and rarely changes. Comparing is cheaper than validating, and a
     later comparison with the stored status compares one object with itself.
     """
-    fields = {name: getattr(before, name) for name in before.INHERITED} | fields
+    for name in before.INHERITED:
+        fields.setdefault(name, getattr(before, name))
     return before if before.__dict__ == fields else type(before)(**fields)
 
 

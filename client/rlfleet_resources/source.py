@@ -134,9 +134,9 @@ class WeightSource(Resource):
 
     def resolve(self, version: str) -> WeightSource:
         """The source with the placeholder filled in."""
-        if not self.is_template:
-            return self
         kind, place, revision = self.key()
+        if VERSION_PLACEHOLDER not in (revision or place):
+            return self
         if revision:
             return self.at(revision.replace(VERSION_PLACEHOLDER, version))
         return WeightSource.of(SourceKey(kind, place.replace(VERSION_PLACEHOLDER, version)))

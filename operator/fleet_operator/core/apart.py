@@ -86,13 +86,12 @@ def _holds_for_its_work(worker: Facts) -> bool:
 
 
 def _with_other_bytes(view: RolloutView, pins: Pins) -> Workers:
-    pinned = {(e.version, e.run_id): e.digest for e in reversed(pins.entries)}
-
     def differs(worker: Facts) -> bool:
         loaded = worker.loaded
         if loaded is None or loaded.digest in {None, TRANSFERRED_DIGEST}:
             return False
-        return pinned.get((loaded.version, loaded.run_id), loaded.digest) != loaded.digest
+        pin = pins.of(loaded)
+        return pin is not None and pin.digest != loaded.digest
 
     return view.members.where(differs)
 

@@ -60,6 +60,8 @@ def compare_files(
     Returns: the step, one that waits for the comparison, or one with the problem; and whether the
         files have yet to be compared after it.
     """
+    if not unread:
+        return step, False
     goal = view.desired
     ends = (
         step.phase is RolloutPhase.APPLIED
@@ -69,8 +71,8 @@ def compare_files(
         and view.members.all(lambda f: f.has_loaded(goal))
     )
     serving = view.members.where(lambda f: f.standing is Standing.OPEN and f.has_loaded(goal))
-    if not unread or not ends or not serving:
-        return step, unread
+    if not ends or not serving:
+        return step, True
     work = Work(CompareFiles.kind, goal.version, goal.run_id)
     if adapter:
         work = Work(CompareLora.kind, goal.version, goal.run_id, adapter)

@@ -15,9 +15,10 @@ Made = tuple[ConditionType, bool, ConditionReason, str]
 
 def first_of(kind: ConditionType, *rows: Row) -> Made | None:
     """Returns the condition of the first row that applies; None if no row applies."""
-    found = ((is_true, reason, message) for applies, is_true, reason, message in rows if applies)
-    row = next(found, None)
-    return None if row is None else (kind, *row)
+    for applies, is_true, reason, message in rows:
+        if applies:
+            return kind, is_true, reason, message
+    return None
 
 
 def conditions_of(

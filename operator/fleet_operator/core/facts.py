@@ -278,11 +278,18 @@ class Workers(tuple["WorkerView", ...]):  # noqa: SLOT001 - caches its counts
 
     def count(self, holds: Callable[[Facts], bool]) -> int:
         """Returns for how many workers the condition holds."""
-        return sum(number for facts, number in self.kinds.items() if holds(facts))
+        found = 0
+        for facts, number in self.kinds.items():
+            if holds(facts):
+                found += number
+        return found
 
     def where(self, holds: Callable[[Facts], bool]) -> Workers:
         """Returns the workers for which the condition holds."""
-        kept = {facts: number for facts, number in self.kinds.items() if holds(facts)}
+        kept: dict[Facts, int] = {}
+        for facts, number in self.kinds.items():
+            if holds(facts):
+                kept[facts] = number
         if len(kept) == len(self.kinds):
             return self
         if not kept:

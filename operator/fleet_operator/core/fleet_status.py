@@ -15,11 +15,11 @@ from fleet_operator.core.lagging import lagging_workers
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.percentages import unavailable_and_surge
 from fleet_operator.core.pod_problems import (
+    Missing,
     cannot_run,
+    missing_workers,
     named_wait,
     of_another_release,
-    waits_for,
-    what_it_waits_for,
     will_not_go,
 )
 from fleet_operator.core.rollout_plan import RolloutPlan
@@ -59,8 +59,8 @@ def fleet_status(
 ) -> FleetStatus:
     """Returns the status of the fleet. `pinned_adapters`: the pins of its adapters."""
     live = observed.workers.where(lambda f: not f.pod.deleting)
-    versions = versions_of(observed)
-    conditions = _conditions(observed, rollout, pods, versions, now)
+    versions, missing = versions_of(observed), missing_workers(observed)
+    conditions = _conditions(observed, rollout, pods, versions, missing, now)
     ready = condition_of(conditions, ConditionType.READY)
     return renewed(
         observed.status,
@@ -85,7 +85,9 @@ def fleet_status(
         recycled=pods.recycled,
         endpoint=names.endpoint_url(observed.name, observed.namespace, observed.spec.serving.port),
         router=_router(observed),
-        waiting_for=named_wait(observed, ready.reason if ready is not None else None),
+        waiting_for=named_wait(
+            observed.status.waiting_for, missing, ready.reason if ready is not None else None
+        ),
         conditions=conditions,
     )
 
@@ -132,13 +134,16 @@ def _conditions(
     rollout: RolloutPlan,
     pods: FleetPlan,
     versions: tuple[ServedVersion, ...],
+    missing: Missing,
     now: datetime,
 ) -> tuple[Condition, ...]:
-    stalled = _stalled(observed, rollout, pods, now)
+    failing = cannot_run(observed, now)
+    serving = serving_count(observed, rollout.desired)
+    stalled = _stalled(observed, rollout, pods, failing or will_not_go(observed, now))
     made = (
-        _as_stalled(_ready(observed, rollout, pods), stalled),
+        _as_stalled(_ready(observed, rollout, pods, missing, serving), stalled),
         _available(observed, rollout),
-        _progressing(observed, rollout, pods, now),
+        _progressing(observed, rollout, pods, missing, serving, failing),
         stalled,
         stale(observed, rollout.desired, versions, now=now),
         _update_available(observed, pods),
@@ -155,14 +160,15 @@ def _as_stalled(ready: Made | None, stalled: Made | None) -> Made | None:
     return ready[0], False, stalled[2], stalled[3]
 
 
-def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> Made | None:
+def _ready(
+    observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, missing: Missing, serving: int
+) -> Made | None:
     replicas, desired = observed.spec.replicas, rollout.desired
-    serving = serving_count(observed, desired)
     share = f"{counted_of(serving, replicas, 'worker', 'serves', 'serve')} version {desired.label}"
     problem = rollout.step.problem
     rolling = rollout.step.phase not in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
     to_replace = 0 if observed.spec.update.is_held else pods.outdated
-    missing = serving < replicas or to_replace or len(observed.workers) > replicas
+    changes = serving < replicas or to_replace or len(observed.workers) > replicas
     unseen = unseen_count(observed)
     to_come = f"{share}; {unseen} {agree(unseen, 'is', 'are')} not in the Service yet"
     because = problem.reason if problem else ConditionReason.HALTED
@@ -177,7 +183,7 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> Ma
         (problem, False, because, share),
         (rolling, False, ConditionReason.ROLLING_OUT, _rolling(rollout)),
         (rollout.step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, waits),
-        (missing, False, what_it_waits_for(observed), with_waits(share, observed, rollout)),
+        (changes, False, missing.reason, with_waits(share, missing, rollout)),
         (unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
         (True, True, ConditionReason.ALL_WORKERS_SERVING, share),
     )
@@ -259,7 +265,12 @@ def _minimum(least: int) -> str:
 
 
 def _progressing(
-    observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, now: datetime
+    observed: FleetObserved,
+    rollout: RolloutPlan,
+    pods: FleetPlan,
+    missing: Missing,
+    serving: int,
+    failing: str,
 ) -> Made | None:
     problem, desired, replicas = rollout.step.problem, rollout.desired, observed.spec.replicas
     rolling = ROLLING_REASONS.get(rollout.step.phase) if problem is None else None
@@ -268,9 +279,8 @@ def _progressing(
     existing = f"{counted(len(observed.workers), 'pod')} for {counted(replicas, 'replica')}"
     pods_note = f"{existing}, {pods.outdated} outdated"
     because = problem.reason if problem else ConditionReason.HALTED
-    not_running, serving = cannot_run(observed, now), serving_count(observed, desired)
     share = counted_of(serving, replicas, "worker", "serves", "serve")
-    state = with_waits(f"{share} version {desired.label}", observed, rollout)
+    state = with_waits(f"{share} version {desired.label}", missing, rollout)
     waits, note = rollout.step.awaits_source, rollout.step.told
     return first_of(
         ConditionType.PROGRESSING,
@@ -279,9 +289,9 @@ def _progressing(
         (problem, False, because, state),
         (rollout.halted, False, ConditionReason.HALTED, state),
         (rollout.suspended, False, ConditionReason.SUSPENDED, state),
-        (not_running, False, ConditionReason.WORKERS_FAILING, not_running),
+        (failing, False, ConditionReason.WORKERS_FAILING, failing),
         (waits, True, ConditionReason.WAITING_FOR_CHECKPOINT, note),
-        (serving < replicas, True, what_it_waits_for(observed), state),
+        (serving < replicas, True, missing.reason, state),
         (True, False, ConditionReason.UP_TO_DATE, "the fleet is up to date"),
     )
 
@@ -297,7 +307,7 @@ ROLLING_REASONS = {
 
 
 def _stalled(
-    observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, now: datetime
+    observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, failing: str
 ) -> Made | None:
     problem, steering = rollout.step.problem, observed.base_weights
     because = problem.reason if problem else ConditionReason.HALTED
@@ -310,7 +320,6 @@ def _stalled(
     both = f"{mismatch}. {because}: {message}" if problem else mismatch
     name = steering.name if steering else ""
     abandoned = f"the rollout was abandoned: see Stalled of WeightVersion {name}"
-    failing = cannot_run(observed, now) or will_not_go(observed, now)
     return first_of(
         ConditionType.STALLED,
         (pods.problem, True, ConditionReason.INVALID_SPEC, no_pods),
@@ -322,9 +331,9 @@ def _stalled(
     )
 
 
-def with_waits(message: str, observed: FleetObserved, rollout: RolloutPlan) -> str:
+def with_waits(message: str, missing: Missing, rollout: RolloutPlan) -> str:
     """Returns the message, what workers wait for, and what their pods wait for."""
-    return "; ".join(filter(None, (rollout.step.with_waiting(message), waits_for(observed))))
+    return "; ".join(filter(None, (rollout.step.with_waiting(message), missing.told)))
 
 
 def _rolling(rollout: RolloutPlan) -> str:

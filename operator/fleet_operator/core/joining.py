@@ -11,6 +11,7 @@ such weights from files.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fleet_operator.api.fleet import Rollout
@@ -61,28 +62,39 @@ class JoinStep:
     requeue_after_seconds: float | None = None
 
 
-def join(joining: tuple[WorkerView, ...], admission: Admission, settings: Rollout) -> JoinStep:
+def join(joining: Workers, admission: Admission, settings: Rollout) -> JoinStep:
     """Decides the next call to every joining worker."""
-    ready = [w for w in joining if w.state is not None and w.state.phase is Phase.JOINING]
+    ready = joining.where(lambda f: f.phase is Phase.JOINING)
     goal, problem = _goal(ready, admission)
     actions: list[WorkerCall] = []
     retries: list[float] = []
-    for worker in ready:
-        target = _target_of(worker, goal, admission)
-        calls = advance(Workers([worker]), target, settings)
+    for alike in _alike(ready, admission):
+        target = _target_of(alike[0], goal, admission)
+        calls = advance(alike, target, settings)
         if any(isinstance(c, Stage) for c in calls):
-            actions += _meanwhile(worker, admission)
+            actions += _meanwhile(alike, admission)
         actions += calls
-        failure = worker_failures.failure_of(worker, target.weights)
-        if failure is not None and not worker.has_loaded(target.weights):
-            retries.append(worker_failures.retry_in_seconds(worker, failure))
+        for worker in alike.where(lambda f: f.refuses):
+            failure = worker_failures.failure_of(worker, target.weights)
+            if failure is not None and not worker.has_loaded(target.weights):
+                retries.append(worker_failures.retry_in_seconds(worker, failure))
+    order = {w.pod.uid: n for n, w in enumerate(ready)}
     return JoinStep(
-        actions=tuple(actions),
+        actions=tuple(sorted(actions, key=lambda call: order[call.pod_uid])),
         problem=problem
         or _problem_without_source(ready, goal, admission)
         or _problem_of_stuck(joining, goal, admission),
         requeue_after_seconds=min((s for s in retries if s > 0), default=None),
     )
+
+
+def _alike(ready: Workers, admission: Admission) -> Iterable[Workers]:
+    """The workers in groups that have one target each. One with failures may have a target of its own."""
+    groups: dict[object, list[WorkerView]] = {}
+    for worker in ready:
+        alike = (worker.facts, _is_equipped(worker, admission))
+        groups.setdefault(worker.pod.uid if worker.facts.refuses else alike, []).append(worker)
+    return map(Workers, groups.values())
 
 
 def _target_of(worker: WorkerView, goal: Checkpoint, admission: Admission) -> Target:
@@ -102,36 +114,26 @@ def _target_of(worker: WorkerView, goal: Checkpoint, admission: Admission) -> Ta
     return Target(weights, Mode.KEEP, "it joins the fleet")
 
 
-def _meanwhile(worker: WorkerView, admission: Admission) -> list[WorkerCall]:
-    """The wish that a worker serves the fallback while it waits for a place to read the goal."""
-    serves = (
-        admission.allows_mixing
-        and admission.open_now
-        and not admission.no_members
-        and not worker.operation
-        and worker.has_loaded(admission.fallback)
-        and _is_equipped(worker, admission)
-    )
+def _meanwhile(alike: Workers, admission: Admission) -> list[WorkerCall]:
+    """The wishes that workers serve the fallback while they wait for a place to read the goal."""
+    if admission.no_members or not (admission.allows_mixing and admission.open_now):
+        return []
+    able = alike.where(lambda f: not f.operation and f.has_loaded(admission.fallback))
     reason = "it serves its version until it may read the next one"
-    return [worker_calls.admit(worker, reason=reason)] if serves else []
+    return [worker_calls.admit(w, reason=reason) for w in able if _is_equipped(w, admission)]
 
 
 def _is_equipped(worker: WorkerView, admission: Admission) -> bool:
     return all(g.is_met_by(worker) for g in admission.lora_goals)
 
 
-def _has(worker: WorkerView, target: Checkpoint | None) -> bool:
-    return target is not None and worker.has_loaded(target)
-
-
-def _goal(
-    ready: list[WorkerView], admission: Admission
-) -> tuple[Checkpoint, RolloutProblem | None]:
+def _goal(ready: Workers, admission: Admission) -> tuple[Checkpoint, RolloutProblem | None]:
     goal = admission.goal
-    if not admission.no_members or any(w.has_loaded(goal) for w in ready):
+    if not admission.no_members or ready.any(lambda f: f.has_loaded(goal)):
         return goal, None
-    refused = [w for w in ready if worker_failures.failure_of(w, goal)]
-    absent = [w for w in ready if worker_failures.absence(w, goal)]
+    refuse = ready.where(lambda f: f.refuses)
+    refused = [w for w in refuse if worker_failures.failure_of(w, goal)]
+    absent = [w for w in refuse if worker_failures.absence(w, goal)]
     others = len(ready) - len(refused) - len(absent)
     if others and len(refused) <= admission.may_fail:
         return goal, None
@@ -145,7 +147,7 @@ def _goal(
 
 
 def _problem_of_stuck(
-    joining: tuple[WorkerView, ...], goal: Checkpoint, admission: Admission
+    joining: Workers, goal: Checkpoint, admission: Admission
 ) -> RolloutProblem | None:
     """Returns the problem that workers cannot load any version at which they could join.
 
@@ -154,7 +156,7 @@ def _problem_of_stuck(
     longer than the wait before the next attempt.
     """
     last = admission.fallback  # tried only after the goal has failed
-    outside = [w for w in joining if not (w.has_loaded(goal) or w.has_loaded(last))]
+    outside = joining.where(lambda f: f.refuses and not (f.has_loaded(goal) or f.has_loaded(last)))
     out = [w for w in outside if worker_failures.failure_of(w, last)]
     if out:
         return problem_of_joiners(out, last)
@@ -164,13 +166,16 @@ def _problem_of_stuck(
 
 
 def _problem_without_source(
-    ready: list[WorkerView], goal: Checkpoint, admission: Admission
+    ready: Workers, goal: Checkpoint, admission: Admission
 ) -> RolloutProblem | None:
     """Returns the problem that workers cannot join, because the weights came over a collective."""
     choices = (goal, admission.goal, admission.fallback)
     if not all(weights.is_transferred for weights in choices):
         return None
-    waiting = [w for w in ready if not (w.has_loaded(goal) or _has(w, admission.rollout_goal))]
+    coming = admission.rollout_goal
+    waiting = ready.where(
+        lambda f: not (f.has_loaded(goal) or (coming is not None and f.has_loaded(coming)))
+    )
     if not waiting:
         return None
     message = (

@@ -7,6 +7,7 @@ listed. Messages hold no running clocks, so that the status of an unchanged flee
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts
@@ -27,11 +28,11 @@ def lagging_workers(
 ) -> tuple[Laggard, ...]:
     """Returns the lagging workers, worst first. `before`: the last list."""
     candidates = observed.workers.where(_may_lag)
-    ranked = [(rank, w.pod.ordinal, w) for w in candidates if (rank := _rank(w, desired))]
-    ranked.sort(key=lambda entry: entry[:2])
+    ranked = [(rank, w) for w in candidates if (rank := _rank(w, desired))]
+    ranked.sort(key=itemgetter(0))  # workers of one rank stay in the order of their ordinals
     known = {laggard.pod: laggard for laggard in before}
-    worst = (w for _, _, w in ranked[:MAX_LAGGARDS])
-    return tuple(_laggard(w, desired, known.get(w.pod.name)) for w in worst)
+    worst = ranked[:MAX_LAGGARDS]
+    return tuple(_laggard(w, desired, known.get(w.pod.name)) for _, w in worst)
 
 
 def silent_workers(observed: FleetObserved) -> int:
@@ -101,7 +102,7 @@ def _cause_in_pod(worker: WorkerView) -> tuple[str, str] | None:
 
 
 def _failure(worker: WorkerView) -> Failure | None:
-    if worker.state is None:
+    if worker.state is None or not worker.facts.refuses:
         return None
     reported = worker.state.load_failure or worker.state.stage_failure
     return reported or next(iter(ignored_calls(worker)), None)

@@ -31,8 +31,8 @@ def mark_awaited(
     `seen`: a worker has held them before. If no worker holds them now, their directory was deleted.
     """
     held = workers.any(lambda f: f.has_loaded(wanted) or f.has_staged(wanted))
-    is_new = not same_weights(wanted, applied)
-    return replace(wanted, awaited=is_new and (held or not seen))
+    awaited = (held or not seen) and not same_weights(wanted, applied)
+    return replace(wanted, awaited=True) if awaited else wanted
 
 
 def is_missing(workers: Workers, goal: Checkpoint) -> bool:

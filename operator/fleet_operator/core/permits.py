@@ -33,7 +33,6 @@ from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.transition import takes_away
 from fleet_operator.core.work import WorkKind
 from fleet_operator.counts import agree
-from rlfleet_resources.fleet_status import PinnedWeights
 from rlfleet_resources.weights_status import RolloutPhase
 
 _BRINGS_BYTES = frozenset(call.kind for call in (Load, Apply, Admit, PutLora))
@@ -78,11 +77,6 @@ class Situation:
     pins: Pins = field(default_factory=Pins)
     places: Places | None = None
     unaware: AbstractSet[str] = frozenset()
-    pinned: Mapping[tuple[str, str | None], PinnedWeights] = field(init=False)
-
-    def __post_init__(self) -> None:
-        newest_last = reversed(self.pins.entries)
-        object.__setattr__(self, "pinned", {(e.version, e.run_id): e for e in newest_last})
 
 
 def _within_capacity(_: WorkerCall, now: Situation) -> Why | None:
@@ -109,7 +103,7 @@ def _pinned(call: WorkerCall, now: Situation) -> Why | None:
         weights = None if call.pod_uid in now.held else now.goal
     if weights is None:
         return None
-    pin = now.pinned.get((weights.version, weights.run_id))
+    pin = now.pins.of(weights)
     if pin is None:
         unread = call.kind in _BRINGS_BYTES and now.pins.unread.may_name(call)
         return Why("the pin of its version cannot be read") if unread else None
@@ -158,6 +152,8 @@ def permitted(step: Step, now: Situation) -> tuple[Step, bool]:
 
     Returns: the step, and whether calls wait for the fleet's status to be stored.
     """
+    if not step.actions:
+        return step, False
     quarantines = {a.pod_uid: a for a in step.actions if isinstance(a, Quarantine)}
     chosen: dict[str, WorkerCall] = {}
     refused: dict[Why, list[str]] = {}

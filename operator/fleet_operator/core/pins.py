@@ -61,11 +61,15 @@ class Pins:
     dropped: tuple[PinnedWeights, ...] = ()
     memory: DroppedPins | None = None
     adapter: str = ""
+    by_key: Mapping[_Key, PinnedWeights] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Of two pins of one version the newest counts.
+        object.__setattr__(self, "by_key", {_key(e): e for e in reversed(self.entries)})
 
     def of(self, weights: protocol.Named) -> PinnedWeights | None:
         """The pin of a version of a run; None if it has none."""
-        key = (weights.version, weights.run_id)
-        return next((e for e in self.entries if (e.version, e.run_id) == key), None)
+        return self.by_key.get((weights.version, weights.run_id))
 
     def is_unread(self, weights: protocol.Named) -> bool:
         """Whether a version has no pin that can be read, and may have another one."""
@@ -76,8 +80,10 @@ class Pins:
         pin = self.of(target)
         if pin is None:
             return target
-        found = replace(target, source=_committed(target.source, pin))
-        return found if target.digest else replace(found, digest=pin.digest, pinned=True)
+        source = _committed(target.source, pin)
+        if target.digest:
+            return target if source is target.source else replace(target, source=source)
+        return replace(target, source=source, digest=pin.digest, pinned=True)
 
     def may_be_dropped(self, weights: protocol.Named) -> bool:
         """Whether a version without a pin may have had one, so that it may have named other files."""
@@ -157,14 +163,7 @@ def pins_of(
         adapter: Whose pins these are; empty for the base weights.
     """
     unread = unread_pins_of(observed.status, adapter)
-    stored = reversed(observed.stored_status.pinned)
-    digests = {(e.version, e.run_id): e.digest for e in stored}  # as `Pins.of`
-    named = {_key(e) for e in observed.status.pinned}
-    used = [*known, *filter(None, [wanted])]
-    asked: dict[_Key, Checkpoint] = {}
-    for target in used:
-        if (target.version, target.run_id) not in named and not unread.may_name(target):
-            asked.setdefault((target.version, target.run_id), target)
+    digests = {_key(e): e.digest for e in reversed(observed.stored_status.pinned)}  # as `Pins.of`
     pins = Pins(
         entries=observed.status.pinned,
         stored=digests,
@@ -172,6 +171,11 @@ def pins_of(
         memory=observed.status.dropped_pins,
         adapter=adapter,
     )
+    used = [*known, *filter(None, [wanted])]
+    asked: dict[_Key, Checkpoint] = {}
+    for target in used:
+        if pins.of(target) is None and not unread.may_name(target):
+            asked.setdefault((target.version, target.run_id), target)
     added = _new_pins(observed.workers, asked, recorded=_digests_of(known)) if asked else ()
     entries = _with_twins((*reversed(added), *pins.entries), start)
     if entries == pins.entries:

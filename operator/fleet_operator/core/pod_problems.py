@@ -6,10 +6,11 @@ They hold no running clock, so that the status of an unchanged fleet does not ch
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from fleet_operator.core.facts import Facts
+from fleet_operator.core.facts import Facts, Workers
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.core.pod_waits import Awaited, PodWait, furthest_behind, waiting
+from fleet_operator.core.pod_waits import Awaited, furthest_behind, waiting
 from fleet_operator.counts import agree, counted
 from fleet_worker.protocol import PROTOCOL_VERSION, Phase
 from rlfleet_resources.reasons import ConditionReason
@@ -57,19 +58,28 @@ def cannot_run(observed: FleetObserved, now: datetime) -> str:
     )
 
 
-def waits_for(observed: FleetObserved) -> str:
-    """The waits of pods that the cluster may still end, and workers that start again; empty without any."""
-    return "; ".join(filter(None, (waiting(_waits(observed)), _starting_again(observed))))
+class Missing(NamedTuple):
+    """What the workers of a fleet wait for that do not serve yet.
+
+    Fields:
+        reason: the earliest step that any of them waits for.
+        told: the waits of pods that the cluster may still end, and workers that start again; empty without any.
+    """
+
+    reason: ConditionReason
+    told: str
 
 
-def what_it_waits_for(observed: FleetObserved) -> ConditionReason:
-    """Why workers are missing: the earliest step that any of them waits for."""
-    behind = furthest_behind(_waits(observed))
+def missing_workers(observed: FleetObserved) -> Missing:
+    """What the missing workers of a fleet wait for."""
+    blocked = observed.workers.where(lambda f: f.pod.blocked and not f.pod.deleting)
+    waits = [(w.pod.name, w.pod.wait) for w in blocked if w.pod.wait is not None]
+    behind, starting = furthest_behind(waits), observed.workers.where(_starts)
+    told = "; ".join(filter(None, (waiting(waits), _starting_again(starting))))
     if behind is not None:
-        return behind[1].awaited.reason
-    starting = observed.workers.any(_starts)
+        return Missing(behind[1].awaited.reason, told)
     reasons = ConditionReason
-    return reasons.WAITING_FOR_ENGINE if starting else reasons.WAITING_FOR_WORKERS
+    return Missing(reasons.WAITING_FOR_ENGINE if starting else reasons.WAITING_FOR_WORKERS, told)
 
 
 def _starts(worker: Facts) -> bool:
@@ -77,10 +87,9 @@ def _starts(worker: Facts) -> bool:
     return running and worker.phase in {None, Phase.STARTING}
 
 
-def _starting_again(observed: FleetObserved) -> str:
+def _starting_again(starting: Workers) -> str:
     """The workers whose engines have ended before and start now. `cannot_run` has those that keep ending."""
-    pods = [w.pod for w in observed.workers.where(_starts)]
-    again = [p for p in pods if p.starts_again and not p.problem]
+    again = [w.pod for w in starting if w.pod.starts_again and not w.pod.problem]
     if not again:
         return ""
     many = f"{counted(len(again), 'worker')} {agree(len(again), 'starts', 'start')} again"
@@ -90,17 +99,11 @@ def _starting_again(observed: FleetObserved) -> str:
 _WAITS = frozenset(awaited.reason for awaited in Awaited)
 
 
-def named_wait(observed: FleetObserved, ready: ConditionReason | None) -> str:
+def named_wait(before: str, missing: Missing, ready: ConditionReason | None) -> str:
     """The wait for `status.waitingFor`: the one that `Ready` names, or that it has named while pods still wait."""
     if ready in _WAITS:
         return str(ready)
-    before = observed.status.waiting_for
-    return before if before and what_it_waits_for(observed) in _WAITS else ""
-
-
-def _waits(observed: FleetObserved) -> list[tuple[str, PodWait]]:
-    blocked = observed.workers.where(lambda f: f.pod.blocked and not f.pod.deleting)
-    return [(w.pod.name, w.pod.wait) for w in blocked if w.pod.wait is not None]
+    return before if missing.reason in _WAITS else ""
 
 
 def will_not_go(observed: FleetObserved, now: datetime) -> str:

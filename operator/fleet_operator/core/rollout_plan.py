@@ -33,7 +33,7 @@ from fleet_operator.core.rollback_guard import rollback_problem
 from fleet_operator.core.staging import places_of
 from fleet_operator.core.staleness import unaware_of
 from fleet_operator.core.strategies import external
-from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
+from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.choice import strategy_of
 from fleet_operator.core.transition import open_transition, transition_after
 from fleet_operator.core.weight_roots import roots_problem
@@ -111,10 +111,12 @@ def wished_rollout(observed: FleetObserved, *, now: datetime) -> Wished:
     reuse = reuse_problem(wanted, known, pins) if wanted else None
     if wanted is not None:
         wanted = replace(wanted, reused=True) if reuse else pins.resolved(wanted)
-    view = _view(observed, weights, wanted, pins, now)
+    outside = roots_problem(wanted, observed) if wanted else None
+    view = _view(observed, weights, wanted, pins, now, may_read_wanted=outside is None)
     strategy = strategy_of(view)
     unread = needs_comparison(weights, view.desired)
-    refused = reuse or _refusal(observed, weights, view, pins)
+    refused = reuse or (rollback_problem(weights, view.applied, pins) if weights else None)
+    refused = refused or outside
     if refused is not None:
         step = replace(strategy(replace(view, desired=view.applied)), problem=refused)
         # A refusal that ends does not bring an abandoned version back.
@@ -166,20 +168,14 @@ def _waiting(step: Step, view: RolloutView) -> Step:
     )
 
 
-def _refusal(
-    observed: FleetObserved, weights: WeightsView | None, view: RolloutView, pins: Pins
-) -> RolloutProblem | None:
-    if weights is None:
-        return None
-    return rollback_problem(weights, view.applied, pins) or roots_problem(view.desired, observed)
-
-
 def _view(
     observed: FleetObserved,
     weights: WeightsView | None,
     wanted: Checkpoint | None,
     pins: Pins,
     now: datetime,
+    *,
+    may_read_wanted: bool = True,
 ) -> RolloutView:
     members = observed.workers.where(lambda f: f.standing in _MEMBERS)
     settings = observed.spec.rollout
@@ -188,8 +184,7 @@ def _view(
     transition = open_transition(observed)
     last = settings.canary.then if settings.strategy == "Canary" else settings.strategy
     strategy = transition.strategy if transition is not None else last
-    may_read = wanted is not None and roots_problem(wanted, observed) is None
-    found = applied_of(observed, members, wanted, may_read_wanted=may_read)
+    found = applied_of(observed, members, wanted, may_read_wanted=may_read_wanted)
     applied = pins.resolved(found)
     if wanted is not None and not wanted.reused and not observed.is_external:
         seen = pins.of(wanted) is not None

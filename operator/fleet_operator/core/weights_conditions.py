@@ -8,7 +8,7 @@ from datetime import datetime
 from fleet_operator.core.condition_rows import Made, Row, conditions_of, first_of
 from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count, with_waits
 from fleet_operator.core.observed import FleetObserved, WeightsView
-from fleet_operator.core.pod_problems import what_it_waits_for
+from fleet_operator.core.pod_problems import Missing, missing_workers
 from fleet_operator.core.problems import alone
 from fleet_operator.core.remarks import remarks_of
 from fleet_operator.core.rollout_plan import RolloutPlan
@@ -35,9 +35,10 @@ def weights_conditions(
     remarks = remarks_of(observed, rollout.desired, before)
     stalled = _stalled(weights, rollout)
     cause = stalled[3] if stalled is not None else summary
+    missing = missing_workers(observed)
     made = (
-        _ready(observed, rollout, phase, serving, summary, cause),
-        _progressing(observed, rollout, phase, summary),
+        _ready(observed, rollout, phase, serving, summary, cause, missing),
+        _progressing(rollout, phase, summary, missing),
         stalled,
         first_of(ConditionType.WEIGHTS_UNCHANGED, *unchanged),
         first_of(ConditionType.REMARKS, (remarks, True, ConditionReason.IGNORED_OR_CAST, remarks)),
@@ -52,6 +53,7 @@ def _ready(
     serving: int,
     summary: str,
     cause: str,
+    missing: Missing,
 ) -> Made | None:
     """`cause`: the message of `Stalled`, since `kubectl get` shows that of `Ready`."""
     problem, replicas, step = rollout.step.problem, observed.spec.replicas, rollout.step
@@ -71,13 +73,13 @@ def _ready(
         (all_serve and unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
         (all_serve, True, ConditionReason.ALL_WORKERS_SERVING, summary),
         (step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, noted),
-        (waits, False, what_it_waits_for(observed), with_waits(summary, observed, rollout)),
+        (waits, False, missing.reason, with_waits(summary, missing, rollout)),
         (True, False, ConditionReason.ROLLING_OUT, noted),
     )
 
 
 def _progressing(
-    observed: FleetObserved, rollout: RolloutPlan, phase: RolloutPhase, summary: str
+    rollout: RolloutPlan, phase: RolloutPhase, summary: str, missing: Missing
 ) -> Made | None:
     step, problem = rollout.step, rollout.step.problem
     because = problem.reason if problem else ConditionReason.HALTED
@@ -89,7 +91,7 @@ def _progressing(
         (phase is RolloutPhase.HALTED, False, ConditionReason.HALTED, summary),
         (phase is RolloutPhase.SUSPENDED, False, ConditionReason.SUSPENDED, summary),
         (phase is RolloutPhase.APPLIED, False, ConditionReason.UP_TO_DATE, summary),
-        (pending, True, what_it_waits_for(observed), with_waits(summary, observed, rollout)),
+        (pending, True, missing.reason, with_waits(summary, missing, rollout)),
         (problem, False, because, message),
         (step.awaits_source, True, ConditionReason.WAITING_FOR_CHECKPOINT, step.told),
         (True, True, rolling, step.told),

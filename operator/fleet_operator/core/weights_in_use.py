@@ -117,7 +117,8 @@ def _needed(observed: FleetObserved, rollout: RolloutPlan) -> Iterator[tuple[Nam
     steering = observed.base_weights
     if steering is not None:
         # The source of the spec, too: a pin may have replaced its branch by a commit.
-        yield steering.desired, steering.desired.source
+        asked = steering.desired
+        yield asked, asked.source
     yield from _applied_before(observed, rollout)
 
 

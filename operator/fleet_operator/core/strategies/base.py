@@ -168,7 +168,7 @@ class Step:
 
     def with_waiting(self, message: str) -> str:
         """The message, and what workers wait for."""
-        return "; ".join(filter(None, (message, self.waiting)))
+        return "; ".join(filter(None, (message, self.waiting))) if self.waiting else message
 
 
 Strategy = Callable[[RolloutView], Step]

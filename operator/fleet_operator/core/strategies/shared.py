@@ -128,7 +128,11 @@ def with_joiners(
 
     `but`: uids of joining workers that get no call here.
     """
-    joining = tuple(j for j in view.joining if j.pod.uid not in but)
+    joining = view.joining
+    if but:
+        joining = Workers([j for j in joining if j.pod.uid not in but])
+    if not joining:
+        return taken
     admission = replace(admission, lora_goals=view.lora_goals, may_fail=view.may_fail)
     joins = join(joining, admission, view.settings)
     return replace(
