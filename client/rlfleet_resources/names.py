@@ -181,11 +181,11 @@ def router_selector(fleet: str) -> dict[str, str]:
     return {LABEL_NAME: ROUTER_APP_NAME, LABEL_ROUTER: fleet}
 
 
-def endpoint_url(fleet: str, namespace: str, port: int) -> str:
+def endpoint_url(fleet: str, namespace: str, port: int, scheme: str = "http") -> str:
     """Address of the fleet inside the cluster."""
-    return f"http://{fleet}.{namespace}.svc:{port}"
+    return f"{scheme}://{fleet}.{namespace}.svc:{port}"
 
 
-def address_url(ip: str | None, port: int) -> str:
+def address_url(ip: str | None, port: int, scheme: str = "http") -> str:
     """URL of a port of a pod, whose address may be of either family."""
-    return f"http://[{ip}]:{port}" if ip and ":" in ip else f"http://{ip}:{port}"
+    return f"{scheme}://[{ip}]:{port}" if ip and ":" in ip else f"{scheme}://{ip}:{port}"

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -20,7 +21,7 @@ from yarl import URL
 
 from fleet_api.fleets import Fleet
 from fleet_api.ports import Cluster
-from fleet_api.problems import busy
+from fleet_api.problems import Problem, busy
 from fleet_api.shared_calls import SharedCalls
 from fleet_api.steering import spec_of
 from fleet_api.ttl_cache import TtlCache
@@ -58,7 +59,8 @@ class Destinations(AbstractResolver):
     async def of(self, fleet: Fleet) -> str:
         """URL of the fleet's router, or of its Service without one.
 
-        Errors: Problem 503 if the fleet has no workers, or no Service of its own; those of `Cluster`.
+        Errors: Problem 503 if the fleet has no workers, or no Service of its own; 409 if they serve HTTPS; those
+            of `Cluster`.
         """
         if fleet.spec.router is None:
             return await self.behind(fleet)
@@ -80,6 +82,8 @@ class Destinations(AbstractResolver):
                 ConditionReason.NO_WORKERS,
                 f"fleet {fleet.name!r} has 0 replicas; send the request again when it has workers",
             )
+        if fleet.spec.engine.scheme == "https":
+            raise _only_https(fleet)
         key = (fleet.uid, name)
         found = self._known.get(key)
         if found is None:
@@ -132,6 +136,17 @@ class Destinations(AbstractResolver):
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+def _only_https(fleet: Fleet) -> Problem:
+    """The RL API has no certificate of an authority by which it could check those of tenants."""
+    url = names.endpoint_url(fleet.name, fleet.namespace, fleet.spec.serving.port, "https")
+    return Problem(
+        HTTPStatus.CONFLICT,
+        "HTTPSOnly",
+        f"the workers of fleet {fleet.name!r} serve HTTPS, and the RL API passes requests on over HTTP only; "
+        f"send them to {url}",
+    )
 
 
 def checked(service: Mapping[str, Any], fleet: Fleet, selector: Mapping[str, str]) -> Checked:

@@ -43,7 +43,9 @@ def _row(fleet: Fleet, ordinal: int, pod: Mapping[str, Any], address: str | None
         "endpoint": "rl",
         "instance_id": ordinal,
         "transport": "http",
-        "request_plane_url": _address(status.get("podIP"), fleet.spec.serving.port),
+        "request_plane_url": _address(
+            status.get("podIP"), fleet.spec.serving.port, fleet.spec.engine.scheme
+        ),
         "model": fleet.spec.model.name,
         "world_size": fleet.world_size,
         "routes": [] if problem else _routes(fleet),
@@ -130,8 +132,8 @@ def _is_ready(status: Mapping[str, Any]) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def _address(ip: str | None, port: int) -> str | None:
+def _address(ip: str | None, port: int, scheme: str = "http") -> str | None:
     """The URL of a pod's port. It has the IP address: clients distinguish workers by it, and one of them
     accepts no names.
     """
-    return names.address_url(ip, port) if ip else None
+    return names.address_url(ip, port, scheme) if ip else None

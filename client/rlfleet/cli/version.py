@@ -42,12 +42,17 @@ def version(
     output: Format = Output.TABLE,
 ) -> None:
     """Show the release of this program, and what runs in the cluster."""
-    found = VersionView(client=release())
+    found, unread = VersionView(client=release()), None
     if not only_client:
-        api = cluster.connect(namespace, context, kubeconfig)
-        kubernetes = str(cluster.get(api, "/version").get("gitVersion", ""))
-        found = VersionView(client=release(), kubernetes=kubernetes, operators=_operators(api))
-    show.show(found, output, lambda: _render(found, only_client=only_client))
+        try:
+            api = cluster.connect(namespace, context, kubeconfig)
+            kubernetes = str(cluster.get(api, "/version").get("gitVersion", ""))
+            found = VersionView(client=release(), kubernetes=kubernetes, operators=_operators(api))
+        except RlfleetError as error:
+            unread = error
+    show.show(found, output, lambda: _render(found))
+    if unread is not None:
+        raise unread
 
 
 def _operators(api: Api) -> tuple[OperatorView, ...] | None:
@@ -65,10 +70,10 @@ def _operators(api: Api) -> tuple[OperatorView, ...] | None:
     )
 
 
-def _render(found: VersionView, *, only_client: bool) -> None:
+def _render(found: VersionView) -> None:
     console = show.console()
     console.print(f"client      {escape(found.client)}")
-    if only_client:
+    if found.kubernetes is None:
         return
     for one in found.operators or ():
         ready = "" if one.ready else ", no replica is ready"
@@ -82,4 +87,4 @@ def _render(found: VersionView, *, only_client: bool) -> None:
             else "this account may not list Deployments"
         )
         console.print(f"operator    {seen}")
-    console.print(f"kubernetes  {escape(found.kubernetes or '')}")
+    console.print(f"kubernetes  {escape(found.kubernetes)}")

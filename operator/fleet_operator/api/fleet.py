@@ -97,6 +97,17 @@ class Engine(Resource):
     log_level: Literal["Debug", "Info", "Warning", "Error"] | None = None
     log_format: Literal["JSON", "Text"] | None = None
 
+    @property
+    def options(self) -> dict[str, str]:
+        """The values of `args` by name: vLLM takes `_` for `-`."""
+        parts = (argument.partition("=") for argument in self.args)
+        return {name.replace("_", "-"): value for name, _, value in parts}
+
+    @property
+    def scheme(self) -> str:
+        """That of the public port of the workers."""
+        return "https" if "--ssl-certfile" in self.options else "http"
+
 
 class Transfer(Resource):
     """How a trainer sends weights to the engines directly. The backend has vLLM's own name."""

@@ -159,7 +159,8 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
     idle = idle_statuses(parts, observed, now)
     steering = [w for w in observed.weights if w.uid not in idle]
     weights = {
-        w.uid: _weights_status(parts, observed, w, plans, planned, seen, now) for w in steering
+        w.uid: _weights_status(parts, observed, w, plans, planned, seen, fleet, now)
+        for w in steering
     }
     ignored = parts.run(
         "the report on calls",
@@ -242,6 +243,7 @@ def _weights_status(
     plans: Mapping[str, RolloutPlan],
     rollout: RolloutPlan | None,
     seen: _LoraViews,
+    fleet: FleetStatus,
     now: datetime,
 ) -> WeightsStatus:
     """`rollout`: the plan for the base weights; None without one."""
@@ -251,10 +253,12 @@ def _weights_status(
 
     def computed() -> WeightsStatus:
         if not weights.spec.adapter:
-            return weights_status(observed, weights, rollout, now=now) if rollout else kept()
+            if rollout is None:
+                return kept()
+            return weights_status(observed, weights, rollout, fleet=fleet, now=now)
         if weights.uid not in plans:
             return kept()
-        fleet = seen.by(weights.spec.adapter)
-        return weights_status(fleet, weights, plans[weights.uid], now=now)
+        view = seen.by(weights.spec.adapter)
+        return weights_status(view, weights, plans[weights.uid], fleet=fleet, now=now)
 
     return parts.run(f"the status of WeightVersion {weights.name}", computed, kept)

@@ -60,6 +60,7 @@ def fleet_status(
     """Returns the status of the fleet. `pinned_adapters`: the pins of its adapters."""
     live = observed.workers.where(lambda f: not f.pod.deleting)
     versions, missing = versions_of(observed), missing_workers(observed)
+    port, scheme = observed.spec.serving.port, observed.spec.engine.scheme
     conditions = _conditions(observed, rollout, pods, versions, missing, now)
     ready = condition_of(conditions, ConditionType.READY)
     return renewed(
@@ -83,7 +84,7 @@ def fleet_status(
         workers=_counts(live, observed.status.workers),
         laggards=lagging_workers(observed, rollout.desired, observed.status.laggards),
         recycled=pods.recycled,
-        endpoint=names.endpoint_url(observed.name, observed.namespace, observed.spec.serving.port),
+        endpoint=names.endpoint_url(observed.name, observed.namespace, port, scheme),
         router=_router(observed),
         waiting_for=named_wait(
             observed.status.waiting_for, missing, ready.reason if ready is not None else None
@@ -183,7 +184,7 @@ def _ready(
         (problem, False, because, share),
         (rolling, False, ConditionReason.ROLLING_OUT, _rolling(rollout)),
         (rollout.step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, waits),
-        (changes, False, missing.reason, with_waits(share, missing, rollout)),
+        (changes, False, missing.reason, _with_waits(share, missing, rollout)),
         (unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
         (True, True, ConditionReason.ALL_WORKERS_SERVING, share),
     )
@@ -280,7 +281,7 @@ def _progressing(
     pods_note = f"{existing}, {pods.outdated} outdated"
     because = problem.reason if problem else ConditionReason.HALTED
     share = counted_of(serving, replicas, "worker", "serves", "serve")
-    state = with_waits(f"{share} version {desired.label}", missing, rollout)
+    state = _with_waits(f"{share} version {desired.label}", missing, rollout)
     waits, note = rollout.step.awaits_source, rollout.step.told
     return first_of(
         ConditionType.PROGRESSING,
@@ -331,7 +332,7 @@ def _stalled(
     )
 
 
-def with_waits(message: str, missing: Missing, rollout: RolloutPlan) -> str:
+def _with_waits(message: str, missing: Missing, rollout: RolloutPlan) -> str:
     """Returns the message, what workers wait for, and what their pods wait for."""
     return "; ".join(filter(None, (rollout.step.with_waiting(message), missing.told)))
 

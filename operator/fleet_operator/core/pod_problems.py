@@ -51,10 +51,11 @@ def cannot_run(observed: FleetObserved, now: datetime) -> str:
     if not broken:
         return ""
     name, problem = broken[0]
+    of = f"-n {observed.namespace}"
     many = f"{counted(len(broken), 'worker')} cannot run"
     return (
-        f"{many}. {name}: {problem}. Kubernetes keeps retrying. See `kubectl describe pod {name}` "
-        f"and `kubectl logs {name}`"
+        f"{many}. {name}: {problem}. Kubernetes keeps retrying. See `kubectl {of} describe pod {name}` "
+        f"and `kubectl {of} logs {name}`"
     )
 
 
@@ -117,5 +118,6 @@ def will_not_go(observed: FleetObserved, now: datetime) -> str:
     return (
         f"{counted(len(stuck), 'pod')} {agree(len(stuck), 'is', 'are')} stuck terminating. "
         f"{first.name} is on node {first.node}: if that node is gone for good, delete the Node, or "
-        f"the pod with `kubectl delete pod {first.name} --force`; the operator then recreates the pod"
+        f"the pod with `kubectl -n {observed.namespace} delete pod {first.name} --force`; the operator then "
+        "recreates the pod"
     )

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from fleet_operator.core.condition_rows import Made, Row, conditions_of, first_of
-from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count, with_waits
+from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count
 from fleet_operator.core.observed import FleetObserved, WeightsView
-from fleet_operator.core.pod_problems import Missing, missing_workers
 from fleet_operator.core.problems import alone
 from fleet_operator.core.remarks import remarks_of
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.counts import agree, counted_of
 from rlfleet_resources.conditions import Condition, condition_of
+from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.weights_status import RolloutPhase
 
@@ -25,9 +25,13 @@ def weights_conditions(
     phase: RolloutPhase,
     serving: int,
     unchanged: Sequence[Row],
+    fleet: FleetStatus,
     now: datetime,
 ) -> tuple[Condition, ...]:
-    """Returns all conditions. `unchanged`: the rows of the warning that the weights have no effect."""
+    """Returns all conditions. `unchanged`: the rows of the warning that the weights have no effect.
+
+    `fleet`: the status of the fleet, which knows why workers are missing.
+    """
     replicas = observed.spec.replicas
     share = counted_of(serving, replicas, "worker", "serves", "serve")
     summary = f"{share} version {rollout.desired.label}"
@@ -35,10 +39,9 @@ def weights_conditions(
     remarks = remarks_of(observed, rollout.desired, before)
     stalled = _stalled(weights, rollout)
     cause = stalled[3] if stalled is not None else summary
-    missing = missing_workers(observed)
     made = (
-        _ready(observed, rollout, phase, serving, summary, cause, missing),
-        _progressing(rollout, phase, summary, missing),
+        _ready(observed, rollout, phase, serving, summary, cause, fleet),
+        _progressing(rollout, phase, summary, fleet),
         stalled,
         first_of(ConditionType.WEIGHTS_UNCHANGED, *unchanged),
         first_of(ConditionType.REMARKS, (remarks, True, ConditionReason.IGNORED_OR_CAST, remarks)),
@@ -53,7 +56,7 @@ def _ready(
     serving: int,
     summary: str,
     cause: str,
-    missing: Missing,
+    fleet: FleetStatus,
 ) -> Made | None:
     """`cause`: the message of `Stalled`, since `kubectl get` shows that of `Ready`."""
     problem, replicas, step = rollout.step.problem, observed.spec.replicas, rollout.step
@@ -73,13 +76,13 @@ def _ready(
         (all_serve and unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
         (all_serve, True, ConditionReason.ALL_WORKERS_SERVING, summary),
         (step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, noted),
-        (waits, False, missing.reason, with_waits(summary, missing, rollout)),
+        (waits, False, *_wait(fleet, ConditionType.READY, step.with_waiting(summary))[1:]),
         (True, False, ConditionReason.ROLLING_OUT, noted),
     )
 
 
 def _progressing(
-    rollout: RolloutPlan, phase: RolloutPhase, summary: str, missing: Missing
+    rollout: RolloutPlan, phase: RolloutPhase, summary: str, fleet: FleetStatus
 ) -> Made | None:
     step, problem = rollout.step, rollout.step.problem
     because = problem.reason if problem else ConditionReason.HALTED
@@ -91,11 +94,35 @@ def _progressing(
         (phase is RolloutPhase.HALTED, False, ConditionReason.HALTED, summary),
         (phase is RolloutPhase.SUSPENDED, False, ConditionReason.SUSPENDED, summary),
         (phase is RolloutPhase.APPLIED, False, ConditionReason.UP_TO_DATE, summary),
-        (pending, True, missing.reason, with_waits(summary, missing, rollout)),
+        (pending, *_wait(fleet, ConditionType.PROGRESSING, step.with_waiting(summary))),
         (problem, False, because, message),
         (step.awaits_source, True, ConditionReason.WAITING_FOR_CHECKPOINT, step.told),
         (True, True, rolling, step.told),
     )
+
+
+_OF_ROLLOUTS = frozenset(
+    {
+        ConditionReason.ALL_WORKERS_SERVING,
+        ConditionReason.HALTED,
+        ConditionReason.ROLLING_OUT,
+        ConditionReason.SUSPENDED,
+        ConditionReason.UP_TO_DATE,
+        *ROLLING_REASONS.values(),
+    }
+)
+
+
+def _wait(
+    fleet: FleetStatus, kind: ConditionType, otherwise: str
+) -> tuple[bool, ConditionReason, str]:
+    """Returns whether workers are on their way, and why they are missing, in the words of the fleet's condition of
+    this type. `otherwise`: the message, if the fleet lacks none.
+    """
+    found = condition_of(fleet.conditions, kind)
+    if found is None or found.reason in _OF_ROLLOUTS:
+        return True, ConditionReason.WAITING_FOR_WORKERS, otherwise
+    return found.status == "True", ConditionReason(found.reason), found.message
 
 
 def _stalled(weights: WeightsView, rollout: RolloutPlan) -> Made | None:

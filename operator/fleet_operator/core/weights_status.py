@@ -27,14 +27,20 @@ from fleet_operator.core.weights_in_use import applied_record
 from fleet_operator.core.worker_view import Standing
 from rlfleet_resources.base import renewed
 from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.weights_status import RolloutPhase, RolloutWorkers, WeightsStatus
 
 
 def weights_status(
-    observed: FleetObserved, weights: WeightsView, rollout: RolloutPlan, *, now: datetime
+    observed: FleetObserved,
+    weights: WeightsView,
+    rollout: RolloutPlan,
+    *,
+    fleet: FleetStatus,
+    now: datetime,
 ) -> WeightsStatus:
-    """The status of a WeightVersion that steers its fleet."""
+    """The status of a WeightVersion that steers its fleet. `fleet`: the status of that."""
     before = weights.status
     desired = rollout.desired
     about_it = before.is_about(desired.version, desired.run_id)
@@ -85,7 +91,7 @@ def weights_status(
             now=now,
         ),
         conditions=weights_conditions(
-            observed, weights, rollout, phase, serving, warnings_of(rollout, effect), now
+            observed, weights, rollout, phase, serving, warnings_of(rollout, effect), fleet, now
         ),
     )
 

@@ -23,6 +23,7 @@ from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.weights_status import weights_status
 from fleet_worker.protocol import SwapTimings
 from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
@@ -32,7 +33,7 @@ def status_of(
 ) -> WeightsStatus:
     wanted = weights if weights is not None else make_weights("2")
     fleet = make_fleet(*workers, wants=wanted)
-    return weights_status(fleet, wanted, plan_rollout(fleet, now=now), now=now)
+    return weights_status(fleet, wanted, plan_rollout(fleet, now=now), fleet=FleetStatus(), now=now)
 
 
 def up(ordinal: int, version: str = "2") -> WorkerBuilder:

@@ -68,6 +68,12 @@ def test_a_complete_fleet_is_ready_without_a_problem():
     assert status.endpoint == "http://policy.rl.svc:8000"
 
 
+def test_the_endpoint_of_workers_with_a_certificate_is_https():
+    fleet = make_fleet(up(0), up(1), engine={"args": ["--ssl_certfile=/tls/tls.crt"]})
+
+    assert status_of(fleet).endpoint == "https://policy.rl.svc:8000"
+
+
 def test_a_fleet_without_workers_is_not_ready():
     found = condition(make_fleet(replicas=0), ConditionType.READY)
 
@@ -178,7 +184,7 @@ class TestPodsThatStayInTermination:
         assert found is not None
         assert found.reason is ConditionReason.WORKERS_FAILING
         assert "1 pod is stuck terminating. policy-1 is on node gpu-7" in found.message
-        assert "kubectl delete pod policy-1 --force" in found.message
+        assert "kubectl -n rl delete pod policy-1 --force" in found.message
 
     def test_nothing_is_reported_within_the_grace_period(self):
         assert stalled(up(0), self.pod(seconds_late=-1)) is None
@@ -200,7 +206,7 @@ class TestProblems:
 
         assert found is not None
         assert found.message.startswith(f"2 workers cannot run. policy-1: {words}. ")
-        assert "kubectl describe pod policy-1" in found.message
+        assert "kubectl -n rl describe pod policy-1" in found.message
 
     def test_a_used_up_restart_budget_is_reported_before_single_pods(self):
         entry = RecycledWorker(pod="policy-0", uid="x", count=5, last_at=NOW)

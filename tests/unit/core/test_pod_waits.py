@@ -17,7 +17,7 @@ from tests.support.figures import figures
 from tests.unit.core.test_fleet_status import condition, status_of, up
 
 from fleet_operator.core.actions import Apply
-from fleet_operator.core.decision import decide
+from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.events import fleet_events
 from fleet_operator.core.lagging import lagging_workers
 from fleet_operator.core.manifests import revisions
@@ -228,20 +228,41 @@ class TestProgress:
             pytest.param(waits(1, NODE), id="a node"),
             pytest.param(up(1).starting(), id="an engine"),
             pytest.param(up(1).joining("0"), id="an admission"),
+            pytest.param(up(1).not_starting("CrashLoopBackOff: no model"), id="a crash"),
         ],
     )
     def test_a_version_waits_for_what_its_fleet_waits_for(self, other):
         wants = make_weights("base", source={"path": "/models/base"})
         made = decide(make_fleet(up(0), other, wants=wants), default_image="i", now=NOW)
-        of_version, of_fleet = (
-            condition_of(status.conditions, ConditionType.READY)
-            for status in (made.weights["wv-1"], made.fleet)
-        )
 
+        assert self.shown(made, ConditionType.READY)
+
+    @pytest.mark.parametrize(
+        "first",
+        [
+            pytest.param(waits(0, NODE), id="a node"),
+            pytest.param(up(0).starting(), id="an engine"),
+            pytest.param(up(0).not_starting("CrashLoopBackOff: no model"), id="a crash"),
+        ],
+    )
+    def test_so_does_the_first_version_which_no_worker_has(self, first):
+        fleet = make_fleet(first, waits(1, NODE), wants=make_weights("42"))
+        made = decide(fleet, default_image="i", now=NOW)
+
+        assert made.weights["wv-1"].phase is RolloutPhase.PENDING
+        for kind in (ConditionType.READY, ConditionType.PROGRESSING):
+            assert self.shown(made, kind)
+
+    def shown(self, made: Decision, kind: ConditionType) -> str:
+        """Why workers are missing, which version and fleet say in the same words."""
+        of_version, of_fleet = (
+            condition_of(status.conditions, kind) for status in (made.weights["wv-1"], made.fleet)
+        )
         assert of_version is not None
         assert of_fleet is not None
-        assert (of_version.reason, of_version.message) == (of_fleet.reason, of_fleet.message)
-        assert of_version.status == "False"
+        shown = (of_version.status, of_version.reason, of_version.message)
+        assert shown == (of_fleet.status, of_fleet.reason, of_fleet.message)
+        return of_version.reason
 
     def test_a_worker_that_starts_again_is_named_with_its_end(self):
         again = up(1).starting().starting_again("restarted 1 time; it last ended with exit code 1")

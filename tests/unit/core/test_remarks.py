@@ -11,6 +11,7 @@ from fleet_operator.core.lora import as_seen_by_lora
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.weights_status import weights_status
 from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
@@ -30,7 +31,7 @@ def status_of(
     )
     weights = make_weights(version, status=status)
     fleet = make_fleet(*workers, wants=weights)
-    return weights_status(fleet, weights, plan_rollout(fleet, now=NOW), now=NOW)
+    return weights_status(fleet, weights, plan_rollout(fleet, now=NOW), fleet=FleetStatus(), now=NOW)
 
 
 def remarks_in(status: WeightsStatus) -> str | None:

@@ -141,9 +141,9 @@ class TestAppliedAt:
         workers = [make_worker(n).serving("42") for n in range(2)]
         fleet = self.fleet(*workers, applied=self.record("41"))
         assert fleet.base_weights is not None
-        found = weights_status(
-            fleet, fleet.base_weights, plan_rollout(fleet, now=NOW), now=NOW
-        ).applied
+        plan = plan_rollout(fleet, now=NOW)
+        given = {"fleet": FleetStatus(), "now": NOW}
+        found = weights_status(fleet, fleet.base_weights, plan, **given).applied
 
         assert found is not None
         assert found.applied_at == NOW

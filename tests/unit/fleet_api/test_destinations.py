@@ -80,6 +80,20 @@ async def test_a_request_reaches_the_cluster_address_of_the_fleets_service(
     assert workers.requests == 1
 
 
+async def test_workers_that_serve_https_get_no_request_in_clear(
+    api: Api, workers: Listening
+) -> None:
+    """They closed the connection, and the caller was asked to send the request again."""
+    api.cluster.fleet["spec"]["engine"] = {"args": ["--ssl-certfile=/tls/tls.crt"]}
+    port = workers.server.port
+
+    status, problem = await api.send("POST", CHAT, json={})
+
+    assert (status, problem["reason"]) == (409, "HTTPSOnly")
+    assert f"https://policy.rl.svc:{port}" in problem["detail"]
+    assert workers.requests == 0
+
+
 @pytest.mark.parametrize(
     "spec",
     [

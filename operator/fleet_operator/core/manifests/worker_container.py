@@ -166,19 +166,12 @@ def _readiness(spec: FleetSpec) -> dict[str, Any]:
     The kubelet has no certificate. Where vLLM demands one of clients, the admin port answers: its page
     says, too, whether the port of the clients listens.
     """
-    options = dict(_option(argument) for argument in spec.engine.args)
-    if options.get("--ssl-cert-reqs") == _CERT_REQUIRED:
+    if spec.engine.options.get("--ssl-cert-reqs") == _CERT_REQUIRED:
         return _probe(spec.serving.admin_port, protocol.READY_PATH, 1, 2)
     probe = _probe(spec.serving.port, protocol.READY_PATH, 1, 2)
-    if "--ssl-certfile" in options:
+    if spec.engine.scheme == "https":
         probe["httpGet"]["scheme"] = "HTTPS"
     return probe
-
-
-def _option(argument: str) -> tuple[str, str]:
-    """The name and value of `--name=value`. vLLM takes `_` for `-`."""
-    name, _, value = argument.partition("=")
-    return name.replace("_", "-"), value
 
 
 def _probe(port: int, path: str, period_seconds: int, failures: int) -> dict[str, Any]:

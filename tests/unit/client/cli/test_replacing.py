@@ -9,6 +9,7 @@ import pytest
 from tests.support.cli import PODS, Recorded, golden, run
 
 from rlfleet.errors import Forbidden, NotFound, Unavailable
+from rlfleet.release import release
 
 FLEET = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
 EVICTION = f"{PODS}/policy-1/eviction"
@@ -97,6 +98,19 @@ def test_version_says_which_operator_runs(
     assert code == 0
     assert "v1.36.3" in out
     assert words in out
+
+
+def test_without_a_cluster_version_has_that_of_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = Recorded("applied")
+    objects.answers["GET /version"] = Forbidden("no")
+
+    code, out, err = run(monkeypatch, objects, "version")
+
+    assert code != 0
+    assert out == f"client      {release()}\n"
+    assert "no" in err
 
 
 def test_version_names_images_of_operators(monkeypatch: pytest.MonkeyPatch) -> None:
