@@ -682,15 +682,46 @@ class TestAModelOfAStore:
         assert (await stage(slot, upload(server, delta))).digest == digest_of(full)
 
 
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a certificate for this machine that no authority has signed, and its key."""
+def certificate(folder: Path, name: str, address: str = "127.0.0.1") -> tuple[Path, Path]:
+    """Make a certificate for an address that no authority has signed, and its key."""
     made, key = folder / f"{name}.crt", folder / f"{name}.key"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     command += ["-nodes", "-days", "2", "-subj", f"/CN={name}"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1"]
+    command += ["-addext", f"subjectAltName=IP:{address}"]
     command += ["-addext", "basicConstraints=critical,CA:FALSE"]
     written_by([*command, "-keyout", key, "-out", made])
     return made, key
+
+
+_SIGNS = """
+[ca]
+default_ca = own
+[own]
+database = {folder}/index.txt
+new_certs_dir = {folder}
+serial = {folder}/serial
+default_md = sha256
+policy = any
+x509_extensions = extensions
+[any]
+commonName = supplied
+[extensions]
+subjectAltName = IP:127.0.0.1
+basicConstraints = critical,CA:FALSE
+"""
+
+
+def signed(folder: Path, key: Path, begin: str, end: str) -> Path:
+    """Make a certificate for this machine and these dates, `YYYYMMDDhhmmssZ`, that its own key has signed."""
+    made, asked = folder / f"{begin}.crt", folder / f"{begin}.csr"
+    (folder / "index.txt").write_text("")
+    (folder / "serial").write_text("01")
+    (folder / "ca.cnf").write_text(_SIGNS.format(folder=folder))
+    written_by(["openssl", "req", "-new", "-key", key, "-subj", "/CN=x", "-out", asked])
+    command = ["openssl", "ca", "-batch", "-selfsign", "-config", folder / "ca.cnf"]
+    command += ["-keyfile", key, "-startdate", begin, "-enddate", end, "-notext"]
+    written_by([*command, "-in", asked, "-out", made])
+    return made
 
 
 def test_a_server_needs_a_certificate_that_the_secret_or_the_machine_trusts(
@@ -713,6 +744,39 @@ def test_a_server_needs_a_certificate_that_the_secret_or_the_machine_trusts(
                 opened(f"{ROOT}/step_1")
             assert refusal.value.reason is reason
             assert ("ca.crt" in refusal.value.message) == (reason is Reason.SOURCE_UNREADABLE)
+
+
+@pytest.mark.parametrize(
+    ("dates", "address", "words"),
+    [
+        (("20240101000000Z", "20240201000000Z"), None, "has expired"),
+        (("21240101000000Z", "21240201000000Z"), None, "is not valid yet"),
+        (None, "127.0.0.9", "of another name"),
+    ],
+    ids=["expired", "in the future", "another address"],
+)
+def test_a_certificate_that_an_authority_does_not_help_has_a_remedy_of_its_own(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dates: tuple[str, str] | None,
+    address: str | None,
+    words: str,
+) -> None:
+    own, key = certificate(tmp_path, "store", address or "127.0.0.1")
+    if dates is not None:
+        own = signed(tmp_path, key, *dates)
+    (tmp_path / "buckets" / "weights").mkdir(parents=True)
+    monkeypatch.setattr(store_calls, "ask", object_requests.answer_of)
+    with serving(tmp_path / "buckets", certificate=own, key=key) as secure:
+        write_keys(tmp_path / "keys", secure.keys | {"ca.crt": own.read_text()})
+        monkeypatch.setenv(ENV_STORE_KEYS, str(tmp_path / "keys"))
+        monkeypatch.setenv(ENV_STORE_ENDPOINT, secure.endpoint)
+        with pytest.raises(Refusal) as refusal:
+            opened(f"{ROOT}/step_1")
+
+    assert refusal.value.reason is Reason.SOURCE_UNREADABLE
+    assert words in refusal.value.message
+    assert "ca.crt" not in refusal.value.message
 
 
 def test_other_keys_of_the_secret_set_no_option(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def cause_of(error: Exception, uri: str, *, secret: str = _SECRET, rights: str =
 
 def _why(text: str, secret: str, rights: str) -> str:
     status, code = (found[1] if (found := each.search(text)) else "" for each in (_STATUS, _CODE))
+    tight = "".join(text.split())  # a cause of the TLS library is printed over several lines
     answer = f"answers with status {status}" + (f" ({code})" if code else "")
     is_alone = "//169.254." in text or "//metadata" in text or "Generic S3 error: Missing" in text
     causes = (
@@ -86,6 +87,18 @@ def _why(text: str, secret: str, rights: str) -> str:
             "redirects the worker. Set the region and the endpoint of the bucket",
         ),
         (bool(status), answer),
+        (
+            "InvalidCertificate(Expired" in tight,
+            "has a certificate that has expired, by the clock of the worker's node. Renew it at the store",
+        ),
+        (
+            "InvalidCertificate(NotValidYet" in tight,
+            "has a certificate that is not valid yet, by the clock of the worker's node. Compare the clocks",
+        ),
+        (
+            "InvalidCertificate(NotValidForName" in tight,
+            "has a certificate of another name. Set an endpoint that the certificate names",
+        ),
         (
             "certificate" in text.lower(),
             "has a certificate that the worker does not trust. Put its authority into the key ca.crt of the Secret",

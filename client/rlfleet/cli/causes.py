@@ -19,6 +19,15 @@ _REMEDIES = tuple(
             "Create the claim {0} in namespace {namespace!r}, or correct spec.weights.volumes of the fleet.",
         ),
         (
+            rf"persistentvolumeclaim {_NAME} is being deleted",
+            "The claim {0} is being deleted, and goes when no pod uses it. Then create it again in namespace "
+            "{namespace!r}; its files may be on a volume with the policy Retain: `kubectl get pv`.",
+        ),
+        (
+            "OOMKilled",
+            "Raise spec.resources.limits.memory of the fleet, or lower spec.weights.stagingMemory.",
+        ),
+        (
             "unbound immediate PersistentVolumeClaims",
             "See why the claim is not bound: `kubectl -n {namespace} describe pvc`.",
         ),

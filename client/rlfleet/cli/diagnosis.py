@@ -230,6 +230,11 @@ def _claim_check(answer: Answer, name: str, fleet: Json, classes: list[str] | No
         return fail("storage", f"{what} does not exist", f"create it in namespace {namespace!r}")
     if isinstance(answer, RlfleetError):
         return unread("storage", answer)
+    if "deletionTimestamp" in answer.get("metadata", {}):
+        message = f"{what} is being deleted, and goes when no pod uses it: new workers cannot start"
+        return fail(
+            "storage", message, f"create it again in namespace {namespace!r} when it is gone"
+        )
     phase, spec = answer.get("status", {}).get("phase", "Pending"), answer["spec"]
     wanted = spec.get("storageClassName")
     if phase != "Bound" and wanted and classes is not None and wanted not in classes:

@@ -25,7 +25,7 @@ class Awaited(Enum):
 
     GATE = ("a scheduling gate", ConditionReason.WAITING_FOR_QUOTA)
     NODE = ("a node", ConditionReason.WAITING_FOR_NODE)
-    VOLUMES = ("its volumes and its network", ConditionReason.WAITING_FOR_VOLUME)
+    VOLUMES = ("volumes and network", ConditionReason.WAITING_FOR_VOLUME)
     IMAGE = ("an image", ConditionReason.WAITING_FOR_IMAGE)
 
     def __init__(self, text: str, reason: ConditionReason) -> None:

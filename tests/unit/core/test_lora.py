@@ -297,7 +297,9 @@ class TestStatus:
     def _status(self, fleet: FleetObserved) -> WeightsStatus:
         (weights,) = fleet.lora_weights
         seen = as_seen_by_lora(fleet, weights.spec.adapter)
-        return weights_status(seen, weights, plan_lora(seen, weights, now=NOW), fleet=FleetStatus(), now=NOW)
+        return weights_status(
+            seen, weights, plan_lora(seen, weights, now=NOW), fleet=FleetStatus(), now=NOW
+        )
 
     def test_applied_means_every_desired_worker_serves_it(self):
         status = self._status(

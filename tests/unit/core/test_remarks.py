@@ -31,7 +31,9 @@ def status_of(
     )
     weights = make_weights(version, status=status)
     fleet = make_fleet(*workers, wants=weights)
-    return weights_status(fleet, weights, plan_rollout(fleet, now=NOW), fleet=FleetStatus(), now=NOW)
+    return weights_status(
+        fleet, weights, plan_rollout(fleet, now=NOW), fleet=FleetStatus(), now=NOW
+    )
 
 
 def remarks_in(status: WeightsStatus) -> str | None:

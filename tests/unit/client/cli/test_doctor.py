@@ -304,6 +304,13 @@ FAULTS: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
     "a lost claim": (
         answer(f"GET {CLAIM}", claim("Lost", "ReadWriteMany")), "fail", "storage", ("Lost",),
     ),
+    "a claim that goes": (
+        answer(
+            f"GET {CLAIM}",
+            claim("Bound", "ReadWriteMany") | {"metadata": {"deletionTimestamp": "2026-01-01"}},
+        ),
+        "fail", "storage", ("being deleted", "create it again in namespace 'rl'"),
+    ),
     "a wrong class": (
         answer(f"GET {CLAIM}", claim("Pending", "ReadWriteMany", "fast")),
         "fail", "storage", ("'fast'", "use one of: nfs"),
