@@ -20,8 +20,7 @@ _REMEDIES = tuple(
         ),
         (
             rf"persistentvolumeclaim {_NAME} is being deleted",
-            "The claim {0} is being deleted, and goes when no pod uses it. Then create it again in namespace "
-            "{namespace!r}; its files may be on a volume with the policy Retain: `kubectl get pv`.",
+            "When no pod uses the claim {0} it is gone. Then create it again in namespace {namespace!r}.",
         ),
         (
             "OOMKilled",
