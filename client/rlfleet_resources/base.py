@@ -106,6 +106,9 @@ class Resource(BaseModel):
         frozen=True, extra="ignore", alias_generator=to_field_name, populate_by_name=True
     )
 
+    def __str__(self) -> str:
+        return repr(self)
+
     def to_json(self) -> dict[str, Any]:
         """The object as the API server stores it; absent fields are left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -104,6 +104,7 @@ def test_the_last_line_of_a_cell_is_one_line(call: Call) -> None:
     for shown in (rollout, rollout.weights, call(objects, "workers")):
         assert "\n" not in repr(shown)
         assert len(repr(shown)) < 200
+        assert str(shown) == repr(shown)
     assert "43 of run run-7" in repr(rollout)
     assert "1.90s" in repr(rollout)
     assert "phase Applied" in repr(rollout.weights)
