@@ -52,6 +52,9 @@ def run(settings: Settings) -> int:
     except (RlfleetError, ValidationError) as error:
         _LOG.error("nothing is deleted: %s", error)
         return EXIT_ATTENTION
+    if not outcomes:
+        first = settings.namespaces[0]
+        _LOG.info("nothing is deleted: no WeightVersion in namespace %s has spec.retention", first)
     for outcome in outcomes:
         _LOG.info("%s", outcome.text())
         if not settings.dry_run:

@@ -33,6 +33,13 @@ svg {{ width: 100%; height: auto; }}
 .alarm {{ border-left: .3rem solid var(--halted); padding: .1rem 0 .1rem 1rem; margin: 1.2rem 0; }}
 .alarm p:first-child {{ color: var(--halted); font-weight: 600; font-size: 1.1rem; }}
 .wide {{ overflow-x: auto; }} .wide svg {{ min-width: 32rem; }}
+@media (max-width: 40rem) {{
+  .texts table, .texts tbody, .texts tr, .texts td {{ display: block; }}
+  .texts tr {{ border-bottom: 1px solid var(--line); padding: .4rem 0; }}
+  .texts tr:first-child, .texts td:empty {{ display: none; }}
+  .texts td {{ border: 0; padding: 0; overflow-wrap: anywhere; }}
+  .texts td::before {{ content: attr(data-column) ": "; color: var(--dim); }}
+}}
 """
 
 
@@ -265,17 +272,22 @@ def _conditions(found: Sequence[tuple[str, Condition]]) -> str:
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table."""
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows
-    )
-    return wide(f"<table><tr>{head}</tr>\n{body}</table>")
+    """A table. One with messages is a list on a phone, each value behind the name of its column."""
+    names = [escape(column) for column in columns]
+    head = "".join(f"<th>{name}</th>" for name in names)
+    texts = " texts" if "Message" in names else ""
+
+    def cell(name: str, value: str) -> str:
+        column = f' data-column="{name}"' if texts else ""
+        return f"<td{column}>{escape(value)}</td>"
+
+    body = "".join(f"<tr>{''.join(map(cell, names, row))}</tr>\n" for row in rows)
+    return wide(f"<table><tr>{head}</tr>\n{body}</table>", texts)
 
 
-def wide(part: str) -> str:
-    """A part that scrolls where it is wider than the window."""
-    return f'<div class="wide">{part}</div>'
+def wide(part: str, more: str = "") -> str:
+    """A part that scrolls where it is wider than the window. `more`: further classes."""
+    return f'<div class="wide{more}">{part}</div>'
 
 
 def moment(then: datetime) -> str:

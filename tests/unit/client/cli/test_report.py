@@ -48,6 +48,21 @@ def test_the_page_has_the_facts_of_the_rollout(
     golden("\n".join(page.texts), f"report.{situation}.txt")
 
 
+def test_on_a_phone_each_cell_of_a_table_with_messages_has_its_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, out, _ = run(monkeypatch, Recorded("stalled"), "report")
+
+    tables = [part for part in out.split("<table>") if "<th>Message</th>" in part]
+    assert tables
+    for part in tables:
+        rows = part.partition("</table>")[0]
+        names = re.findall("<th>(.*?)</th>", rows)
+        cells = re.findall('<td data-column="(.*?)">', rows)
+        assert cells == names * rows.count("<td data-column=\"Message\">")
+        assert "<td>" not in rows
+
+
 def test_the_page_has_the_bytes_that_workers_have_read(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = {"bytes": 3_200_000_000, "workers": 1, "peerBytes": 48_000_000_000, "peerWorkers": 3}
     reads |= {"publishedBytes": 320_000_000, "sizeBytes": 16_000_000_000}
