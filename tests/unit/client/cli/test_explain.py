@@ -150,7 +150,10 @@ def test_workers_that_lag_alike_share_a_line(monkeypatch: pytest.MonkeyPatch) ->
             "toleration for nvidia.com/gpu",
         ),
         ('persistentvolumeclaim "wieghts" not found', "claim wieghts in namespace 'rl'"),
-        ('persistentvolumeclaim "weights" is being deleted. not found', "no pod uses the claim weights"),
+        (
+            'persistentvolumeclaim "weights" is being deleted. not found',
+            "no pod uses the claim weights",
+        ),
         ("CrashLoopBackOff: it last ended with exit code 137 OOMKilled", "resources.limits.memory"),
         ("pod has unbound immediate PersistentVolumeClaims", "describe pvc"),
         ('Error: secret "hf" not found', "Secret hf in"),

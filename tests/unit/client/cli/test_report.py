@@ -59,7 +59,7 @@ def test_on_a_phone_each_cell_of_a_table_with_messages_has_its_column(
         rows = part.partition("</table>")[0]
         names = re.findall("<th>(.*?)</th>", rows)
         cells = re.findall('<td data-column="(.*?)">', rows)
-        assert cells == names * rows.count("<td data-column=\"Message\">")
+        assert cells == names * rows.count('<td data-column="Message">')
         assert "<td>" not in rows
 
 
