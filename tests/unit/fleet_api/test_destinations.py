@@ -83,7 +83,7 @@ async def test_a_request_reaches_the_cluster_address_of_the_fleets_service(
 async def test_workers_that_serve_https_get_no_request_in_clear(
     api: Api, workers: Listening
 ) -> None:
-    """They closed the connection, and the caller was asked to send the request again."""
+    """They closed the connection, and the RL API asked its caller to send the request again."""
     api.cluster.fleet["spec"]["engine"] = {"args": ["--ssl-certfile=/tls/tls.crt"]}
     port = workers.server.port
 
