@@ -59,8 +59,8 @@ class Destinations(AbstractResolver):
     async def of(self, fleet: Fleet) -> str:
         """URL of the fleet's router, or of its Service without one.
 
-        Errors: Problem 503 if the fleet has no workers, or no Service of its own; 409 if they serve HTTPS; those
-            of `Cluster`.
+        Errors: Problem 503 if the fleet has no workers, or no Service of its own, and 409 if they serve HTTPS.
+            Those of `Cluster`.
         """
         if fleet.spec.router is None:
             return await self.behind(fleet)
