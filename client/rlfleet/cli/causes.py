@@ -23,6 +23,10 @@ _REMEDIES = tuple(
             "When no pod uses the claim {0} it is gone. Then create it again in namespace {namespace!r}.",
         ),
         (
+            "breaks non-root policy|will run as root",
+            "Workers do not run as root: set another runAsUser in spec.podOverlay, or leave it out for user 1000.",
+        ),
+        (
             "OOMKilled",
             "Raise spec.resources.limits.memory of the fleet, or lower spec.weights.stagingMemory.",
         ),

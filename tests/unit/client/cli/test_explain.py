@@ -154,6 +154,7 @@ def test_workers_that_lag_alike_share_a_line(monkeypatch: pytest.MonkeyPatch) ->
             'persistentvolumeclaim "weights" is being deleted. not found',
             "no pod uses the claim weights",
         ),
+        ("container's runAsUser breaks non-root policy (pod: …)", "do not run as root"),
         ("CrashLoopBackOff: it last ended with exit code 137 OOMKilled", "resources.limits.memory"),
         ("pod has unbound immediate PersistentVolumeClaims", "describe pvc"),
         ('Error: secret "hf" not found', "Secret hf in"),
