@@ -184,7 +184,7 @@ def _ready(
         (problem, False, because, share),
         (rolling, False, ConditionReason.ROLLING_OUT, _rolling(rollout)),
         (rollout.step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, waits),
-        (changes, False, missing.reason, _with_waits(share, missing, rollout)),
+        (changes, False, missing.reason, with_waits(share, missing, rollout)),
         (unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
         (True, True, ConditionReason.ALL_WORKERS_SERVING, share),
     )
@@ -231,6 +231,9 @@ def _router_available(observed: FleetObserved) -> Made | None:
     share = counted_of(ready, replicas, "router replica", "is ready", "are ready")
     because = f": {observed.router.problem}" if observed.router.problem else ""
     remedy = f"See the pods of Deployment {names.router_name(observed.name)}"
+    if observed.spec.engine.scheme == "https":
+        because = ": a router reaches workers over HTTP only, and they serve HTTPS"
+        remedy = "Remove spec.router, or --ssl-certfile from spec.engine.args"
     return first_of(
         ConditionType.ROUTER_AVAILABLE,
         (ready, True, ConditionReason.ROUTER_READY, share),
@@ -281,7 +284,7 @@ def _progressing(
     pods_note = f"{existing}, {pods.outdated} outdated"
     because = problem.reason if problem else ConditionReason.HALTED
     share = counted_of(serving, replicas, "worker", "serves", "serve")
-    state = _with_waits(f"{share} version {desired.label}", missing, rollout)
+    state = with_waits(f"{share} version {desired.label}", missing, rollout)
     waits, note = rollout.step.awaits_source, rollout.step.told
     return first_of(
         ConditionType.PROGRESSING,
@@ -332,7 +335,7 @@ def _stalled(
     )
 
 
-def _with_waits(message: str, missing: Missing, rollout: RolloutPlan) -> str:
+def with_waits(message: str, missing: Missing, rollout: RolloutPlan) -> str:
     """Returns the message, what workers wait for, and what their pods wait for."""
     return "; ".join(filter(None, (rollout.step.with_waiting(message), missing.told)))
 

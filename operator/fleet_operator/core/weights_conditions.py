@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from fleet_operator.core.condition_rows import Made, Row, conditions_of, first_of
-from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count
+from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count, with_waits
 from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.pod_problems import missing_workers
 from fleet_operator.core.problems import alone
 from fleet_operator.core.remarks import remarks_of
 from fleet_operator.core.rollout_plan import RolloutPlan
@@ -41,7 +42,7 @@ def weights_conditions(
     cause = stalled[3] if stalled is not None else summary
     made = (
         _ready(observed, rollout, phase, serving, summary, cause, fleet),
-        _progressing(rollout, phase, summary, fleet),
+        _progressing(observed, rollout, phase, summary, fleet),
         stalled,
         first_of(ConditionType.WEIGHTS_UNCHANGED, *unchanged),
         first_of(ConditionType.REMARKS, (remarks, True, ConditionReason.IGNORED_OR_CAST, remarks)),
@@ -67,6 +68,7 @@ def _ready(
     all_serve = phase is RolloutPhase.APPLIED and serving == replicas
     waits = phase in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
     noted = f"{summary}; {step.told}"
+    missing = _missing(observed, rollout, summary, fleet, ConditionType.READY)
     return first_of(
         ConditionType.READY,
         (replicas == 0, False, ConditionReason.NO_WORKERS, "the fleet has 0 replicas"),
@@ -76,53 +78,62 @@ def _ready(
         (all_serve and unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
         (all_serve, True, ConditionReason.ALL_WORKERS_SERVING, summary),
         (step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, noted),
-        (waits, False, *_wait(fleet, ConditionType.READY, step.with_waiting(summary))[1:]),
+        (waits, False, *missing[1:]),
         (True, False, ConditionReason.ROLLING_OUT, noted),
     )
 
 
 def _progressing(
-    rollout: RolloutPlan, phase: RolloutPhase, summary: str, fleet: FleetStatus
+    observed: FleetObserved,
+    rollout: RolloutPlan,
+    phase: RolloutPhase,
+    summary: str,
+    fleet: FleetStatus,
 ) -> Made | None:
     step, problem = rollout.step, rollout.step.problem
     because = problem.reason if problem else ConditionReason.HALTED
     message = problem.message if problem else ""
     pending = phase is RolloutPhase.PENDING and not step.awaits_source
     rolling = ROLLING_REASONS.get(phase, ConditionReason.ROLLING_OUT)
+    missing = _missing(observed, rollout, summary, fleet, ConditionType.PROGRESSING)
     return first_of(
         ConditionType.PROGRESSING,
         (phase is RolloutPhase.HALTED, False, ConditionReason.HALTED, summary),
         (phase is RolloutPhase.SUSPENDED, False, ConditionReason.SUSPENDED, summary),
         (phase is RolloutPhase.APPLIED, False, ConditionReason.UP_TO_DATE, summary),
-        (pending, *_wait(fleet, ConditionType.PROGRESSING, step.with_waiting(summary))),
+        (pending, *missing),
         (problem, False, because, message),
         (step.awaits_source, True, ConditionReason.WAITING_FOR_CHECKPOINT, step.told),
         (True, True, rolling, step.told),
     )
 
 
-_OF_ROLLOUTS = frozenset(
+_OF_WORKERS = frozenset(
     {
-        ConditionReason.ALL_WORKERS_SERVING,
-        ConditionReason.HALTED,
-        ConditionReason.ROLLING_OUT,
-        ConditionReason.SUSPENDED,
-        ConditionReason.UP_TO_DATE,
-        *ROLLING_REASONS.values(),
+        ConditionReason.INVALID_SPEC,
+        ConditionReason.PROTOCOL_MISMATCH,
+        ConditionReason.FAILURE_BUDGET_EXCEEDED,
+        ConditionReason.WORKERS_FAILING,
     }
 )
+"""Reasons of a fleet for missing workers. Its others are about its base weights, or are waits that a version has, too."""
 
 
-def _wait(
-    fleet: FleetStatus, kind: ConditionType, otherwise: str
+def _missing(
+    observed: FleetObserved,
+    rollout: RolloutPlan,
+    summary: str,
+    fleet: FleetStatus,
+    kind: ConditionType,
 ) -> tuple[bool, ConditionReason, str]:
-    """Returns whether workers are on their way, and why they are missing, in the words of the fleet's condition of
-    this type. `otherwise`: the message, if the fleet lacks none.
+    """Returns whether workers are on their way, and why they are missing: as the fleet's condition of this type has
+    it, since only the fleet knows the failures of its pods.
     """
     found = condition_of(fleet.conditions, kind)
-    if found is None or found.reason in _OF_ROLLOUTS:
-        return True, ConditionReason.WAITING_FOR_WORKERS, otherwise
-    return found.status == "True", ConditionReason(found.reason), found.message
+    if found is not None and found.reason in _OF_WORKERS:
+        return found.status == "True", ConditionReason(found.reason), found.message
+    missing = missing_workers(observed)
+    return True, missing.reason, with_waits(summary, missing, rollout)
 
 
 def _stalled(weights: WeightsView, rollout: RolloutPlan) -> Made | None:

@@ -229,3 +229,12 @@ def test_a_router_that_waits_for_a_worker_ends_when_its_pod_is_deleted(tmp_path:
             written, _ = waiting.communicate(timeout=30)
 
         assert (waiting.returncode, written) == (0, b"")
+
+
+def test_a_router_before_workers_that_serve_https_has_its_cause():
+    observed = routed(engine={"args": ["--ssl-certfile=/tls/tls.crt"]})
+    available = condition_of(status_of(observed).conditions, ConditionType.ROUTER_AVAILABLE)
+
+    assert available is not None
+    assert available.reason is ConditionReason.ROUTER_NOT_READY
+    assert "--ssl-certfile" in available.message
