@@ -114,6 +114,15 @@ class ConditionReason(_Reason):
         "If it lasts, look at the pods' events: GPUs may be short, or a volume is not bound.",
         "After `spec.progressDeadlineSeconds` the reason becomes [WorkersFailing](#workersfailing).",
     )
+    NODE_LOST = (
+        "NodeLost",
+        Severity.WAITS,
+        "The node of a worker does not report to the cluster.",
+        "If the node is gone for good, delete it: `kubectl delete node NODE`, with the name in the message.",
+        "The operator then makes a worker on another node.",
+        "Otherwise look at the kubelet, the power and the network of the node: when it reports again, the worker goes on.",
+        "After a minute Kubernetes evicts the pods, and the reason becomes [WorkersFailing](#workersfailing).",
+    )
     WAITING_FOR_QUOTA = (
         "WaitingForQuota",
         Severity.STARTS,

@@ -232,16 +232,16 @@ def _claim_check(answer: Answer, name: str, fleet: Json, classes: list[str] | No
         return unread("storage", answer)
     phase, spec = answer.get("status", {}).get("phase", "Pending"), answer["spec"]
     if "deletionTimestamp" in answer.get("metadata", {}):
-        remedy = f"it goes when no pod uses it; then create it again in namespace {namespace!r}"
-        return fail("storage", f"{what} is Terminating", remedy)
+        phase = "Terminating"
     wanted = spec.get("storageClassName")
-    if phase != "Bound" and wanted and classes is not None and wanted not in classes:
+    if phase == "Pending" and wanted and classes is not None and wanted not in classes:
         message = f"{what} names the storage class {wanted!r}, which does not exist"
         return fail("storage", message, f"use one of: {', '.join(classes) or 'none exists'}")
     if phase != "Bound":
-        make = fail if phase == "Lost" else warn
-        remedy = f"kubectl -n {namespace} describe pvc {name}"
-        return make("storage", f"{what} is {phase}", remedy)
+        make = warn if phase == "Pending" else fail
+        again = f"it goes when no pod uses it; then create it again in namespace {namespace!r}"
+        look = f"kubectl -n {namespace} describe pvc {name}"
+        return make("storage", f"{what} is {phase}", again if phase == "Terminating" else look)
     modes = spec.get("accessModes") or []
     if fleet["spec"].get("replicas", 1) > 1 and not {"ReadWriteMany", "ReadOnlyMany"} & {*modes}:
         message = f"{what} is {', '.join(modes)}: workers on several nodes cannot mount it"

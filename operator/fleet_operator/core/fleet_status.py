@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import datetime
 
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.condition_rows import Made, conditions_of, first_of
+from fleet_operator.core.condition_rows import Made, Row, conditions_of, first_of
 from fleet_operator.core.dropped_pins import Bounded
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.fleet_plan import FleetPlan
@@ -105,11 +105,16 @@ def serving_count(observed: FleetObserved, weights: Checkpoint) -> int:
     return generating.count(lambda f: f.has_loaded(weights))
 
 
-def unseen_count(observed: FleetObserved) -> int:
-    """Returns how many workers generate but get no clients yet: the Service follows the kubelet's
-    probe, which notices an admission a second later.
+def unseen_workers(observed: FleetObserved, share: str) -> Row:
+    """Returns the row of workers that generate but get no clients yet: the Service follows the kubelet's
+    probe, which notices an admission a second later. That of a lost node notices nothing.
     """
-    return observed.workers.count(lambda f: f.standing is Standing.OPEN and not f.pod.ready)
+    unseen = observed.workers.count(lambda f: f.standing is Standing.OPEN and not f.pod.ready)
+    if not unseen:
+        return False, False, ConditionReason.WAITING_FOR_WORKERS, ""
+    to_come = f"{share}; {unseen} {agree(unseen, 'is', 'are')} not in the Service yet"
+    message = "; ".join(filter(None, (to_come, waits_for(observed))))
+    return unseen, False, what_it_waits_for(observed), message
 
 
 def _counts(live: Workers, before: WorkerCounts) -> WorkerCounts:
@@ -170,8 +175,6 @@ def _ready(
     rolling = rollout.step.phase not in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
     to_replace = 0 if observed.spec.update.is_held else pods.outdated
     changes = serving < replicas or to_replace or len(observed.workers) > replicas
-    unseen = unseen_count(observed)
-    to_come = f"{share}; {unseen} {agree(unseen, 'is', 'are')} not in the Service yet"
     because = problem.reason if problem else ConditionReason.HALTED
     abandoned = f"{share}; version {desired.label} was abandoned"
     waits = f"{share}; {rollout.step.told}"
@@ -185,7 +188,7 @@ def _ready(
         (rolling, False, ConditionReason.ROLLING_OUT, _rolling(rollout)),
         (rollout.step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, waits),
         (changes, False, missing.reason, with_waits(share, missing, rollout)),
-        (unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
+        unseen_workers(observed, share),
         (True, True, ConditionReason.ALL_WORKERS_SERVING, share),
     )
 

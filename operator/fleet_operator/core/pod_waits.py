@@ -1,4 +1,4 @@
-"""Waits of pods that the cluster may still end: for a gate, a node, volumes, an image.
+"""Waits of pods that the cluster may still end: for a lost node, a gate, a new node, volumes, an image.
 
 A wait counts as progress for `spec.progressDeadlineSeconds`. After that it needs attention. A
 scheduling gate belongs to the component that has set it, such as a job queue: a pod behind a gate
@@ -21,8 +21,9 @@ from rlfleet_resources.reasons import ConditionReason
 
 
 class Awaited(Enum):
-    """The kinds of waits, in the order of a pod's start, with the reason of the fleet that waits."""
+    """The kinds of waits, in the order of a pod's start behind a lost node, with the reason of the fleet that waits."""
 
+    LOST_NODE = ("a node that does not report", ConditionReason.NODE_LOST)
     GATE = ("a scheduling gate", ConditionReason.WAITING_FOR_QUOTA)
     NODE = ("a node", ConditionReason.WAITING_FOR_NODE)
     VOLUMES = ("volumes and network", ConditionReason.WAITING_FOR_VOLUME)

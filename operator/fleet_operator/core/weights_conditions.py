@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from fleet_operator.core.condition_rows import Made, Row, conditions_of, first_of
-from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count, with_waits
+from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_workers, with_waits
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pod_problems import missing_workers
 from fleet_operator.core.problems import alone
 from fleet_operator.core.remarks import remarks_of
 from fleet_operator.core.rollout_plan import RolloutPlan
-from fleet_operator.counts import agree, counted_of
+from fleet_operator.counts import counted_of
 from rlfleet_resources.conditions import Condition, condition_of
 from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.reasons import ConditionReason, ConditionType
@@ -62,8 +62,7 @@ def _ready(
     """`cause`: the message of `Stalled`, since `kubectl get` shows that of `Ready`."""
     problem, replicas, step = rollout.step.problem, observed.spec.replicas, rollout.step
     because = problem.reason if problem else ConditionReason.HALTED
-    unseen = unseen_count(observed)
-    to_come = f"{summary}; {unseen} {agree(unseen, 'is', 'are')} not in the Service yet"
+    unseen = unseen_workers(observed, summary)
     held = f"{summary}; set spec.suspend to false to continue"
     all_serve = phase is RolloutPhase.APPLIED and serving == replicas
     waits = phase in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
@@ -75,7 +74,7 @@ def _ready(
         (phase is RolloutPhase.HALTED, False, ConditionReason.HALTED, cause),
         (phase is RolloutPhase.SUSPENDED, False, ConditionReason.SUSPENDED, held),
         (problem, False, because, cause),
-        (all_serve and unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
+        (all_serve and unseen[0], *unseen[1:]),
         (all_serve, True, ConditionReason.ALL_WORKERS_SERVING, summary),
         (step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, noted),
         (waits, False, *missing[1:]),

@@ -294,9 +294,7 @@ class TestJoiningWorkers:
 
 
 class TestStatus:
-    def _status(
-        self, fleet: FleetObserved, of_fleet: FleetStatus | None = None
-    ) -> WeightsStatus:
+    def _status(self, fleet: FleetObserved, of_fleet: FleetStatus | None = None) -> WeightsStatus:
         (weights,) = fleet.lora_weights
         seen = as_seen_by_lora(fleet, weights.spec.adapter)
         plan = plan_lora(seen, weights, now=NOW)

@@ -13,6 +13,7 @@ import pytest
 
 from fleet_operator.core.manifests.pod_view import pod_view
 from fleet_operator.core.pod_waits import Awaited
+from fleet_operator.core.worker_view import PodView
 from rlfleet_resources import names
 
 
@@ -651,3 +652,34 @@ def test_a_pod_that_the_service_selects_is_out_of_service_by_no_mark(
     view = pod_view(marked(annotation, traffic))
 
     assert (view.drains_since is not None, bool(view.quarantine)) == (drains, quarantined)
+
+
+class TestALostNode:
+    """The node controller takes `Ready` from the pods of a node that does not report, and nothing else."""
+
+    def view(self, ready: str, containers: str, **more: str) -> PodView:
+        conditions = (
+            {"type": "Ready", "status": ready, "lastTransitionTime": AT} | more,
+            {"type": "ContainersReady", "status": containers},
+        )
+        return pod_view(pod(conditions=conditions, container={"state": {"running": {}}}))
+
+    def test_its_pods_wait_for_it(self):
+        wait = self.view("False", "True").wait
+
+        assert wait is not None
+        assert (wait.awaited, wait.reason) == (Awaited.LOST_NODE, "NodeLost")
+        assert wait.since == datetime.fromisoformat(AT)
+        assert "node node-1 does not report" in wait.message
+        assert "delete the Node" in wait.message
+
+    @pytest.mark.parametrize(
+        ("ready", "containers", "more"),
+        [
+            pytest.param("True", "True", {}, id="a ready pod"),
+            pytest.param("False", "False", {}, id="an engine that starts"),
+            pytest.param("False", "True", {"reason": "ReadinessGatesNotReady"}, id="an open gate"),
+        ],
+    )
+    def test_no_other_pod_does(self, ready, containers, more):
+        assert self.view(ready, containers, **more).wait is None

@@ -33,6 +33,7 @@ NODE = PodWait(awaited=Awaited.NODE, reason="Unschedulable", message="0/3 nodes 
 GATE = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
 IMAGE = PodWait(awaited=Awaited.IMAGE, reason="ImagePullBackOff", message="Back-off pulling")
 VOLUMES = PodWait(awaited=Awaited.VOLUMES, reason="ContainerCreating")
+LOST = PodWait(awaited=Awaited.LOST_NODE, reason="NodeLost", message="node gpu-7 does not report")
 DEADLINE_SECONDS = 600
 
 
@@ -208,6 +209,7 @@ class TestProgress:
     @pytest.mark.parametrize(
         ("others", "expected"),
         [
+            pytest.param([waits(1, LOST), waits(2, GATE)], "NodeLost", id="a lost node"),
             pytest.param([waits(1, GATE), waits(2, NODE)], "WaitingForQuota", id="a gate"),
             pytest.param([waits(1, IMAGE), waits(2, NODE)], "WaitingForNode", id="a node"),
             pytest.param([waits(1, IMAGE), waits(2, VOLUMES)], "WaitingForVolume", id="volumes"),
@@ -252,6 +254,19 @@ class TestProgress:
         assert made.weights["wv-1"].phase is RolloutPhase.PENDING
         for kind in (ConditionType.READY, ConditionType.PROGRESSING):
             assert self.shown(made, kind)
+
+    def test_a_worker_that_serves_on_a_lost_node_is_named(self):
+        """Its kubelet is dead and its engine is not: fleet and version were only WaitingForWorkers."""
+        cut_off = up(1).unready().awaiting(LOST)
+        wants = make_weights("base", source={"path": "/models/base"})
+        made = decide(make_fleet(up(0), cut_off, wants=wants), default_image="i", now=NOW)
+
+        assert made.weights["wv-1"].phase is RolloutPhase.APPLIED
+        assert self.shown(made, ConditionType.READY) == "NodeLost"
+        ready = condition_of(made.fleet.conditions, ConditionType.READY)
+        assert ready is not None
+        assert "policy-1: NodeLost: node gpu-7" in ready.message
+        assert made.fleet.waiting_for == "NodeLost"
 
     def shown(self, made: Decision, kind: ConditionType) -> str:
         """Why workers are missing, which version and fleet say in the same words."""

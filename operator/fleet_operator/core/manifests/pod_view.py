@@ -11,6 +11,7 @@ from fleet_operator.core.pod_waits import Awaited, PodWait
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.counts import counted
 from rlfleet_resources import names
+from rlfleet_resources.reasons import ConditionReason
 
 # A container that waits for one of these reasons needs attention at once.
 _PROBLEMS = frozenset(
@@ -33,6 +34,7 @@ _CLAIM = "persistentvolumeclaim"
 _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
 _ZONE = "topology.kubernetes.io/zone"
 _GATED = "SchedulingGated"
+_GATES_OPEN = "ReadinessGatesNotReady"
 # Conditions of the steps of a pod's start. A wait began at the last of their transitions.
 _STEPS = (
     "PodScheduled",
@@ -81,7 +83,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         restarts=container.get("restartCount", 0),
         starts_again=_starts_again(container),
         problem=_problem(status, conditions, container),
-        wait=_wait(status, conditions, container),
+        wait=_lost_node(spec, conditions) or _wait(status, conditions, container),
         quarantine=_quarantine(metadata),
         drains_since=_drains_since(metadata),
         version=metadata.get("resourceVersion", ""),
@@ -147,6 +149,26 @@ def _keeps_ending(conditions: Mapping[str, Any], container: Mapping[str, Any]) -
     # A pod that is ready in a run is not ready from its end on: the condition changes after the run's start.
     changed = _time(conditions.get("Ready", {}).get("lastTransitionTime"))
     return end - began < _FORGIVEN or (changed is not None and changed < began)
+
+
+def _lost_node(spec: Mapping[str, Any], conditions: Mapping[str, Any]) -> PodWait | None:
+    """The wait for a node whose kubelet does not report. The kubelet itself reports both conditions alike, if no
+    readiness gate is open.
+
+    Source: MarkPodsNotReady in pkg/controller/util/node of Kubernetes, which changes the status of `Ready` only.
+    """
+    ready, containers = (conditions.get(kind, {}) for kind in ("Ready", "ContainersReady"))
+    if (ready.get("status"), containers.get("status")) != ("False", "True"):
+        return None
+    if ready.get("reason") == _GATES_OPEN:
+        return None
+    return PodWait(
+        awaited=Awaited.LOST_NODE,
+        reason=ConditionReason.NODE_LOST,
+        message=f"node {spec.get('nodeName')} does not report; if it is gone for good, delete the Node, and the "
+        "operator makes another pod",
+        since=_time(ready.get("lastTransitionTime")),
+    )
 
 
 def _wait(
