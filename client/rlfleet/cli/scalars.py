@@ -6,6 +6,7 @@ Source: `resolve` of goyaml.v2 in sigs.k8s.io/yaml, and its way to JSON, where a
 from __future__ import annotations
 
 import re
+from math import inf, isinf
 
 Scalar = str | bool | int | float | None
 
@@ -25,16 +26,25 @@ _OCTAL = re.compile(r"^([-+]?)0([0-7]+)$")
 
 
 def value_of(text: str) -> Scalar:
-    """The value of an unquoted scalar. A date stays text."""
+    """The value of an unquoted scalar. A date stays text, and so does a number beyond a float."""
     if text in _WORDS:
         return _WORDS[text]
     plain = text.replace("_", "") if _NUMBER.match(text) else text
-    if _WHOLE.fullmatch(plain):
-        return int(_OCTAL.sub(r"\g<1>0o\2", plain), 0)
-    if not _FLOAT.fullmatch(plain):
+    if _WHOLE.fullmatch(plain) and (whole := _in_64_bits(plain)) is not None:
+        return whole
+    number = float(plain) if _FLOAT.fullmatch(plain) else inf
+    if isinf(number):
         return text
-    number = float(plain)
     return int(number) if number.is_integer() else number
+
+
+def _in_64_bits(plain: str) -> int | None:
+    """The whole number; None beyond 64 bits, where Go reads a decimal one as a float and others as text."""
+    try:
+        whole = int(_OCTAL.sub(r"\g<1>0o\2", plain), 0)
+    except ValueError:  # more digits than Python converts
+        return None
+    return whole if -(2**63) <= whole < 2**64 else None
 
 
 def key_of(value: object) -> object:

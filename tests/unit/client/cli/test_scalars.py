@@ -28,6 +28,12 @@ def test_an_unquoted_scalar_has_the_value_that_kubectl_reads(
     assert (found, type(found)) == (value, type(value))
 
 
+def test_a_number_of_more_digits_than_python_converts_is_text(tmp_path: Path) -> None:
+    digits = 5_000 * "1"
+
+    assert loaded(tmp_path, f"kind: X\nvalue: {digits}\n")["value"] == digits
+
+
 @pytest.mark.parametrize("written", ['"{}"', "'{}'", "!!str {}"])
 @pytest.mark.parametrize("text", ["yes", "017", "1_000", "2026-01-01"])
 def test_a_quoted_scalar_is_text(tmp_path: Path, written: str, text: str) -> None:
