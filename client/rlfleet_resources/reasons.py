@@ -120,7 +120,7 @@ class ConditionReason(_Reason):
         "The node of a worker does not report to the cluster.",
         "If the node is gone for good, delete it: `kubectl delete node NODE`, with the name in the message.",
         "The operator then makes a worker on another node.",
-        "Otherwise look at the kubelet, the power and the network of the node: when it reports again, the worker goes on.",
+        "Otherwise look at the kubelet, the power and the network of the node: when it reports again, its pods are ready again.",
         "After a minute Kubernetes evicts the pods, and the reason becomes [WorkersFailing](#workersfailing).",
     )
     WAITING_FOR_QUOTA = (

@@ -301,9 +301,13 @@ class Dispatcher:
         self._metrics.count_call(action.kind, outcome, seconds)
         if caller.trace is not None:
             caller.trace.ended(action, outcome, seconds)
-        # The worker got other weights after its state was read. Its answer has the new state.
-        is_late = outcome == Reason.VERSION_MISMATCH
-        level = logging.DEBUG if outcome == DONE or is_late else logging.WARNING
+        late, pod = caller.session.late_calls, action.pod_name
+        if outcome == Reason.VERSION_MISMATCH:
+            is_wrong = late.is_new_fault(pod, action.work)
+        else:
+            late.end(pod)
+            is_wrong = outcome != DONE
+        level = logging.WARNING if is_wrong else logging.DEBUG
         if logger.isEnabledFor(level):
             logger.log(
                 level,

@@ -21,6 +21,7 @@ from fleet_operator.runtime.in_flight import InBackground
 from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.kube_secrets import KubeSecrets
+from fleet_operator.runtime.late_calls import LateCalls
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pauses import Pauses
 from fleet_operator.runtime.pod_informer import FleetKey
@@ -63,6 +64,7 @@ class FleetSession:
         pauses: when its workers' pauses end.
         pod_waits, rollouts: for how long this process has watched its pods wait, and its rollouts.
         reads, calls: requests to workers in the background.
+        late_calls: calls that workers have refused since they have other weights by now.
         unwritten_since: since when the next reconcile is to write the statuses; None if each writes its own.
         trace: of the last reconcile's calls; None without tracing.
         driver: the other operator that drives it; None if this one does.
@@ -88,6 +90,7 @@ class FleetSession:
     rollouts: RolloutTimers = field(default_factory=RolloutTimers)
     reads: InBackground = field(default_factory=InBackground)
     calls: InBackground = field(default_factory=InBackground)
+    late_calls: LateCalls = field(default_factory=LateCalls)
     unwritten_since: float | None = None
     trace: CallTrace | None = None
     driver: Driver | None = None

@@ -17,7 +17,7 @@ from fleet_operator.core import worker_calls as make_call
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.ports import NOT_LEADING, Addressee, WorkerAnswer
-from fleet_operator.runtime.attempts import FIRST_SECONDS
+from fleet_operator.runtime.attempts import FIRST_SECONDS, LONGEST_SECONDS
 from fleet_operator.runtime.defects import UNPLANNED_SECONDS
 from fleet_operator.runtime.dispatch import (
     ANSWER_WAIT_SECONDS,
@@ -343,6 +343,21 @@ class TestOutcomes:
         harness = Harness(called=after(0.01, WorkerAnswer(state=state("3"), reason=reason)))
         await harness.act(load())
         assert [r.levelname for r in caplog.records] == ["WARNING"] * warned
+
+    async def test_a_call_that_a_worker_refuses_again_warns_once(self, caplog):
+        """Each refusal was a detail, however often the same call met it."""
+        refused = WorkerAnswer(state=state("3"), reason=Reason.VERSION_MISMATCH)
+        done = WorkerAnswer(state=state("2"))
+        answers = [refused, refused, refused, done, refused, refused]
+        harness = Harness(called=after(0.01, refused))
+        warned = []
+        for answer in answers:
+            harness.called = after(0.01, answer)
+            caplog.clear()
+            await harness.act(load())
+            await asyncio.sleep(LONGEST_SECONDS + 1)
+            warned.append(bool(caplog.records))
+        assert warned == [False, True, False, False, False, True]
 
     async def test_a_refusal_as_old_is_noted_with_the_epoch_that_the_worker_obeys(self):
         obeyed = Epoch(term=9, sequence=0)
