@@ -56,7 +56,8 @@ def publish_every(
         delta: Write only what differs from the version before, as `Weights.publish` does. The model is saved
             into a temporary directory of process 0's machine first (`$TMPDIR`).
 
-    Errors: ImportError without transformers; ValueError if `steps` is below 1. Of the callback also
+    Errors: ImportError without transformers; ValueError if `steps` is below 1; TypeError if
+        `weights` is of another kind, such as AsyncWeights. Of the callback also
     FileExistsError.
 
     >>> trainer = Trainer(callbacks=[publish_every(10, weights, directory)])
@@ -66,6 +67,11 @@ def publish_every(
     """
     from transformers import TrainerCallback  # noqa: PLC0415 - an optional and heavy library
 
+    if not isinstance(weights, Weights):
+        raise TypeError(
+            f"weights is of the kind {type(weights).__name__}, but must be rlfleet.Weights: trainers of transformers "
+            "call callbacks without an event loop"
+        )
     if steps < 1:
         raise ValueError(f"steps is {steps}; it must be at least 1")
     training = Training(

@@ -23,6 +23,7 @@ from tests.support.fake_objects import FakeObjects, condition
 
 from fleet_worker.process.manifest import digest_in
 from rlfleet import (
+    AsyncWeights,
     NotFound,
     Refused,
     RlfleetError,
@@ -93,6 +94,12 @@ def published(objects: FakeObjects) -> list[Any]:
     return [
         body["spec"] for request, body in objects.requests if request.startswith("patch") and body
     ]
+
+
+def test_weights_of_an_event_loop_are_refused_before_the_training(tmp_path: Path) -> None:
+    """The first publish ended the training: a coroutine has no outcome."""
+    with pytest.raises(TypeError, match="weights .*AsyncWeights.* must be rlfleet.Weights"):
+        publish_every(1, AsyncWeights("policy", objects=FakeObjects()), tmp_path)  # type: ignore[arg-type]
 
 
 def test_every_n_steps_the_model_is_saved_and_then_published(tmp_path: Path) -> None:
