@@ -224,10 +224,11 @@ images: ## Build the images operator, router and worker-cpu with buildah and deb
 	@$(PYTHON) -m images build $(TARGETS) $(if $(MIRROR),--mirror $(MIRROR))
 
 .PHONY: release
-release: ## All files of a release in dist/: VERSION=0.1.0, REPOSITORY=https://…, REGISTRY=, IMAGES="operator"
+release: ## All files of a release in dist/: VERSION=0.1.0, REPOSITORY=https://…, REGISTRY=, IMAGES=operator,worker
 	@$(PYTHON) -m release --version $(or $(VERSION),$(error VERSION is missing: make release VERSION=0.1.0)) \
 	  $(if $(REPOSITORY),--repository $(REPOSITORY)) $(if $(REGISTRY),--registry $(REGISTRY)) \
-	  $(if $(IMAGES),--images $(filter-out none,$(IMAGES))) $(if $(MIRROR),--mirror $(MIRROR))
+	  $(if $(IMAGES),--images "$(IMAGES)") $(if $(MIRROR),--mirror $(MIRROR)) \
+	  $(if $(PYTHON_IMAGE),--base $(PYTHON_IMAGE))
 
 .PHONY: test-images
 test-images: ## Build the images, and run them on a cluster that pulls them: a fleet of 2 workers, 2 versions

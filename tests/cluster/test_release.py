@@ -19,6 +19,7 @@ from tests.support.waiting import eventually
 import envs
 from devcluster import Cluster
 from free_ports import free_port
+from images.build import PACKAGES
 from release import programs
 from release.programs import run
 from rlfleet_resources.names import router_selector
@@ -36,7 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of a release of the working tree, with the small images where they can be built."""
     target = tmp_path_factory.mktemp("release") / "dist"
     words = ("--version", VERSION, "--repository", FORGE, "--registry", REGISTRY)
-    images = ("--images", *(["operator", "router"] if BUILDS_IMAGES else []))
+    images = ("--images", "operator,router" if BUILDS_IMAGES else "none")
     command = [sys.executable, "-m", "release", *words, *images, "--dirty", "--target", target]
     run(command, cwd=ROOT)
     return target
@@ -195,11 +196,11 @@ def test_the_manifest_is_the_chart_with_a_namespace(made: Path, tmp_path: Path) 
     assert (namespace["kind"], namespace["metadata"]["name"]) == ("Namespace", "rlfleet-system")
 
 
-@pytest.mark.parametrize("name", ["operator", "router", "worker", "worker-cuda"])
-def test_the_lists_name_the_pinned_packages(made: Path, name: str) -> None:
-    found = json.loads((made / f"sbom/{name}.cdx.json").read_text())
+@pytest.mark.parametrize(("image", "packages"), PACKAGES.items())
+def test_the_lists_name_the_pinned_packages(made: Path, image: str, packages: str) -> None:
+    found = json.loads((made / f"sbom/{image}.cdx.json").read_text())
     names = {(each["name"], each["version"]) for each in found["components"]}
-    pinned = (ROOT / f"requirements/{name}.txt").read_text()
+    pinned = (ROOT / f"requirements/{packages}.txt").read_text()
 
     assert len(names) > 10
     assert all(f"{package}=={version}" in pinned for package, version in names)

@@ -18,16 +18,14 @@ from tests.support import dockerfile
 from tests.support.builders import build_pod, make_fleet
 
 from fleet_operator.core.manifests.hardening import hardened_pod
-from images.build import TARGETS
+from images.build import PACKAGES, TARGETS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 STAGES = dockerfile.read(ROOT / "Dockerfile")
 IMAGES = {"operator": "operator", "worker-cpu": "worker", "worker": "worker"}
 """Targets, and the package of ours that each one runs."""
-ALL_IMAGES = [*IMAGES, "router"]
-PINNED = [("operator", "operator"), ("worker-cpu", "worker"), ("worker", "worker-cuda")]
-"""Each image with the file of its packages."""
+PINNED = [(image, PACKAGES[image]) for image in IMAGES]
 
 
 def pins(name: str) -> dict[str, Version]:
@@ -47,8 +45,8 @@ def copied() -> list[tuple[str, str]]:
 
 
 def test_the_dockerfile_has_each_image_that_make_builds() -> None:
-    assert STAGES.keys() >= set(ALL_IMAGES)
-    assert set(TARGETS) < set(ALL_IMAGES)
+    assert STAGES.keys() >= PACKAGES.keys()
+    assert set(TARGETS) < PACKAGES.keys()
 
 
 def test_the_operators_image_holds_the_client_that_the_rl_api_uses() -> None:
@@ -91,7 +89,7 @@ def test_a_wheel_can_be_built_from_the_copied_files(tmp_path: Path) -> None:
     assert len(list((tmp_path / "wheel").glob("rlfleet_server-*.whl"))) == 1
 
 
-@pytest.mark.parametrize("image", ALL_IMAGES)
+@pytest.mark.parametrize("image", PACKAGES)
 def test_an_image_does_not_run_as_root(image: str) -> None:
     user, group = map(int, STAGES[image].last("USER").split(":"))
 
@@ -168,7 +166,7 @@ def test_the_images_of_workers_have_the_same_engine() -> None:
 
 
 def test_the_python_of_the_images_is_the_one_that_pins_are_made_for() -> None:
-    (python,) = {STAGES[stage].base.removeprefix("python:") for stage in ("builder", *ALL_IMAGES)}
+    (python,) = {STAGES[stage].base.removeprefix("python:") for stage in ("builder", *PACKAGES)}
     version = python.removesuffix("-slim")
 
     assert f'"--python-version", "{version}"' in (ROOT / "tools/envs.py").read_text()

@@ -15,6 +15,15 @@ import envs
 BASE = "localhost/rlfleet/python-base:bookworm"
 TARGETS = ("operator", "router", "worker-cpu")
 """The targets that are built by default. `worker` has 9.5 GB, and needs a GPU to run."""
+PACKAGES = {
+    "operator": "operator",
+    "router": "router",
+    "worker-cpu": "worker",
+    "worker": "worker-cuda",
+}
+"""All images, each with the file of its pinned packages in `requirements/`."""
+PLATFORMS = {"operator": "linux/amd64,linux/arm64"}
+"""Of images with several. Their base must have them: that of debootstrap is for this machine alone."""
 _PREFIX = "localhost/"
 _SUITE = "bookworm"
 _PACKAGES = "python3,python3-venv,ca-certificates"
@@ -32,31 +41,38 @@ def name_of(target: str) -> str:
 
 
 def build(
-    targets: Sequence[str] = TARGETS, *, mirror: str = "", context: Path = envs.REPOSITORY
+    targets: Sequence[str] = TARGETS,
+    *,
+    mirror: str = "",
+    base: str = "",
+    context: Path = envs.REPOSITORY,
 ) -> None:
     """Build images. The base and unchanged layers are taken from buildah's storage.
 
     Args:
         targets: Stages of the Dockerfile.
         mirror: Address of a Debian mirror for the base; debootstrap's default if empty.
+        base: An image with Python for all platforms of the targets; empty for one that debootstrap makes.
         context: The folder with the Dockerfile.
 
     Errors:
-        BuildError: a program is missing or failed.
+        BuildError: a target is unknown, or a program is missing or failed.
     """
-    for program in ("buildah", "debootstrap"):
+    if unknown := sorted({*targets} - PACKAGES.keys()):
+        raise BuildError(f"{unknown[0]!r} is no image. Name some of {', '.join(PACKAGES)}.")
+    for program in ("buildah", *(() if base else ("debootstrap",))):
         if shutil.which(program) is None:
             raise BuildError(f"{program} is missing. Install it (Debian: apt install {program}).")
     if os.geteuid() != 0:
-        raise BuildError("debootstrap needs root. Run this as root.")
-    if not _has_image(BASE):
+        raise BuildError("buildah needs root to build them. Run this as root.")
+    if not base and not _has_image(BASE):
         _build_base(mirror)
     for target in targets:
         # The certificates of this machine: its registries may be behind a proxy with its own.
         _buildah(
             "build", "--layers", "--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro",
-            "--build-arg", f"PYTHON_IMAGE={BASE}", "--target", target,
-            "--tag", name_of(target), str(context),
+            "--build-arg", f"PYTHON_IMAGE={base or BASE}", "--target", target,
+            *_named(target, base), str(context),
         )  # fmt: skip
 
 
@@ -80,14 +96,23 @@ def push(target: str, registry: str) -> str:
     return name
 
 
+def _named(target: str, base: str) -> tuple[str, ...]:
+    if base and target in PLATFORMS:
+        return "--platform", PLATFORMS[target], "--manifest", name_of(target)
+    return "--tag", name_of(target)
+
+
 def save(target: str, archive: Path, registry: str = "docker.io") -> None:
-    """Write a built image into an OCI archive, with the full name by which pods of the chart find it.
+    """Write a built image into an OCI archive, all of its platforms, with the full name by which pods of the chart
+    find it.
 
     Errors: BuildError, if it was not built.
     """
     name = name_of(target)
     named = f"{registry}/{name.removeprefix(_PREFIX)}"
-    _buildah("push", "--quiet", name, f"oci-archive:{archive}:{named}")
+    is_list = _succeeds("buildah", "manifest", "inspect", name)
+    pushing = ("manifest", "push", "--all") if is_list else ("push",)
+    _buildah(*pushing, "--quiet", name, f"oci-archive:{archive}:{named}")
 
 
 def _build_base(mirror: str) -> None:
@@ -112,8 +137,11 @@ def _wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _has_image(name: str) -> bool:
-    asked = ["buildah", "inspect", "--type", "image", name]
-    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+    return _succeeds("buildah", "inspect", "--type", "image", name)
+
+
+def _succeeds(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _buildah(command: str, *arguments: str) -> str:

@@ -22,12 +22,13 @@ def main() -> None:
     parser.add_argument("--version", required=True)
     parser.add_argument("--repository", default="", help="its address on the forge, for links")
     parser.add_argument("--registry", default="", help="of the images and of the chart")
-    parser.add_argument("--images", nargs="*", default=[*TARGETS], metavar="TARGET")
+    parser.add_argument("--images", type=_names, default=TARGETS, metavar="TARGET,TARGET")
+    parser.add_argument("--base", default="", help="of the images, for all of their platforms")
     parser.add_argument("--mirror", default="", help="address of a Debian mirror")
     parser.add_argument("--target", type=Path, default=REPOSITORY / "dist")
     parser.add_argument("--dirty", action="store_true", help="with changes that no commit has")
     given = parser.parse_args()
-    words = {"repository": given.repository, "registry": given.registry}
+    words = {"repository": given.repository, "registry": given.registry, "base": given.base}
     try:
         make(given, words)
     except (ReleaseError, BuildError, UnknownPlaceError) as error:
@@ -53,9 +54,19 @@ def make(given: argparse.Namespace, words: dict[str, str]) -> None:
         parts.notes(source, target)
         parts.bills_of_materials(source, target)
         parts.image_archives(
-            source, target, given.images, mirror=given.mirror, registry=given.registry
+            source,
+            target,
+            given.images,
+            mirror=given.mirror,
+            base=given.base,
+            registry=given.registry,
         )
         statement.write(source, target, {name: word for name, word in words.items() if word})
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names with commas or spaces between them. Of none there is the word `none`."""
+    return tuple(name for name in text.replace(",", " ").split() if name != "none")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 import envs
-from images.build import build, name_of, save
+from images.build import PACKAGES, build, name_of, save
 from release.programs import ReleaseError, helm, oras, run
 from release.source import Source
 
@@ -20,8 +20,6 @@ NAMESPACE = "rlfleet-system"
 CHART = "charts/rlfleet"
 _CONFIGURATION = "application/vnd.cncf.helm.config.v1+json"
 _CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
-_LISTS = ("operator", "router", "worker", "worker-cuda")
-"""The requirement files of the images. Their packages are pinned, so they are what an image holds."""
 
 
 def distributions(source: Source, target: Path) -> None:
@@ -57,15 +55,15 @@ def install_manifest(source: Source, target: Path) -> None:
 
 
 def image_archives(
-    source: Source, target: Path, images: Sequence[str], *, mirror: str, registry: str
+    source: Source, target: Path, images: Sequence[str], *, mirror: str, base: str, registry: str
 ) -> None:
     """The images as OCI archives in `images/`, built from the files of the commit, with the chart's names.
 
-    `registry`: of the chart; empty for its default.
+    `base`: as for `build`. `registry`: of the chart; empty for its default.
     """
     if not images:
         return
-    build(images, mirror=mirror, context=source.folder)
+    build(images, mirror=mirror, base=base, context=source.folder)
     (target / "images").mkdir()
     for image in images:
         archive = target / "images" / f"rlfleet-{image}-{source.version}.tar"
@@ -74,12 +72,12 @@ def image_archives(
 
 
 def bills_of_materials(source: Source, target: Path) -> None:
-    """One list of packages in the form of CycloneDX for each image."""
+    """The packages of each image in the form of CycloneDX. They are pinned, so each image holds these."""
     program = envs.interpreter_of("sbom").with_name("cyclonedx-py")
     (target / "sbom").mkdir()
-    for name in _LISTS:
-        listed = source.folder / "requirements" / f"{name}.txt"
-        made = target / "sbom" / f"{name}.cdx.json"
+    for image, packages in PACKAGES.items():
+        listed = source.folder / "requirements" / f"{packages}.txt"
+        made = target / "sbom" / f"{image}.cdx.json"
         command: list[str | Path] = [
             program,
             "requirements",
