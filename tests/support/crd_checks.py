@@ -1,8 +1,11 @@
-"""The checks of the API server on parts of our objects, by the schemas of the CRDs, without their CEL rules."""
+"""The checks of the API server on parts of our objects, by the schemas of the CRDs. Of their CEL rules only those of
+patterns count, which are rules because a pattern has no message.
+"""
 
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import yaml
 
 CRDS = Path(__file__).parents[2] / "crds"
 PLURALS = ("inferencefleets", "weightversions")
+_MATCHES = re.compile(r"self\.matches\(r'(.*)'\)")
 
 
 @functools.cache
@@ -18,8 +22,19 @@ def crd_schema(plural: str) -> dict[str, Any]:
     """The schema of a kind's objects."""
     crd = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
     (version,) = crd["spec"]["versions"]
-    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    schema: dict[str, Any] = _with_patterns(version["schema"]["openAPIV3Schema"])
     return schema
+
+
+def _with_patterns(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_with_patterns(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    rules = node.get("x-kubernetes-validations", ())
+    found = (_MATCHES.fullmatch(each["rule"]) for each in rules if "rule" in each)
+    patterns = {"pattern": one[1] for one in found if one is not None}
+    return {key: _with_patterns(value) for key, value in node.items()} | patterns
 
 
 @functools.cache

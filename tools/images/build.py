@@ -68,6 +68,8 @@ def build(
     if not base and not _has_image(BASE):
         _build_base(mirror)
     for target in targets:
+        if _succeeds("buildah", "manifest", "exists", name_of(target)):
+            _buildah("manifest", "rm", name_of(target))  # a build adds to the list that there is
         # The certificates of this machine: its registries may be behind a proxy with its own.
         _buildah(
             "build", "--layers", "--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro",

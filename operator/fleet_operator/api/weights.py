@@ -88,7 +88,7 @@ class WeightsSpec(Resource):
     adapter: AdapterName = ""
     version: VersionLabel
     source: WeightSource
-    digest: ManifestDigest | None = None
+    digest: Annotated[ManifestDigest, Field(max_length=71)] | None = None
     run_id: VersionLabel | None = None
     rollback_to: VersionLabel | None = None
     suspend: bool = False

@@ -98,7 +98,7 @@ def published(objects: FakeObjects) -> list[Any]:
 
 def test_weights_of_an_event_loop_are_refused_before_the_training(tmp_path: Path) -> None:
     """The first publish ended the training: a coroutine has no outcome."""
-    with pytest.raises(TypeError, match="weights .*AsyncWeights.* must be rlfleet.Weights"):
+    with pytest.raises(TypeError, match=r"weights .*AsyncWeights.* must be rlfleet.Weights"):
         publish_every(1, AsyncWeights("policy", objects=FakeObjects()), tmp_path)  # type: ignore[arg-type]
 
 
