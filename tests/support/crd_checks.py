@@ -31,10 +31,11 @@ def _with_patterns(node: Any) -> Any:
         return [_with_patterns(each) for each in node]
     if not isinstance(node, dict):
         return node
-    rules = node.get("x-kubernetes-validations", ())
-    found = (_MATCHES.fullmatch(each["rule"]) for each in rules if "rule" in each)
-    patterns = {"pattern": one[1] for one in found if one is not None}
-    return {key: _with_patterns(value) for key, value in node.items()} | patterns
+    made = {key: _with_patterns(value) for key, value in node.items()}
+    for each in node.get("x-kubernetes-validations", ()):
+        if "rule" in each and (found := _MATCHES.fullmatch(each["rule"])):
+            made["pattern"] = found[1]
+    return made
 
 
 @functools.cache
