@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rlfleet.cli import candidates, cluster, operators, show
+from rlfleet.cli import candidates, cluster, operators, rl_api, show
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
 from rlfleet.cli.view import FleetView, fleet_view, named, orphan_views, troubles
 from rlfleet.errors import NotFound
@@ -48,7 +48,10 @@ def status(
     AGE is the time since all workers hold the applied weights. PAUSE is the current pause, else
     the longest of a worker in the last rollout.
     """
-    objects = cluster.connect(namespace, context, kubeconfig, everywhere=everywhere)
+    if everywhere or (name is None and rl_api.named().url is None):
+        objects = cluster.connect(namespace, context, kubeconfig, everywhere=everywhere)
+    else:
+        objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
     fleets, weights, now = cluster.all_fleets(objects), cluster.all_weights(objects), cluster.now()
     found = [fleet_view(fleet, weights, now) for fleet in fleets]
     found += orphan_views(fleets, weights, now)

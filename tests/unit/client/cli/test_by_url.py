@@ -69,6 +69,7 @@ async def test_the_dashboard_shows_a_fleet_of_the_rl_api(
     [
         ("history policy", "42"),
         ("explain policy", "Nothing blocks version 42"),
+        ("status policy", "Applied"),
         ("workers policy", "2/2 workers"),
         ("report policy", "<html"),
         ("watch policy --until-applied", "Applied"),
@@ -112,7 +113,7 @@ async def test_a_stall_has_its_exit_code(api: RlApi, token: Path) -> None:
 
 
 async def test_verbs_that_need_more_than_one_fleet_say_so(api: RlApi, token: Path) -> None:
-    for verb, words in (("status", "needs the Kubernetes API"), ("history", "name the fleet")):
+    for verb, words in (("doctor", "needs the Kubernetes API"), ("status", "name the fleet")):
         done = await run(f"--url {api.url} --token-file {token} {verb} -n rl")
         assert done.exit_code == EXIT_CODES[NotConfigured]
         assert words in done.stderr
