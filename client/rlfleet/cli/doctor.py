@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from rlfleet.cli import (
+    candidates,
     checklist,
     cluster,
     diagnosis,
     first_fleet,
     images,
     inspection,
+    rl_api,
 )
 from rlfleet.cli.api import Api
 from rlfleet.cli.checks import Check, Result
@@ -26,6 +28,9 @@ from rlfleet_resources.names import API_VERSION
 
 
 def doctor(
+    name: Annotated[
+        str | None, typer.Argument(help="Only this fleet.", autocompletion=candidates.names)
+    ] = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -33,8 +38,19 @@ def doctor(
     output: Format = Output.TABLE,
 ) -> None:
     """Check the cluster, the operator, this account, storage and workers."""
-    found = list(_checks(cluster.connect(namespace, context, kubeconfig)))
+    if name is None and rl_api.named().url is None:
+        found = list(_checks(cluster.connect(namespace, context, kubeconfig)))
+    else:
+        found = list(_of_fleet(cluster.connect_fleet(name, namespace, context, kubeconfig), name))
     checklist.report([one for one in found if not (quiet and one.result is Result.OK)], output)
+
+
+def _of_fleet(api: Api, name: str | None) -> Iterator[Check]:
+    """The checks of one fleet. The RL API shows its conditions only. Errors: what keeps it from being read."""
+    fleet, _ = cluster.find_fleet(api, name)
+    if not isinstance(api, rl_api.FleetOfRlApi):
+        yield from inspection.checks_of_fleet(api, fleet.metadata.name)
+    yield from diagnosis.fleet_checks([fleet.to_json()], api.namespace)
 
 
 def _checks(api: Api) -> Iterator[Check]:

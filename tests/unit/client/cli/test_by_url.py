@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from rlfleet.cli import dashboard
 from rlfleet.cli.app import EXIT_CODES, app
+from rlfleet.cli.checks import CHECKS_FAILED
 from rlfleet.errors import NotConfigured, Refused
 
 
@@ -93,6 +94,17 @@ async def test_a_verb_of_one_fleet_works_by_the_environment(
     assert words in done.output
 
 
+async def test_doctor_has_the_conditions_of_one_fleet(api: RlApi, token: Path) -> None:
+    stalled = {"type": "Stalled", "status": "True", "reason": "WorkersFailing", "message": "no"}
+    stalled |= {"observedGeneration": 1, "lastTransitionTime": "2026-03-01T12:00:00Z"}
+    api.objects.fleet["status"]["conditions"] = [stalled]
+
+    done = await run(f"--url {api.url} --token-file {token} doctor policy -n rl")
+
+    assert done.exit_code == CHECKS_FAILED
+    assert done.stdout.startswith("fail  fleets: policy is stalled, WorkersFailing: no\n")
+
+
 @pytest.mark.parametrize("verb", ["workers", "explain", "report"])
 async def test_a_fleet_without_a_weightversion_is_shown(api: RlApi, token: Path, verb: str) -> None:
     api.objects.delete()
@@ -113,7 +125,7 @@ async def test_a_stall_has_its_exit_code(api: RlApi, token: Path) -> None:
 
 
 async def test_verbs_that_need_more_than_one_fleet_say_so(api: RlApi, token: Path) -> None:
-    for verb, words in (("doctor", "needs the Kubernetes API"), ("status", "name the fleet")):
+    for verb, words in (("status -A", "needs the Kubernetes API"), ("doctor", "name the fleet")):
         done = await run(f"--url {api.url} --token-file {token} {verb} -n rl")
         assert done.exit_code == EXIT_CODES[NotConfigured]
         assert words in done.stderr

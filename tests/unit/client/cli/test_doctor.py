@@ -257,6 +257,14 @@ def test_checks_are_available_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {one["result"] for one in json.loads(out)["items"]} == {"ok"}
 
 
+def test_of_one_fleet_only_its_own_checks_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, out, _ = run(monkeypatch, Recorded("stalled"), "doctor", "policy")
+
+    subjects = [line.split()[1] for line in out.splitlines() if not line.startswith(" ")]
+    assert "fleets:" in subjects
+    assert {"cluster:", "kinds:", "operator:", "rights:"}.isdisjoint(subjects)
+
+
 FAULTS: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
     "old Kubernetes": (
         answer("GET /version", {"gitVersion": "v1.29.3"}), "fail", "cluster", ("v1.29.3", "1.30"),
