@@ -56,8 +56,8 @@ def publish_every(
         delta: Write only what differs from the version before, as `Weights.publish` does. The model is saved
             into a temporary directory of process 0's machine first (`$TMPDIR`).
 
-    Errors: ImportError without transformers; ValueError if `steps` is below 1; TypeError if
-        `weights` is of another kind, such as AsyncWeights. Of the callback also
+    Errors: ImportError without transformers. ValueError if `steps` is below 1, TypeError if `weights` is of another
+        kind, such as AsyncWeights. Of the callback also
     FileExistsError.
 
     >>> trainer = Trainer(callbacks=[publish_every(10, weights, directory)])

@@ -59,7 +59,9 @@ def build(
         BuildError: a target is unknown, or a program is missing or failed.
     """
     if unknown := sorted({*targets} - PACKAGES.keys()):
-        raise BuildError(f"{unknown[0]!r} is no image. Name some of {', '.join(PACKAGES)}.")
+        raise BuildError(
+            f"the image {unknown[0]!r} does not exist. Name some of {', '.join(PACKAGES)}."
+        )
     for program in ("buildah", *(() if base else ("debootstrap",))):
         if shutil.which(program) is None:
             raise BuildError(f"{program} is missing. Install it (Debian: apt install {program}).")

@@ -125,8 +125,8 @@ def _missing(
     fleet: FleetStatus,
     kind: ConditionType,
 ) -> tuple[bool, ConditionReason, str]:
-    """Returns whether workers are on their way, and why they are missing: as the fleet's condition of this type has
-    it, since only the fleet knows the failures of its pods.
+    """Returns whether workers are on their way, and why they are missing. Only the fleet knows the failures of its
+    pods, in its condition of this type.
     """
     found = condition_of(fleet.conditions, kind)
     if found is not None and found.reason in _OF_WORKERS:
