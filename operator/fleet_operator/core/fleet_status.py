@@ -105,7 +105,7 @@ def serving_count(observed: FleetObserved, weights: Checkpoint) -> int:
     return generating.count(lambda f: f.has_loaded(weights))
 
 
-def unseen_workers(observed: FleetObserved, share: str) -> Row:
+def unseen_workers(observed: FleetObserved, missing: Missing, share: str) -> Row:
     """Returns the row of workers that generate but get no clients yet: the Service follows the kubelet's
     probe, which notices an admission a second later. That of a lost node notices nothing.
     """
@@ -113,8 +113,8 @@ def unseen_workers(observed: FleetObserved, share: str) -> Row:
     if not unseen:
         return False, False, ConditionReason.WAITING_FOR_WORKERS, ""
     to_come = f"{share}; {unseen} {agree(unseen, 'is', 'are')} not in the Service yet"
-    message = "; ".join(filter(None, (to_come, waits_for(observed))))
-    return unseen, False, what_it_waits_for(observed), message
+    message = "; ".join(filter(None, (to_come, missing.told)))
+    return unseen, False, missing.reason, message
 
 
 def _counts(live: Workers, before: WorkerCounts) -> WorkerCounts:
@@ -188,7 +188,7 @@ def _ready(
         (rolling, False, ConditionReason.ROLLING_OUT, _rolling(rollout)),
         (rollout.step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, waits),
         (changes, False, missing.reason, with_waits(share, missing, rollout)),
-        unseen_workers(observed, share),
+        unseen_workers(observed, missing, share),
         (True, True, ConditionReason.ALL_WORKERS_SERVING, share),
     )
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from fleet_operator.core.condition_rows import Made, Row, conditions_of, first_of
 from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_workers, with_waits
 from fleet_operator.core.observed import FleetObserved, WeightsView
-from fleet_operator.core.pod_problems import missing_workers
+from fleet_operator.core.pod_problems import Missing, missing_workers
 from fleet_operator.core.problems import alone
 from fleet_operator.core.remarks import remarks_of
 from fleet_operator.core.rollout_plan import RolloutPlan
@@ -17,6 +17,8 @@ from rlfleet_resources.conditions import Condition, condition_of
 from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.weights_status import RolloutPhase
+
+_Missing = tuple[bool, ConditionReason, str]
 
 
 def weights_conditions(
@@ -40,9 +42,13 @@ def weights_conditions(
     remarks = remarks_of(observed, rollout.desired, before)
     stalled = _stalled(weights, rollout)
     cause = stalled[3] if stalled is not None else summary
+    missing = missing_workers(observed)
+    ready = _missing(missing, rollout, summary, fleet, ConditionType.READY)
+    progressing = _missing(missing, rollout, summary, fleet, ConditionType.PROGRESSING)
+    unseen = unseen_workers(observed, missing, summary)
     made = (
-        _ready(observed, rollout, phase, serving, summary, cause, fleet),
-        _progressing(observed, rollout, phase, summary, fleet),
+        _ready(observed, rollout, phase, serving, summary, cause, unseen, ready),
+        _progressing(rollout, phase, summary, progressing),
         stalled,
         first_of(ConditionType.WEIGHTS_UNCHANGED, *unchanged),
         first_of(ConditionType.REMARKS, (remarks, True, ConditionReason.IGNORED_OR_CAST, remarks)),
@@ -57,17 +63,16 @@ def _ready(
     serving: int,
     summary: str,
     cause: str,
-    fleet: FleetStatus,
+    unseen: Row,
+    missing: _Missing,
 ) -> Made | None:
     """`cause`: the message of `Stalled`, since `kubectl get` shows that of `Ready`."""
     problem, replicas, step = rollout.step.problem, observed.spec.replicas, rollout.step
     because = problem.reason if problem else ConditionReason.HALTED
-    unseen = unseen_workers(observed, summary)
     held = f"{summary}; set spec.suspend to false to continue"
     all_serve = phase is RolloutPhase.APPLIED and serving == replicas
     waits = phase in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
     noted = f"{summary}; {step.told}"
-    missing = _missing(observed, rollout, summary, fleet, ConditionType.READY)
     return first_of(
         ConditionType.READY,
         (replicas == 0, False, ConditionReason.NO_WORKERS, "the fleet has 0 replicas"),
@@ -83,18 +88,13 @@ def _ready(
 
 
 def _progressing(
-    observed: FleetObserved,
-    rollout: RolloutPlan,
-    phase: RolloutPhase,
-    summary: str,
-    fleet: FleetStatus,
+    rollout: RolloutPlan, phase: RolloutPhase, summary: str, missing: _Missing
 ) -> Made | None:
     step, problem = rollout.step, rollout.step.problem
     because = problem.reason if problem else ConditionReason.HALTED
     message = problem.message if problem else ""
     pending = phase is RolloutPhase.PENDING and not step.awaits_source
     rolling = ROLLING_REASONS.get(phase, ConditionReason.ROLLING_OUT)
-    missing = _missing(observed, rollout, summary, fleet, ConditionType.PROGRESSING)
     return first_of(
         ConditionType.PROGRESSING,
         (phase is RolloutPhase.HALTED, False, ConditionReason.HALTED, summary),
@@ -119,19 +119,14 @@ _OF_WORKERS = frozenset(
 
 
 def _missing(
-    observed: FleetObserved,
-    rollout: RolloutPlan,
-    summary: str,
-    fleet: FleetStatus,
-    kind: ConditionType,
-) -> tuple[bool, ConditionReason, str]:
+    missing: Missing, rollout: RolloutPlan, summary: str, fleet: FleetStatus, kind: ConditionType
+) -> _Missing:
     """Returns whether workers are on their way, and why they are missing. Only the fleet knows the failures of its
     pods, in its condition of this type.
     """
     found = condition_of(fleet.conditions, kind)
     if found is not None and found.reason in _OF_WORKERS:
         return found.status == "True", ConditionReason(found.reason), found.message
-    missing = missing_workers(observed)
     return True, missing.reason, with_waits(summary, missing, rollout)
 
 
