@@ -286,10 +286,7 @@ class Workers(tuple["WorkerView", ...]):  # noqa: SLOT001 - caches its counts
 
     def where(self, holds: Callable[[Facts], bool]) -> Workers:
         """Returns the workers for which the condition holds."""
-        kept: dict[Facts, int] = {}
-        for facts, number in self.kinds.items():
-            if holds(facts):
-                kept[facts] = number
+        kept = {facts: number for facts, number in self.kinds.items() if holds(facts)}
         if len(kept) == len(self.kinds):
             return self
         if not kept:
