@@ -78,7 +78,9 @@ class Convergence:
         self.bad_versions.clear()
 
     def converged(self) -> bool:
-        """Whether every worker serves the requested version and the status reports it."""
+        """Whether every worker serves the requested version and the status reports it. The leader has heard
+        the answers to its last calls, so that no operation is in progress.
+        """
         serving = [p for p in self.pods.values() if self.serves(p)]
         versions = {p.worker.weights for p in serving}
         return (
@@ -87,6 +89,7 @@ class Convergence:
             and {version_in(v) for v in versions} == {self.version}
             and {p.worker.run_id for p in serving} == {self._run()}
             and self.weights.phase is RolloutPhase.APPLIED
+            and self.fleet.transition is None
             and self._adapters_are_applied()
             and not self._reports_calls()
             and self._statuses_are_of_today()

@@ -70,6 +70,7 @@ class Operators:
         one runs on a host whose wall clock is wrong by this much.
         """
         self.note("fault", f"no operator for {seconds:.0f} s")
+        self.absences.append((self.now, self.now + seconds))
         self.tick(seconds)
         self.clock_ahead_seconds = clock_ahead_seconds
         self.start_operator()

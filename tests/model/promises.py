@@ -5,7 +5,8 @@
     count too.
  2. Where versions must not mix, no two workers in service generate with different weights at once.
  3. A pause ends. It lasts no longer than its lease, whichever process dies. Nor does it last longer than
-    the timeouts of its rollout, of the way back, and of the next version that all are ready for.
+    the timeouts of its rollout, of the way back, and of the next version that all are ready for. Time in
+    which no operator leads does not count, if a load hangs.
  4. Enough workers serve while a template change or a swap takes workers away. While no successor
     can be created, a template change takes no worker away. A pod counts as no worker there if it
     waited for a scheduling gate before the template changed, and still does.
@@ -427,8 +428,14 @@ class Promises:
         unheard = self.sim.now - worker.renewed_at
         if worker.phase is Phase.PAUSED and unheard > LEASE_SECONDS + SLACK_SECONDS:
             self.sim.fail(3, f"{pod.name} has been paused since {worker.renewed_at:.1f}")
-        if worker.holds_for_seconds > self.longest_pause_seconds:
+        if worker.holds_for_seconds - self._absent_seconds(worker) > self.longest_pause_seconds:
             self.sim.fail(3, f"{pod.name} holds its requests for {worker.holds_for_seconds:.0f} s")
+
+    def _absent_seconds(self, worker: FakeWorker) -> float:
+        """How long no operator has led during the pause of a worker: only a leader ends work that hangs."""
+        since, now = worker.paused_at or self.sim.now, self.sim.now
+        led_again = ((begin, min(end, now)) for begin, end in self.sim.absences)
+        return sum(max(0.0, end - max(begin, since)) for begin, end in led_again)
 
     def _requests_are_kept(self, pod: FakePod) -> None:
         for why in pod.worker.requests.ended:

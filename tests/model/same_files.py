@@ -23,7 +23,7 @@ Pinned = tuple[str, str | None, str]
 class SameFiles:
     """Fields:
 
-    since: pins of the leader's status, and the number of pins that came before.
+    since: pins of the leader's status, read or not, and the number of pins that came before.
     digests: versions that ever had a digest, by adapter, run and digest.
     """
 
@@ -61,7 +61,10 @@ class SameFiles:
                 pins["", pin.run_id, pin.version] = pin.digest
         for adapter in reversed(status.pinned_adapters):
             pins[adapter.adapter, adapter.run_id, adapter.version] = adapter.digest
-        self.since = {key: n for key, n in self.since.items() if key in pins}
+        unread = [e.raw for e in status.unread.entries]  # the pins are there, and were before
+        unread_keys = {(r.get("adapter", ""), r.get("runID"), r["version"]) for r in unread}
+        there = pins.keys() | unread_keys
+        self.since = {key: n for key, n in self.since.items() if key in there}
         for key, digest in pins.items():
             self.seen += 1
             self.since.setdefault(key, self.seen)

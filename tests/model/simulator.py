@@ -123,6 +123,7 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
         self.wire = Wire(self)
         self.revisions = FakeRevisions(self)
         self.former_leaders: list[Leader] = []
+        self.absences: list[tuple[float, float]] = []
         self.leader = Leader(0, self.fleet_stored, {})
         self.promises = Promises(self)
         self.start_operator()
