@@ -172,7 +172,8 @@ def file(letter):
     made.seal()
     return f"/proc/self/fd/{made.descriptor}"
 def done(held, *links):
-    while not (answer := held.want(links))["done"]:
+    held.want(links)
+    while not (answer := held.state())["done"]:
         time.sleep(0.005)
     return answer
 one, other = file("a"), file("b")

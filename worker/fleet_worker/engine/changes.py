@@ -74,9 +74,15 @@ class Changes:
 class Finder:
     """Finds the changes to one staged version, in the thread of `Held`."""
 
-    def __init__(self, held: Held) -> None:
-        """Find nothing yet."""
+    def __init__(self, held: Held, unfit: Callable[[], str | None]) -> None:
+        """Find nothing yet.
+
+        Args:
+            held: Its thread finds them.
+            unfit: Returns why no version can be loaded in place here, so that none is compared; or None.
+        """
         self._held = held
+        self._unfit = unfit
         self._asked: tuple[frozenset[Key], frozenset[Key]] | None = None
         self._found: Changes | None = None
 
@@ -134,6 +140,7 @@ class Finder:
         """In the thread. Never fails."""
         with descriptors:
             try:
+                self._check_fit()
                 tensors = differing(base, files, room, lambda: self._asked == asked)
                 found = Changes(*asked, tensors)
             except Exception as error:  # noqa: BLE001 - the version is loaded as a whole then
@@ -142,6 +149,10 @@ class Finder:
                 found = Changes(*asked, {}, why)
         if self._asked == asked:
             self._found = found
+
+    def _check_fit(self) -> None:
+        if why := self._unfit():
+            raise NotInPlaceError(why)
 
 
 def differing(

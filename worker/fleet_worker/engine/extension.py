@@ -159,15 +159,13 @@ class WorkerExtension(RankCalls):
         copies: Mapping[str, str],
         casts: Mapping[str, str],
     ) -> None:
-        if self._rlfleet_gave_up is not None:
-            raise NotInPlaceError(self._rlfleet_gave_up)
+        if why := self._rlfleet_unfit():
+            raise NotInPlaceError(why)
         if self._rlfleet_in_a_row >= _MOST_IN_A_ROW:
             raise NotInPlaceError(f"{_MOST_IN_A_ROW} versions in a row were loaded in place")
-        from fleet_worker.engine.in_place import change, unfit_for_changes  # noqa: PLC0415 - tests lack it
+        from fleet_worker.engine.in_place import change  # noqa: PLC0415 - tests lack it
 
         model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
-        if why := unfit_for_changes(model, self.vllm_config):  # type: ignore[attr-defined]  # of vLLM's Worker
-            raise NotInPlaceError(why)
         with ExitStack() as readers:
             before, now = (
                 [readers.enter_context(closing(Reader(path, None, mapping))) for path in paths]
@@ -194,8 +192,8 @@ class WorkerExtension(RankCalls):
     ) -> dict[str, Any]:
         """Hold the bytes of a staged version for its load, and let go of all others; see `Held.want`.
 
-        The versions are compared before the bytes are registered, and without that: a device that registers
-        slowly or not at all keeps no load from being one in place.
+        The comparison comes last: it takes longer than all else, memory of the version before must not wait
+        for it, and a load goes well without it.
 
         Args:
             links: Paths of the descriptors of the version.
@@ -203,12 +201,12 @@ class WorkerExtension(RankCalls):
             room: Bytes that this process may keep of what differs.
 
         Returns:
-            Those of `Held.want`, and `changes`: bytes that it keeps of what differs.
+            Those of `Held.state`, and `changes`: bytes that it keeps of what differs.
         """
-        finding = self._rlfleet_finding()
+        held, finding = self._rlfleet_held(), self._rlfleet_finding()
+        held.want(links)
         finding.want(base, links, room)
-        held = self._rlfleet_held().want(links)
-        return held | {"changes": finding.size_bytes}  # read after `done`
+        return held.state() | {"changes": finding.size_bytes}  # read after `done`
 
     def _rlfleet_held(self) -> Held:
         if self._rlfleet_bytes is None:
@@ -218,8 +216,15 @@ class WorkerExtension(RankCalls):
 
     def _rlfleet_finding(self) -> Finder:
         if self._rlfleet_finder is None:
-            self._rlfleet_finder = Finder(self._rlfleet_held())
+            self._rlfleet_finder = Finder(self._rlfleet_held(), self._rlfleet_unfit)
         return self._rlfleet_finder
+
+    def _rlfleet_unfit(self) -> str | None:
+        """Return why this process can load no version in place, or None."""
+        from fleet_worker.engine.in_place import unfit_for_changes  # noqa: PLC0415 - tests lack it
+
+        model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
+        return self._rlfleet_gave_up or unfit_for_changes(model, self.vllm_config)  # type: ignore[attr-defined]  # of vLLM's Worker
 
     def rlfleet_remember(self) -> None:
         """Sample the parameters, to compare them after the load. Never fails.

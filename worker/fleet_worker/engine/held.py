@@ -2,7 +2,7 @@
 
 To map bytes, register them with the device and unmap them takes the kernel long: the last alone 0.07 s per
 GB. A thread does it while requests run. The worker says which files it wants (`want`), as often as it
-likes. The call starts the work and answers at once. The process lets go of all files that the latest call
+likes. The call starts the work and returns at once. The process lets go of all files that the latest call
 does not name.
 
 A load maps what is not held by then, and leaves the unmapping to the call after it.
@@ -95,16 +95,11 @@ class Held:
         self._stuck: list[mmap.mmap] = []
         """Mappings that the device still reads, and that nothing needs."""
 
-    def want(self, links: Sequence[str]) -> dict[str, Any]:
+    def want(self, links: Sequence[str]) -> None:
         """Hold these files and let go of all others. Starts the work, and does not wait for it.
 
         Args:
             links: Paths of descriptors of sealed memory.
-
-        Returns:
-            `{done, bytes, registered, buffers, huge, why_not}`. `done`: no work is left. `registered`: bytes
-            that the device reads where they are. `buffers`: the rest goes through pinned memory.
-            `huge`: bytes in huge pages. `why_not`: why some are not registered.
 
         Errors:
             OSError: A path leads nowhere.
@@ -115,9 +110,19 @@ class Held:
             file = self._files.pop(key)
             file.wanted.clear()
             self._work.put(partial(self._let_go, file))
+
+    def state(self) -> dict[str, Any]:
+        """Return what is held.
+
+        Returns:
+            `{done, bytes, registered, buffers, huge, why_not}`. `done`: no work is left. `registered`: bytes
+            that the device reads where they are. `buffers`: the rest goes through pinned memory.
+            `huge`: bytes in huge pages. `why_not`: why some are not registered.
+        """
+        done = not self._work.unfinished_tasks  # what follows is then the result of all work
         files = list(self._files.values())
         return {
-            "done": not self._work.unfinished_tasks,
+            "done": done,
             "bytes": sum(file.size for file in files),
             "registered": sum(file.size for file in files if file.address is not None),
             "buffers": self._runtime is not None and self._runtime.has_buffers,
@@ -142,7 +147,7 @@ class Held:
         return tuple((begin, begin + size) for begin, size in found if begin is not None)
 
     def do(self, work: Callable[[], None]) -> None:
-        """Do some work in the thread; `want` tells when no work is left. It never raises."""
+        """Do some work in the thread; `state` tells when no work is left. It never raises."""
         self._work.put(work)
 
     def _hold(self, link: str) -> Key:

@@ -15,6 +15,8 @@ _LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS = 0.05
 _HOLD_SECONDS = 300.0
 """To register memory takes about 0.3 s per GB, to unmap it less."""
+_COMPARE_SECONDS_PER_BYTE = 10 / 1e9
+"""Ten times as long as a process takes to compare alone (`engine.changes.differing`): they may share processors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,8 +72,11 @@ class HeldByEngine:
         Errors:
             EngineFailure (untouched): Some process may hold something else.
         """
+        seconds = _HOLD_SECONDS
+        if checkpoint is not None and base is not None:
+            seconds += _COMPARE_SECONDS_PER_BYTE * checkpoint.size_bytes
         try:
-            async with asyncio.timeout(_HOLD_SECONDS):
+            async with asyncio.timeout(seconds):
                 while is_wanted():
                     if checkpoint is not None:
                         self.note(checkpoint)
@@ -89,7 +94,7 @@ class HeldByEngine:
                         return held.line
                     await asyncio.sleep(_AGAIN_SECONDS)
         except TimeoutError as error:
-            message = f"the engine's processes still map staged bytes after {_HOLD_SECONDS:.0f} s"
+            message = f"the engine's processes still work on staged bytes after {seconds:.0f} s"
             raise EngineFailure(message, touched=False) from error
         return ""
 

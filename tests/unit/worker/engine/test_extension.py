@@ -9,8 +9,9 @@ import importlib
 import mmap
 import os
 import struct
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -397,45 +398,116 @@ def test_a_load_leaves_the_unmapping_of_its_bytes_to_the_next_call(
     assert (after, mappings()) == (1, 0)
 
 
-def test_versions_are_compared_before_their_bytes_are_registered_and_without_it(
+class FakeDevice:
+    """A device that says what it does."""
+
+    has_buffers = False
+
+    def __init__(self, said: Callable[[str], None], refuses: Exception | None = None) -> None:
+        self._said = said
+        self._refuses = refuses
+
+    def open(self) -> None:
+        if self._refuses is not None:
+            raise self._refuses
+
+    def register(self, content: mmap.mmap) -> int:
+        del content
+        self._said("register")
+        return 1
+
+    def unregister(self, address: int) -> None:
+        del address
+        self._said("unregister")
+
+
+def held_once(worker: Any, now: str, base: Sequence[str] = ()) -> dict[str, Any]:
+    """The answer once no work is left."""
+    answer = eventually(lambda: (a := worker.rlfleet_hold([now], base))["done"] and a)
+    return dict(answer)
+
+
+def test_bytes_are_ready_and_those_of_before_are_free_before_versions_are_compared(
     worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To register memory takes the device long, and it may refuse."""
     held: Any = importlib.import_module("fleet_worker.engine.held")
     changes: Any = importlib.import_module("fleet_worker.engine.changes")
-    registers = threading.Event()
+    done, compares = list[str](), threading.Event()
 
-    class FakeDevice:
-        has_buffers = False
+    def differing(*_: object) -> dict[str, Any]:
+        done.append("compare")
+        assert compares.wait(10)
+        return {}
 
-        def open(self) -> None:
-            assert registers.wait(10)
-            raise held.RegistrationError("it registers nothing")
+    worker._rlfleet_bytes = held.Held(FakeDevice(done.append))
+    worker._rlfleet_unfit = lambda: None
+    monkeypatch.setattr(changes, "differing", differing)
+    with ExitStack() as open_files:
+        names = ("before", "base", "now")
+        before, base, now = (
+            open_files.enter_context(sealed(file_of(tmp_path, name=name))) for name in names
+        )
+        held_once(worker, before)
+        worker.rlfleet_hold([now], [base])
+        eventually(lambda: "compare" in done)
+        working = worker.rlfleet_hold([now], [base])
+        compares.set()
+        answer = held_once(worker, now, [base])
 
-    worker._rlfleet_bytes = held.Held(FakeDevice())
+    assert done == ["register", "register", "unregister", "compare"]
+    assert (working["done"], answer["done"]) == (False, True)
+
+
+def test_versions_are_compared_that_the_device_does_not_register(
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: Any = importlib.import_module("fleet_worker.engine.held")
+    changes: Any = importlib.import_module("fleet_worker.engine.changes")
+    refusal = held.RegistrationError("it registers nothing")
+    worker._rlfleet_bytes = held.Held(FakeDevice([].append, refusal))
+    worker._rlfleet_unfit = lambda: None
     monkeypatch.setattr(changes, "differing", lambda base, files, room, is_wanted: {})
     one, other = file_of(tmp_path, name="one"), file_of(tmp_path, name="other")
     with sealed(one) as base, sealed(other) as now:
+        answer = held_once(worker, now, [base])
         keys = [frozenset({_key(each)}) for each in (base, now)]
-        assert not worker.rlfleet_hold([now], [base])["done"]
-        found = eventually(lambda: _found(worker, changes, keys))
-        registers.set()
-        answer = eventually(lambda: (a := worker.rlfleet_hold([now], [base]))["done"] and a)
+        found = worker._rlfleet_finding().found(*keys)
 
-    assert found.tensors == {}
     assert answer["why_not"] == "it registers nothing"
-    assert _found(worker, changes, keys) is found
+    assert found.tensors == {}
+
+
+@pytest.mark.parametrize("unfit", ["of a model that no load changes in place", "broken"])
+def test_a_process_that_loads_nothing_in_place_compares_nothing_and_says_why(
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unfit: str
+) -> None:
+    changes: Any = importlib.import_module("fleet_worker.engine.changes")
+    in_place: Any = SimpleNamespace()
+
+    def unfit_for_changes(model: Any, config: Any) -> str:
+        assert (model, config) == (worker.model, worker.vllm_config)
+        if unfit == "broken":
+            raise AttributeError(unfit)
+        return unfit
+
+    in_place.unfit_for_changes = unfit_for_changes
+    monkeypatch.setitem(sys.modules, "fleet_worker.engine.in_place", in_place)
+    compared = list[object]()
+    monkeypatch.setattr(changes, "differing", lambda *given: compared.append(given) or {})
+    one, other = file_of(tmp_path, name="one"), file_of(tmp_path, name="other")
+    with sealed(one) as base, sealed(other) as now:
+        answer = held_once(worker, now, [base])
+        keys = [frozenset({_key(each)}) for each in (base, now)]
+        with pytest.raises(changes.NotInPlaceError, match=unfit):
+            worker._rlfleet_finding().found(*keys)
+
+    assert compared == []
+    assert (answer["bytes"], answer["changes"]) == (other.stat().st_size, 0)
 
 
 def _key(link: str) -> tuple[int, int]:
     state = os.stat(link)  # noqa: PTH116 - as the product does
     return state.st_dev, state.st_ino
-
-
-def _found(worker: Any, changes: Any, keys: list[Any]) -> Any:
-    with suppress(changes.NotInPlaceError):
-        return worker._rlfleet_finding().found(*keys)
-    return None
 
 
 def test_large_tensors_are_digested_ahead_of_the_model_within_bounds(

@@ -104,7 +104,8 @@ def files() -> Iterator[Files]:
 def done(held: Any, *links: str) -> dict[str, Any]:
     """The answer once no work is left. The same call may come any number of times."""
     while True:
-        answer = dict(held.want(links))
+        held.want(links)
+        answer = dict(held.state())
         if answer.pop("done"):
             return answer
         threading.Event().wait(0.005)
@@ -129,7 +130,8 @@ def test_wanted_files_are_registered_once_and_then_no_work_is_left(
 
 def test_the_call_does_not_wait_for_the_device(held: Any, cuda: FakeCuda, files: Files) -> None:
     cuda.gate.clear()
-    answer = held.want([files.link("a")])
+    held.want([files.link("a")])
+    answer = held.state()
     cuda.gate.set()
 
     assert (answer["done"], answer["registered"]) == (False, 0)

@@ -242,6 +242,26 @@ async def test_memory_that_the_engine_does_not_let_go_of_is_not_free(
     assert not serving.state.staged.in_memory
 
 
+@pytest.mark.parametrize("compares", [False, True])
+async def test_a_comparison_has_time_of_its_own_by_the_size_of_the_version(
+    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch, *, compares: bool
+) -> None:
+    await serving.stage("1")
+    staged = serving.agent.staging.staged
+    assert staged is not None
+    checkpoint = staged.checkpoint
+    monkeypatch.setattr(held_bytes, "_HOLD_SECONDS", 0.05)
+    monkeypatch.setattr(held_bytes, "_COMPARE_SECONDS_PER_BYTE", 60 / checkpoint.size_bytes)
+    serving.engine.holds = [WORKING] * 3 + [PINNED]
+    held = held_bytes.HeldByEngine(serving.engine)
+    holding = held.hold(checkpoint, lambda: True, checkpoint if compares else None)
+    if compares:
+        assert await holding == "pinned"
+    else:
+        with pytest.raises(EngineFailure):
+            await holding
+
+
 async def test_what_a_load_maps_while_the_engine_lets_go_counts_as_held(
     serving: WorkerHarness,
 ) -> None:
