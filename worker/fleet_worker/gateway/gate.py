@@ -207,7 +207,11 @@ class Gate:
         """Pass a request to vLLM, and stamp the reply."""
         agent = keeper.agent
         with collecting(
-            agent.names, lambda: agent.name, agent.kept, agent.adapters.weights_of
+            agent.names,
+            lambda: agent.name,
+            agent.kept,
+            agent.adapters.weights_of,
+            follows=not demand.is_any,
         ) as tokens:
             stamping = Stamping(
                 send,

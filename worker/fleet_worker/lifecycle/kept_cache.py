@@ -131,7 +131,11 @@ class KeptCache:
 
 
 class _Cache:
-    """Remembers which loads kept one cache."""
+    """Remembers which loads kept one cache.
+
+    Fields:
+        state: of the cache for a request that comes now. It is made at a change, since each request asks.
+    """
 
     def __init__(self) -> None:
         self._oldest: tuple[str, ...] = ()
@@ -141,6 +145,7 @@ class _Cache:
         """
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._moment = 0
+        self.state = _State(0, clean=True)
 
     @property
     def oldest(self) -> str | None:
@@ -161,6 +166,7 @@ class _Cache:
             self._kept.move_to_end(version)
         while len(self._kept) > _REMEMBERED:
             self._kept.popitem(last=False)
+        self._note()
 
     def clear(self) -> None:
         """Note that the cache was cleared."""
@@ -169,11 +175,10 @@ class _Cache:
         for version, kept in self._kept.items():
             if kept.until is None:
                 self._kept[version] = replace(kept, until=self._moment)
+        self._note()
 
-    @property
-    def state(self) -> _State:
-        """The state of the cache for a request that comes now."""
-        return _State(self._moment, self.oldest is None)
+    def _note(self) -> None:
+        self.state = _State(self._moment, clean=self.oldest is None)
 
     def read_from(self, version: str, beginning: _State, *, found_cached: bool) -> str | None:
         """See `KeptCache.read_from`."""

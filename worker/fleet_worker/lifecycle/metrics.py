@@ -83,8 +83,7 @@ class WorkerMetrics:
             "Requests that have waited for the end of a pause",
             registry=registry,
         )
-        for lag in LAG_LABELS:
-            self._tokens.labels(lag=lag)
+        self._tokens_by_lag = {lag: self._tokens.labels(lag=lag) for lag in LAG_LABELS}
         for reason in Reason:
             self._refused.labels(reason=reason.value)
 
@@ -116,7 +115,7 @@ class WorkerMetrics:
 
     def made(self, tokens: int, lag: str) -> None:
         """Count the tokens of an ended reply. `lag`: one of `LAG_LABELS`."""
-        self._tokens.labels(lag=lag).inc(tokens)
+        self._tokens_by_lag[lag].inc(tokens)
 
     def stale(self) -> None:
         """Count a request that was refused because the weights were too old."""

@@ -1,7 +1,8 @@
 """The changes of a reply: first those of the dialect, then the weight versions.
 
-A whole reply is parsed if it needs a change, which is nearly always. Of a stream only the events that
-need a change are parsed: almost all events are tokens in the middle, and are not even searched.
+A reply of one choice gets its spans without being parsed, unless its dialect changes it. Of other streams
+only the events that need a change are parsed: almost all events are tokens in the middle, and are not
+even searched.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Any
 from fleet_worker.provenance.spans import (
     Dialect,
     compact,
+    ends_choice,
     event_of,
     may_end,
     parsed_event,
     split_events,
     stamp,
     stamp_event,
+    written_into,
     written_over,
 )
 from fleet_worker.provenance.tracking import Tokens
@@ -60,6 +63,8 @@ def object_of(body: bytes) -> dict[str, Any] | None:
 class Changes:
     """The changes of one reply."""
 
+    __slots__ = ("_reply", "_rest", "_stamped", "_tokens")
+
     def __init__(self, reply: Reply, tokens: Tokens) -> None:
         """Create the changes of one reply.
 
@@ -91,7 +96,7 @@ class Changes:
         if self._reply.whole is None:
             if not stamps:
                 return body
-            if self._reply.is_stamped and (ours := written_over(body, self._tokens.spans)):
+            if (ours := self._written(body)) is not None:
                 return ours
         reply = json.loads(body)
         if not isinstance(reply, dict):
@@ -101,6 +106,13 @@ class Changes:
         if stamps:
             stamp(reply, self._tokens.spans, self._reply.dialect)
         return compact(reply)
+
+    def _written(self, body: bytes) -> bytes | None:
+        """Return a reply or an event with our spans, if that needs no parsing."""
+        if self._reply.is_stamped:
+            return written_over(body, self._tokens.spans)
+        is_one = self._reply.dialect is Dialect.CHOICES and self._tokens.is_of_one_choice
+        return written_into(body, self._tokens.spans) if is_one else None
 
     def refusal(self, body: bytes) -> bytes:
         """The body of a 400."""
@@ -131,6 +143,10 @@ class Changes:
         stamps = may_end(event)
         if self._reply.chunk is None and not stamps:
             return event
+        is_plain = self._reply.chunk is None and self._tokens.is_of_one_choice
+        if is_plain and ends_choice(event) and (ours := self._written(event)) is not None:
+            self._stamped.add(0)
+            return ours
         parsed = parsed_event(event)
         if parsed is None or parsed[1].get("error"):
             return event

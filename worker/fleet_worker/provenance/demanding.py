@@ -42,7 +42,7 @@ def demand_in(headers: Headers) -> Demand:
         _check_known(name, IN_HEADERS)
         if found.setdefault(name, text) != text:
             raise bad_request(f"{name} has two values; send one")
-    return _demand_of(found, IN_HEADERS)
+    return _demand_of(found, IN_HEADERS) if found else Demand()
 
 
 def with_body(demand: Demand, content: Json | None) -> tuple[Demand, Json | None]:

@@ -21,9 +21,12 @@ from typing import Any
 from fleet_worker.checkpoint.identity import WeightName
 
 FIELD = "weight_versions"
+_FIELD = b'"weight_versions"'
 # vLLM writes no spaces, and one `message_delta` per message: its last event but one. An aborted message
 # has no stop reason there. Source: `message_stream_converter` of vLLM.
 _SPAN = re.compile(rb'\{"version":"([^"\\]*)","start":([0-9]+),"end":([0-9]+)\}')
+_CHOICE = b'"choices":[{"'
+_ENDED = b'"finish_reason":"'
 _ENDS = (
     b'_reason":"',
     b'"type":"message_delta"',
@@ -137,6 +140,11 @@ def may_end(piece: bytes) -> bool:
     return any(mark in piece for mark in _ENDS)
 
 
+def ends_choice(event: bytes) -> bool:
+    """Return whether an event ends a choice; in other forms of JSON than vLLM's this may be False, too."""
+    return _ENDED in event
+
+
 def joined(spans: Spans) -> list[Span] | None:
     """Return one list over all choices, with continued positions; None if a choice has no label."""
     found: list[Span] = []
@@ -169,10 +177,13 @@ def event_of(head: bytes, content: dict[str, Any]) -> bytes:
     return head + b"data: " + compact(content) + b"\n\n"
 
 
-def compact(content: dict[str, Any]) -> bytes:
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def compact(content: object) -> bytes:
     """Return JSON without spaces and without escapes, as in vLLM's replies."""
     try:
-        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+        return _COMPACT.encode(content).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which UTF-8 cannot encode
         return json.dumps(content, separators=(",", ":")).encode()
 
@@ -225,6 +236,21 @@ def written_over(body: bytes, spans: Spans) -> bytes | None:
         pieces += [body[position : match.start()], compact(span.as_json())]
         position = match.end()
     return b"".join([*pieces, body[position:]])
+
+
+def written_into(body: bytes, spans: Spans) -> bytes | None:
+    """Return a reply of one choice, or the event that ends it, with the spans of the choice.
+
+    It adds bytes without parsing the others. A JSON string cannot contain the key, because its quotes
+    would be escaped.
+
+    Returns:
+        None if the bytes do not show one choice without spans. The caller must parse them then.
+    """
+    if 0 not in spans or body.count(_CHOICE) != 1 or _FIELD in body:
+        return None
+    at = body.index(_CHOICE) + len(_CHOICE) - 1
+    return b"%b%b:%b,%b" % (body[:at], _FIELD, compact(_as_json(spans[0])), body[at:])
 
 
 def _stamp_choice(choice: dict[str, Any], spans: Spans) -> None:

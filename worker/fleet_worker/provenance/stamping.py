@@ -51,6 +51,11 @@ class Stamping:
     news.
     """
 
+    __slots__ = (
+        *("_changes", "_demand", "_demands", "_dialect", "_is_aborted", "_on_unlabelled", "_order"),
+        *("_passes", "_pieces", "_send", "_start", "_streamed", "_tokens"),
+    )
+
     def __init__(
         self,
         send: Send,

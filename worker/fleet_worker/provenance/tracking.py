@@ -60,13 +60,21 @@ class Tokens:
     Fields:
         spans: choice index → its spans, once the choice has ended.
         first: the weights in the engine when the first token arrived.
-        last: the same of the latest one.
+        last: the same of the latest one, if the tokens follow the weights.
         adapter: the adapter that the request uses, if it uses one.
         request_ids: the ids of the request in the engine, one a prompt.
         is_uneven: a choice has different numbers of tokens, log-probabilities and labels.
         has_news: one of the fields above has changed, and the reply has not acted on it yet. Most
             tokens bring no news.
+        follows: the weights of each token are news, as the reply demands some. The spans name all
+            of them at the end in any case.
     """
+
+    __slots__ = (
+        *("adapter", "first", "follows", "has_news", "is_uneven", "last", "name_now"),
+        *("request_ids", "spans", "_adapter_name", "_choices", "_kept", "_names", "_prompts"),
+        "_without_tokens",
+    )
 
     def __init__(
         self,
@@ -74,7 +82,10 @@ class Tokens:
         name: Callable[[], WeightName | None],
         kept: KeptCache,
         adapter_name: Callable[[str], WeightName] = weight_name_of,
+        *,
+        follows: bool = True,
     ) -> None:
+        self.follows = follows
         self.spans: dict[int, list[Span] | None] = {}
         self.first: WeightName | None = None
         self.last: WeightName | None = None
@@ -94,6 +105,11 @@ class Tokens:
     def is_without_tokens(self) -> bool:
         """Whether the engine has ended all choices before their first token."""
         return 0 < self._choices == self._without_tokens
+
+    @property
+    def is_of_one_choice(self) -> bool:
+        """Whether the reply has one choice, as nearly all have."""
+        return self._choices == 1
 
     @property
     def policy(self) -> WeightName | None:
@@ -179,6 +195,8 @@ def collecting(
     name: Callable[[], WeightName | None],
     kept: KeptCache,
     adapter_name: Callable[[str], WeightName] = weight_name_of,
+    *,
+    follows: bool = True,
 ) -> Iterator[Tokens]:
     """Collect the tokens that `generate` yields inside this block.
 
@@ -187,8 +205,9 @@ def collecting(
         name: Returns the name of the weights in the engine now.
         kept: KV cache of older weights.
         adapter_name: Returns the weights of an adapter from its name in the engine.
+        follows: See `Tokens`.
     """
-    tokens = Tokens(names, name, kept, adapter_name)
+    tokens = Tokens(names, name, kept, adapter_name, follows=follows)
     mark = _current.set(tokens)
     try:
         yield tokens
@@ -240,12 +259,12 @@ async def _watched(
     counts, and calls others only at a change: vLLM itself notes which weights made which tokens, and
     says so with the last one.
     """
-    name_now, is_delta = tokens.name_now, generation.is_delta
+    name_now, follows, is_delta = tokens.name_now, tokens.follows, generation.is_delta
     name: object = _NO_NAME_YET
     counts: defaultdict[int, int] = defaultdict(int)
     async with aclosing(outputs):
         async for output in outputs:
-            if (now := name_now()) is not name:
+            if (follows or name is _NO_NAME_YET) and (now := name_now()) is not name:
                 name = now
                 tokens.change_weights(now, output.lora_request)
             for choice in output.outputs:

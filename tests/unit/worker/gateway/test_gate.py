@@ -159,6 +159,27 @@ async def test_a_cancelled_reply_closes_the_engines_stream() -> None:
     assert closed.is_set()
 
 
+@pytest.mark.parametrize("follows", [False, True])
+async def test_the_weights_of_each_token_are_asked_for_only_if_the_reply_demands_some(
+    *, follows: bool
+) -> None:
+    async def many(*_: object, **__: object) -> AsyncGenerator[Any, None]:
+        for _ in range(5):
+            yield SimpleNamespace(outputs=[FakeChoice(0)], num_cached_tokens=0, lora_request=None)
+
+    names, asked = WeightNames(), list[WeightName]()
+
+    def name() -> WeightName:
+        asked.append(WeightName(str(len(asked))))
+        return asked[-1]
+
+    with collecting(names, name, KeptCache(), follows=follows) as tokens:
+        async for _ in tracked(many, names)([], None, "x"):
+            pass
+    assert asked == [WeightName(str(n)) for n in range(5 if follows else 1)]
+    assert (tokens.first, tokens.last) == (asked[0], asked[-1])
+
+
 async def test_an_engine_label_never_leaves_the_worker() -> None:
     names = WeightNames()
     label = names.label_of(WeightName("base", "run-7", "3fa9c1d04b2e"), "3fa9c1d04b2e")

@@ -18,6 +18,7 @@ from fleet_worker.checkpoint.identity import WeightName, WeightNames
 from fleet_worker.gateway.translation import Json, Reply
 from fleet_worker.http.asgi import WireError
 from fleet_worker.lifecycle.kept_cache import KeptCache
+from fleet_worker.provenance import changing
 from fleet_worker.provenance.changing import Changes
 from fleet_worker.provenance.demands import Demand
 from fleet_worker.provenance.spans import Dialect, Span
@@ -33,8 +34,10 @@ SHOWN = {
 DONE = b"data: [DONE]\n\n"
 
 
-def tokens_of(spans: Any = None) -> Tokens:
+def tokens_of(spans: Any = None, choices: int = 3) -> Tokens:
+    """Tokens of a request for some choices, of which some have ended."""
     tokens = Tokens(WeightNames(), lambda: WeightName("2"), KeptCache())
+    tokens.begin({}, SimpleNamespace(n=choices), "x")
     tokens.spans = dict(SPANS if spans is None else spans)
     tokens.first = tokens.last = WeightName("1")
     return tokens
@@ -171,6 +174,86 @@ def test_a_translation_sees_each_object_once_and_before_its_stamp(
     assert [e for e in shown if "choices" in e] == [
         {**stamped(e), "seen": n + 1} for n, e in enumerate(objects)
     ]
+
+
+# --- a reply of one choice, which is not parsed ---------------------------------------------------
+
+KEPT = {"f": 1e-05, "big": 10**25, "text": "é\\u00e9", "logprobs": None}
+"""Parsed and written again, these would have other bytes."""
+ONE = {"index": 0, **KEPT, "finish_reason": "stop", "stop_reason": None}
+ODD = b'{"id": "x", "choices": [ {"index":0,"finish_reason":"stop"} ]}'
+"""As no vLLM writes it."""
+
+
+@pytest.mark.parametrize("spans", [SPANS[0], SPANS[2]])
+@pytest.mark.parametrize("key", ["text", "message"])
+def test_one_choice_gets_its_spans_and_all_other_bytes_stay(
+    monkeypatch: pytest.MonkeyPatch, spans: Any, key: str
+) -> None:
+    monkeypatch.setattr(changing, "json", None)
+    monkeypatch.setattr(changing, "parsed_event", None)
+    choice = ONE | {key: 'é "choices":[{"index":0}], "weight_versions", "finish_reason":"x"'}
+    content = {"id": "x", "choices": [choice], "usage": {"n": 1}}
+    event = written(content)
+    body = event.removeprefix(b"data: ").strip()
+    shown = SHOWN[0] if spans else None
+    expected = {**content, "choices": [choice | {"weight_versions": shown}]}
+    changes = Changes(Reply(), tokens_of({0: spans}, choices=1))
+    found = [changes.whole(body), changes.events(event, last=False).removeprefix(b"data: ")]
+
+    ours = b'"weight_versions":%b,' % json.dumps(shown, separators=(",", ":")).encode()
+    for each in found:
+        assert json.loads(each) == expected
+        assert each.strip().replace(ours, b"", 1) == body
+    assert changes.are_made
+
+
+@pytest.mark.parametrize(
+    ("body", "choices"),
+    [
+        pytest.param(ODD, 1, id="other spaces"),
+        pytest.param(b'{"choices":[{"index":0,"weight_versions":null}]}', 1, id="vLLM's own spans"),
+        pytest.param(b'{"choices":[{"index":0},{"index":1}]}', 2, id="two choices"),
+        pytest.param(b'{"choices":[{"index":1}]}', 2, id="the second of two choices"),
+        pytest.param(b'{"choices":[{"index":0}],"x":{"choices":[{"index":0}]}}', 1, id="twice"),
+        pytest.param(b'{"choices":[{}]}', 1, id="an empty one"),
+        pytest.param(b'{"choices":[],"x":"choices"}', 1, id="none"),
+    ],
+)
+def test_a_reply_that_is_not_plainly_one_choice_is_parsed(body: bytes, choices: int) -> None:
+    spans = {n: SPANS[n] for n in range(choices)}
+    found = Changes(Reply(), tokens_of(spans, choices=choices)).whole(body)
+    content = json.loads(body)
+
+    assert json.loads(found)["choices"] == [
+        choice | {"weight_versions": SHOWN[choice.get("index", 0)]} for choice in content["choices"]
+    ]
+
+
+def test_an_event_that_ends_nothing_gets_no_spans() -> None:
+    events = [
+        written({"choices": [{**ONE, "finish_reason": None, "stop_reason": "x"}]}),
+        written({"error": {"message": "failed", "finish_reason": "x"}}),
+    ]
+    for event in events:
+        changes = Changes(Reply(), tokens_of({0: SPANS[0]}, choices=1))
+        assert changes.events(event, last=False) == event
+        assert not changes.are_made
+
+
+@pytest.mark.parametrize("cut", range(1, 60))
+def test_spans_that_vllm_wrote_into_a_stream_are_replaced_without_parsing(
+    monkeypatch: pytest.MonkeyPatch, cut: int
+) -> None:
+    monkeypatch.setattr(changing, "parsed_event", None)
+    theirs = [{"version": "1", "start": 0, "end": 2}, {"version": "2", "start": 2, "end": 5}]
+    event = written({"choices": [ONE | {"weight_versions": theirs}]})
+    spans = {0: [Span("1", 0, 2, run_id="r"), Span("2", 2, 5, run_id="r")]}
+    changes = Changes(Reply(is_stamped=True), tokens_of(spans, choices=1))
+    found = b"".join(rewritten(changes, [event[:cut], event[cut:]]))
+
+    shown = json.loads(found.removeprefix(b"data: "))["choices"][0]["weight_versions"]
+    assert shown == [each | {"run_id": "r"} for each in theirs]
 
 
 # --- the other two dialects ---------------------------------------------------------------------
