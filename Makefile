@@ -125,6 +125,10 @@ bench-worker: ## The worker against stock vLLM: docs/performance.md; ARGS="--par
 bench-pause: ## The pause of a swap and its parts against bare reload_weights, also on a GPU: ARGS=--help
 	@$(PYTHON) -m bench_worker.pauses $(ARGS)
 
+.PHONY: bench-gpu
+bench-gpu: ## All that a GPU shows, in six minutes: RLFLEET_BENCH_PYTHON=/opt/vllm/bin/python; ARGS=--dry-run on CPUs
+	@$(PYTHON) -m bench_gpu $(ARGS)
+
 .PHONY: bench-staging
 bench-staging: ## Staging beside busy streams, and what its steps cost: docs/performance.md; ARGS=--help
 	@$(PYTHON) -m bench_staging $(ARGS)

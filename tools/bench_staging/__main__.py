@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import envs
 from bench_worker.report import REPOSITORY, RESULTS, machine, publish
+from bench_worker.servers import interpreter
 from fleet_worker.errors import counted
 
 GOAL = 0.9
@@ -68,7 +68,7 @@ def _beside(path: str, rounds: int, before: Path | None) -> dict[str, Any]:
 
 def _printed_by(script: str, *arguments: str, checkout: Path = REPOSITORY) -> dict[str, Any]:
     """Run one of our scripts in the worker's environment, over the worker of a checkout."""
-    command = [str(envs.interpreter_of("worker")), str(Path(__file__).with_name(script))]
+    command = [interpreter(), str(Path(__file__).with_name(script))]
     environment = os.environ | {"PYTHONPATH": str(checkout / "worker")}
     done = subprocess.run(
         [*command, *arguments], check=True, stdout=subprocess.PIPE, text=True, env=environment

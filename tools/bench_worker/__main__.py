@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import envs
 from bench_worker import load, report, servers, store, streams, swaps
 from bench_worker.load import Round
 from bench_worker.servers import Server
@@ -72,7 +71,7 @@ def main() -> int:
 
 async def _public_port(folder: Path, rounds: int) -> list[dict[str, Any]]:
     """Both servers at once, asked in turn: what the machine does meanwhile, it does to both."""
-    options = {"threads": 1, "cache_bytes": TINY_CACHE}
+    options: dict[str, Any] = {"threads": 1, "cache_bytes": TINY_CACHE}
     rows = []
     with (
         servers.stock(folder, folder / "tiny", **options) as stock,
@@ -127,7 +126,7 @@ def _row(streams: int, found: dict[str, list[Round]], *, streamed: bool) -> dict
 def _swaps(folder: Path, count: int) -> tuple[dict[str, float], dict[str, float]]:
     """One server after the other: each may have the whole machine."""
     steps = [folder / "large" / f"step_{number}" for number in (1, 2)]
-    options = {"threads": 2, "cache_bytes": TINY_CACHE}
+    options: dict[str, Any] = {"threads": 2, "cache_bytes": TINY_CACHE}
     swap: dict[str, float] = {"size_bytes": swaps.size_of(steps[0])}
     with servers.stock(folder, steps[0], **options) as stock:
         start = {"stock": stock.up_seconds}
@@ -184,14 +183,13 @@ def _write(target: Path, *, seed: int, **shape: int) -> None:
     """A checkpoint, by the environment that has torch."""
     script = Path(__file__).resolve().parents[1] / "checkpoints.py"
     flags = [f"--{key}={value}" for key, value in shape.items()]
-    python = str(envs.interpreter_of("worker"))
-    command = [python, str(script), str(target), f"--seed={seed}", *flags]
+    command = [servers.interpreter(), str(script), str(target), f"--seed={seed}", *flags]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def _vllm_version() -> str:
     code = "import vllm; print(vllm.__version__)"
-    command = [str(envs.interpreter_of("worker")), "-c", code]
+    command = [servers.interpreter(), "-c", code]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return done.stdout.split()[-1]
 

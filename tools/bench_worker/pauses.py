@@ -15,12 +15,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench_worker import servers, swaps
 
 _CACHE_BYTES = 64 * 1024 * 1024
-_SCRIPT = Path(__file__).resolve().parents[1] / "checkpoints.py"
+SCRIPT = Path(__file__).resolve().parents[1] / "checkpoints.py"
 
 
 def main() -> int:
@@ -41,23 +42,37 @@ def _measured(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
     steps = [folder / f"step_{number}" for number in (1, 2)]
     for seed, step in enumerate(steps):
         shape = [f"--hidden={arguments.hidden}", f"--layers={arguments.layers}", f"--seed={seed}"]
-        command = [servers.interpreter(), str(_SCRIPT), str(step), *shape]
+        command = [servers.interpreter(), str(SCRIPT), str(step), *shape]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     options = {"threads": arguments.threads, "cache_bytes": _CACHE_BYTES}
-    bare, found, copies = list[float](), list[dict[str, float]](), ""
     with (
         servers.stock(folder, steps[0], **options) as stock,
         servers.worker(folder, steps[0], [folder], **options) as worker,
     ):
         swaps.admit(worker)
-        for number in range(arguments.swaps + 1):
-            path, version = steps[(number + 1) % 2], f"step-{number}"
-            copies = swaps.copies_of(worker, version, path)
-            reloaded = swaps.bare_reload(stock, path)
-            swapped = swaps.swap(worker, version, path, drop_cache=False)
-            if number:  # the first one warms up
-                bare.append(reloaded)
-                found.append(swapped)
+        return measured(stock, worker, steps, arguments.swaps)
+
+
+def measured(
+    stock: servers.Server, worker: servers.Server, steps: Sequence[Path], count: int
+) -> dict[str, object]:
+    """Swap and reload in turn.
+
+    Args:
+        stock: Stock vLLM on the first version.
+        worker: A worker that serves it.
+        steps: Directories of two versions.
+        count: How often.
+    """
+    bare, found, copies = list[float](), list[dict[str, float]](), ""
+    for number in range(count + 1):
+        path, version = steps[(number + 1) % 2], f"step-{number}"
+        copies = swaps.stage(worker, version, path)
+        reloaded = swaps.bare_reload(stock, path)
+        swapped = swaps.swap(worker, version, path, drop_cache=False)
+        if number:  # the first one warms up
+            bare.append(reloaded)
+            found.append(swapped)
     parts = {key: statistics.median(each[key] for each in found) for key in found[0]}
     ratios = [each["paused_seconds"] / other for each, other in zip(found, bare, strict=True)]
     size = swaps.size_of(steps[0])

@@ -38,6 +38,7 @@ _FLAGS = (
     "--dtype=bfloat16",
     "--max-model-len=4096",
     "--max-num-seqs=16",
+    "--gpu-memory-utilization=0.05",  # two servers share a GPU
 )
 
 
@@ -79,8 +80,10 @@ def interpreter() -> str:
 
 
 @contextlib.contextmanager
-def stock(folder: Path, model: Path, *, threads: int, cache_bytes: int) -> Iterator[Server]:
-    """`vllm serve` with its development routes, until the block ends."""
+def stock(
+    folder: Path, model: Path, *, threads: int, cache_bytes: int, flags: Sequence[str] = ()
+) -> Iterator[Server]:
+    """`vllm serve` with its development routes, until the block ends. `flags`: more of vLLM's."""
     port = free_port()
     command = [
         interpreter(),
@@ -94,6 +97,7 @@ def stock(folder: Path, model: Path, *, threads: int, cache_bytes: int) -> Itera
         "--uvicorn-log-level=warning",
         f"--kv-cache-memory-bytes={cache_bytes}",
         *_FLAGS,
+        *flags,
     ]
     environment = {"VLLM_SERVER_DEV_MODE": "1", "OMP_NUM_THREADS": str(threads)}
     address = f"http://127.0.0.1:{port}"
@@ -106,9 +110,16 @@ def stock(folder: Path, model: Path, *, threads: int, cache_bytes: int) -> Itera
 
 @contextlib.contextmanager
 def worker(
-    folder: Path, model: Path, roots: Sequence[Path], *, threads: int, cache_bytes: int
+    folder: Path,
+    model: Path,
+    roots: Sequence[Path],
+    *,
+    threads: int,
+    cache_bytes: int,
+    flags: Sequence[str] = (),
+    staging_bytes: int = 8_000_000_000,
 ) -> Iterator[Server]:
-    """Our worker, joining, until the block ends."""
+    """Our worker, joining, until the block ends. `flags`: more of vLLM's."""
     port, admin_port = free_port(), free_port()
     token = folder / "token"
     token.write_text(TOKEN)
@@ -124,10 +135,11 @@ def worker(
         f"--port={port}",
         f"--admin-port={admin_port}",
         *(f"--weights-root={root}" for root in roots),
-        "--staging-memory-bytes=8000000000",
+        f"--staging-memory-bytes={staging_bytes}",
         "--",
         f"--kv-cache-memory-bytes={cache_bytes}",
         *_FLAGS,
+        *flags,
     ]
     environment = {
         "PYTHONPATH": str(envs.app_folder()),

@@ -16,7 +16,7 @@ from typing import Any
 
 import envs
 from bench_scale.profile import FOLDER, Profile
-from bench_worker.servers import ENVIRONMENT
+from bench_worker.servers import ENVIRONMENT, interpreter
 
 SIZES = (64, 256)
 FLAME_GRAPH = FOLDER / "streams-flame.svg"
@@ -42,7 +42,7 @@ def profiled(model: Path) -> None:
 @contextlib.contextmanager
 def _server(model: Path, rounds: int, *sizes: int) -> Iterator[subprocess.Popen[str]]:
     numbers = map(str, (rounds, *sizes))
-    command = [str(envs.interpreter_of("worker")), str(_SCRIPT), str(model), *numbers]
+    command = [interpreter(), str(_SCRIPT), str(model), *numbers]
     own = {"PYTHONPATH": str(envs.app_folder()), "OMP_NUM_THREADS": "1"}
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("RLFLEET_", "VLLM_", "HF_"))}
     environment = kept | ENVIRONMENT | own | {"VLLM_LOGGING_LEVEL": "ERROR"}

@@ -42,16 +42,21 @@ def swap(server: Server, version: str, path: Path, *, drop_cache: bool) -> dict[
         path: Their directory.
         drop_cache: Drop the files from the page cache before the pause, as if other files had been read.
     """
-    call(server, "stage", version=version, source={"path": str(path)})
+    stage(server, version, path)
     if drop_cache:
         drop_from_cache(path)
+    return swap_staged(server, version)
+
+
+def swap_staged(server: Server, version: str) -> dict[str, float]:
+    """Pause, load and resume. Returns: as of `swap`."""
     call(server, "pause", mode="keep", lease_seconds=600)
     call(server, "load", version=version)
     timings = call(server, "resume", version=version)["timings"]
     return {key: float(timings[key]) for key in timings if key.endswith("_seconds")}
 
 
-def copies_of(server: Server, version: str, path: Path) -> str:
+def stage(server: Server, version: str, path: Path) -> str:
     """Stage a version. Returns: how a load will copy its bytes, in the worker's words."""
     staged = call(server, "stage", version=version, source={"path": str(path)})["staged"]
     return str(staged["copies"])
