@@ -181,14 +181,17 @@ def _streams(
             if number:
                 labels = took.labels if server is worker else {}
                 found[server.name].append(took.figures | labels)
-    ratios = {
-        f"{key}_ratio": statistics.median(
-            ours[key] / theirs[key]
-            for ours, theirs in zip(found["worker"], found["stock"], strict=True)
-        )
-        for key in ("tokens_per_second", "cpu_seconds_per_10000_tokens")
-    }
-    return {**found, **ratios}
+    keys = ("tokens_per_second", "cpu_seconds_per_10000_tokens")
+    return {**found, **{f"{key}_ratio": _ratio(found, key) for key in keys}}
+
+
+def _ratio(found: dict[str, list[dict[str, Any]]], key: str) -> float | None:
+    """The worker's figure / stock's; None if stock's rounds were too short for the clock."""
+    pairs = [
+        (ours[key], theirs[key])
+        for ours, theirs in zip(found["worker"], found["stock"], strict=True)
+    ]
+    return statistics.median(a / b for a, b in pairs) if all(b for _, b in pairs) else None
 
 
 def _staged(worker: Server, path: Path) -> tuple[str, dict[str, Any]]:
