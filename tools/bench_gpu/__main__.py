@@ -1,4 +1,4 @@
-"""`python -m bench_gpu`: start, pauses, staging beside streams, streams, and swaps beside them.
+"""`python -m bench_gpu`: start, pauses, streams, and staging and swaps while they run.
 
 Stock vLLM and the worker run at once on one GPU and take turns. `RLFLEET_BENCH_PYTHON` names a Python with
 vLLM for it, in an environment without our packages. It needs 45 GB of GPU memory, and 80 GB of
@@ -45,7 +45,7 @@ class Plan:
         small, large: hidden size and layers of the models.
         streams: at once, in the parts with streams.
         tokens: of a stream.
-        long_tokens: of a stream beside which a version is staged or loaded.
+        long_tokens: of a stream during which a version is staged or loaded.
         lead_seconds: from the begin of such streams to the stage or load.
         cache_bytes, staging_bytes: for each server.
     """

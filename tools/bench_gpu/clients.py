@@ -58,7 +58,7 @@ class Round:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What is published of it."""
+        """The published figures."""
         done = [each for each in self.streams if not each.why]
         made = len(done) * self.tokens
         seconds = max(s.ended for s in self.streams) - min(s.began for s in self.streams)

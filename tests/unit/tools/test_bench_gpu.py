@@ -1,4 +1,4 @@
-"""The one command for a GPU: what it leaves out, what it goes on after, and which labels it accepts."""
+"""The one command for a GPU: parts that it leaves out, parts that fail, and labels."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import bench_staging.__main__ as bench_staging
 import pytest
+
+import bench_staging.__main__ as bench_staging
 from bench_gpu.__main__ import Results
 from bench_gpu.clients import Round, Stream
 

@@ -160,7 +160,7 @@ async def test_a_cancelled_reply_closes_the_engines_stream() -> None:
 
 
 @pytest.mark.parametrize("follows", [False, True])
-async def test_the_weights_of_each_token_are_asked_for_only_if_the_reply_demands_some(
+async def test_a_stream_follows_the_weights_of_its_tokens_only_if_the_reply_demands_some(
     *, follows: bool
 ) -> None:
     async def many(*_: object, **__: object) -> AsyncGenerator[Any, None]:
