@@ -51,13 +51,6 @@ def test_a_file_replaced_by_a_rename_is_read_again(file: Path) -> None:
     assert not bearer.accepts("Bearer first")
 
 
-def test_a_token_is_refused_after_its_file_is_deleted(file: Path) -> None:
-    bearer = BearerFile(file)
-    assert bearer.accepts("Bearer first")
-    file.unlink()
-    assert not bearer.accepts("Bearer first")
-
-
 def test_without_a_readable_token_file_all_callers_are_refused(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

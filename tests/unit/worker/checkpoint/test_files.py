@@ -28,14 +28,6 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_a_directory_below_a_root_is_opened(root: Path) -> None:
-    directory = OpenDirectory(str(root / "inner"), Roots([root]))
-
-    assert directory.names == {"file"}
-    assert directory.path == str(root / "inner")
-    directory.close()
-
-
 def test_a_root_itself_can_be_opened(root: Path) -> None:
     OpenDirectory(str(root), Roots([root])).close()
 

@@ -12,10 +12,6 @@ ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 SEVEN = Label("7", "run-a")
 
 
-def test_a_new_label_accepts_any_digest() -> None:
-    Labels().check(SEVEN, ONE, "/w")
-
-
 def test_the_same_bytes_may_come_from_another_path() -> None:
     labels = Labels()
     labels.remember(SEVEN, ONE, "/w/7")

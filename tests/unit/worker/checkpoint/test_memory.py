@@ -31,10 +31,6 @@ def held(file: MemoryFile) -> MemoryFile:
     return file
 
 
-def test_held_bytes_equal_the_written_ones(held: MemoryFile) -> None:
-    assert os.pread(held.descriptor, len(CONTENT) + 1, 0) == CONTENT
-
-
 def test_held_bytes_cannot_be_modified(held: MemoryFile) -> None:
     for change in (
         lambda: os.pwrite(held.descriptor, b"x", 0),

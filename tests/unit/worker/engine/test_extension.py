@@ -600,12 +600,6 @@ def test_parameters_that_no_checkpoint_holds_are_not_required(
     assert loaded(worker, file_of(tmp_path))["ok"]
 
 
-def test_layer_names_with_adapters_map_to_the_same_layers(worker: Any, tmp_path: Path) -> None:
-    worker.model.sizes = {"embed__base_layer__weight": 8, "head__weight": 4}
-
-    assert loaded(worker, file_of(tmp_path))["ok"]
-
-
 # --- transfers and probes -------------------------------------------------------------------------
 
 

@@ -93,10 +93,6 @@ class Sender:
         return self.messages.pop(0)
 
 
-async def test_a_body_is_read_completely() -> None:
-    assert await read_whole(Sender(b"ab", b"", b"cd"), limit=4) == b"abcd"
-
-
 async def test_a_body_that_is_too_long_is_refused_after_it_was_read() -> None:
     sender = Sender(b"x" * 60, b"x" * 60)
     with pytest.raises(WireError) as refused:

@@ -38,16 +38,6 @@ async def failing(call: Any) -> EngineFailure:
 # --- updates over a collective ----------------------------------------------------------------------
 
 
-async def test_after_a_failed_rejoin_no_group_is_reported(trainer: TrainerHarness) -> None:
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    trainer.harness.engine.failures["join_transfer"] = [untouched()]
-    await failing(trainer.driver.collective.join_transfer(HOLDER, {}))
-
-    assert trainer.transfers.state is not None
-    assert trainer.transfers.state.connected is False
-    assert "joined" in (await refused(trainer.driver.collective.begin_transfer(HOLDER))).message
-
-
 async def test_during_an_update_no_version_is_reported(
     trainer: TrainerHarness,
 ) -> None:
@@ -71,18 +61,6 @@ async def test_an_update_under_a_trainers_pause_keeps_that_pause(trainer: Traine
     assert pause is not None
     assert pause.cache_kept, "what the trainer wants to keep is kept"
     assert pause.paused_seconds == 20
-
-
-async def test_an_unexpected_error_of_the_recovery_ends_the_process(serving: WorkerHarness) -> None:
-    await serving.stage("1")
-    await serving.pause()
-    defect: Any = TypeError("not subscriptable")
-    serving.engine.failures["load"] = [touched(), defect]
-    await failing(serving.load("1"))
-
-    (why,) = serving.ended
-    assert "base could not be loaded again" in why
-    assert "TypeError" in why
 
 
 async def test_files_loaded_after_a_failed_update_are_reported_as_files(
@@ -318,19 +296,6 @@ async def test_an_adapter_whose_load_failed_is_removed_from_the_engine(slots: Sl
 
     assert slots.harness.engine.calls == ["add_adapter sql@1", "remove_adapter sql@1"]
     await soon(lambda: not list(slots.private.iterdir()))
-
-
-async def test_an_adapter_exchanged_during_the_read_is_refused(slots: Slots) -> None:
-    path = slots.harness.root / "adapter-1"
-
-    def exchange() -> None:
-        path.rename(slots.harness.root / "moved")
-        write_adapter(path, seed=99, modules=TINY_MODULES, rank=2)
-
-    slots.meanwhile(exchange)
-
-    assert (await refused(slots.put("1"))).reason is Reason.CHECKPOINT_CHANGED
-    assert slots.harness.engine.calls == []
 
 
 async def test_an_adapter_is_not_loaded_into_a_worker_that_started_to_drain(

@@ -117,20 +117,6 @@ async def test_a_lease_that_expires_during_a_refused_load_resumes_the_old_weight
     assert state.load_failure.version == "1"
 
 
-async def test_a_lease_that_expires_during_an_apply_does_not_keep_it_from_serving(
-    serving: WorkerHarness,
-) -> None:
-    await serving.stage("1")
-    async with held(serving, "load", serving.apply("1")) as applied:
-        serving.clock.advance(1000)
-        expiring = asyncio.create_task(serving.agent.expire_lease())
-    await applied
-    await expiring
-
-    state = serving.state
-    assert (state.phase, state.version, state.lease_expiries) == (Phase.SERVING, "1", 0)
-
-
 async def test_a_renewal_at_the_moment_of_expiry_keeps_the_pause(
     serving: WorkerHarness,
 ) -> None:
@@ -273,13 +259,6 @@ async def test_a_drain_that_overtakes_a_failing_load_ends_in_draining(
     assert serving.state.phase is Phase.DRAINING
     assert serving.state.admitted is False
     assert "resume" not in serving.engine.calls
-
-
-async def test_a_drain_of_a_failing_engine_ends_in_draining(serving: WorkerHarness) -> None:
-    serving.engine.failures["pause abort"] = [untouched()]
-    await serving.agent.drain(patience_seconds=1)
-
-    assert (serving.state.phase, serving.state.admitted) == (Phase.DRAINING, False)
 
 
 async def test_a_draining_worker_refuses_every_call(serving: WorkerHarness) -> None:

@@ -26,20 +26,6 @@ def test_a_call_of_the_newest_epoch_is_accepted(seen: Epoch | None, call: Epoch)
     assert newest(seen, call) == call
 
 
-@pytest.mark.parametrize(
-    ("seen", "call"),
-    [
-        pytest.param(epoch(1, 5), epoch(1, 4), id="an older target"),
-        pytest.param(epoch(2, 0), epoch(1, 99), id="an older leader, however busy"),
-    ],
-)
-def test_a_call_of_an_older_epoch_is_refused(seen: Epoch, call: Epoch) -> None:
-    with pytest.raises(Refusal) as refused:
-        newest(seen, call)
-
-    assert refused.value.reason is Reason.STALE_EPOCH
-
-
 LEASE = PauseLease(PauseMode.KEEP, "trainer", since=100.0, expires=130.0)
 
 

@@ -26,17 +26,6 @@ def test_a_request_that_continues_over_a_kept_cache_reads_keys_of_older_weights(
     assert kept.read_from("2", before, found_cached=False) == "1"
 
 
-def test_after_several_loads_with_a_kept_cache_the_oldest_version_is_named() -> None:
-    kept = KeptCache()
-    before = kept.begin()
-    kept.loaded("2", "1", cleared=False)
-    kept.loaded("3", "2", cleared=False)
-
-    assert kept.read_from("2", before, found_cached=False) == "1"
-    assert kept.read_from("3", before, found_cached=False) == "1"
-    assert kept.read_from("3", kept.begin(), found_cached=True) == "1"
-
-
 def test_a_new_request_reads_older_keys_only_through_the_cache() -> None:
     kept = KeptCache()
     kept.loaded("2", "1", cleared=False)
@@ -81,16 +70,6 @@ def test_encoder_outputs_stay_when_the_prefixes_are_dropped() -> None:
     assert kept.read_from("2b", kept.begin(), found_cached=True, has_media=True) is None
 
 
-def test_a_version_loaded_again_over_a_cleared_cache_reads_no_older_keys() -> None:
-    kept = KeptCache()
-    kept.loaded("2", "1", cleared=False)
-    kept.loaded("1", "2", cleared=True)
-    before = kept.begin()
-    kept.loaded("2", "1", cleared=True)
-
-    assert kept.read_from("2", before, found_cached=True) is None
-
-
 def test_the_history_of_loads_is_bounded() -> None:
     kept = KeptCache()
     for version in range(1000):
@@ -98,17 +77,6 @@ def test_the_history_of_loads_is_bounded() -> None:
 
     assert len(kept._prefixes._kept) == 256
     assert kept.oldest == "0"
-
-
-def test_tokens_of_a_version_that_returned_name_the_versions_between() -> None:
-    kept = KeptCache()
-    kept.loaded("2", "1", cleared=False)
-    kept.loaded("3", "2", cleared=False)
-    kept.loaded("1", "3", cleared=False)
-
-    assert kept.read_from("1", kept.begin(), found_cached=True) == "2"
-    kept.loaded("4", "1", cleared=False)
-    assert kept.read_from("4", kept.begin(), found_cached=True) == "1"
 
 
 def test_a_request_older_than_a_version_that_returned_has_read_keys_of_others() -> None:

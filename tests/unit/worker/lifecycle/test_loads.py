@@ -86,20 +86,6 @@ async def test_the_state_has_the_remarks_on_the_weights_in_the_engine(
     assert serving.state.remarks == ()
 
 
-async def test_a_loaded_label_belongs_to_its_digest_from_then_on(
-    serving: WorkerHarness,
-) -> None:
-    await serving.stage("1")
-    await serving.pause()
-    await serving.load("1")
-    await serving.resume("1")
-    other = serving.stage("1", write_tiny(serving.root / "other", 9.0))
-
-    assert (await refused(other)).reason is Reason.VERSION_REUSED
-    first, latest = serving.agent.names.order
-    assert (first.version, latest.version) == ("base", "1")
-
-
 async def test_the_version_changes_at_the_end_of_the_load(serving: WorkerHarness) -> None:
     await serving.stage("1")
     await serving.pause()

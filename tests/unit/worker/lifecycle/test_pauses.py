@@ -37,16 +37,6 @@ async def test_a_second_pause_renews_the_lease_and_does_not_call_the_engine(
     assert serving.state.pause.paused_seconds == 20
 
 
-async def test_an_abort_of_a_keeping_pause_ends_the_held_requests(serving: WorkerHarness) -> None:
-    await serving.pause(PauseMode.KEEP)
-    serving.engine.running = 3
-    assert serving.state.requests_held == 3
-    await serving.pause(PauseMode.ABORT)
-
-    assert serving.engine.calls == ["pause keep", "pause abort"]
-    assert serving.state.requests_held == 0
-
-
 async def test_a_lease_is_renewed_while_a_load_runs(serving: WorkerHarness) -> None:
     await serving.stage("1")
     await serving.pause(lease=10)
@@ -142,18 +132,3 @@ async def test_an_expired_lease_over_unchanged_weights_resumes(serving: WorkerHa
     assert (state.phase, state.version, state.pause) == (Phase.SERVING, "base", None)
     assert state.lease_expiries == 1
     assert state.staged is not None
-
-
-async def test_an_expired_lease_after_a_load_closes_the_latch(serving: WorkerHarness) -> None:
-    await serving.stage("1")
-    await serving.pause(lease=10)
-    await serving.load("1")
-    serving.engine.running = 2
-    serving.clock.advance(10)
-    await serving.agent.expire_lease()
-
-    state = serving.state
-    assert (state.phase, state.admitted, state.version) == (Phase.JOINING, False, "1")
-    assert state.lease_expiries == 1
-    assert serving.engine.running == 0
-    await serving.admit("1")

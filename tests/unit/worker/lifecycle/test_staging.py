@@ -402,19 +402,6 @@ async def test_a_wrong_digest_is_refused_with_the_computed_one(tmp_path: Path) -
     assert slot.staged.digest == found
 
 
-async def test_a_label_of_other_weights_is_refused(tmp_path: Path) -> None:
-    slot = staging(tmp_path)
-    await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
-    for label in (staged := slot.take(stage_request("1", tmp_path))).labels_in_engine:
-        slot._labels.remember(label, staged.digest, staged.origin)
-    with pytest.raises(Refusal) as refused:
-        await slot.stage(stage_request("1", write_tiny(tmp_path / "2", 2.0)))
-
-    assert refused.value.reason is Reason.VERSION_REUSED
-    await slot.stage(stage_request("1", write_tiny(tmp_path / "copy")))
-    assert slot.staged is not None
-
-
 async def test_the_files_of_a_reused_label_are_read_once_and_may_have_another_label(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -318,24 +318,6 @@ def waits_for_the_lock(harness: WorkerHarness) -> bool:
     return bool(harness.agent.lock._waiters)
 
 
-async def test_a_hanging_file_system_during_a_pause_does_not_hold_requests(
-    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
-) -> None:
-    """The bytes are in memory: what the store would say of their directory does not matter."""
-    limit(serving, files_seconds=SHORT)
-    await serving.stage("1")
-    await serving.pause()
-    asked: list[bool] = []
-    monkeypatch.setattr(
-        Checkpoint, "check_same_on_disk", lambda *_: asked.append(hanging.wait(LONG / 60))
-    )
-    await serving.load("1")
-    await serving.resume("1")
-
-    assert serving.state.version == "1"
-    assert asked == []
-
-
 async def test_sources_on_a_hanging_file_system_are_refused(
     serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
 ) -> None:

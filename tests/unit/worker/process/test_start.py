@@ -28,12 +28,6 @@ def choose(
     return choose_start(version="base", wanted=wanted, own_digest=lambda: OWN, check=check)
 
 
-def test_a_valid_start_version_is_used() -> None:
-    start = choose("7", "/weights/7")
-
-    assert (start.path, start.version, start.refused) == ("/weights/7", "7", None)
-
-
 @pytest.mark.parametrize(
     ("version", "path", "why"),
     [

@@ -126,25 +126,7 @@ async def test_the_operator_counts_as_a_second_driver(trainer: TrainerHarness) -
     assert (await refused(trainer.harness.pause())).reason is Reason.HELD_BY_ANOTHER
 
 
-async def test_a_trainers_pause_expires(trainer: TrainerHarness) -> None:
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
-    trainer.harness.clock.now += 61
-    await trainer.harness.agent.expire_lease()
-
-    assert trainer.harness.state.phase is Phase.SERVING
-
-
 # --- weights from files -------------------------------------------------------------------------
-
-
-async def test_pause_load_and_resume_are_a_swap(trainer: TrainerHarness) -> None:
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
-    assert await trainer.driver.files.load(HOLDER, step(trainer, 5)) == "5"
-    await trainer.driver.seat.resume(HOLDER)
-
-    state = trainer.harness.state
-    assert (state.phase, state.version) == (Phase.SERVING, "5")
-    assert trainer.harness.engine.label == "5"
 
 
 async def test_every_call_may_be_repeated(trainer: TrainerHarness) -> None:
@@ -157,21 +139,6 @@ async def test_every_call_may_be_repeated(trainer: TrainerHarness) -> None:
         await trainer.driver.seat.resume(HOLDER)
 
     assert trainer.harness.engine.calls.count(f"load {path}") == 1
-
-
-async def test_a_load_without_a_pause_pauses_the_worker(trainer: TrainerHarness) -> None:
-    await trainer.driver.files.load(HOLDER, step(trainer, 5))
-
-    assert trainer.harness.engine.calls[0] == "pause keep"
-    assert trainer.harness.engine.calls[-1] == "resume"
-    assert trainer.harness.state.phase is Phase.SERVING
-
-
-@pytest.mark.parametrize("path", [None, ""])
-async def test_a_directory_without_a_name_is_refused(
-    trainer: TrainerHarness, path: str | None
-) -> None:
-    assert (await refused(trainer.driver.files.load(HOLDER, path))).reason is Reason.BAD_REQUEST
 
 
 @pytest.mark.parametrize("spelling", ["{}/", "{}//", "/{}"])

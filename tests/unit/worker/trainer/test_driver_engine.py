@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import pytest
 from tests.support.fake_engine import touched, untouched
@@ -330,14 +329,6 @@ async def received(harness: WorkerHarness, *sent: str, label: str | None = None)
         await trainer.driver.collective.receive(HOLDER, {"weights": weights})
         labels.append((await trainer.driver.collective.end_transfer(HOLDER, label)).version)
     return labels
-
-
-async def test_updates_without_a_name_are_named_by_their_checksum(serving: WorkerHarness) -> None:
-    one, two, again = await received(serving, "a", "b", "a")
-
-    assert re.fullmatch("update-[0-9a-f]{12}", one)
-    assert one == again != two
-    assert serving.engine.label == one
 
 
 async def test_after_a_restart_a_checksum_still_tells_equal_weights_from_others(

@@ -14,40 +14,6 @@ from tests.support.worker_harness import WorkerHarness
 from fleet_worker.trainer.transfers import TransferRoom
 
 
-async def test_the_native_sequence_of_dynamo(trainer_port: TrainerPort) -> None:
-    status, reply = await trainer_port.post(
-        "/engine/control/pause_generation", mode="keep", clear_cache=False
-    )
-    assert (status, reply["status"], reply["mode"]) == (200, "ok", "keep")
-    assert await trainer_port.post("/engine/control/is_paused") == (200, {"is_paused": True})
-    rpc = {
-        "method": "reload_weights",
-        "kwargs": {"weights_path": trainer_port.step(41)},
-        "args": [],
-    }
-    assert (await trainer_port.post("/collective_rpc", **rpc))[1] == {"results": [None]}
-    named = await trainer_port.post("/engine/update/update_weight_version", new_version="41")
-    assert named[1]["status"] == "ok"
-    reported = await trainer_port.post("/engine/control/get_weight_version")
-    assert reported == (200, {"weight_version": "41"})
-    assert (await trainer_port.post("/engine/control/resume_generation"))[1]["status"] == "ok"
-
-
-async def test_the_flat_sequence_of_dynamo(trainer_port: TrainerPort) -> None:
-    path = trainer_port.step(12)
-    early = await trainer_port.post("/engine/update_weights_from_disk", model_path=path)
-    assert (early[0], early[1]["status"]) == (200, "error")
-    await trainer_port.post("/engine/pause_generation")
-    reply = await trainer_port.post(
-        "/engine/update_weights_from_disk", model_path=path, weight_version="step_12"
-    )
-    assert reply == (200, {"status": "ok", "version": "step_12", "version_declared": True})
-    assert (await trainer_port.post("/engine/get_weight_version"))[1]["version"] == "step_12"
-    assert (await trainer_port.post("/engine/resume_generation"))[1]["status"] == "ok"
-    assert (await trainer_port.post("/engine/flush_cache"))[1]["status"] == "ok"
-    assert (await trainer_port.post("/engine/liveness_probe"))[1] == {"status": "ok", "alive": True}
-
-
 async def test_refusals_to_dynamo_are_answers_with_200_and_failures_are_5xx(
     trainer_port: TrainerPort,
 ) -> None:
