@@ -15,7 +15,7 @@ import pytest
 from tests.support.programs import written_by
 
 from devcluster import Cluster, DevclusterError, parts
-from devcluster.errors import CommandError, NotRunningError
+from devcluster.errors import CommandError
 from devcluster.paths import TOOLS
 
 
@@ -117,29 +117,6 @@ def test_tls_is_laid_around_a_socket_before_it_connects(
 
     assert devcluster_api.api.is_ready()
     assert connected == [False]
-
-
-def test_every_command_has_help() -> None:
-    commands = (
-        "build",
-        "up",
-        "down",
-        "status",
-        "kubeconfig",
-        "exec",
-        "load-image",
-        "forward",
-        "preflight",
-    )
-    top = _command("--help").stdout
-    for command in commands:
-        assert command in top
-        assert _command(command, "--help").stdout.startswith("usage:")
-
-
-def test_attaching_needs_a_running_cluster() -> None:
-    with pytest.raises(NotRunningError, match="no cluster 'nowhere'"):
-        Cluster.attach("nowhere")
 
 
 @pytest.mark.parametrize(

@@ -151,19 +151,6 @@ def _locks() -> list[str]:
     return Path("/proc/locks").read_text().splitlines()
 
 
-def test_two_builders_at_once_build_everything_once(calls: Path, builder: Builder) -> None:
-    hold = Path(f"{calls}.hold")
-    hold.touch()
-    both = [builder(), builder()]
-    pids = [process.pid for process in both]
-    wait_until(lambda: any(map(_waits_for_a_lock, pids)), 60.0, "one builder to wait")
-    wait_until(calls.exists, 60.0, "the other to build")
-    hold.unlink()
-
-    assert [process.wait(timeout=60) for process in both] == [0, 0]
-    assert len(calls.read_text().splitlines()) == len(parts.API_PARTS)
-
-
 def test_go_writes_below_the_cache_folder_and_keeps_the_users_settings(
     calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

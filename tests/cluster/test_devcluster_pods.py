@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
-import time
 import urllib.request
 from pathlib import Path
 
@@ -67,24 +65,6 @@ def test_a_read_only_root_refuses_writing_and_its_volumes_take_it(
     assert _write(port, "/scratch/x", b"content") == b"written"
     assert _write(port, "/dev/shm/x", b"content") == b"written"  # noqa: S108 - in the pod
     assert _read(port, "/scratch/x") == b"content"
-
-
-def test_a_new_service_answers_at_once(devcluster_node: Cluster, devcluster_namespace: str) -> None:
-    apply(devcluster_node, devcluster_namespace, deployment("app", 1))
-    _wait_ready(devcluster_node, devcluster_namespace, "deployment/app")
-
-    def answers_at_once(name: str) -> bool:
-        apply(devcluster_node, devcluster_namespace, service("app") | {"metadata": {"name": name}})
-        port = devcluster_node.forward(devcluster_namespace, name, 80)
-        ends_at = time.monotonic() + 0.9
-        while time.monotonic() < ends_at:
-            with contextlib.suppress(OSError):
-                if b"hello" in _read(port):
-                    return True
-        return False
-
-    # One of several: a busy machine halts for longer than kube-proxy takes.
-    assert any(answers_at_once(f"app-{n}") for n in range(5)), "rules of a new Service come late"
 
 
 def test_nothing_inside_can_reach_the_machines_network(

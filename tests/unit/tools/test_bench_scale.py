@@ -166,20 +166,6 @@ class TestPublishing:
             run["sizes"] = {"256": limits.figures_of(quicker)}
         assert limits.beyond(results(size(256)), runs) == []
 
-    def test_an_interrupted_run_changes_no_published_figure(self, folder, monkeypatch) -> None:
-        def measured(workers: int) -> Any:
-            if workers == 256:
-                raise KeyboardInterrupt
-            return size(workers)
-
-        with pytest.raises(KeyboardInterrupt):
-            self.run(monkeypatch, measured)
-
-        assert "old" in (folder / "page.md").read_text()
-        assert (folder / "scale.json").read_text() == "old"
-        kept = json.loads((folder / "unfinished.json").read_text())
-        assert [row["workers"] for row in kept["sizes"]] == [16]
-
 
 @pytest.mark.parametrize(
     ("labels", "counts"),
