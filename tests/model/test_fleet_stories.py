@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.model.leader import WriteFleet
-from tests.model.simulator import NODES, Simulation
+from tests.model.simulator import Simulation
 
 from fleet_worker.protocol import Phase
-from rlfleet_resources.reasons import ConditionReason
 
 
 @pytest.fixture
@@ -20,19 +19,6 @@ def fleet() -> Simulation:
 
 def actions(fleet: Simulation) -> list[str]:
     return [e.what for e in fleet.log if e.who == "operator"]
-
-
-def test_a_silent_worker_in_service_holds_the_barrier_until_it_is_quarantined():
-    fleet = Simulation(seed=4, rollout={"maxFailures": 1})
-    fleet.settle()
-    fleet.publish("2")
-    fleet.until(lambda: all(w.staged == "2" for w in fleet.workers.values()))
-    lost = fleet.pod(1)
-    fleet.cut_off(lost)
-    fleet.until(lambda: lost.uid not in fleet.pods)
-
-    assert "Quarantine policy-1" in actions(fleet)
-    fleet.settle()
 
 
 class TestWorkersThatComeBackAsTheyWere:
@@ -69,12 +55,6 @@ class TestWorkersThatComeBackAsTheyWere:
 
 
 class TestScaling:
-    def test_down_takes_the_highest_ordinal_first(self, fleet):
-        fleet.scale(1)
-        fleet.settle()
-
-        assert [p.ordinal for p in fleet.pods.values()] == [0]
-
     def test_to_zero_and_back_comes_up_on_the_applied_version(self, fleet):
         fleet.scale(0)
         fleet.look(5)
@@ -118,35 +98,6 @@ class TestTemplates:
         fleet.settle()
 
 
-class TestNodes:
-    @pytest.mark.parametrize("power", [True, False], ids=["without power", "cut off"])
-    def test_a_lost_node_does_not_keep_the_others_from_the_next_version(self, fleet, power):
-        fleet.lose_node(NODES[0], power=power)
-        fleet.look(60)
-        fleet.publish("2")
-        fleet.until(lambda: "2" in fleet.serving)
-        fleet.look(300)
-        assert fleet.stalled.reason is ConditionReason.WORKERS_FAILING
-        assert "stuck terminating" in fleet.stalled.message
-
-        fleet.settle()
-        assert fleet.serving == ["2", "2", "2"]
-
-    def test_an_evicted_worker_is_recreated(self, fleet):
-        pod = fleet.pod(2)
-        fleet.evict(pod)
-        fleet.settle()
-
-        assert pod.uid not in fleet.pods
-        assert any(d.startswith("DeletePod policy-2") for d in actions(fleet))
-
-    def test_a_crash_loop_is_reported_with_the_message_of_the_kubelet(self, fleet):
-        fleet.crash_loop(fleet.pod(1))
-        fleet.look(3)
-
-        assert fleet.stalled.message.startswith("1 worker cannot run. policy-1: CrashLoopBackOff")
-
-
 @pytest.mark.parametrize("deleted", [False, True])
 def test_the_late_status_of_a_former_leader_is_refused_after_the_lease_was_deleted(fleet, deleted):
     for _ in range(3):
@@ -170,30 +121,3 @@ def test_the_late_status_of_a_former_leader_is_refused_after_the_lease_was_delet
 
     assert stored.applied_version == "4"
     assert fleet.fleet_stored == stored
-
-
-def test_a_pod_that_lost_its_owner_is_adopted(fleet):
-    fleet.pod(1).owner = ""
-    fleet.settle()
-
-    assert actions(fleet) == ["AdoptPod policy-1"]
-    assert fleet.pod(1).owner == "fleet"
-
-
-class TestAdapters:
-    def test_every_worker_serves_the_desired_adapter_without_a_pause(self, fleet):
-        fleet.publish_adapter("lora", "3")
-        fleet.settle()
-
-        assert {w.adapters["lora"].weights for w in fleet.workers.values()} == {"3~lora"}
-        assert not [d for d in actions(fleet) if d.startswith(("pause", "load"))]
-
-    def test_a_worker_that_dies_has_them_again_before_it_is_admitted(self, fleet):
-        fleet.publish_adapter("lora", "3")
-        fleet.settle()
-        fleet.kill(fleet.pod(0))
-        fleet.log.clear()
-        fleet.settle()
-
-        mine = [d for d in actions(fleet) if d.endswith("policy-0")]
-        assert mine == ["adapter lora 3 on policy-0", "admit 1 on policy-0"]

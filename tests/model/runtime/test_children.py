@@ -57,14 +57,6 @@ class TestTokens:
         async with rig:
             await rig.applied("1")
 
-    async def test_a_secret_without_a_token_is_logged(self, caplog):
-        rig = Rig()
-        rig.cluster.put(SECRET_PATH, {"metadata": {"name": "policy-admin-token"}})
-        async with rig:
-            await asyncio.sleep(5)
-        assert "Secret policy-admin-token has no key 'token'" in caplog.text
-        assert "defect" not in caplog.text
-
 
 class TestPodsThatCannotBeCreated:
     QUOTA = Terminal('403 pods "policy-1" is forbidden: exceeded quota: gpus')
@@ -81,17 +73,6 @@ class TestPodsThatCannotBeCreated:
             rig.kube.refuses = lambda _v, _p: None
             await rig.until(lambda: rig.serving == ["1", "1", "1"])
             await rig.until(lambda: rig.condition("Stalled") is None)
-
-    async def test_a_refused_pod_is_not_tried_every_second(self):
-        async with Rig(replicas=1) as rig:
-            await rig.applied("1")
-            rig.kube.refuses = only("POST", "/pods", self.QUOTA)
-            rig.change(FLEET_PATH, replicas=400)
-            await asyncio.sleep(1)
-            before = len(rig.kube.requests)
-            await asyncio.sleep(20)
-            tried = [r for r in rig.kube.requests[before:] if r == ("POST", PODS_PATH)]
-            assert 1 <= len(tried) <= 6
 
     async def test_rollouts_of_the_other_workers_continue_at_full_speed(self):
         async with Rig(replicas=2) as rig:

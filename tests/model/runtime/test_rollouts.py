@@ -7,26 +7,14 @@ import random
 from collections import Counter
 
 import pytest
-from tests.support.rig import WEIGHTS_PATH, Rig
+from tests.support.rig import Rig
 from tests.support.virtual_time import now
 
 from fleet_operator.errors import Conflict, FleetError, Retryable, Unknown
-from fleet_worker.protocol import Phase, Reason
+from fleet_worker.protocol import Reason
 
 
 class TestRollouts:
-    async def test_a_newer_version_overtakes_one_that_is_being_staged(self):
-        async with Rig() as rig:
-            await rig.applied("1")
-            rig.worker(0).slow_seconds = 20
-            rig.publish("2")
-            await rig.until(lambda: rig.phase == "Staging")
-            rig.worker(0).slow_seconds = 0
-            rig.publish("3")
-            await rig.applied("3")
-            assert rig.weights["supersededVersions"] == 1
-            assert "load 2" not in {key for key, _ in rig.workers.asked}
-
     @pytest.mark.parametrize("calls", range(12))
     async def test_the_next_operator_ends_the_rollout_of_one_that_dies_after_any_call(self, calls):
         async with Rig() as rig:
@@ -85,27 +73,6 @@ class TestRollouts:
             started = now()
             await rig.operator.reconcile(("rl", "policy"))
             assert now() - started < 0.5
-
-    async def test_a_worker_that_dies_in_the_middle_comes_back_and_takes_part(self):
-        async with Rig() as rig:
-            await rig.applied("1")
-            rig.publish("2")
-            await rig.until(lambda: rig.worker(0).phase is Phase.PAUSED)
-            rig.worker(1).kill(now())
-            await rig.applied("2")
-            await rig.until(lambda: rig.serving == ["2", "2", "2"])
-
-    async def test_a_worker_that_is_silent_for_good_ends_the_rollout_at_its_deadline(self):
-        timeouts = {"stageSeconds": 30, "pauseSeconds": 10, "loadSeconds": 10}
-        async with Rig(rollout={"timeouts": timeouts}) as rig:
-            await rig.applied("1")
-            rig.workers.silent.add(0)
-            rig.publish("2")
-            took = await rig.until(lambda: rig.phase == "Halted")
-            assert 30 <= took < 35
-            assert rig.condition("Stalled", of=WEIGHTS_PATH)["reason"] == "DeadlineExceeded"
-            assert rig.worker(1).generates
-            assert rig.worker(1).weights == "1"
 
     @pytest.mark.parametrize(
         "seed", [*range(4), *(pytest.param(n, marks=pytest.mark.long) for n in range(4, 12))]

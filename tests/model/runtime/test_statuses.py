@@ -30,21 +30,6 @@ class TestStatuses:
             await rig.applied("2", seconds=5)
             await rig.until(lambda: rig.fleet["appliedVersion"] == "2", seconds=5)
 
-    async def test_a_second_weightversion_is_stalled(self):
-        async with Rig() as rig:
-            await rig.applied("1")
-            second = dict(rig.cluster.objects[WEIGHTS_PATH])
-            metadata = second["metadata"] | {"name": "late", "uid": "weights-2"}
-            metadata["creationTimestamp"] = "2026-02-01T00:00:00+00:00"
-            path = WEIGHTS_PATH.replace("versions/policy", "versions/late")
-            second["spec"] = second["spec"] | {"version": "9"}
-            rig.cluster.put(path, second | {"metadata": metadata})
-            rig.operator.store.put_weights(second | {"metadata": metadata})
-            await rig.until(lambda: rig.condition("Stalled", of=path) is not None)
-            assert rig.condition("Stalled", of=path)["reason"] == "SecondBaseVersion"
-            assert "WeightVersion policy is older" in rig.condition("Ready", of=path)["message"]
-            assert rig.serving == ["1", "1", "1"]
-
     async def test_a_weightversion_without_a_fleet_is_stalled_and_supersedes_nothing(self):
         async with Rig() as rig:
             await rig.applied("1")

@@ -12,8 +12,6 @@ from fleet_operator.core.decision import decide
 from fleet_operator.errors import Retryable
 from fleet_operator.runtime import reconcile as reconcile_module
 
-SERVICE_PATH = "/api/v1/namespaces/rl/services/policy"
-
 
 class TestWrites:
     @pytest.mark.parametrize("replicas", [1, 4, 60])
@@ -81,12 +79,6 @@ class TestWrites:
                 old, new = dict(before[path]), dict(after[path])
                 assert old.pop("metadata") | new["metadata"] == new.pop("metadata")
                 assert old == new
-
-    async def test_a_deleted_service_is_created_again(self):
-        async with Rig() as rig:
-            await rig.applied("1")
-            rig.cluster.drop(SERVICE_PATH)
-            await rig.until(lambda: SERVICE_PATH in rig.cluster.objects, seconds=400)
 
     async def test_writes_are_counted_by_kind(self):
         async with Rig(replicas=2) as rig:
