@@ -49,6 +49,7 @@ def test_a_killed_api_server_stays_down_until_restarted_and_keeps_everything(
     assert _pod_that_answers(app) == pod
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["containerd", "kubelet"])
 def test_pods_survive_the_death_of_what_started_them(
     devcluster_node: Cluster, devcluster_namespace: str, app: int, name: str

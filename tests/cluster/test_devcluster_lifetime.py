@@ -95,6 +95,7 @@ def test_a_node_changes_no_kernel_setting_of_the_machine(devcluster_node: Cluste
     assert {name: now[name] for name in SETTINGS_AT_START} == SETTINGS_AT_START
 
 
+@pytest.mark.long
 def test_killing_the_starter_ends_the_cluster_and_leaves_nothing(
     nft: Path, starter: Starter
 ) -> None:

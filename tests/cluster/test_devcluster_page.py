@@ -100,6 +100,7 @@ def test_the_cluster_of_the_page_starts_is_used_and_ends(cluster_id: str) -> Non
     assert f"cluster {cluster_id} is gone" in printed
 
 
+@pytest.mark.long
 def test_an_image_is_made_and_its_service_is_reached_from_outside_and_inside(
     cluster_id: str, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.engine.conftest import Weights
 from tests.engine.scripts import output_of
 from tests.support import damage
@@ -79,6 +80,7 @@ def test_a_number_that_the_served_type_has_no_place_for_is_refused(
     assert worker.state()["version"] == home
 
 
+@pytest.mark.long  # tests/unit/worker/process/test_start_up.py holds it without an engine
 def test_a_worker_loads_such_weights_after_its_start(weights: Weights, tmp_path: Path) -> None:
     """vLLM takes more from the files of a start than their tensors."""
     wide = in_float32(weights.b, tmp_path / "wide")

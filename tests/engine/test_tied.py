@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.engine.conftest import Weights
 from tests.support import damage
 from tests.support.checkpoints import copy_of
@@ -36,6 +37,7 @@ def greedy(worker: WorkerProcess) -> list[tuple[int, float]]:
     return [(entry["token_id"], entry["logprob"]) for entry in entries]
 
 
+@pytest.mark.long  # tests/engine/test_kernels.py loads a tied model into each kernel
 def test_swapped_and_started_workers_make_the_same_tokens_of_a_tied_model(
     weights: Weights, tmp_path: Path
 ) -> None:
