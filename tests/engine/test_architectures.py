@@ -116,6 +116,12 @@ def check(engine):
         torch.use_deterministic_algorithms(False)
     return answer["error"]
 
+def failing_check(engine):
+    model = engine.llm_engine.model_executor.driver_worker.worker.model_runner.get_model()
+    hook = model.register_forward_pre_hook(lambda *given: 1 / 0)
+    assert "ZeroDivisionError" in check(engine)
+    hook.remove()
+
 def held_tokens(engine, checked):
     sampling = vllm.SamplingParams(max_tokens=12, temperature=0, ignore_eos=True, detokenize=False)
     for number in range(2):
@@ -127,6 +133,7 @@ def held_tokens(engine, checked):
         steps += 1
         if checked and steps == 5:
             check(engine)
+            failing_check(engine)
     return ended
 
 class FakeWire:  # vLLM's engine for transfers, without the wire
