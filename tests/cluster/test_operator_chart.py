@@ -351,20 +351,6 @@ def test_a_workers_pod_is_taken_where_only_restricted_pods_are(
     assert taken.returncode == 0, taken.stderr
 
 
-def test_every_object_is_one_that_the_server_knows(
-    cluster: Cluster, restricted: str, rendered: Rendered
-) -> None:
-    for found in rendered.objects:
-        if found["kind"] == "CustomResourceDefinition":
-            continue
-        made = copy.deepcopy(found)
-        if "namespace" in made["metadata"]:
-            made["metadata"]["namespace"] = restricted
-        arguments = ("apply", "--dry-run=server", "--validate=strict", "-n", restricted, "-f", "-")
-        done = cluster.kubectl(*arguments, stdin=json.dumps(made), check=False)
-        assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("sample", [pytest.param(sample, id=name) for name, sample in samples()])
 def test_a_documented_sample_is_taken(
     cluster: Cluster, release: Release, restricted: str, sample: dict[str, Any]

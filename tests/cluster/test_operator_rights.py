@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,6 @@ from devcluster import Cluster
 from fleet_operator.runtime import permissions
 from fleet_operator.runtime.main import EXIT_CANNOT_START
 
-ROOT = Path(__file__).parents[2]
 NEEDED = {(g, resource, verb) for g, resource, verbs in permissions.NEEDED for verb in verbs}
 LEASE = {
     (permissions.LEASE_GROUP, "leases", verb)
@@ -206,34 +204,6 @@ async def test_an_operator_of_some_namespaces_sees_nothing_else(
         with pytest.raises(ApiError, match="cannot list resource"):
             await _as(workspace, narrow.token, "/api/v1/namespaces/rl-outside/pods")
         assert await _as(workspace, narrow.token, "/api/v1/namespaces/narrow-b/pods")
-
-
-@pytest.mark.usefixtures("shared_operator")
-async def test_a_trainer_needs_no_more_than_the_documented_role(workspace: Workspace) -> None:
-    page = (ROOT / "docs/reference/rbac.md").read_text()
-    (manifest,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    rules = [
-        ({group: rule["resources"]}, rule["verbs"], rule["resourceNames"])
-        for rule in yaml.safe_load(manifest)["rules"]
-        for group in rule["apiGroups"]
-    ]
-    token = await _account(workspace, "trainer", rules)
-    await workspace.make_fleet(replicas=1, version="1")
-    await workspace.applied("1", replicas=1)
-
-    def kubectl(*arguments: str) -> str:
-        done = workspace.cluster.kubectl(
-            *("-n", workspace.namespace, f"--token={token}", *arguments), check=False
-        )
-        return done.stdout + done.stderr
-
-    patch = ("--type=merge", "-p", '{"spec":{"version":"2"}}')
-    patched = await asyncio.to_thread(kubectl, "patch", "wv", FLEET, *patch)
-    waiting = ("wait", "--for=condition=Ready", f"wv/{FLEET}", "--timeout=30s")
-    waited = await asyncio.to_thread(kubectl, *waiting)
-    assert "patched" in patched
-    assert "condition met" in waited
-    assert "forbidden" in await asyncio.to_thread(kubectl, "get", "ifl")
 
 
 async def _as(workspace: Workspace, token: str, path: str):

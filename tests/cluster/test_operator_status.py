@@ -262,28 +262,3 @@ async def test_what_a_newer_release_has_written_stays_after_a_rollback_of_the_op
 
 async def _serves(workspace: Workspace, version: str) -> bool:
     return workspace.serving == [version, version]
-
-
-async def test_the_status_of_an_idle_fleet_does_not_change(workspace: Workspace) -> None:
-    """No message holds a running clock: a fleet at rest has an unchanging status."""
-    await workspace.start_operator("--resync-seconds=1")
-    workspace.kubelet.bad_sources.add("/weights/step_2")
-    await workspace.make_fleet(replicas=2, version="1")
-    await workspace.applied("1", replicas=2)
-    await workspace.publish("2")
-    await workspace.until(lambda: workspace.condition("Stalled"), "the version is refused")
-    (operator,) = workspace.operators
-
-    async def looked(times: float) -> None:
-        until = await operator.metric("rlfleet_reconcile_seconds_count") + times
-
-        async def has() -> bool:
-            return await operator.metric("rlfleet_reconcile_seconds_count") >= until
-
-        await workspace.until(has, "the operator looks again")
-
-    async def statuses() -> list[Any]:
-        await looked(3)
-        return [made["status"] for made in (await workspace.fleet(), await workspace.weights())]
-
-    assert await statuses() == await statuses()

@@ -65,6 +65,7 @@ async def test_kubernetes_decides_about_each_request(api: RlApi) -> None:
     )
 
 
+@pytest.mark.long  # tests/unit/fleet_api/test_access.py has the bound on a clock that jumps
 async def test_the_token_of_a_deleted_account_is_401_within_the_documented_bound(
     api: RlApi,
 ) -> None:

@@ -18,6 +18,7 @@ SPARE_SECONDS = 2
 """For the work after the new watch has begun, on a busy machine."""
 
 
+@pytest.mark.long  # tests/unit has a silent stream of each client, on a clock that jumps
 async def test_each_silent_watch_is_replaced_in_time(workspace: Workspace, tmp_path) -> None:
     operator = await workspace.start_operator()
     await workspace.make_fleet(replicas=2, version="1")
