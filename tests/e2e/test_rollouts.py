@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-import pytest
-from tests.e2e.conftest import FLEET, WORKERS, Fleet
+from tests.e2e.conftest import FLEET, Fleet
 from tests.support.audit import audit_file
 
 from demo.sampler import TOKENS
@@ -59,18 +58,3 @@ def test_a_bad_source_is_reported_the_old_weights_serve_and_the_next_version_rec
 
     fleet.roll_out(fleet.next_step())
     assert fleet.condition("Stalled") is None
-
-
-@pytest.mark.long
-def test_a_bad_source_that_is_repaired_is_taken_without_another_patch(fleet):
-    step = fleet.next_step()
-    file = fleet.folder(step) / "model.safetensors"
-    aside = file.with_name("aside")
-    file.rename(aside)
-    fleet.publish(str(step))
-    fleet.eventually(lambda: fleet.condition("Stalled"), "Stalled")
-
-    aside.rename(file)
-
-    fleet.wait_ready()
-    assert fleet.get(f"wv/{FLEET}")["status"]["workersApplied"] == f"{WORKERS}/{WORKERS}"

@@ -1,4 +1,4 @@
-"""Every strategy, and the settings that a trainer may patch, on real workers under load."""
+"""Every strategy on real workers under load, and what canaries are for."""
 
 from __future__ import annotations
 
@@ -139,63 +139,3 @@ def test_a_canary_with_different_answers_goes_back_before_any_client_gets_its_to
     assert verdict["passed"] is False
     assert max(verdict["kl"], verdict["logprobDrift"]) > OTHER_WEIGHTS
     fleet.eventually(lambda: "CanaryRefused" in fleet.events(), "the Event")
-
-
-@pytest.mark.long
-def test_a_suspended_version_waits_and_continues_when_it_may(fleet):
-    before = fleet.applied()
-    step = fleet.next_step()
-    fleet.publish(str(step), suspend=True)
-    fleet.eventually(
-        lambda: fleet.get(f"wv/{fleet.name}")["status"].get("phase") == "Suspended", "Suspended"
-    )
-
-    suspended, ready = fleet.applied(), fleet.condition("Ready")
-    fleet.publish(str(step), suspend=False)
-    fleet.wait_whole()
-
-    assert suspended == before
-    assert ready["reason"] == "Suspended"
-    assert "spec.suspend" in ready["message"]
-    assert fleet.applied() == str(step)
-
-
-@pytest.mark.long
-def test_only_a_rollback_goes_back_also_without_a_run(fleet):
-    older, newer = fleet.next_step(), fleet.next_step()
-    fleet.publish(str(newer))
-    fleet.wait_whole()
-
-    refused = fleet.kubectl(
-        "patch",
-        "wv",
-        fleet.name,
-        "--type=merge",
-        "-p",
-        f'{{"spec":{{"version":"{older}"}}}}',
-        check=False,
-    )
-    assert "spec.rollbackTo" in refused.stderr
-
-    fleet.publish(str(older), rollbackTo=str(older))
-    fleet.wait_whole()
-    assert fleet.applied() == str(older)
-    fleet.publish(str(fleet.next_step()), rollbackTo=None)
-    fleet.wait_whole()
-
-
-@pytest.mark.long
-def test_a_version_waits_for_a_checkpoint_that_does_not_exist_yet_and_is_served_when_it_does(fleet):
-    step, before = fleet.next_step(), fleet.applied()
-    settings(fleet, timeouts={"stageSeconds": 3})
-    aside = fleet.folder(step).with_name(f"aside-{step}")
-    fleet.folder(step).rename(aside)
-    fleet.publish(str(step))
-    fleet.eventually(lambda: fleet.reason("Progressing") == "WaitingForCheckpoint", "it waits")
-
-    assert fleet.condition("Stalled") is None
-    assert fleet.get(f"wv/{fleet.name}")["status"]["appliedVersion"] == before
-
-    aside.rename(fleet.folder(step))
-    fleet.wait_whole()
-    assert fleet.applied() == str(step)
