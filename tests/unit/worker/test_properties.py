@@ -27,7 +27,6 @@ from fleet_worker.lifecycle.canary_report import (
     repetition,
     report,
 )
-from fleet_worker.lifecycle.watchdog import Pulse
 from fleet_worker.process.start import Wanted, choose_start
 from fleet_worker.protocol import (
     MAX_TERM,
@@ -164,16 +163,6 @@ def test_only_the_holder_may_drive_until_the_lease_ends(
         with pytest.raises(Refusal) as refused:
             check_holder(each, "another", now)
         assert refused.value.retry_after_seconds == each.remaining(now)
-
-
-@given(SECONDS, SECONDS, st.one_of(st.none(), SECONDS))
-def test_an_engine_is_dead_only_after_a_silence_and_a_load_may_last_longer(
-    answered: float, now: float, busy: float | None
-) -> None:
-    problem = Pulse(answered, busy_since=busy).problem(now, threshold=60, busy_threshold=600)
-    if problem is not None:
-        assert now - answered > 60
-        assert busy is None or now - busy > 600
 
 
 # --- what fits --------------------------------------------------------------------------------------

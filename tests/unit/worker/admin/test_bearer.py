@@ -16,13 +16,6 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_token_is_accepted_with_any_case_of_the_scheme(file: Path) -> None:
-    bearer = BearerFile(file)
-
-    assert bearer.accepts("Bearer first")
-    assert bearer.accepts("bearer  first ")
-
-
 @pytest.mark.parametrize(
     "header",
     [None, "", "Bearer", "Bearer ", "Bearer firs", "Bearer first2", "first", "Basic first"],

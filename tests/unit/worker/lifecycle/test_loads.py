@@ -167,16 +167,6 @@ async def test_a_stage_that_finds_its_weights_in_the_engine_ends_their_refusal(
     assert serving.state.stage_failure is None
 
 
-async def test_loading_the_loaded_version_does_nothing(serving: WorkerHarness) -> None:
-    await serving.stage("1")
-    await serving.pause()
-    await serving.load("1")
-    serving.engine.calls.clear()
-    await serving.load("1")
-
-    assert serving.engine.calls == []
-
-
 async def test_two_concurrent_loads_of_a_version_load_once(serving: WorkerHarness) -> None:
     await serving.stage("1")
     await serving.pause()

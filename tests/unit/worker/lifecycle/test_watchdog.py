@@ -12,15 +12,6 @@ from tests.support.worker_harness import WorkerHarness, running, watchdog_of
 from fleet_worker.protocol import Phase
 
 
-async def test_an_expired_lease_is_ended(serving: WorkerHarness) -> None:
-    async with running(watchdog_of(serving)):
-        await serving.pause(lease=0.02)
-        serving.clock.advance(0.02)
-        await soon(lambda: serving.agent.phase is Phase.SERVING)
-
-    assert serving.agent.lease_expiries == 1
-
-
 async def test_a_lease_whose_end_fails_is_ended_again(
     serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
