@@ -70,6 +70,16 @@ def test_encoder_outputs_stay_when_the_prefixes_are_dropped() -> None:
     assert kept.read_from("2b", kept.begin(), found_cached=True, has_media=True) is None
 
 
+def test_a_version_loaded_again_over_a_cleared_cache_reads_no_older_keys() -> None:
+    kept = KeptCache()
+    kept.loaded("2", "1", cleared=False)
+    kept.loaded("1", "2", cleared=True)
+    before = kept.begin()
+    kept.loaded("2", "1", cleared=True)
+
+    assert kept.read_from("2", before, found_cached=True) is None
+
+
 def test_the_history_of_loads_is_bounded() -> None:
     kept = KeptCache()
     for version in range(1000):
