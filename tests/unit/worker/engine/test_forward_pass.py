@@ -1,4 +1,4 @@
-"""What the forward pass of a check asks of vLLM's runners, and what it gives.
+"""The options of a forward pass for vLLM's runners, and its result.
 
 `tests/engine/test_architectures.py` and `test_second_runner.py` have real runners with recurrent layers, whose held
 requests go on as if nothing had been, also after a pass that failed.
