@@ -113,7 +113,7 @@ def unseen_workers(observed: FleetObserved, missing: Missing, share: str) -> Row
     if not unseen:
         return False, False, ConditionReason.WAITING_FOR_WORKERS, ""
     to_come = f"{share}; {unseen} {agree(unseen, 'is', 'are')} not in the Service yet"
-    message = "; ".join(filter(None, (to_come, missing.told)))
+    message = "; ".join(filter(None, (to_come, missing.message)))
     return unseen, False, missing.reason, message
 
 
@@ -340,7 +340,7 @@ def _stalled(
 
 def with_waits(message: str, missing: Missing, rollout: RolloutPlan) -> str:
     """Returns the message, what workers wait for, and what their pods wait for."""
-    return "; ".join(filter(None, (rollout.step.with_waiting(message), missing.told)))
+    return "; ".join(filter(None, (rollout.step.with_waiting(message), missing.message)))
 
 
 def _rolling(rollout: RolloutPlan) -> str:

@@ -60,27 +60,27 @@ def cannot_run(observed: FleetObserved, now: datetime) -> str:
 
 
 class Missing(NamedTuple):
-    """What the workers of a fleet wait for that do not serve yet.
+    """The waits of the workers of a fleet that do not serve yet.
 
     Fields:
         reason: the earliest step that any of them waits for.
-        told: the waits of pods that the cluster may still end, and workers that start again; empty without any.
+        words: these waits, as far as the cluster may still end them, and workers that start again; empty without any.
     """
 
     reason: ConditionReason
-    told: str
+    message: str
 
 
 def missing_workers(observed: FleetObserved) -> Missing:
-    """What the missing workers of a fleet wait for."""
+    """The waits of the missing workers of a fleet."""
     blocked = observed.workers.where(lambda f: f.pod.blocked and not f.pod.deleting)
     waits = [(w.pod.name, w.pod.wait) for w in blocked if w.pod.wait is not None]
     behind, starting = furthest_behind(waits), observed.workers.where(_starts)
-    told = "; ".join(filter(None, (waiting(waits), _starting_again(starting))))
+    message = "; ".join(filter(None, (waiting(waits), _starting_again(starting))))
     if behind is not None:
-        return Missing(behind[1].awaited.reason, told)
+        return Missing(behind[1].awaited.reason, message)
     reasons = ConditionReason
-    return Missing(reasons.WAITING_FOR_ENGINE if starting else reasons.WAITING_FOR_WORKERS, told)
+    return Missing(reasons.WAITING_FOR_ENGINE if starting else reasons.WAITING_FOR_WORKERS, message)
 
 
 def _starts(worker: Facts) -> bool:

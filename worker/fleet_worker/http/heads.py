@@ -109,7 +109,7 @@ class Connection(Passing):
             self._timer = asyncio.get_running_loop().call_later(SECONDS, self._read_once_more)
 
     def _read_once_more(self) -> None:
-        """uvloop runs timers before it reads. What came while the loop did other work is read first."""
+        """uvloop runs timers before it reads. Bytes that came while the loop did other work are read first."""
         later = asyncio.get_running_loop().call_later
         self._timer = later(_READ_SECONDS, self.abort)
 
