@@ -20,6 +20,7 @@ from prometheus_client import REGISTRY
 
 from fleet_worker.admin.app import AdminApp
 from fleet_worker.admin.guard import BearerFile, Guard
+from fleet_worker.checkpoint.peer_tls import Certificate
 from fleet_worker.checkpoint.peers import Peers
 from fleet_worker.drain_names import drain_seconds_of
 from fleet_worker.engine.limits import Limits
@@ -109,7 +110,7 @@ class EndpointPlugin:
             end_process=_fail,
             adapters=Adapters(engine, slots=room.slots, max_rank=room.max_rank),
             limits=Limits(load_seconds=handover.load_seconds),
-            peers=_peers(handover, tokens),
+            peers=_peers(handover, tokens, args),
             loads_in_place=handover.loads_in_place,
         )
         if (failure := handover.start_failure) is not None:
@@ -248,14 +249,18 @@ def _info(client: Any, handover: Handover) -> EngineInfo:
     )
 
 
-def _peers(handover: Handover, tokens: BearerFile) -> Peers | None:
+def _peers(handover: Handover, tokens: BearerFile, args: Namespace) -> Peers | None:
     if handover.peer_socket is None:
         return None
+    certificate = (
+        Certificate(args.ssl_certfile, args.ssl_keyfile or "") if args.ssl_certfile else None
+    )
     return Peers(
         handover.peer_socket,
         pod_uid=handover.pod_uid or "",
         tokens=lambda: tokens.tokens,
         bytes_per_second=handover.peer_bytes_per_second,
+        certificate=certificate,
     )
 
 

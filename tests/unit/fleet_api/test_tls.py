@@ -11,22 +11,11 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from tests.support.programs import written_by
+from tests.support.certificates import issue
 
 from fleet_api.listeners import CannotListenError, listening
 from fleet_api.settings import Settings, parse_settings
 from fleet_api.tls import Certificate
-
-
-def issue(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate that signs itself, and its key."""
-    folder.mkdir(exist_ok=True)
-    certificate, key = folder / "tls.crt", folder / "tls.key"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    command += ["-nodes", "-days", "2", "-subj", f"/CN={name}"]
-    command += ["-addext", f"subjectAltName=DNS:{name}"]
-    written_by([*command, "-keyout", key, "-out", certificate])
-    return certificate, key
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import http.client
 import json
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from typing import ClassVar
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import Directory, FileState, OpenFile
 from fleet_worker.checkpoint.opening import checkpoint_in
+from fleet_worker.checkpoint.peer_tls import reading
 from fleet_worker.checkpoint.weight_sets import INDEX_FILE, INDEX_LIMIT
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import PEER_PATH, Reason
@@ -45,12 +47,14 @@ class Place:
         host, port: of the peer.
         digest: of the version.
         authorization: the header that lets this worker read it, with one signature for each token.
+        certificate: that the peer must have, as PEM; empty for a connection without TLS.
     """
 
     host: str
     port: int
     digest: str
     authorization: str
+    certificate: str = ""
 
 
 def unreadable(place: Place, problem: str) -> Refusal:
@@ -89,7 +93,13 @@ class Stream:
             last = "" if length is None else position + length - 1
             headers = {"Authorization": place.authorization, "Range": f"bytes={position}-{last}"}
             self._connection.connect()
+            if place.certificate:
+                self._connection.sock = reading(place.certificate).wrap_socket(
+                    self._connection.sock, do_handshake_on_connect=False
+                )
             with _ended_after(SILENCE_SECONDS, self._connection.sock):
+                if isinstance(self._connection.sock, ssl.SSLSocket):
+                    self._connection.sock.do_handshake()
                 self._connection.request("GET", self._path, headers=headers)
                 self._response = response = self._connection.getresponse()
         except (OSError, http.client.HTTPException, ValueError) as error:

@@ -1,7 +1,7 @@
 """Serves the versions that a worker holds to other workers of its fleet. `python -m fleet_worker.checkpoint.peer_server`.
 
 A process of its own with low priority: it must take no time of the engine and of the server's event loop.
-It holds no secret. The worker offers versions with the headers that allow a peer to read them.
+It holds no token. The worker offers versions with the headers that allow a peer to read them.
 
 ```
 GET /v1/peers/DIGEST          the files as JSON: [[name, size], …]
@@ -9,7 +9,7 @@ GET /v1/peers/DIGEST/NUMBER   the bytes of a file, always with a Range; each as 
 ```
 
 The kernel copies the bytes from sealed memory to the connection (sendfile). Memory that is still being filled is
-copied by this process.
+copied by this process, and so are all bytes with TLS.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import h11
 
 from fleet_worker.checkpoint.lengths import Lengths
 from fleet_worker.checkpoint.memory import is_sealed
+from fleet_worker.checkpoint.peer_tls import Certificate
 from fleet_worker.checkpoint.stager_messages import GoneError, Offer, Taken, Withdraw, receive, send
 from fleet_worker.protocol import PEER_PATH
 
@@ -87,9 +88,21 @@ class _Refused(Exception):
 class PeerServer:
     """The versions that are served, and the connections of peers."""
 
-    def __init__(self, control: socket.socket, bytes_per_second: int) -> None:
-        """`control`: to the worker. `bytes_per_second`: of all connections together; 0 for no limit."""
+    def __init__(
+        self,
+        control: socket.socket,
+        bytes_per_second: int,
+        certificate: Certificate | None = None,
+    ) -> None:
+        """Serve nothing yet.
+
+        Args:
+            control: To the worker.
+            bytes_per_second: Of all connections together; 0 for no limit.
+            certificate: Of this worker; None for connections without TLS.
+        """
         self._control = control
+        self._certificate = certificate
         self._rate = bytes_per_second
         turn = int(bytes_per_second * _TURN_SECONDS) or _PIECE_BYTES
         self._piece = min(turn, _PIECE_BYTES)
@@ -160,6 +173,10 @@ class PeerServer:
             del self._strangers[oldest]
             oldest.transport.abort()
         try:
+            if self._certificate is not None:
+                # Before the first byte is read, and as a stranger.
+                async with asyncio.timeout(_REQUEST_SECONDS):
+                    await writer.start_tls(self._certificate.serving())
             await self._answer(reader, writer)
             writer.close()
         except (OSError, TimeoutError, asyncio.CancelledError, h11.RemoteProtocolError):
@@ -231,7 +248,7 @@ class PeerServer:
             count = min(there - begin, self._piece)
             await self._turn(count)
             async with asyncio.timeout(_SEND_SECONDS):
-                if is_sealed(file.fileno()):
+                if is_sealed(file.fileno()) and self._certificate is None:
                     await loop.sendfile(writer.transport, file, begin, count)
                 else:  # sendfile would hold pages, and the stager could not seal them
                     writer.write(os.pread(file.fileno(), count, begin))
@@ -264,13 +281,14 @@ def _headers(length: int) -> list[tuple[str, str]]:
 
 
 def main() -> int:
-    """Serve: the first argument is the descriptor of the connection to the worker, the second that of the port."""
+    """Serve. Arguments: descriptors of the connection to the worker and of the port, rate, and files of `Certificate`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICE)
     with suppress(OSError):  # some sandboxes have no such file
         Path("/proc/self/oom_score_adj").write_text("1000")
     control, listener = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
-    asyncio.run(PeerServer(control, int(sys.argv[3])).run(listener))
+    certificate = Certificate(*sys.argv[4:]) if sys.argv[4:] else None
+    asyncio.run(PeerServer(control, int(sys.argv[3]), certificate).run(listener))
     return 0
 
 

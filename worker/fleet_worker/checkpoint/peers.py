@@ -14,6 +14,7 @@ from functools import partial
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.peer_files import Place, is_name
+from fleet_worker.checkpoint.peer_tls import Certificate
 from fleet_worker.checkpoint.stager_messages import (
     GoneError,
     Offer,
@@ -65,7 +66,13 @@ class Peers:
     """
 
     def __init__(
-        self, listener: socket.socket, *, pod_uid: str, tokens: Tokens, bytes_per_second: int = 0
+        self,
+        listener: socket.socket,
+        *,
+        pod_uid: str,
+        tokens: Tokens,
+        bytes_per_second: int = 0,
+        certificate: Certificate | None = None,
     ) -> None:
         """Make it. The process starts with `keep_ready`, or else with the first version.
 
@@ -74,6 +81,7 @@ class Peers:
             pod_uid: Of this worker's pod.
             tokens: The fleet's admin tokens.
             bytes_per_second: To send to all peers together; 0 for no limit.
+            certificate: Of this worker, and of all its peers; None for connections without TLS.
         """
         self.port = int(listener.getsockname()[1])
         listener.listen()
@@ -81,6 +89,7 @@ class Peers:
         self._pod_uid = pod_uid
         self._tokens = tokens
         self._rate = bytes_per_second
+        self._certificate = certificate
         self._lock = threading.Lock()
         self._offers: dict[int, str] = {}
         self._next = 0
@@ -96,9 +105,19 @@ class Peers:
         return tuple(dict.fromkeys(self._offers.values()))
 
     def place_of(self, peer: Peer, digest: str) -> Place | None:
-        """Where a peer serves a version; None without a token to sign the reads with."""
-        headers = self._authorizations(peer.pod_uid, digest)
-        return Place(peer.host, peer.port, digest, ", ".join(headers)) if headers else None
+        """Where a peer serves a version; None without a token to sign the reads with, or without a readable
+        certificate.
+        """
+        headers, certificate = self._authorizations(peer.pod_uid, digest), ""
+        if self._certificate is not None:
+            try:
+                certificate = self._certificate.own()
+            except (OSError, ValueError) as error:
+                _LOG.warning("no peer can be read: the certificate cannot be read (%s)", error)
+                return None
+        if not headers:
+            return None
+        return Place(peer.host, peer.port, digest, ", ".join(headers), certificate)
 
     def _authorizations(self, pod_uid: str, digest: str) -> list[str]:
         """One for each token: while tokens are exchanged, the peer may have only the old one, or the new one."""
@@ -171,6 +190,8 @@ class Peers:
         self._control.settimeout(_ANSWER_SECONDS)
         passed = (theirs.fileno(), self._listener.fileno())
         command = [sys.executable, "-P", "-m", _MODULE, *map(str, passed), str(self._rate)]
+        if self._certificate is not None:
+            command += [self._certificate.path, self._certificate.key]
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 command,

@@ -206,7 +206,7 @@ def _opened(asked: RequestedFile, left: Iterator[int]) -> OpenFile:
     name = os.fsdecode(bytes.fromhex(asked.name))
     state = FileState(asked.size, asked.inode, asked.modified_ns, asked.changed_ns)
     if (peer := asked.peer) is not None:
-        place = Place(peer.host, peer.port, peer.digest, peer.authorization)
+        place = Place(peer.host, peer.port, peer.digest, peer.authorization, peer.certificate)
         return PeerFile.of(place, name, peer.number, state)
     if (stored := asked.stored) is None:
         return OpenFile(name, next(left), state)

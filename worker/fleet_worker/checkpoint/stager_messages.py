@@ -57,6 +57,7 @@ class RequestedPeer(_Message):
     port: Number
     digest: str
     authorization: str
+    certificate: str
     number: Number
 
 

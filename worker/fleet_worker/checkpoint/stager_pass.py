@@ -187,6 +187,7 @@ def _peer(file: PeerFile) -> RequestedPeer:
         port=place.port,
         digest=place.digest,
         authorization=place.authorization,
+        certificate=place.certificate,
         number=file.number,
     )
 

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import BinaryIO
 
 import pytest
 from tests.support import damage
+from tests.support.certificates import issue
 from tests.support.fake_peers import FakePeer, Listed, fake_peer
 from tests.support.slime_deltas import write_delta
 from tests.support.stagers import InspectorWithStagers
@@ -32,6 +34,7 @@ from fleet_worker.checkpoint.lengths import Lengths
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.peer_files import Place, Stream, open_from_peer
+from fleet_worker.checkpoint.peer_tls import Certificate
 from fleet_worker.checkpoint.peers import Peers
 from fleet_worker.errors import Refusal
 from fleet_worker.http.sockets import bound_socket
@@ -54,6 +57,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
         *,
         tokens: tuple[str, ...] = ("fleet",),
         budget: int = 1 << 20,
+        certificate: Certificate | None = None,
     ) -> Staging:
         rules, initial = tiny_rules(tmp_path, inspector, budget_bytes=budget)
         initial.checkpoint.close()
@@ -61,13 +65,19 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
         async def make_room(_size: int) -> int:
             return rules.budget_bytes
 
-        peers = Peers(bound_socket("127.0.0.1", 0), pod_uid=uid, tokens=lambda: tokens)
+        listener = bound_socket("127.0.0.1", 0)
+        peers = Peers(listener, pod_uid=uid, tokens=lambda: tokens, certificate=certificate)
         opened.append(peers)
         return Staging(rules, Labels(), lambda: 0.0, make_room, peers=peers)
 
     yield one
     for peers in opened:
         peers.close()
+
+
+def certificate(folder: Path) -> Certificate:
+    """A new one, in the same files each time."""
+    return Certificate(*map(str, issue(folder, "policy.rl.svc")))
 
 
 def peer(worker: Staging, uid: str) -> Peer:
@@ -110,6 +120,62 @@ async def test_a_stager_reads_from_a_peer_too(
     assert (found.digest, found.read_from) == (digest, "a")
     assert child.peers is not None
     assert child.peers.serves == (digest,)
+
+
+@pytest.mark.parametrize("has_stagers", [False, True])
+async def test_peers_use_the_certificate_of_the_fleet(
+    tmp_path: Path, make: Made, inspector: InspectorWithStagers, *, has_stagers: bool
+) -> None:
+    given = {"certificate": certificate(tmp_path / "tls")}
+    reads = inspector if has_stagers else None
+    parent, child = make("a", reads, **given), make("b", reads, **given)
+    path = write_tiny(tmp_path / "1")
+    wanted = stage_request("1", path)
+    digest = (await parent.stage(wanted)).digest
+    shutil.rmtree(path)
+    found = await child.stage(read_from(wanted, digest, peer(parent, "a")))
+
+    assert (found.digest, found.read_from) == (digest, "a")
+
+
+async def test_a_worker_reads_from_no_peer_without_its_own_certificate(
+    tmp_path: Path, make: Made
+) -> None:
+    """Also where the names are the same."""
+    ours, others = certificate(tmp_path / "tls"), certificate(tmp_path / "other")
+    wanted = stage_request("1", write_tiny(tmp_path / "1"))
+    plain, parent = make("a"), make("b", certificate=ours)
+    digest = (await plain.stage(wanted)).digest
+    await parent.stage(wanted)
+    for given, holder, uid in (
+        (ours, plain, "a"),
+        (None, parent, "b"),
+        (others, parent, "b"),
+    ):
+        child = make("c", certificate=given)
+        with pytest.raises(Refusal) as refused:
+            await child.stage(read_from(wanted, digest, peer(holder, uid)))
+        assert refused.value.reason is Reason.PEER_UNREADABLE
+
+    child = make("d", certificate=ours)
+    certificate(tmp_path / "tls")  # renewed in all of its mounts, while both run
+    found = await child.stage(read_from(wanted, digest, peer(parent, "b")))
+    assert found.read_from == "b"
+
+
+def test_no_handshake_of_many_is_lost(tmp_path: Path, make: Made) -> None:
+    worker = make("a", certificate=certificate(tmp_path / "tls"))
+    assert worker.peers is not None
+    checkpoint = open_checkpoint(str(write_tiny(tmp_path / "1")), None)
+    checkpoint.read_all(budget=1 << 20, check_cancelled=lambda: None)
+    worker.peers.serve("sha256:1", checkpoint)
+    place = worker.peers.place_of(peer(worker, "a"), "sha256:1")
+    assert place is not None
+    with ThreadPoolExecutor(8) as readers:
+        found = list(readers.map(lambda _: peer_files._listing(place), range(100)))
+    checkpoint.close()
+
+    assert len(found) == 100
 
 
 async def test_a_version_is_served_until_the_worker_drops_it(tmp_path: Path, make: Made) -> None:
