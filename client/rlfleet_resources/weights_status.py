@@ -74,7 +74,7 @@ class StoreReads(Resource):
         bytes: from the store, by all workers together: of a delta its files, and its base where a worker did
             not hold it.
         workers: number of workers that read the store, or had all in memory.
-        peer_bytes: from other workers of the fleet: of a delta the whole result.
+        peer_bytes: from other workers of the fleet: of a delta its files, or the whole result.
         peer_workers: number of workers that read from others.
         published_bytes: of the version's weight files in the store: of a delta its own; 0 if no worker has read it.
         size_bytes: of the whole weights, the same.

@@ -20,9 +20,10 @@ class FakePeer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, directory: Path, uid: str) -> None:
+    def __init__(self, directory: Path, uid: str, *, is_delta: bool) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.directory = directory
+        self.is_delta = is_delta
         self.names = sorted(file.name for file in directory.iterdir())
         self.listing: Callable[[Listed], object] = lambda listed: listed
         self.content: Callable[[str, bytes], bytes] = lambda _name, content: content
@@ -47,6 +48,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: FakePeer
 
     def do_GET(self) -> None:
+        if self.server.is_delta is not ("-delta" in self.path):
+            self.send_error(404)
+            return
         length, content = self.server.answer(self.path)
         with suppress(OSError):
             self.server.before(self.wfile)
@@ -63,9 +67,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def fake_peer(directory: Path, uid: str = "liar") -> Iterator[FakePeer]:
-    """Serve a directory until the end of the block."""
-    with FakePeer(directory, uid) as server:
+def fake_peer(directory: Path, uid: str = "liar", *, is_delta: bool = False) -> Iterator[FakePeer]:
+    """Serve a directory until the end of the block: a version, or its delta and nothing else."""
+    with FakePeer(directory, uid, is_delta=is_delta) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:

@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.delta_chain import Bases, open_weights
+from fleet_worker.checkpoint.delta_chain import (
+    Bases,
+    HeldBase,
+    open_delta_from_peer,
+    open_weights,
+)
 from fleet_worker.checkpoint.peer_files import open_from_peer
 from fleet_worker.checkpoint.peers import Peers
 from fleet_worker.checkpoint.stager_pass import StagerPass
@@ -31,24 +36,40 @@ def main() -> None:
     peers.keep_ready()
     _tell(ready=peers.port)
     staged: Checkpoint | None = None
+    base: HeldBase | None = None
     for line in sys.stdin:
+        request = json.loads(line)
+        if (path := request.get("hold")) is not None:
+            checkpoint = open_weights(path, None, Bases())
+            _bring(checkpoint, stagers)
+            base = HeldBase(checkpoint.digest(lambda: None), checkpoint)
+            _tell(holds=True)
+            continue
         if staged is not None:
             staged.close()
-        staged = _stage(json.loads(line), peers, stagers)
-        _tell(staged=staged.digest(lambda: None))
+        staged = _stage(request, peers, stagers, base)
+        _tell(staged=staged.digest(lambda: None), peer_bytes=staged.peer_bytes)
     peers.close()
     stagers.close()
 
 
-def _stage(request: dict[str, Any], peers: Peers, stagers: Stagers) -> Checkpoint:
-    digest = str(request["digest"])
+def _stage(
+    request: dict[str, Any], peers: Peers, stagers: Stagers, base: HeldBase | None
+) -> Checkpoint:
+    digest, path = str(request["digest"]), str(request["path"])
+    held = [HeldBase(base.digest, base.checkpoint.duplicate())] if base is not None else []
+    checkpoint = None
     if (peer := request.get("peer")) is None:
-        checkpoint = open_weights(request["path"], None, Bases())
+        checkpoint = open_weights(path, None, Bases(held))
     else:
         place = peers.place_of(Peer.model_validate(peer), digest)
         if place is None:
             raise SystemExit("there is no token")
-        checkpoint = open_from_peer(place, request["path"])
+        if not request["whole"]:
+            checkpoint = open_delta_from_peer(place, path, held)
+        if checkpoint is None:
+            checkpoint = open_from_peer(place, path)
+    Bases(held).close()
     if digest and request["serves"]:
         offer = peers.show_of(digest, checkpoint)
 
@@ -57,11 +78,15 @@ def _stage(request: dict[str, Any], peers: Peers, stagers: Stagers) -> Checkpoin
             _tell(serves=True)
 
         checkpoint.show = show
-    if not checkpoint.read_in(
-        StagerPass(stagers, {}), budget=_ENOUGH, check_cancelled=lambda: None
-    ):
-        raise SystemExit("there is not enough memory for this measurement")
+        checkpoint.shares_delta = checkpoint.changed is not None
+    _bring(checkpoint, stagers)
     return checkpoint
+
+
+def _bring(checkpoint: Checkpoint, stagers: Stagers) -> None:
+    reading = StagerPass(stagers, {})
+    if not checkpoint.read_in(reading, budget=_ENOUGH, check_cancelled=lambda: None):
+        raise SystemExit("there is not enough memory for this measurement")
 
 
 def _tell(**fields: object) -> None:

@@ -1,4 +1,4 @@
-"""`python -m bench_bytes.peers`: how long workers take until all have staged a full version, with and without peers.
+"""`python -m bench_bytes.peers`: how long workers take until all have staged a version, with and without peers.
 
 The workers are processes of this machine without engines, with the stagers and the serving processes of real
 ones. Each has a copy of the files, since nodes do not share a page cache. All copies are behind one limited
@@ -25,14 +25,26 @@ from pathlib import Path
 from typing import Any
 
 import envs
-from bench_bytes.write import write_plain
-from bench_worker.report import PAGE, REPOSITORY, machine
+from bench_bytes.write import write_delta, write_plain
+from bench_worker.report import REPOSITORY, machine, publish
 from bench_worker.store import limited
 from fleet_operator.core.peers import FAN_OUT
 
-RESULTS = REPOSITORY / "bench" / "results" / "peers.json"
-BEGIN, END = "<!-- bench-peers: begin -->", "<!-- bench-peers: end -->"
-GOAL = 1.3
+GOAL, GOAL_OF_DELTAS = 1.3, 0.1
+CHANGED_SHARE = 0.01
+WAYS = {
+    "store": ("the full version: all read the store", ""),
+    "peers": ("the full version: one reads the store, the others read from peers", f"≤ {GOAL:g}"),
+    "delta_store": ("a delta: all read the store", ""),
+    "delta_whole": (
+        "a delta: one reads the store, the others take the whole result from peers",
+        "",
+    ),
+    "delta_peers": (
+        "a delta: one reads the store, the others take the delta from peers",
+        f"≤ {GOAL_OF_DELTAS:g}",
+    ),
+}
 
 
 class Worker:
@@ -73,7 +85,7 @@ class Fleet:
     """All workers, and the copies of the version."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        self.folder = folder
+        self.folder, self.peer_bytes = folder, 0
         self._said: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
         self.workers = [Worker(number, self._said) for number in range(count)]
         for _ in self.workers:
@@ -87,23 +99,42 @@ class Fleet:
             raise SystemExit(f"worker {number} has ended")
         return number, said
 
-    def seconds(self, count: int, digest: str, *, peers: bool) -> float:
-        """Seconds until the first `count` workers have staged."""
+    def hold(self, path: Path) -> None:
+        """Let all hold a version in memory, as if their engines had it."""
+        for worker in self.workers:
+            worker.ask(hold=str(path))
+        for _ in self.workers:
+            self.next()
+
+    def seconds(self, count: int, version: str, digest: str, *, peers: bool, whole: bool) -> float:
+        """Seconds until the first `count` workers have staged.
+
+        Args:
+            count: Number of workers.
+            version: Name of its directory below that of each worker.
+            digest: Of the whole weights.
+            peers: Only one of them reads the store.
+            whole: The others take no delta.
+        """
         for number in range(count):
-            _forget(self.folder / str(number))
+            _forget(self.folder / str(number) / version)
         began = time.perf_counter()
-        tree = _Tree(self, count, digest, peers=peers)
+        tree = _Tree(self, count, version, digest, peers=peers, whole=whole)
         while tree.left:
             tree.note(*self.next())
+        self.peer_bytes = tree.peer_bytes
         return time.perf_counter() - began
 
 
 class _Tree:
     """The reads, as the operator plans them (`fleet_operator.core.peers`), without nodes."""
 
-    def __init__(self, fleet: Fleet, count: int, digest: str, *, peers: bool) -> None:
-        self.left = count
-        self._fleet, self._digest, self._peers = fleet, digest, peers
+    def __init__(
+        self, fleet: Fleet, count: int, version: str, digest: str, *, peers: bool, whole: bool
+    ) -> None:
+        self.left, self.peer_bytes = count, 0
+        self._fleet, self._version, self._digest = fleet, version, digest
+        self._peers, self._whole = peers, whole
         self._waiting = list(range(count))
         self._serving: list[int] = []
         self._readers: Counter[int] = Counter()
@@ -118,9 +149,12 @@ class _Tree:
             peer = {"host": "127.0.0.1", "port": served.port, "pod_uid": served.uid}
             self._readers[parent] += 1
             self._parents[number] = parent
-        path = str(self._fleet.folder / str(number))
         self._fleet.workers[number].ask(
-            path=path, digest=self._digest, peer=peer, serves=self._peers
+            path=str(self._fleet.folder / str(number) / self._version),
+            digest=self._digest,
+            peer=peer,
+            serves=self._peers,
+            whole=self._whole,
         )
 
     def note(self, number: int, said: dict[str, Any]) -> None:
@@ -131,6 +165,7 @@ class _Tree:
             if found != self._digest:
                 raise SystemExit(f"worker {number} has staged {found} instead of {self._digest}")
             self.left -= 1
+            self.peer_bytes += int(said["peer_bytes"])
             if number in self._parents:
                 self._readers[self._parents.pop(number)] -= 1
         while self._waiting:
@@ -165,7 +200,9 @@ def main() -> int:
     parser.add_argument("--megabytes", type=int, default=64, help="of the version")
     parser.add_argument("--megabytes-per-second", type=int, default=8, help="of the store")
     parser.add_argument("--rounds", type=int, default=3, help="of each way, in turn")
-    parser.add_argument("--without-peers", action="store_true", help="measure that, too: slow")
+    parser.add_argument(
+        "--without-peers", action="store_true", help="measure full versions so, too: slow"
+    )
     parser.add_argument(
         "--folder", type=Path, help="on the disk to read from; by default a new one"
     )
@@ -181,30 +218,47 @@ def main() -> int:
             tempfile.TemporaryDirectory(prefix="bench-peers-", dir=arguments.folder)
         )
         folder = Path(made)
-        digest, results["bytes"] = write_plain(folder / "0", arguments.megabytes * 1_000_000)
-        for number in range(1, count):
-            shutil.copytree(folder / "0", folder / str(number))
+        digest, results["bytes"] = _write(folder, count, arguments.megabytes * 1_000_000)
+        fleet = stack.enter_context(fleet_of(folder, count))
+        fleet.hold(folder / "base")
         os.sync()  # only clean pages leave the page cache
         is_limited = stack.enter_context(limited(os.getpid(), folder, rate * 1_000_000))
         if not is_limited:
             raise SystemExit("the kernel does not limit reads here (cgroup blkio)")
-        fleet = stack.enter_context(fleet_of(folder, count))
-        fleet.seconds(1, digest, peers=True)  # starts what starts with the first version
-        ways: dict[str, list[float]] = {"alone": [], "peers": [], "store": []}
+
+        def taken(way: str, readers: int = count) -> None:
+            version = "delta" if way.startswith("delta") else "full"
+            how = {"peers": way in ("peers", "delta_whole", "delta_peers")}
+            how["whole"] = way == "delta_whole"
+            found = fleet.seconds(readers, version, digest, **how)
+            results["seconds"].setdefault(way, []).append(found)
+            results["peer_bytes"][way] = fleet.peer_bytes
+
+        fleet.seconds(1, "full", digest, peers=True, whole=False)  # starts what starts then
+        results |= {"seconds": {}, "peer_bytes": {}}
         for _ in range(arguments.rounds):
-            ways["alone"].append(fleet.seconds(1, digest, peers=False))
-            ways["peers"].append(fleet.seconds(count, digest, peers=True))
+            taken("alone", 1)
+            for way in ("peers", "delta_store", "delta_whole", "delta_peers"):
+                taken(way)
         if arguments.without_peers:
-            ways["store"].append(fleet.seconds(count, digest, peers=False))
-        results["seconds"] = ways
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    page = PAGE.read_text()
-    before, found, rest = page.partition(BEGIN)
-    if found:
-        _, _, after = rest.partition(END)
-        PAGE.write_text(f"{before}{BEGIN}\n{_table(results)}{END}{after}")
+            taken("store")
+    publish("peers", results, _table(results))
     sys.stdout.write(_table(results))
     return 0
+
+
+def _write(folder: Path, count: int, size: int) -> tuple[str, int]:
+    """Write the base, and for each worker the next version in full and as a delta.
+
+    Returns: the digest of the version, and the bytes of its file.
+    """
+    write_plain(folder / "base", size)
+    digest, written = write_plain(folder / "full", size, changed_share=CHANGED_SHARE)
+    write_delta(folder)
+    for number in range(count):
+        for name in ("full", "delta"):
+            shutil.copytree(folder / name, folder / str(number) / name)
+    return digest, written
 
 
 def _table(results: dict[str, Any]) -> str:
@@ -213,21 +267,21 @@ def _table(results: dict[str, Any]) -> str:
     where = f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB"
     load = f"load average {m['load_average_at_start']} at the start"
     store = f"a store of {results['store_bytes_per_second'] / 1e6:.0f} MB/s"
-    size = f"{results['bytes'] / 1e6:.0f} MB in one file"
+    size = (
+        f"{results['bytes'] / 1e6:.0f} MB in one file, {CHANGED_SHARE:.0%} of the elements changed"
+    )
     lines = [
         f"Measured on {where}, {load}; {size}, {store}; medians of {len(results['seconds']['alone'])} rounds.",
         "",
-        f"| Until all have staged the full version | {count} workers | one worker | {count} / one | goal |",
-        "| --- | --- | --- | --- | --- |",
+        f"| Until all have staged | {count} workers | one worker, in full | ratio | goal | between workers |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
-    for way, name, goal in (
-        ("store", "all read the store", ""),
-        ("peers", "one reads the store, the others read from peers", f"≤ {GOAL:g}"),
-    ):
-        if seconds := results["seconds"][way]:
+    for way, (name, goal) in WAYS.items():
+        if seconds := results["seconds"].get(way):
             found = statistics.median(seconds)
+            passed = f"{results['peer_bytes'][way] / 1e6:,.1f} MB"
             lines.append(
-                f"| {name} | {found:.2f} s | {alone:.2f} s | {found / alone:.2f} | {goal} |"
+                f"| {name} | {found:.2f} s | {alone:.2f} s | {found / alone:.2f} | {goal} | {passed} |"
             )
     return "\n".join(lines) + "\n"
 

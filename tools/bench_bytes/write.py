@@ -54,21 +54,22 @@ def write(folder: Path, *, changed_share: float, layers: int) -> dict[str, int]:
     _write(folder / "base" / WEIGHTS, model, lambda count: _values(old, count).tobytes())
 
     def next_version(count: int) -> bytes:
-        values = _values(new, count)
-        where = np.flatnonzero(chosen.random(count, np.float32) < changed_share)
-        # The last bits, as after a step.
-        values[where] ^= chosen.integers(1, 4, len(where), np.uint16)
-        return values.tobytes()
+        return _changed(_values(new, count), chosen, changed_share).tobytes()
 
     _write(folder / "full" / WEIGHTS, model, next_version)
-    names = {"version": "1", "base_version": "0"}
-    write_between(
-        folder / "base", folder / "full", folder / "delta", **names, begun=lambda _: lambda _: None
-    )
+    write_delta(folder)
     return {
         name: sum(file.stat().st_size for file in (folder / name).glob("*.safetensors"))
         for name in ("base", "full", "delta")
     }
+
+
+def write_delta(folder: Path) -> None:
+    """Write `delta` below a folder that has `base` and `full`."""
+    names = {"version": "1", "base_version": "0"}
+    write_between(
+        folder / "base", folder / "full", folder / "delta", **names, begun=lambda _: lambda _: None
+    )
 
 
 def shapes(layers: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -97,6 +98,13 @@ def _values(chosen: np.random.Generator, count: int) -> Elements:
     return bits | np.uint16(0x3C00) | (bits << np.uint16(15))
 
 
+def _changed(values: Elements, chosen: np.random.Generator, share: float) -> Elements:
+    """Change the last bits of some of the elements, as a step does."""
+    where = np.flatnonzero(chosen.random(len(values), np.float32) < share)
+    values[where] ^= chosen.integers(1, 4, len(where), np.uint16)
+    return values
+
+
 def _write(
     file: Path, shapes: Mapping[str, tuple[int, ...]], content: Callable[[int], bytes]
 ) -> None:
@@ -115,13 +123,21 @@ def _write(
         os.fsync(out.fileno())  # only clean pages leave the page cache
 
 
-def write_plain(directory: Path, size: int) -> tuple[str, int]:
-    """Write a checkpoint of about `size` bytes in one file; return its digest and the bytes of its file."""
+def write_plain(directory: Path, size: int, *, changed_share: float = 0.0) -> tuple[str, int]:
+    """Write a checkpoint of about `size` bytes in one file; return its digest and the bytes of its file.
+
+    `changed_share`: of elements that are others than without it.
+    """
     directory.mkdir()
     (directory / "config.json").write_text("{}")
     chosen, rows = np.random.default_rng(_SEED), max(1, size // (2 * _HIDDEN))
+    others = np.random.default_rng(_SEED + 1)
     file = directory / WEIGHTS
-    _write(file, {"weight": (rows, _HIDDEN)}, lambda count: _values(chosen, count).tobytes())
+
+    def content(count: int) -> bytes:
+        return _changed(_values(chosen, count), others, changed_share).tobytes()
+
+    _write(file, {"weight": (rows, _HIDDEN)}, content)
     hashes = {
         each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in directory.iterdir()
     }

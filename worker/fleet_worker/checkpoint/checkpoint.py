@@ -68,6 +68,9 @@ class Checkpoint:
         small: Name → content of the small files that were read with it.
         show: Gets its memory while a pass fills it.
         withdraw: Ends what serves its memory to peers. It is called before the memory is freed.
+        shares_delta: Whether a pass shows the newest delta, too.
+        delta_bytes: Memory of that delta, while peers may read it.
+        withdraw_delta: Ends that.
     """
 
     path: str
@@ -90,6 +93,9 @@ class Checkpoint:
     small: Mapping[str, bytes] = field(default_factory=dict)
     show: Show | None = None
     withdraw: Callable[[], None] | None = None
+    shares_delta: bool = False
+    delta_bytes: int = 0
+    withdraw_delta: Callable[[], None] | None = None
     _owns_files: bool = True
     _on_disk: Mapping[str, FileState] = field(default_factory=dict)
     _content: dict[str, FileContent] = field(default_factory=dict)
@@ -109,6 +115,13 @@ class Checkpoint:
     def read_bytes(self) -> int:
         """The bytes that a stage reads from the store."""
         if self.is_from_peer:
+            return 0
+        return self.size_bytes if self.changed is None else self.changed.read_bytes
+
+    @property
+    def peer_bytes(self) -> int:
+        """The bytes that a stage reads from a peer: of a delta its files."""
+        if not self.is_from_peer:
             return 0
         return self.size_bytes if self.changed is None else self.changed.read_bytes
 
@@ -189,6 +202,7 @@ class Checkpoint:
             budget=budget,
             check_cancelled=check_cancelled,
             show=self.show,
+            is_delta_shown=self.shares_delta,
         )
         self._content, self.held, self._reading = found.content, found.held, None
         if self.held and self.is_only_in_memory:
@@ -242,6 +256,9 @@ class Checkpoint:
             is_of_memory=in_memory,
             show=None,
             withdraw=None,
+            shares_delta=False,
+            delta_bytes=0,
+            withdraw_delta=None,
             _owns_files=True,
             _on_disk=self._file_states,
             _reading=None,
@@ -370,11 +387,19 @@ class Checkpoint:
                 file.check_unchanged()
         check_same_files(self.path, roots, self._states, {file.name for file in self.files})
 
+    def drop_delta(self) -> None:
+        """Free the memory of the delta that peers may read. Any thread may call it. Blocks for a moment."""
+        withdraw, self.withdraw_delta = self.withdraw_delta, None
+        if withdraw is not None:
+            withdraw()
+        self.delta_bytes = 0
+
     def release(self) -> None:
         """Free the memory. The files stay open.
 
         Any thread may call it. A read under way continues without keeping the bytes, or ends.
         """
+        self.drop_delta()
         withdraw, self.withdraw = self.withdraw, None
         if withdraw is not None:
             withdraw()

@@ -14,15 +14,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_index import DeltaIndex, delta_index, is_same_version
 from fleet_worker.checkpoint.deltas import Delta, delta_mismatch, delta_of
-from fleet_worker.checkpoint.files import Directory, FileState, OpenFile, Roots, is_uri
+from fleet_worker.checkpoint.files import Directory, FileState, OpenFile, Roots, SmallFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import checkpoint_in, open_checkpoint
+from fleet_worker.checkpoint.peer_files import NotServed, PeerDirectory, Place, of_delta, unreadable
 from fleet_worker.checkpoint.places import beside, names_beside, open_directory, real_place
 from fleet_worker.checkpoint.weight_sets import INDEX_FILE, INDEX_LIMIT, weights_among
 from fleet_worker.errors import Refusal
@@ -30,6 +31,8 @@ from fleet_worker.protocol import Reason
 
 MOST_DELTAS = 64
 """Of a chain. A trainer publishes a full checkpoint from time to time."""
+MOST_OF_A_DELTA = 0.1
+"""Of the bytes of the weights, in a delta that peers pass on. It takes memory."""
 _MOST_SIBLINGS = 256
 _SIBLING_LIMIT = 16 * 1024 * 1024
 """Bytes of the index of a directory that may have the version of a base."""
@@ -135,6 +138,44 @@ def open_weights(path: str, roots: Roots | None, bases: Bases) -> Checkpoint:
     return checkpoint
 
 
+def open_delta_from_peer(place: Place, path: str, held: Sequence[HeldBase]) -> Checkpoint | None:
+    """Open the delta by which a peer has read a version, on its base in this worker's memory.
+
+    Args:
+        place: The peer.
+        path: Of the directory that the version was published in.
+        held: Weights that this worker holds. They stay the caller's.
+
+    Returns:
+        As `open_weights`. None if the peer has no delta of the version, or this worker lacks the base.
+
+    Errors:
+        Refusal: `PeerUnreadable`, or any of the checkpoint reasons.
+    """
+    bases = {each.digest: each for each in held if each.checkpoint.is_of_memory}
+    if not bases:
+        return None
+    try:
+        directory = PeerDirectory(of_delta(place), path)
+    except NotServed:
+        return None
+    file = directory.read(INDEX_FILE, limit=INDEX_LIMIT)
+    index = delta_index(file.content) if file is not None else None
+    base = bases.get(index.base_digest or "") if index is not None else None
+    if file is None or index is None or base is None:
+        return None
+    with ExitStack() as unless_opened:
+        chain = _Chain(None, Bases(), _link(directory, file, index, path))
+        unless_opened.callback(chain.close)
+        checkpoint = chain.on(base.checkpoint.duplicate(), extra_bytes=base.extra_bytes)
+        unless_opened.pop_all()
+    checkpoint.is_from_peer = True
+    if checkpoint.peer_bytes > MOST_OF_A_DELTA * checkpoint.size_bytes:
+        checkpoint.close()
+        raise unreadable(place, "has a delta that is too large to be passed on")
+    return checkpoint
+
+
 def is_delta(path: str, roots: Roots | None) -> bool:
     """Return whether a directory has the index of a delta.
 
@@ -170,10 +211,10 @@ class _Chain:
                 # A worker that holds such weights by chance would load it, and no other one ever.
                 raise self._missing(f"{last.name} is its own base")
             if (held := self._held_base(last)) is not None:
-                return self._on(held.checkpoint.duplicate(), extra_bytes=held.extra_bytes)
+                return self.on(held.checkpoint.duplicate(), extra_bytes=held.extra_bytes)
             base = self._beside(last)
             if isinstance(base, Checkpoint):
-                return self._on(base)
+                return self.on(base)
             self._add(base)
 
     def _held_base(self, link: _Link) -> HeldBase | None:
@@ -279,11 +320,12 @@ class _Chain:
                 f"{newer.name} was made against weights with digest {wanted}, and {base.name} has {found}"
             )
 
-    def _on(self, base: Checkpoint, *, extra_bytes: int = 0) -> Checkpoint:
+    def on(self, base: Checkpoint, *, extra_bytes: int = 0) -> Checkpoint:
+        """Return the newest delta's weights on a base, which they own then."""
         newest = self._links[0]
         deltas = tuple(link.delta for link in reversed(self._links))
-        if is_uri(newest.path):  # they are read into memory first
-            extra_bytes += sum(delta.size_bytes for delta in deltas)
+        # These are read into memory first.
+        extra_bytes += sum(delta.size_bytes for delta in deltas if delta.is_stored)
         try:
             for delta in deltas:
                 _check_changes(delta, base.tensors)
@@ -326,22 +368,28 @@ def _open(path: str, roots: Roots | None) -> Checkpoint | _Link:
         index = delta_index(index_file.content) if index_file is not None else None
         if index_file is None or index is None:
             return checkpoint_in(directory, index_file)
-        files = _opened_files(directory, index)
+        return _link(directory, index_file, index, real_place(directory.path))
     finally:
         directory.close()
-    real = real_place(directory.path)
+
+
+def _link(directory: Directory, index_file: SmallFile, index: DeltaIndex, path: str) -> _Link:
+    """Open the delta in an open directory. `path`: see `_Link`."""
+    files = _opened_files(directory, index)
     with ExitStack() as unless_read:
         for file in files:
             unless_read.callback(file.close)
-        delta = delta_of(Path(real).name, index.encoding, index.checksums, files)
+        delta = delta_of(Path(path).name, index.encoding, index.checksums, files)
         if dict(index.places) != {name: c.file.name for name, c in delta.changes.items()}:
             raise Refusal(
                 Reason.CHECKPOINT_MALFORMED,
                 f"{INDEX_FILE} of a delta does not match the tensors in its files",
             )
         unless_read.pop_all()
+    if index.base_digest is not None:
+        delta = replace(delta, index=index_file.content)
     states = {INDEX_FILE: index_file.state} | {file.name: file.state for file in files}
-    return _Link(real, index, delta, states)
+    return _Link(path, index, delta, states)
 
 
 def _opened_files(directory: Directory, index: DeltaIndex) -> list[OpenFile]:

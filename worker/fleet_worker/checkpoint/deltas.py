@@ -43,6 +43,7 @@ class Delta:
         name: of its directory, for messages.
         files: its files, which are open.
         changes: tensor name → its change.
+        index: content of its index, if it names the digest of its base; else empty.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Delta:
     checksums: ChecksumFormat
     files: tuple[OpenFile, ...]
     changes: Mapping[str, Change] = field(repr=False)
+    index: bytes = field(default=b"", repr=False)
 
     @property
     def is_stored(self) -> bool:

@@ -57,6 +57,7 @@ class Pass(Protocol):
         budget: int,
         check_cancelled: Callable[[], None],
         show: Show | None = None,
+        is_delta_shown: bool = False,
     ) -> Found:
         """Read all bytes once: digest them, check them, and keep them if they fit. Blocks.
 
@@ -68,6 +69,7 @@ class Pass(Protocol):
             budget: Largest number of bytes to keep.
             check_cancelled: Called after each progress, in any thread. Raises to cancel.
             show: Gets the memory while it is being filled.
+            is_delta_shown: Show the newest delta, too. Its files are read into memory first.
 
         Errors:
             Refusal: any of the checkpoint reasons, `SourceUnreadable`, and from `check_cancelled`. With deltas
@@ -79,8 +81,8 @@ class Pass(Protocol):
 
 
 Show = Callable[[Sequence[int], int], None]
-"""Shows memory that is being filled: one descriptor for each file, and that of their lengths (`lengths`). The
-descriptors are the caller's. Without any, the memory will not be filled after all.
+"""Shows memory that is being filled: one descriptor for each file, those of a delta's files, and that of the lengths
+of the first ones (`lengths`). The descriptors are the caller's. Without any, the memory will not be filled after all.
 """
 
 Passes = Callable[[Mapping[str, str] | None], Pass]
@@ -108,14 +110,18 @@ def no_room(size: int, room: int) -> Refusal:
 
 @contextmanager
 def _fetched(
-    deltas: Sequence[Delta], check_cancelled: Callable[[], None]
+    deltas: Sequence[Delta], check_cancelled: Callable[[], None], *, is_newest_kept: bool
 ) -> Iterator[Sequence[Delta]]:
-    """Give deltas whose files are in memory, if a store has them: their frames are read in small parts."""
+    """Give deltas whose files are in memory, if a store or a peer has them: their frames are read in small parts.
+
+    `is_newest_kept`: those of the newest one in any case.
+    """
     with ExitStack() as unless_read:
         local = []
         for delta in deltas:
             copies = []
-            for file in delta.files if delta.is_stored else ():
+            is_kept = delta.is_stored or (is_newest_kept and delta is deltas[-1])
+            for file in delta.files if is_kept else ():
                 copy = _copied(file, check_cancelled)
                 unless_read.callback(copy.close)
                 copies.append(OpenFile(file.name, copy.descriptor, FileState.of(copy.descriptor)))
@@ -134,6 +140,7 @@ def _copied(file: OpenFile, check_cancelled: Callable[[], None]) -> MemoryFile:
             piece = memoryview(bytearray(min(_COPY_BYTES, size - begin)))
             file.read_into(piece, begin)
             copy.write(piece, begin)
+        copy.seal()
     except memory.NotEnoughMemoryError as error:
         copy.close()
         raise no_room(size, memory.memory_left()) from error
@@ -161,10 +168,12 @@ class OwnPass:
         budget: int,
         check_cancelled: Callable[[], None],
         show: Show | None = None,
+        is_delta_shown: bool = False,
     ) -> Found:
         """See `Pass.run`. If another process takes the memory first, the bytes are read without keeping them."""
-        with _fetched(deltas, check_cancelled) as local:
-            return self._run(files, specs, local, pair, budget, check_cancelled, show)
+        with _fetched(deltas, check_cancelled, is_newest_kept=is_delta_shown) as local:
+            others = local[-1].files if is_delta_shown else ()
+            return self._run(files, specs, local, pair, budget, check_cancelled, show, others)
 
     def _run(
         self,
@@ -175,6 +184,7 @@ class OwnPass:
         budget: int,
         check_cancelled: Callable[[], None],
         show: Show | None,
+        others: Sequence[OpenFile],
     ) -> Found:
         size, room = sum(file.state.size for file in files), min(budget, memory.memory_left())
         must_fit = budget > 0 and (bool(deltas) or any(file.is_stored for file in files))
@@ -184,7 +194,7 @@ class OwnPass:
             self._filling = {file.name: MemoryFile(file.name, file.state.size) for file in files}
         read = partial(read_files, files, specs, self._inspect, check_cancelled, deltas=deltas)
         try:
-            with self._shown(show):
+            with self._shown(show, others):
                 try:
                     if show is not None:
                         self._keep_headers(files, check_cancelled)
@@ -235,8 +245,8 @@ class OwnPass:
         return tensors[pair[0]] == tensors[pair[1]]
 
     @contextmanager
-    def _shown(self, show: Show | None) -> Iterator[None]:
-        """Show the memory, and keep the lengths up to date in this block."""
+    def _shown(self, show: Show | None, others: Sequence[OpenFile]) -> Iterator[None]:
+        """Show the memory and other whole files, and keep the lengths up to date in this block."""
         kept = list(self._filling.values())
         if show is None or not kept:
             yield
@@ -244,7 +254,8 @@ class OwnPass:
         with closing(Lengths.of(len(kept))) as lengths:
             for number, each in enumerate(kept):
                 each.note_written = partial(lengths.note, number)
-            show([each.descriptor for each in kept], lengths.descriptor)
+            whole = [each.descriptor for each in others]
+            show([*(each.descriptor for each in kept), *whole], lengths.descriptor)
             yield
 
     def release(self) -> None:

@@ -16,8 +16,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeVar
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import Directory, FileState, OpenFile
@@ -35,6 +35,7 @@ _MOST_FILES = 8192
 _MOST_BYTES = 1 << 50
 _RECEIVE_BYTES = 1024 * 1024
 _RETRY_SECONDS = 1.0
+R = TypeVar("R", bound=Refusal)
 _NAME = re.compile(r"[^/\0\ud800-\udfff]{1,255}")
 """Of a file: text that UTF-8 can carry."""
 
@@ -45,7 +46,7 @@ class Place:
 
     Fields:
         host, port: of the peer.
-        digest: of the version.
+        digest: of the version, or `delta_name` of it.
         authorization: the header that lets this worker read it, with one signature for each token.
         certificate: that the peer must have, as PEM; empty for a connection without TLS.
     """
@@ -57,9 +58,27 @@ class Place:
     certificate: str = ""
 
 
+class NotServed(Refusal):
+    """A peer answers, and does not have what this worker asks for."""
+
+
+def delta_name(digest: str) -> str:
+    """Return what a peer calls the delta by which it has read a version."""
+    return f"{digest}-delta"
+
+
+def of_delta(place: Place) -> Place:
+    """Return where a peer serves that delta."""
+    return replace(place, digest=delta_name(place.digest))
+
+
 def unreadable(place: Place, problem: str) -> Refusal:
     """Return the refusal of a peer that does not send what it should."""
-    return Refusal(
+    return _refusal(Refusal, place, problem)
+
+
+def _refusal(kind: type[R], place: Place, problem: str) -> R:
+    return kind(
         Reason.PEER_UNREADABLE,
         f"the peer {place.host}:{place.port} {problem}",
         retry_after_seconds=_RETRY_SECONDS,
@@ -107,7 +126,9 @@ class Stream:
             raise unreadable(place, f"does not answer: {type(error).__name__}") from error
         if response.status != http.client.PARTIAL_CONTENT or response.length is None:
             self.close()
-            raise unreadable(place, f"does not serve the version: HTTP status {response.status}")
+            kind = NotServed if response.status == http.client.NOT_FOUND else Refusal
+            problem = f"does not serve the version: HTTP status {response.status}"
+            raise _refusal(kind, place, problem)
         self._position = position
         self._since, self._received = time.monotonic(), 0
         return response.length

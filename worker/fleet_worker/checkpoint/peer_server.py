@@ -6,6 +6,7 @@ It holds no token. The worker offers versions with the headers that allow a peer
 ```
 GET /v1/peers/DIGEST          the files as JSON: [[name, size], …]
 GET /v1/peers/DIGEST/NUMBER   the bytes of a file, always with a Range; each as soon as the worker has it
+GET /v1/peers/DIGEST-delta…   the same of the delta by which the worker has read the version
 ```
 
 The kernel copies the bytes from sealed memory to the connection (sendfile). Memory that is still being filled is

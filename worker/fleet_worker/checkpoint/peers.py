@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.peer_files import Place, is_name
+from fleet_worker.checkpoint.files import OpenFile
+from fleet_worker.checkpoint.peer_files import Place, delta_name, is_name
 from fleet_worker.checkpoint.peer_tls import Certificate
 from fleet_worker.checkpoint.stager_messages import (
     GoneError,
@@ -24,6 +25,7 @@ from fleet_worker.checkpoint.stager_messages import (
     send,
 )
 from fleet_worker.checkpoint.stagers import process_environment
+from fleet_worker.checkpoint.weight_sets import INDEX_FILE
 from fleet_worker.protocol import (
     PEER_PATH,
     SIGNATURE_SCHEME,
@@ -102,7 +104,7 @@ class Peers:
         process = self._process
         if process is None or process.poll() is not None:
             return ()
-        return tuple(dict.fromkeys(self._offers.values()))
+        return tuple(dict.fromkeys(filter(None, self._offers.values())))
 
     def place_of(self, peer: Peer, digest: str) -> Place | None:
         """Where a peer serves a version; None without a token to sign the reads with, or without a readable
@@ -141,34 +143,60 @@ class Peers:
         withdraw, checkpoint.withdraw = checkpoint.withdraw, None
         if withdraw is not None:  # the pass begins again
             withdraw()
+        checkpoint.drop_delta()
         if descriptors:
-            checkpoint.withdraw = self._offer(digest, checkpoint, descriptors, lengths)
+            count = len(checkpoint.files)
+            self._serve_delta(digest, checkpoint, descriptors[count:])
+            checkpoint.withdraw = self._serve(digest, checkpoint, descriptors[:count], lengths)
 
     def serve(self, digest: str, checkpoint: Checkpoint) -> None:
         """Serve a version whose bytes are in memory, unless it is served already."""
         if checkpoint.withdraw is None and checkpoint.is_held:
             kept = [checkpoint.descriptor_of(file) for file in checkpoint.files]
-            checkpoint.withdraw = self._offer(digest, checkpoint, kept, None)
+            checkpoint.withdraw = self._serve(digest, checkpoint, kept, None)
 
-    def _offer(
+    def _serve(
         self, digest: str, checkpoint: Checkpoint, descriptors: Sequence[int], lengths: int | None
     ) -> Callable[[], None] | None:
+        return self._offer(digest, digest, checkpoint.files, checkpoint.small, descriptors, lengths)
+
+    def _serve_delta(self, digest: str, checkpoint: Checkpoint, descriptors: Sequence[int]) -> None:
+        """Serve the newest delta of a version, too. Before the version: a peer asks for the delta first."""
+        if not descriptors or checkpoint.changed is None:
+            return
+        delta = checkpoint.changed.deltas[-1]
+        small = {INDEX_FILE: delta.index}
+        checkpoint.withdraw_delta = self._offer(
+            delta_name(digest), digest, delta.files, small, descriptors, None
+        )
+        checkpoint.delta_bytes = delta.size_bytes if checkpoint.withdraw_delta else 0
+
+    def _offer(
+        self,
+        name: str,
+        digest: str,
+        files: Sequence[OpenFile],
+        small_files: Mapping[str, bytes],
+        descriptors: Sequence[int],
+        lengths: int | None,
+    ) -> Callable[[], None] | None:
+        """Serve files under a name to the readers of a version."""
         headers = self._authorizations(self._pod_uid, digest)
-        sizes = {file.name: file.state.size for file in checkpoint.files}
-        sizes |= {name: len(content) for name, content in checkpoint.small.items()}
+        sizes = {file.name: file.state.size for file in files}
+        sizes |= {each: len(content) for each, content in small_files.items()}
         if not all(map(is_name, sizes)):
             _LOG.warning(
                 "a version is not served to peers: UTF-8 cannot carry the name of one of its files"
             )
             return None
         with ExitStack() as sent, self._lock:
-            small = [_memory_of(content, sent) for content in checkpoint.small.values()]
+            small = [_memory_of(content, sent) for content in small_files.values()]
             number, self._next = self._next, self._next + 1
             offer = Offer(
                 number=number,
-                digest=digest,
+                digest=name,
                 authorizations=headers,
-                files=[OfferedFile(name=name, size=size) for name, size in sizes.items()],
+                files=[OfferedFile(name=each, size=size) for each, size in sizes.items()],
                 growing=len(descriptors) if lengths is not None else 0,
             )
             try:
@@ -178,7 +206,7 @@ class Peers:
                 _LOG.warning("peers cannot be served: %s", error)
                 self._end()
                 return None
-            self._offers[number] = digest
+            self._offers[number] = digest if name == digest else ""
         return partial(self._withdraw, number)
 
     def _connected(self) -> socket.socket:

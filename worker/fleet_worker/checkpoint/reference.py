@@ -20,7 +20,13 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.completeness import open_settled
 from fleet_worker.checkpoint.config_code import ConfigCode
 from fleet_worker.checkpoint.configuration import Size, check_config, check_sizes, sizes_of, used
-from fleet_worker.checkpoint.delta_chain import Bases, FirstBase, HeldBase, open_weights
+from fleet_worker.checkpoint.delta_chain import (
+    Bases,
+    FirstBase,
+    HeldBase,
+    open_delta_from_peer,
+    open_weights,
+)
 from fleet_worker.checkpoint.deltas import delta_mismatch
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
@@ -193,18 +199,25 @@ def open_fitting(source: Source, rules: StageRules, held: Sequence[HeldBase] = (
     return _fitting(checkpoint, rules)
 
 
-def open_fitting_at(place: Place, path: str, rules: StageRules) -> Checkpoint:
+def open_fitting_at(
+    place: Place, path: str, rules: StageRules, held: Sequence[HeldBase] = ()
+) -> Checkpoint:
     """Open a version that a peer holds, and check that it fits the running model. Blocks.
 
     Args:
         place: The peer.
         path: The source, as text.
         rules: Limits and checks.
+        held: Weights that may be the base of a delta that the peer has. They are closed.
 
     Errors:
         Refusal: `PeerUnreadable`, or any of the checkpoint reasons.
     """
-    return _fitting(open_from_peer(place, path), rules)
+    try:
+        checkpoint = open_delta_from_peer(place, path, held)
+    finally:
+        Bases(held).close()
+    return _fitting(open_from_peer(place, path) if checkpoint is None else checkpoint, rules)
 
 
 def _fitting(checkpoint: Checkpoint, rules: StageRules) -> Checkpoint:

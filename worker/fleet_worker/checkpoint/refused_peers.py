@@ -14,6 +14,7 @@ OF_PEERS = (LASTING - {Reason.VERSION_REUSED}) | {
     Reason.PEER_UNREADABLE,
     Reason.SOURCE_NOT_FOUND,
     Reason.CHECKPOINT_CHANGED,
+    Reason.DELTA_MISMATCH,
 }
 """Reasons that are the fault of the peer that was read."""
 _MESSAGE_CHARACTERS = 300

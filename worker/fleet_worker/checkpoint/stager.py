@@ -164,6 +164,7 @@ class _Stager:
             budget=request.budget,
             check_cancelled=self._tell_progress,
             show=self._show if request.is_shown else None,
+            is_delta_shown=request.is_delta_shown,
         )
         return found, specs
 

@@ -3,7 +3,7 @@
 ```
 frame     length of the text, number of files (4 bytes each, big endian) | one byte for each batch of files | JSON
 Request   → the files of a checkpoint, and what the pass must do with them
-Filling   ← the memory that the pass fills, as files, with that of their lengths
+Filling   ← the memory that the pass fills, as files, with a delta's files and the lengths of the first ones
 Progress  ← the store has answered since the last message
 Done      ← the digests and the blocks of zeros, with the sealed bytes as files
 ListObjects, ListFolders, ReadRange   → a question to a store, which FoundObjects, FoundFolders and FoundRange answer
@@ -101,6 +101,7 @@ class Request(_Message):
         budget: largest number of bytes to keep.
         is_checked: refuse infinities and NaNs, and find blocks of zeros.
         is_shown: answer with `Filling` before the read.
+        is_delta_shown: with the files of the newest delta.
     """
 
     kind: Literal["request"] = "request"
@@ -110,6 +111,7 @@ class Request(_Message):
     budget: Number
     is_checked: bool
     is_shown: bool = False
+    is_delta_shown: bool = False
 
 
 class ListObjects(_Message):

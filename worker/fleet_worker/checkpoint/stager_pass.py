@@ -58,11 +58,12 @@ class StagerPass:
         budget: int,
         check_cancelled: Callable[[], None],
         show: Show | None = None,
+        is_delta_shown: bool = False,
     ) -> Found:
         """See `Pass.run`. A stager that dies is replaced once."""
-        request = _request(
-            files, specs, self._casts, deltas, pair, budget, is_shown=show is not None
-        )
+        request = _request(files, specs, self._casts, deltas, pair, budget)
+        shown = {"is_shown": show is not None, "is_delta_shown": is_delta_shown}
+        request = request.model_copy(update=shown)
         asking = partial(_asked, request, show=show, check_cancelled=check_cancelled)
         others = [file for delta in deltas for file in delta.files]
         descriptors = [file.descriptor for file in (*files, *others) if not file.is_stored]
@@ -144,8 +145,6 @@ def _request(
     deltas: Sequence[Delta],
     pair: Pair | None,
     budget: int,
-    *,
-    is_shown: bool,
 ) -> Request:
     asked = [
         _requested(
@@ -176,7 +175,6 @@ def _request(
         pair=None if pair is None else (places[pair[0]], places[pair[1]]),
         budget=budget,
         is_checked=casts is not None,
-        is_shown=is_shown,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from fleet_worker.checkpoint import delta_chain
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import Bases, HeldBase
 from fleet_worker.checkpoint.identity import Labels
@@ -34,7 +35,7 @@ from fleet_worker.engine.port import Clock
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.stage_run import Running
 from fleet_worker.lifecycle.weights import Weights, check_labels, description_of, is_named_by
-from fleet_worker.protocol import Named, Reason, Source, StageRequest
+from fleet_worker.protocol import Named, Reason, StageRequest
 
 T = TypeVar("T")
 _PEERS_RETRY_SECONDS = 1.0
@@ -237,10 +238,7 @@ class Staging:
             store = f"peer://{peer.host}:{peer.port}"
             opening = partial(open_fitting_at, place, str(request.source), self.rules)
             try:
-                checkpoint = await self._wait_for(
-                    running, opening, late=Checkpoint.close, peer=store
-                )
-                running.checkpoint = checkpoint
+                running.checkpoint = checkpoint = await self._opened(running, opening, peer=store)
                 return await self._read_opened(running, checkpoint, peer=store)
             except Refusal as refusal:
                 if refusal.reason is Reason.NOT_AVAILABLE:
@@ -260,17 +258,27 @@ class Staging:
         )
 
     async def _read(self, running: Running) -> Weights:
-        request, rules = running.request, self.rules
-        # Taken once: by the thread that opens the version, or here if it never began.
-        bases = deque([self._bases()])
-        opening = partial(_open_on, request.source, rules, bases)
-        try:
-            checkpoint = await self._wait_for(running, opening, late=Checkpoint.close)
-        finally:
-            Bases(_taken(bases)).close()
-        running.checkpoint = checkpoint
+        opening = partial(open_fitting, running.request.source, self.rules)
+        running.checkpoint = checkpoint = await self._opened(running, opening)
         with retried_if(checkpoint.changed is not None):
             return await self._read_opened(running, checkpoint)
+
+    async def _opened(
+        self,
+        running: Running,
+        opening: Callable[[Sequence[HeldBase]], Checkpoint],
+        *,
+        peer: str | None = None,
+    ) -> Checkpoint:
+        """Open a version in a thread. `opening`: gets the weights that the worker holds, and closes them."""
+        # Taken once: by the thread that opens the version, or here if it never began.
+        bases = deque([self._bases()])
+        try:
+            return await self._wait_for(
+                running, lambda: opening(_taken(bases)), late=Checkpoint.close, peer=peer
+            )
+        finally:
+            Bases(_taken(bases)).close()
 
     async def _read_opened(
         self, running: Running, checkpoint: Checkpoint, *, peer: str | None = None
@@ -322,6 +330,7 @@ class Staging:
         digest, check_cancelled = running.request.digest, running.check_cancelled
         if self.peers is not None and digest is not None:
             checkpoint.show = self.peers.show_of(digest, checkpoint)
+            checkpoint.shares_delta = _shares_delta(checkpoint, budget)
         try:
             found = read_accepted(
                 checkpoint,
@@ -364,15 +373,21 @@ class Staging:
             raise
 
 
-def _open_on(source: Source, rules: StageRules, bases: deque[Sequence[HeldBase]]) -> Checkpoint:
-    return open_fitting(source, rules, _taken(bases))
-
-
 def _taken(bases: deque[Sequence[HeldBase]]) -> Sequence[HeldBase]:
     try:
         return bases.popleft()
     except IndexError:
         return ()
+
+
+def _shares_delta(checkpoint: Checkpoint, room: int) -> bool:
+    """Whether peers may read the newest delta of a checkpoint: it is small, and has room next to the result."""
+    if checkpoint.changed is None:
+        return False
+    delta, size = checkpoint.changed.deltas[-1], checkpoint.size_bytes
+    is_small = delta.size_bytes <= delta_chain.MOST_OF_A_DELTA * size
+    more = 0 if delta.is_stored else delta.size_bytes  # the others are in memory in any case
+    return bool(delta.index) and is_small and size + more <= room
 
 
 def _room_for(checkpoint: Checkpoint, budget: int) -> int:

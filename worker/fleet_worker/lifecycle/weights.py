@@ -54,7 +54,7 @@ class Weights:
     @property
     def peer_bytes(self) -> int:
         """The bytes that the stage has read from a peer, while the checkpoint is open."""
-        return self.checkpoint.size_bytes if self.read_from is not None else 0
+        return self.checkpoint.peer_bytes
 
     @property
     def identity(self) -> str:

@@ -313,6 +313,9 @@ class Worker:
         taken = self._held_bytes() + self.adapters.size_bytes + self.held_by_engine.changes_bytes
         if (staged := self.staging.staged) is not None and staged.in_memory:
             taken += staged.checkpoint.size_bytes
+        for weights in (staged, self.good):
+            if isinstance(weights, Weights):
+                taken += weights.checkpoint.delta_bytes
         return max(0, self.staging.rules.budget_bytes - taken)
 
     def _held_bytes(self) -> int:
@@ -328,6 +331,8 @@ class Worker:
         result of a delta. Memory that the engine does not let go of is not free.
         """
         await self.held_by_engine.let_go(lambda: not self.changes and not self.staging.staged)
+        if isinstance(self.good, Weights):
+            await asyncio.to_thread(self.good.checkpoint.drop_delta)
         in_use = self.changes  # a change of weights may have begun meanwhile
         budget = self._budget() - self._mapped_bytes()
         good, held = self.good, self._held_bytes()

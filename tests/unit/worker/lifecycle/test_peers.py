@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +26,7 @@ from tests.support.waiting import eventually
 from tests.support.worker_harness import stage_request
 
 import fleet_worker
-from fleet_worker.checkpoint import peer_files, peer_server
+from fleet_worker.checkpoint import delta_chain, peer_files, peer_server
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import HeldBase
 from fleet_worker.checkpoint.files import OpenFile
@@ -438,6 +439,119 @@ async def test_a_delta_without_digests_takes_a_base_that_a_peer_had_from_its_fil
     found = await child.stage(stage_request("2", delta))
 
     assert found.digest == open_checkpoint(str(full), None).digest(lambda: None)
+
+
+class Chain:
+    """A version in full, and the next one as a delta, for workers that hold the first one."""
+
+    def __init__(self, root: Path) -> None:
+        base, full = write_tiny(root / "weight_v000001", 2.0), write_tiny(root / "full", 3.0)
+        self.base, self.full = stage_request("1", base), full
+        self.delta = write_delta(
+            base,
+            full,
+            root / "weight_v000002",
+            version="000002",
+            base_version="000001",
+            base_digest=digest_in(base),
+            result_digest=digest_in(full),
+        )
+        self.digest = digest_in(full)
+        self.wanted = stage_request("2", self.delta)
+        self.delta_bytes = sum(f.stat().st_size for f in self.delta.glob("*.safetensors"))
+
+    async def held_by(self, worker: Staging) -> None:
+        """Let a worker hold the first version, as if its engine had it."""
+        held = await worker.stage(self.base)
+        worker._bases = lambda: (HeldBase(held.digest, held.checkpoint.duplicate()),)
+
+
+def digest_in(path: Path) -> str:
+    with closing(open_checkpoint(str(path), None)) as checkpoint:
+        return checkpoint.digest(lambda: None)
+
+
+@pytest.fixture
+def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:
+    """Its delta is longer than the tiny version, and counts as a small one."""
+    monkeypatch.setattr(delta_chain, "MOST_OF_A_DELTA", 100)
+    return Chain(tmp_path)
+
+
+@pytest.mark.parametrize("has_stagers", [False, True])
+async def test_a_worker_with_the_base_takes_the_delta_from_a_peer_and_passes_it_on(
+    make: Made, chain: Chain, inspector: InspectorWithStagers, *, has_stagers: bool
+) -> None:
+    workers = [make(uid, inspector if has_stagers else None) for uid in "abc"]
+    for worker in workers:
+        await chain.held_by(worker)
+    found = [await workers[0].stage(read_from(chain.wanted, chain.digest))]
+    shutil.rmtree(chain.delta)
+    for parent, child in pairwise(workers):
+        uid = "abc"[workers.index(parent)]
+        found.append(await child.stage(read_from(chain.wanted, chain.digest, peer(parent, uid))))
+
+    assert [each.digest for each in found] == [chain.digest] * 3
+    assert [each.read_from for each in found] == [None, "a", "b"]
+    assert [each.read_bytes for each in found] == [chain.delta_bytes, 0, 0]
+    assert [each.peer_bytes for each in found] == [0, chain.delta_bytes, chain.delta_bytes]
+    assert [w.peers.serves for w in workers if w.peers] == [(chain.digest,)] * 3
+
+
+async def test_a_worker_without_the_base_takes_the_whole_version_from_a_peer(
+    make: Made, chain: Chain
+) -> None:
+    parent, child = make("a"), make("b")
+    await chain.held_by(parent)
+    await parent.stage(read_from(chain.wanted, chain.digest))
+    await child.stage(stage_request("0", write_tiny(chain.delta.parent / "other", 4.0)))
+    held = child.staged
+    assert held is not None
+    child._bases = lambda: (HeldBase(held.digest, held.checkpoint.duplicate()),)
+    found = await child.stage(read_from(chain.wanted, chain.digest, peer(parent, "a")))
+
+    assert (found.digest, found.read_from) == (chain.digest, "a")
+    assert found.peer_bytes == found.checkpoint.size_bytes
+
+
+async def test_a_delta_that_has_no_room_next_to_the_result_is_not_kept_for_peers(
+    make: Made, chain: Chain
+) -> None:
+    size = sum(f.stat().st_size for f in chain.full.glob("*.safetensors"))
+    kept = []
+    for budget in (size + chain.delta_bytes - 1, size + chain.delta_bytes):
+        parent = make("a", budget=budget)
+        await chain.held_by(parent)
+        found = await parent.stage(read_from(chain.wanted, chain.digest))
+        kept.append(found.checkpoint.delta_bytes)
+        place = parent.peers.place_of(peer(parent, "a"), chain.digest) if parent.peers else None
+        assert place is not None
+        assert peer_files._listing(place)
+        found.checkpoint.drop_delta()
+        with pytest.raises(peer_files.NotServed):
+            peer_files._listing(peer_files.of_delta(place))
+
+    assert kept == [0, chain.delta_bytes]
+
+
+@pytest.mark.parametrize("is_too_large", [False, True])
+async def test_a_peer_with_a_wrong_delta_is_not_asked_again(
+    make: Made, chain: Chain, monkeypatch: pytest.MonkeyPatch, *, is_too_large: bool
+) -> None:
+    parent, child = make("a"), make("b")
+    for worker in (parent, child):
+        await chain.held_by(worker)
+    (await parent.stage(read_from(chain.wanted, chain.digest))).checkpoint.drop_delta()
+    with fake_peer(chain.delta, is_delta=True) as liar:
+        if is_too_large:
+            monkeypatch.setattr(delta_chain, "MOST_OF_A_DELTA", 0.1)
+        else:
+            other_bytes(liar)
+        wanted = read_from(chain.wanted, chain.digest, liar.peer, peer(parent, "a"))
+        found = await child.stage(wanted)
+
+    assert (found.digest, found.read_from) == (chain.digest, "a")
+    assert [each.pod_uid for each in child.refused_peers.all] == ["liar"]
 
 
 async def test_a_newer_version_ends_the_read_from_a_peer(tmp_path: Path, make: Made) -> None:
