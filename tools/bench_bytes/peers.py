@@ -25,11 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import envs
+from bench_bytes import generation
 from bench_bytes.write import write_delta, write_plain
-from bench_worker.report import REPOSITORY, machine, publish
+from bench_worker.report import REPOSITORY, RESULTS, machine, publish
 from bench_worker.store import limited
 from fleet_operator.core.peers import FAN_OUT
 
+PARTS = ("staging", "generation")
 GOAL, GOAL_OF_DELTAS = 1.3, 0.1
 CHANGED_SHARE = 0.01
 WAYS = {
@@ -201,24 +203,53 @@ def main() -> int:
     parser.add_argument("--megabytes-per-second", type=int, default=8, help="of the store")
     parser.add_argument("--rounds", type=int, default=3, help="of each way, in turn")
     parser.add_argument(
+        "--generation-rounds", type=int, default=20, help="of a real engine, next to readers"
+    )
+    parser.add_argument(
         "--without-peers", action="store_true", help="measure full versions so, too: slow"
     )
     parser.add_argument(
         "--folder", type=Path, help="on the disk to read from; by default a new one"
     )
+    parser.add_argument(
+        "--parts",
+        default=",".join(PARTS),
+        help="the others keep their published figures; default: %(default)s",
+    )
     arguments = parser.parse_args()
+    parts = arguments.parts.split(",")
+    results: dict[str, Any] = json.loads((RESULTS / "peers.json").read_text())
+    if "staging" in parts:
+        results["staging"] = _staged(arguments)
+    if "generation" in parts:
+        results["generation"] = {
+            "machine": machine(),
+            "rows": generation.measured(arguments.generation_rounds),
+        }
+    text = _table(results["staging"])
+    if "generation" in results:
+        text += "\n" + "\n".join(generation.table(results["generation"])) + "\n"
+    publish("peers", results, text)
+    sys.stdout.write(text)
+    return 0
+
+
+def _staged(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The time until all workers have staged, in each way."""
     count, rate = arguments.workers, arguments.megabytes_per_second
-    results: dict[str, Any] = {
+    found: dict[str, Any] = {
         "machine": machine(),
         "workers": count,
         "store_bytes_per_second": rate * 1_000_000,
+        "seconds": {},
+        "peer_bytes": {},
     }
     with ExitStack() as stack:
         made = stack.enter_context(
             tempfile.TemporaryDirectory(prefix="bench-peers-", dir=arguments.folder)
         )
         folder = Path(made)
-        digest, results["bytes"] = _write(folder, count, arguments.megabytes * 1_000_000)
+        digest, found["bytes"] = _write(folder, count, arguments.megabytes * 1_000_000)
         fleet = stack.enter_context(fleet_of(folder, count))
         fleet.hold(folder / "base")
         os.sync()  # only clean pages leave the page cache
@@ -226,25 +257,22 @@ def main() -> int:
         if not is_limited:
             raise SystemExit("the kernel does not limit reads here (cgroup blkio)")
 
-        def taken(way: str, readers: int = count) -> None:
+        def take(way: str, readers: int = count) -> None:
             version = "delta" if way.startswith("delta") else "full"
-            how = {"peers": way in ("peers", "delta_whole", "delta_peers")}
-            how["whole"] = way == "delta_whole"
-            found = fleet.seconds(readers, version, digest, **how)
-            results["seconds"].setdefault(way, []).append(found)
-            results["peer_bytes"][way] = fleet.peer_bytes
+            has_peers = way in ("peers", "delta_whole", "delta_peers")
+            is_whole = way == "delta_whole"
+            seconds = fleet.seconds(readers, version, digest, peers=has_peers, whole=is_whole)
+            found["seconds"].setdefault(way, []).append(seconds)
+            found["peer_bytes"][way] = fleet.peer_bytes
 
         fleet.seconds(1, "full", digest, peers=True, whole=False)  # starts what starts then
-        results |= {"seconds": {}, "peer_bytes": {}}
         for _ in range(arguments.rounds):
-            taken("alone", 1)
+            take("alone", 1)
             for way in ("peers", "delta_store", "delta_whole", "delta_peers"):
-                taken(way)
+                take(way)
         if arguments.without_peers:
-            taken("store")
-    publish("peers", results, _table(results))
-    sys.stdout.write(_table(results))
-    return 0
+            take("store")
+    return found
 
 
 def _write(folder: Path, count: int, size: int) -> tuple[str, int]:

@@ -117,9 +117,11 @@ def worker(
     threads: int,
     cache_bytes: int,
     flags: Sequence[str] = (),
+    options: Sequence[str] = (),
     staging_bytes: int = 8_000_000_000,
+    pod_uid: str = "",
 ) -> Iterator[Server]:
-    """Our worker, joining, until the block ends. `flags`: more of vLLM's."""
+    """Our worker, joining, until the block ends. `flags`: more of vLLM's. `options`: more of its own."""
     port, admin_port = free_port(), free_port()
     token = folder / "token"
     token.write_text(TOKEN)
@@ -136,6 +138,7 @@ def worker(
         f"--admin-port={admin_port}",
         *(f"--weights-root={root}" for root in roots),
         f"--staging-memory-bytes={staging_bytes}",
+        *options,
         "--",
         f"--kv-cache-memory-bytes={cache_bytes}",
         *_FLAGS,
@@ -145,7 +148,7 @@ def worker(
         "PYTHONPATH": str(envs.app_folder()),
         "RLFLEET_ADMIN_TOKEN_FILE": str(token),
         "OMP_NUM_THREADS": str(threads),
-    }
+    } | ({"RLFLEET_POD_UID": pod_uid} if pod_uid else {})
     with _process("worker", folder, command, environment) as process:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         admin = httpx.Client(
