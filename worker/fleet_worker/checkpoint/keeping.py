@@ -69,7 +69,7 @@ class Pass(Protocol):
             budget: Largest number of bytes to keep.
             check_cancelled: Called after each progress, in any thread. Raises to cancel.
             show: Gets the memory while it is being filled.
-            is_delta_shown: Show the newest delta, too. Its files are read into memory first.
+            is_delta_shown: Show the newest delta, too, if there is room for it. Its files are read into memory first.
 
         Errors:
             Refusal: any of the checkpoint reasons, `SourceUnreadable`, and from `check_cancelled`. With deltas
@@ -131,6 +131,12 @@ def _fetched(
         yield local
 
 
+def _has_room(files: Sequence[OpenFile], delta: Delta, budget: int) -> bool:
+    """Whether the files of a delta fit next to its result. Those of a store or a peer are in memory in any case."""
+    more = 0 if delta.is_stored else delta.size_bytes
+    return sum(file.state.size for file in files) + more <= min(budget, memory.memory_left())
+
+
 def _copied(file: OpenFile, check_cancelled: Callable[[], None]) -> MemoryFile:
     size = file.state.size
     copy = MemoryFile(file.name, size)
@@ -171,8 +177,9 @@ class OwnPass:
         is_delta_shown: bool = False,
     ) -> Found:
         """See `Pass.run`. If another process takes the memory first, the bytes are read without keeping them."""
-        with _fetched(deltas, check_cancelled, is_newest_kept=is_delta_shown) as local:
-            others = local[-1].files if is_delta_shown else ()
+        is_kept = is_delta_shown and _has_room(files, deltas[-1], budget)
+        with _fetched(deltas, check_cancelled, is_newest_kept=is_kept) as local:
+            others = local[-1].files if is_kept else ()
             return self._run(files, specs, local, pair, budget, check_cancelled, show, others)
 
     def _run(

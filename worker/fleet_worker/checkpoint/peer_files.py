@@ -213,7 +213,8 @@ def _ended_after(seconds: float, connection: socket.socket) -> Iterator[None]:
 
     def end() -> None:
         with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+            # That of TLS would take the state from under the thread that reads.
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True

@@ -47,6 +47,8 @@ _REQUEST_SECONDS = 10.0
 _SEND_SECONDS = 60.0
 """Timeout of a peer that takes no bytes."""
 _PIECE_BYTES = 4 * 1024 * 1024
+_COPIED_BYTES = 256 * 1024
+"""Of a piece that this process copies. With TLS a connection takes about 1 MB then."""
 _TURN_SECONDS = 0.05
 """Of one connection, if there is a limit. So the last of all waits for about 3 s."""
 _LOOK_SECONDS = 0.02
@@ -180,6 +182,9 @@ class PeerServer:
                     await writer.start_tls(self._certificate.serving())
             await self._answer(reader, writer)
             writer.close()
+            # With TLS the peer has to close, too. A stranger counts until it has.
+            async with asyncio.timeout(_SEND_SECONDS):
+                await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.CancelledError, h11.RemoteProtocolError):
             # The peer has gone, or may read no more: what is in the buffers of the connection is dropped, too.
             writer.transport.abort()
@@ -246,12 +251,14 @@ class PeerServer:
                     return
                 await asyncio.sleep(_LOOK_SECONDS)
                 continue
-            count = min(there - begin, self._piece)
+            # Of memory that is not sealed sendfile would hold pages, and the stager could not seal it.
+            is_copied = self._certificate is not None or not is_sealed(file.fileno())
+            count = min(there - begin, self._piece, _COPIED_BYTES if is_copied else _PIECE_BYTES)
             await self._turn(count)
             async with asyncio.timeout(_SEND_SECONDS):
-                if is_sealed(file.fileno()) and self._certificate is None:
+                if not is_copied:
                     await loop.sendfile(writer.transport, file, begin, count)
-                else:  # sendfile would hold pages, and the stager could not seal them
+                else:
                     writer.write(os.pread(file.fileno(), count, begin))
                     await writer.drain()
             begin += count

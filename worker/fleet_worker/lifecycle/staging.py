@@ -236,10 +236,8 @@ class Staging:
                 continue
             running.reads_from = peer.pod_uid
             store = f"peer://{peer.host}:{peer.port}"
-            opening = partial(open_fitting_at, place, str(request.source), self.rules)
             try:
-                running.checkpoint = checkpoint = await self._opened(running, opening, peer=store)
-                return await self._read_opened(running, checkpoint, peer=store)
+                return await self._read_from_peer(running, place, store)
             except Refusal as refusal:
                 if refusal.reason is Reason.NOT_AVAILABLE:
                     return None
@@ -256,6 +254,19 @@ class Staging:
             f"no peer of the call sends version {request.version}{why}",
             retry_after_seconds=_PEERS_RETRY_SECONDS,
         )
+
+    async def _read_from_peer(self, running: Running, place: Place, store: str) -> Weights:
+        """Read a version from a peer: its delta, if the worker has its base and room for both, or else the whole."""
+        opening = partial(open_fitting_at, place, str(running.request.source), self.rules)
+        running.checkpoint = checkpoint = await self._opened(running, opening, peer=store)
+        try:
+            return await self._read_opened(running, checkpoint, peer=store)
+        except Refusal as refusal:
+            if refusal.reason is not Reason.NOT_AVAILABLE or checkpoint.changed is None:
+                raise
+        whole = partial(_without, opening)
+        running.checkpoint = checkpoint = await self._opened(running, whole, peer=store)
+        return await self._read_opened(running, checkpoint, peer=store)
 
     async def _read(self, running: Running) -> Weights:
         opening = partial(open_fitting, running.request.source, self.rules)
@@ -330,7 +341,7 @@ class Staging:
         digest, check_cancelled = running.request.digest, running.check_cancelled
         if self.peers is not None and digest is not None:
             checkpoint.show = self.peers.show_of(digest, checkpoint)
-            checkpoint.shares_delta = _shares_delta(checkpoint, budget)
+            checkpoint.shares_delta = _shares_delta(checkpoint)
         try:
             found = read_accepted(
                 checkpoint,
@@ -373,6 +384,14 @@ class Staging:
             raise
 
 
+def _without(
+    opening: Callable[[Sequence[HeldBase]], Checkpoint], held: Sequence[HeldBase]
+) -> Checkpoint:
+    """Open a version without the weights that the worker holds."""
+    Bases(held).close()
+    return opening(())
+
+
 def _taken(bases: deque[Sequence[HeldBase]]) -> Sequence[HeldBase]:
     try:
         return bases.popleft()
@@ -380,14 +399,13 @@ def _taken(bases: deque[Sequence[HeldBase]]) -> Sequence[HeldBase]:
         return ()
 
 
-def _shares_delta(checkpoint: Checkpoint, room: int) -> bool:
-    """Whether peers may read the newest delta of a checkpoint: it is small, and has room next to the result."""
+def _shares_delta(checkpoint: Checkpoint) -> bool:
+    """Whether peers may read the newest delta of a checkpoint: it names its base by digest, and is small."""
     if checkpoint.changed is None:
         return False
-    delta, size = checkpoint.changed.deltas[-1], checkpoint.size_bytes
-    is_small = delta.size_bytes <= delta_chain.MOST_OF_A_DELTA * size
-    more = 0 if delta.is_stored else delta.size_bytes  # the others are in memory in any case
-    return bool(delta.index) and is_small and size + more <= room
+    delta = checkpoint.changed.deltas[-1]
+    most = delta_chain.MOST_OF_A_DELTA * checkpoint.size_bytes
+    return bool(delta.index) and delta.size_bytes <= most
 
 
 def _room_for(checkpoint: Checkpoint, budget: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.support.worker_harness import WorkerHarness, refused, start_worker
 
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.protocol import Phase, Reason
 
 
@@ -284,3 +286,17 @@ async def test_a_delta_that_its_base_made_bad_is_read_again_once_the_base_is_rep
         assert refusal.reason is Reason.DIGEST_MISMATCH
         (base / "config.json").write_text(right)
         await worker.stage("2", second, digest=run.digest(2))
+
+
+async def test_a_delta_for_peers_counts_as_memory_until_the_next_version(tmp_path: Path) -> None:
+    async with start_worker(tmp_path) as worker:
+        await worker.admit("base")
+        await swap(worker, "1", write_tiny(tmp_path / "1"))
+        agent, ended = worker.agent, []
+        assert isinstance(agent.good, Weights)
+        left, checkpoint = agent.memory_left(), agent.good.checkpoint
+        checkpoint.delta_bytes, checkpoint.withdraw_delta = 40, partial(ended.append, "delta")
+        assert agent.memory_left() == left - 40
+        await worker.stage("2", write_tiny(tmp_path / "2", 2.0))
+
+        assert (checkpoint.delta_bytes, ended) == (0, ["delta"])

@@ -7,10 +7,12 @@ import shutil
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
@@ -26,7 +28,7 @@ from tests.support.waiting import eventually
 from tests.support.worker_harness import stage_request
 
 import fleet_worker
-from fleet_worker.checkpoint import delta_chain, peer_files, peer_server
+from fleet_worker.checkpoint import delta_chain, memory, peer_files, peer_server, peer_tls
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import HeldBase
 from fleet_worker.checkpoint.files import OpenFile
@@ -177,6 +179,74 @@ def test_no_handshake_of_many_is_lost(tmp_path: Path, make: Made) -> None:
     checkpoint.close()
 
     assert len(found) == 100
+
+
+def place_of(worker: Staging, digest: str) -> Place:
+    found = worker.peers.place_of(peer(worker, "a"), digest) if worker.peers else None
+    assert found is not None
+    return found
+
+
+def test_refused_strangers_that_do_not_close_their_end_keep_no_connection(
+    tmp_path: Path, make: Made
+) -> None:
+    worker = make("a", certificate=certificate(tmp_path / "tls"))
+    assert worker.peers is not None
+    worker.peers.keep_ready()
+    assert worker.peers._process is not None
+    opened = Path(f"/proc/{worker.peers._process.pid}/fd")
+    most = 40
+    trusting = peer_tls.reading(place_of(worker, "sha256:1").certificate)
+    with ExitStack() as strangers:
+        for _ in range(peer_server._MOST_STRANGERS + 2 * most):
+            connection = socket.create_connection(("127.0.0.1", worker.peers.port))
+            stranger = strangers.enter_context(trusting.wrap_socket(connection))
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert stranger.recv(12) == b"HTTP/1.1 404"
+        kept = len(list(opened.iterdir()))
+
+    assert kept < peer_server._MOST_STRANGERS + most
+
+
+def test_readers_over_tls_that_take_no_bytes_cost_the_process_little_memory(
+    tmp_path: Path, make: Made
+) -> None:
+    worker = make("a", certificate=certificate(tmp_path / "tls"))
+    assert worker.peers is not None
+    checkpoint = open_checkpoint(str(write_tiny(tmp_path / "1")), None)
+    size, readers = 64 << 20, 16
+    (file,) = checkpoint.files
+    kept = MemoryFile("x", size)
+    kept.write(memoryview(bytes(size)), 0)
+    kept.seal()
+    checkpoint.files = (replace(file, state=replace(file.state, size=size)),)
+    checkpoint.held = {file.name: kept}
+    worker.peers.serve("sha256:1", checkpoint)
+    assert worker.peers._process is not None
+    process = Path(f"/proc/{worker.peers._process.pid}")
+    before, used = anonymous_bytes(process), deque[int](maxlen=50)
+
+    def is_idle() -> bool:
+        """Whether it has taken no time for half a second."""
+        used.append(int((process / "stat").read_text().split()[13]))
+        return len(used) == used.maxlen and used[0] == used[-1]
+
+    with ExitStack() as slow:
+        for _ in range(readers):
+            stream = Stream(place_of(worker, "sha256:1"), 0, size)
+            slow.callback(stream.close)
+            stream.read_into(memoryview(bytearray(1)), 0)
+        eventually(is_idle)
+        taken = anonymous_bytes(process) - before
+    checkpoint.close()
+
+    assert taken < readers << 21
+
+
+def anonymous_bytes(process: Path) -> int:
+    lines = (process / "status").read_text().splitlines()
+    (found,) = (each for each in lines if each.startswith("RssAnon:"))
+    return int(found.split()[1]) * 1024
 
 
 async def test_a_version_is_served_until_the_worker_drops_it(tmp_path: Path, make: Made) -> None:
@@ -458,12 +528,17 @@ class Chain:
         )
         self.digest = digest_in(full)
         self.wanted = stage_request("2", self.delta)
-        self.delta_bytes = sum(f.stat().st_size for f in self.delta.glob("*.safetensors"))
+        self.delta_bytes = size_of(self.delta)
+        self.size = size_of(full)
 
     async def held_by(self, worker: Staging) -> None:
         """Let a worker hold the first version, as if its engine had it."""
         held = await worker.stage(self.base)
         worker._bases = lambda: (HeldBase(held.digest, held.checkpoint.duplicate()),)
+
+
+def size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.glob("*.safetensors"))
 
 
 def digest_in(path: Path) -> str:
@@ -514,15 +589,18 @@ async def test_a_worker_without_the_base_takes_the_whole_version_from_a_peer(
     assert found.peer_bytes == found.checkpoint.size_bytes
 
 
+@pytest.mark.parametrize("limit", ["budget", "memory"])
 async def test_a_delta_that_has_no_room_next_to_the_result_is_not_kept_for_peers(
-    make: Made, chain: Chain
+    make: Made, chain: Chain, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    size = sum(f.stat().st_size for f in chain.full.glob("*.safetensors"))
     kept = []
-    for budget in (size + chain.delta_bytes - 1, size + chain.delta_bytes):
-        parent = make("a", budget=budget)
+    for room in (chain.size + chain.delta_bytes - 1, chain.size + chain.delta_bytes):
+        parent = make("a", budget=room if limit == "budget" else 1 << 20)
         await chain.held_by(parent)
-        found = await parent.stage(read_from(chain.wanted, chain.digest))
+        with monkeypatch.context() as patched:
+            if limit == "memory":
+                patched.setattr(memory, "memory_left", partial(int, room))
+            found = await parent.stage(read_from(chain.wanted, chain.digest))
         kept.append(found.checkpoint.delta_bytes)
         place = parent.peers.place_of(peer(parent, "a"), chain.digest) if parent.peers else None
         assert place is not None
@@ -532,6 +610,19 @@ async def test_a_delta_that_has_no_room_next_to_the_result_is_not_kept_for_peers
             peer_files._listing(peer_files.of_delta(place))
 
     assert kept == [0, chain.delta_bytes]
+
+
+async def test_a_worker_without_room_for_the_delta_takes_the_whole_version_from_the_same_peer(
+    make: Made, chain: Chain
+) -> None:
+    parent, child = make("a"), make("b", budget=chain.size + chain.delta_bytes - 1)
+    for worker in (parent, child):
+        await chain.held_by(worker)
+    await parent.stage(read_from(chain.wanted, chain.digest))
+    found = await child.stage(read_from(chain.wanted, chain.digest, peer(parent, "a")))
+
+    assert (found.digest, found.read_from) == (chain.digest, "a")
+    assert found.peer_bytes == chain.size
 
 
 @pytest.mark.parametrize("is_too_large", [False, True])
