@@ -10,11 +10,13 @@ step_40/.rlfleet-aside-1a2b3c4d   "aside"             no worker opens the versio
 
 Each arrow is a write that the store makes only if the mark is as it was, so it has one winner. As long as an object of
 a decided version is left, the mark is, so no worker takes the rest for the whole. A decision names objects with their
-ETags and times: what a trainer writes under the same names meanwhile is another object, and stays.
+ETags and times: what a trainer writes under the same names meanwhile is another object, and stays. If a trainer has
+written to the version before its first object goes, all of it stays.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -92,6 +94,24 @@ class _Version:
     def marks_of(self, content: bytes) -> list[str]:
         return [name for name, (size, _) in self.marks.items() if size == len(content)]
 
+    @property
+    def objects(self) -> bytes:
+        """A digest of what its objects are."""
+        return hashlib.sha256(repr(sorted(self.sizes)).encode()).digest()
+
+    def is_written_to(self, decided: frozenset[_Object]) -> bool:
+        """Whether a trainer has written a part of it since a decision, of which nothing is deleted yet."""
+        names = {each.name for each in self.sizes}
+        is_begun = any(each.name not in names for each in decided)
+        return not is_begun and not decided.isdisjoint(self.sizes) and decided != self.sizes.keys()
+
+
+class _Seen(NamedTuple):
+    """What a plan was about: `_Version.objects`, and the marks. All objects of all folders would be too much memory."""
+
+    objects: bytes
+    marks: Mapping[str, tuple[int, dict[str, str]]]
+
 
 class Prefix:
     """A prefix with versions. Nothing that a listing names outside of a version is ever deleted.
@@ -110,7 +130,7 @@ class Prefix:
         self._uri = uri
         self._begin = f"{key}/" if key else ""
         self._templates = templates
-        self._seen: Mapping[str, _Version] = {}
+        self._seen: Mapping[str, _Seen] = {}
         """The versions that the last plan was about."""
         self._known: dict[_Object, tuple[str, str]] = {}
         """Index → the version of a delta and that of its base."""
@@ -132,7 +152,7 @@ class Prefix:
     def content(self) -> Content:
         """Read it, by one listing. Errors: OSError."""
         found, files = self._listed()
-        self._seen = found
+        self._seen = {name: _Seen(each.objects, each.marks) for name, each in found.items()}
         versions, others = list[Directory](), list[Directory]()
         for name in sorted(found):
             version = found[name]
@@ -170,15 +190,15 @@ class Prefix:
         collector was faster.
         """
         self._check_conditions(directory.name)  # another collector may have put it aside
-        version, mark = self._seen[directory.name], directory.place.rpartition("/")[2]
-        if (found := self._version(directory.name)).sizes.keys() != version.sizes.keys():
+        seen, mark = self._seen[directory.name], directory.place.rpartition("/")[2]
+        if (found := self._version(directory.name)).objects != seen.objects:
             self.bring_back(directory)
             if not found.is_there:
                 raise FileNotFoundError(directory.place)
             raise OSError("it has other objects than when the run looked, so it stays")
-        decision = _Decision(objects=[*version.sizes])
-        self._put(directory.place, decision.model_dump_json().encode(), version.marks[mark][1])
-        self._empty(directory.name, mark, frozenset(version.sizes))
+        decision = _Decision(objects=[*found.sizes])
+        self._put(directory.place, decision.model_dump_json().encode(), seen.marks[mark][1])
+        self._empty(directory.name, mark, frozenset(found.sizes))
 
     def finish(self) -> Iterator[tuple[str, OSError | None]]:
         """Delete what a collector that was killed had begun to delete. Yields: names, and errors. Errors: OSError."""
@@ -266,20 +286,21 @@ class Prefix:
         return frozenset(_Object(*each) for each in found.objects)
 
     def _empty(self, name: str, mark: str, decided: frozenset[_Object]) -> None:
-        """Delete the decided objects of a version that are still the same, and then the mark."""
-        left, before = self._left(name, decided), len(decided) + 1
-        while 0 < len(left.sizes) < before:
+        """Delete the decided objects of a version that are still the same, and then the mark.
+
+        Errors: OSError, also if the version stays, since a trainer has written to it.
+        """
+        found, before = self._version(name), len(decided) + 1
+        while 0 < len(left := _left(found, decided)) < before and not found.is_written_to(decided):
             # It lists again before each page, so that an object of a trainer that comes now is seen.
-            self._remove(f"{name}/{each.name}" for each in [*left.sizes][:_PAGE])
-            before, left = len(left.sizes), self._left(name, decided)
-        if left.is_there:
+            self._remove(f"{name}/{each.name}" for each in [*left][:_PAGE])
+            before, found = len(left), self._version(name)
+        if found.is_written_to(decided):
+            self._remove([f"{name}/{mark}"])
+            raise OSError("a trainer has written to it since this was decided, so it stays")
+        if any(left.values()):
             raise OSError("the store lists objects after their deletion")
         self._remove([f"{name}/{mark}"])
-
-    def _left(self, name: str, decided: frozenset[_Object]) -> _Version:
-        sizes = self._version(name).sizes
-        same = (each for each in sizes if each in decided and _NAME.fullmatch(each.name))
-        return _Version({each: sizes[each] for each in same})
 
     def _version(self, name: str) -> _Version:
         return self._listed(f"{name}/")[0].get(name, _Version())
@@ -313,8 +334,11 @@ class Prefix:
         return folders, files
 
     def _put(self, place: str, content: bytes, condition: Mapping[str, str] | None = None) -> None:
-        """Write a mark; with a condition only if it is as it was. Errors: OSError; FileNotFoundError if it is not."""
-        mode: Any = "overwrite" if condition is None else condition
+        """Write a mark: a new one, or with a condition one that is as it was. Errors: OSError; FileNotFoundError if it
+        is not.
+        """
+        # Also a new one: the library asks again after a lost answer, and by then another collector may have decided.
+        mode: Any = "create" if condition is None else condition
         put = partial(obstore.put, mode=mode, use_multipart=False)
         self._ask(partial(put, self._store, f"{self._begin}{place}", content))
 
@@ -331,6 +355,11 @@ class Prefix:
 
     def _ask(self, work: Callable[[], T]) -> T:
         return _asked(self._uri, work)
+
+
+def _left(version: _Version, decided: frozenset[_Object]) -> dict[_Object, int]:
+    """The objects of a version that go, and their sizes."""
+    return {o: n for o, n in version.sizes.items() if o in decided and _NAME.fullmatch(o.name)}
 
 
 def _new_mark(name: str) -> str:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import obstore
 import pytest
-from obstore.store import S3Store
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import MemoryStore, S3Store
 from tests.contract.test_object_store import write_keys
 from tests.support.collector import a_fleet, a_weight_version, an_index, objects
 from tests.support.faulty_store import Answer, Asked, FaultyStore, faulty_store
 
 from fleet_collector import prefix
 from fleet_collector.collection import Objects, Outcome, collect
+from fleet_collector.plan import Template
 from fleet_worker.checkpoint import object_requests, store_calls
 from fleet_worker.checkpoint.files import Directory, Roots
 from fleet_worker.checkpoint.places import open_directory
@@ -276,6 +280,66 @@ def test_a_version_of_which_a_trainer_writes_a_part_before_its_deletion_stays_wh
     assert len(outcome.problems) == 1
 
 
+def write_a_part_at(step: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a trainer write a part of version 1 before its deletion goes on."""
+    work = getattr(prefix.Prefix, step)
+
+    def worked(place: prefix.Prefix, name: str, *rest: Any) -> None:
+        if name == "step_1":
+            store.put("run/step_1/config.json", b"{ }")
+        work(place, name, *rest)
+
+    monkeypatch.setattr(prefix.Prefix, step, worked)
+
+
+def test_a_version_of_which_a_trainer_writes_a_part_after_the_decision_stays_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_a_part_at("_empty", store, monkeypatch)
+    outcome = run()
+
+    assert (store.versions(), store.marks()) == ([1, 4, 5], [])
+    assert [d.name for d in outcome.deleted] == ["step_2", "step_3"]
+    assert len(outcome.problems) == 1
+
+
+def test_a_version_of_which_a_trainer_writes_a_part_after_a_kill_stays_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as broken:
+        broken.setattr(prefix.Prefix, "_empty", killed)
+        with pytest.raises(Killed):
+            run()
+    time.sleep(1.1)  # the server's times are in seconds
+    store.put("run/step_1/model.safetensors", b"w")
+    outcome = run()
+
+    assert (store.versions(), store.marks()) == ([1, 4, 5], [])
+    assert len(outcome.problems) == 1
+
+
+def test_a_new_mark_never_replaces_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library writes again after a lost answer. By then another collector may have decided."""
+    put, said = obstore.put, list[type]()
+
+    def with_a_lost_answer(*arguments: Any, **options: Any) -> Any:
+        answer = put(*arguments, **options)
+        if arguments[2] == b"aside":
+            try:
+                put(*arguments, **options)
+            except AlreadyExistsError as error:
+                said.append(type(error))
+        return answer
+
+    monkeypatch.setattr(obstore, "put", with_a_lost_answer)
+    run()
+
+    assert said == [AlreadyExistsError] * 3
+
+
 @pytest.mark.parametrize(
     "outside", ["elsewhere/step_1/config.json", "run/step_1/../../elsewhere/step_1/config.json"]
 )
@@ -402,6 +466,24 @@ def test_a_store_that_lists_too_much_is_reported(
 
     assert "more than 9 objects" in outcome.problems[0]
     assert len(store.versions()) == 5
+
+
+def test_a_plan_keeps_no_objects_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run has the plans of all folders at the same time."""
+    store, uri, count = MemoryStore(), "s3://weights/run", 5000
+    for number in range(count):
+        obstore.put(store, f"run/step_{number % 2}/shard-{number}.safetensors", b"")
+    monkeypatch.setattr(prefix, "opened_store", lambda _: (store, "run"))
+    with closing(prefix.Prefix.open(uri, [uri], [Template(uri, "step_", "")])) as folder:
+        folder.content()
+        tracemalloc.start()
+        try:
+            folder.content()
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+    assert kept < 20 * count
 
 
 def test_a_mark_of_a_stranger_deletes_nothing(store: Store) -> None:

@@ -10,14 +10,14 @@ import errno
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from fleet_worker.checkpoint.os_errors import os_errors
 from fleet_worker.errors import Refusal
-from fleet_worker.protocol import Reason
+from fleet_worker.protocol import ASIDE_MARK, Reason
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hang the worker
 _CHUNK = 1024 * 1024
@@ -28,6 +28,22 @@ _ABSENT_RETRY_SECONDS = 5.0
 def is_uri(place: str) -> bool:
     """Return whether a place is in an object store (`s3://…`). Others are directories."""
     return "://" in place
+
+
+def check_not_aside(sizes: Iterable[tuple[str, int]]) -> None:
+    """Refuse a version of a store that a collector has marked, also where the bucket is mounted.
+
+    Args:
+        sizes: Name and size of each of its files. A mark without bytes was taken back.
+
+    Errors:
+        Refusal: `SourceAbsent`.
+    """
+    mark = next((name for name, size in sizes if name.startswith(ASIDE_MARK) and size), None)
+    if mark is not None:
+        raise absent(
+            f"a collector has put the version aside ({mark[:100]}), and deletes it or gives it back"
+        )
 
 
 def absent(why: str = "the source does not exist") -> Refusal:
@@ -279,6 +295,8 @@ class OpenDirectory(Directory):
                 self.path = roots.check_opened(self._descriptor)
             with os_errors("the source", path, self._may_name):
                 self.names = frozenset(os.listdir(self._descriptor))  # noqa: PTH208 - by descriptor
+            marks = (name for name in self.names if name.startswith(ASIDE_MARK))
+            check_not_aside((name, self._size_of(name)) for name in marks)
         except BaseException:
             self.close()
             raise
@@ -322,6 +340,11 @@ class OpenDirectory(Directory):
             return FileState.of(descriptor)
         finally:
             os.close(descriptor)
+
+    def _size_of(self, name: str) -> int:
+        """Return the size of an entry, 0 if it is gone."""
+        state = self.state_of(name)
+        return 0 if state is None else state.size
 
     def _may_name(self, real: str) -> bool:
         return self._roots is None or self._roots.contain(real)

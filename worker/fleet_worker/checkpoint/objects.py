@@ -11,7 +11,7 @@ from functools import cache
 from typing import ClassVar
 
 from fleet_worker.checkpoint import store_calls
-from fleet_worker.checkpoint.files import Directory, FileState, OpenFile, absent
+from fleet_worker.checkpoint.files import Directory, FileState, OpenFile, absent, check_not_aside
 from fleet_worker.checkpoint.stager_messages import ReadRange
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import ASIDE_MARK, Reason
@@ -134,10 +134,7 @@ class StoredDirectory(Directory):
         self.small = {}
         found = store_calls.objects_below(uri)
         marks = [each for each in found if each.name.startswith(ASIDE_MARK)]
-        if mark := next((mark for mark in marks if mark.size), None):
-            raise absent(
-                f"a collector has put the version aside ({mark.name[:100]}), and deletes it or gives it back"
-            )
+        check_not_aside((each.name, each.size) for each in marks)
         if len(found) == len(marks):
             raise absent()
         self._objects = {o.name: o for o in found if "/" not in o.name and o not in marks}

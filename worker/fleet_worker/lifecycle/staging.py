@@ -19,7 +19,7 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import Bases, HeldBase
 from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.checkpoint.keeping import no_room
-from fleet_worker.checkpoint.peer_files import unreadable
+from fleet_worker.checkpoint.peer_files import Place, unreadable
 from fleet_worker.checkpoint.peers import Peers
 from fleet_worker.checkpoint.reference import (
     StageRules,

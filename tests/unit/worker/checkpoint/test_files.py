@@ -10,7 +10,7 @@ from tests.support.descriptors import left_open, open_descriptors
 
 from fleet_worker.checkpoint.files import OpenDirectory, Roots
 from fleet_worker.errors import Refusal
-from fleet_worker.protocol import Reason
+from fleet_worker.protocol import ASIDE_MARK, Reason
 
 
 def reason_of(path: str | Path, *roots: Path) -> Reason:
@@ -26,6 +26,17 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "rootless").mkdir()
     (tmp_path / "rootless" / "file").write_text("secret")
     return tmp_path / "root"
+
+
+def test_a_version_with_the_mark_of_a_collector_in_a_mounted_bucket_is_refused(
+    root: Path,
+) -> None:
+    mark = root / "inner" / f"{ASIDE_MARK}0a1b2c3d"
+    mark.write_bytes(b"aside")
+    assert reason_of(root / "inner", root) is Reason.SOURCE_ABSENT
+
+    mark.write_bytes(b"")  # taken back
+    OpenDirectory(str(root / "inner"), Roots([root])).close()
 
 
 def test_a_root_itself_can_be_opened(root: Path) -> None:
