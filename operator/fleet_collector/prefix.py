@@ -107,7 +107,7 @@ class _Version:
 
 
 class _Seen(NamedTuple):
-    """What a plan was about: `_Version.objects`, and the marks. All objects of all folders would be too much memory."""
+    """A version as a plan had it: `_Version.objects`, and the marks. All objects of all folders would be too much memory."""
 
     objects: bytes
     marks: Mapping[str, tuple[int, dict[str, str]]]

@@ -281,7 +281,7 @@ def test_a_version_of_which_a_trainer_writes_a_part_before_its_deletion_stays_wh
 
 
 def write_a_part_at(step: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a trainer write a part of version 1 before its deletion goes on."""
+    """Let a trainer write a part of version 1 before the collector deletes it."""
     work = getattr(prefix.Prefix, step)
 
     def worked(place: prefix.Prefix, name: str, *rest: Any) -> None:

@@ -34,7 +34,7 @@ def check_not_aside(sizes: Iterable[tuple[str, int]]) -> None:
     """Refuse a version of a store that a collector has marked, also where the bucket is mounted.
 
     Args:
-        sizes: Name and size of each of its files. A mark without bytes was taken back.
+        sizes: Name and size of each of its files. A collector has taken back a mark without bytes.
 
     Errors:
         Refusal: `SourceAbsent`.
