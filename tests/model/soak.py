@@ -22,7 +22,8 @@ from tests.model import random_history
 from tests.model.promises import PromiseBroken
 
 PROGRESS_SECONDS = 5.0
-MAX_SHOWN = 5
+MAX_KINDS, MAX_BROKEN = 5, 100
+"""Where a soak stops. Histories that break in the same way may have one cause."""
 
 
 @dataclass
@@ -43,6 +44,12 @@ class Soak:
             self.broken[seed] = message
             print(f"seed {seed} breaks {message.splitlines()[0]}", flush=True)
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether the rest would hardly show anything new."""
+        kinds = {_kind(message) for message in self.broken.values()}
+        return len(kinds) >= MAX_KINDS or len(self.broken) >= MAX_BROKEN
+
     def progress(self) -> str:
         seconds = time.monotonic() - self.began
         return (
@@ -50,6 +57,13 @@ class Soak:
             f"{self.histories:>6,} histories from seed {self.first} on"
             f"  {self.steps / max(seconds, 0.1):,.0f} steps/s  {len(self.broken)} broken"
         )
+
+
+def _kind(message: str) -> str:
+    """What broke, without the names and numbers of its history."""
+    promise, _, text = message.partition(":")
+    words = text.splitlines()[0].split()
+    return " ".join((promise, *(w for w in words if not any(c.isdigit() for c in w))))
 
 
 def one(seed: int) -> tuple[int, int, str]:
@@ -65,7 +79,7 @@ def soak(steps: int, first: int, processes: int) -> Soak:
     result, shown_at, following = Soak(first, steps), 0.0, first
     with ProcessPoolExecutor(processes, initializer=random_history.collect_rarely) as pool:
         running: set[Future[tuple[int, int, str]]] = set()
-        while result.steps < steps and len(result.broken) < MAX_SHOWN:
+        while result.steps < steps and not result.is_enough:
             while len(running) < 2 * processes:
                 running.add(pool.submit(one, following))
                 following += 1

@@ -177,7 +177,10 @@ def pins_of(
         if pins.of(target) is None and not unread.may_name(target):
             asked.setdefault((target.version, target.run_id), target)
     added = _new_pins(observed.workers, asked, recorded=_digests_of(known)) if asked else ()
-    entries = _with_twins((*reversed(added), *pins.entries), start)
+    found = (*reversed(added), *pins.entries)
+    # A pin that cannot be read has its place before another one, which it names as that is stored.
+    compared = len(found) if unread is NO_UNREAD_PINS else len(added)
+    entries = _with_twins(found, start, compared)
     if entries == pins.entries:
         return pins
     kept = {(t.version, t.run_id) for t in used}
@@ -188,9 +191,10 @@ def pins_of(
 
 
 def _with_twins(
-    pins: tuple[PinnedWeights, ...], start: Checkpoint | None
+    pins: tuple[PinnedWeights, ...], start: Checkpoint | None, compared: int
 ) -> tuple[PinnedWeights, ...]:
-    """The pins, newest first, each of which names the version of its run that had its files first.
+    """The pins, newest first, of which the first `compared` name the version of their run that had their files
+    first.
 
     All are compared, not only new ones: another operator may have made some, or one could not be read before.
     A run may begin with the files of the model, in a directory of its own.
@@ -198,9 +202,10 @@ def _with_twins(
     begins = (start.version, start.run_id) if start is not None else None
     older: dict[tuple[str, str | None], list[PinnedWeights]] = {}
     named: list[PinnedWeights] = []
-    for pin in reversed(pins):
+    for place, pin in reversed(tuple(enumerate(pins))):
         alike = older.setdefault((pin.digest, pin.run_id), [])
-        same_as = pin.same_as or _first_of(pin, alike, begins)
+        is_open = pin.same_as is None and place < compared
+        same_as = _first_of(pin, alike, begins) if is_open else pin.same_as
         known = same_as == pin.same_as
         named.append(pin if known else pin.model_copy(update={"same_as": same_as}))
         alike.append(named[-1])
