@@ -60,7 +60,7 @@ class Soak:
 
 
 def _kind(message: str) -> str:
-    """What broke, without the names and numbers of its history."""
+    """The kind of a break: its message without names and numbers."""
     promise, _, text = message.partition(":")
     words = text.splitlines()[0].split()
     return " ".join((promise, *(w for w in words if not any(c.isdigit() for c in w))))
