@@ -284,6 +284,12 @@ class Workers(tuple["WorkerView", ...]):  # noqa: SLOT001 - caches its counts
                 found += number
         return found
 
+    def plus(self, others: Workers) -> Workers:
+        """Returns these workers and others, in this order. No worker is among both."""
+        if not self or not others:
+            return self or others
+        return Workers((*self, *others))
+
     def where(self, holds: Callable[[Facts], bool]) -> Workers:
         """Returns the workers for which the condition holds."""
         kept = {facts: number for facts, number in self.kinds.items() if holds(facts)}

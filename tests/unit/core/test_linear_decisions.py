@@ -162,7 +162,15 @@ def test_the_cost_of_scaling_is_linear(situation: str) -> None:
 
 @pytest.mark.parametrize(
     ("situation", "calls_each"),
-    [("all serve it", 5), ("all are staging", 5), ("half are open again", 17)],
+    [
+        ("all serve it", 4),
+        ("all are staging", 4),
+        ("no worker has the bytes", 18),
+        ("all have the bytes", 18),
+        ("all are held", 24),
+        ("half are open again", 14),
+        ("all are joining", 46),
+    ],
 )
 def test_equal_workers_are_evaluated_once(situation: str, calls_each: int) -> None:
     counts = []

@@ -119,7 +119,7 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     overdue = late(view, "stage", goal, waiting)
     resumed = may_resume(view)
     reason = f"the rollout does not need the pause; version {view.applied.label} keeps serving"
-    others = without((*waiting, *without(view.held, waiting)), resumed)
+    others = without(waiting.plus(without(view.held, waiting)), resumed)
     actions: Actions = advanced(view, others, goal, Mode.KEEP, f"the goal is version {goal.label}")
     actions += advanced(view, resumed, view.applied, Mode.SERVE, reason)
     failed = [*refused, *without(overdue, refused)]
@@ -157,7 +157,7 @@ def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     overdue = late(view, "pause", goal, unpaused)
     problem = over_budget(view, goal, overdue, RolloutPhase.PAUSING, halt=True)
     reason = f"all workers have staged version {goal.label}"
-    actions = advanced(view, (*unpaused, *view.held), goal, Mode.HOLD, reason)
+    actions = advanced(view, unpaused.plus(view.held), goal, Mode.HOLD, reason)
     fenced = (overdue or blocking(view, unpaused)) if problem is None else []
     return Step(
         goal=goal,
