@@ -159,8 +159,8 @@ MUTANTS = [
         3,
         "a paused worker is never resumed, only renewed",
         "core/advance.py",
-        'if kind is not None and (kind == "resume" or not renews):',
-        'if kind is not None and kind != "resume" and not renews:',
+        'if kind is not None and (kind == "resume" or not is_renewed):',
+        'if kind is not None and kind != "resume" and not is_renewed:',
         SHORT,
     ),
     Mutant(
