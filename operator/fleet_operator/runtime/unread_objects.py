@@ -43,7 +43,7 @@ class UnreadObjects:
             return
         fleet = (namespace, (metadata.get("labels") or {}).get(names.LABEL_FLEET, ""))
         known = self._by_uid.get(uid)
-        if known is not None and (known.fleet, type(known.error)) == (fleet, type(error)):
+        if known is not None and (known.fleet, repr(known.error)) == (fleet, repr(error)):
             return
         self.forget(uid)
         found = _Unread(plural, fleet, f"{plural} {name}", error)
