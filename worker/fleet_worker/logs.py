@@ -45,10 +45,16 @@ def json_formatter(**always: str) -> logging.Formatter:
 
 
 def printable(text: str) -> str:
-    """A text whose characters that are not printable, as those that a terminal would obey, are shown by their escapes."""
+    """A text in one line of printable characters: a space for white space, and the escapes of others, as of those that
+    a terminal would obey. As `rlfleet_resources.base.printable`: the worker's image does not have that package.
+    """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else _shown(c) for c in text)
+
+
+def _shown(character: str) -> str:
+    return " " if character.isspace() else character.encode("unicode_escape").decode()
 
 
 class _Text(logging.Formatter):

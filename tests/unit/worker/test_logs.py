@@ -135,4 +135,4 @@ def test_no_text_begins_another_line_or_is_made_for_a_terminal() -> None:
     record = logging.LogRecord("x", logging.INFO, "f", 1, "%s", (text,), None)
     (line,) = written.format(record).split("\n")
 
-    assert line.endswith("x: a\\n2026-11-28 ERROR forged\\x1b[31m\\u202e")
+    assert line.endswith("x: a 2026-11-28 ERROR forged\\x1b[31m\\u202e")
