@@ -8,6 +8,7 @@ Source: Kubernetes, authentication.k8s.io/v1 TokenReview.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -75,14 +76,30 @@ class Caller:
         """Whose reviews these are. A tenant may make any number of service accounts, so that all of a namespace are
         one. It is not the namespace of the path, which every caller may name.
         """
-        return self.name.rpartition(":")[0] if self.name.startswith(_ACCOUNT) else self.name
+        return _tenant(self.name)
+
+
+def _tenant(name: str) -> str:
+    return name.rpartition(":")[0] if name.startswith(_ACCOUNT) else name
+
+
+def named_tenant(token: str) -> str:
+    """The tenant that a token names, without a check of it; empty if it names none. Source: RFC 7519, `sub`."""
+    payload = token.split(".")[1] if token.count(".") == 2 else ""
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except (ValueError, RecursionError):
+        return ""
+    named = claims.get("sub") if isinstance(claims, dict) else None
+    return _tenant(named) if isinstance(named, str) else ""
 
 
 class Authenticator:
     """Finds the caller of a request.
 
     Args:
-        places: Of reviews. The reviews of tokens that are not known take turns by address, the others by tenant.
+        places: Of reviews. The reviews of tokens that are not known take turns by address, and there by the tenant
+            that the token names; the others by tenant.
         audiences: Audiences of which a token must have one; empty for the API server's own.
         unknown_per_second: Different refused tokens of one address. Beyond it, no token is reviewed that comes
             from there for the first time.
@@ -183,7 +200,10 @@ class Authenticator:
     async def _bounded_review(self, token: str, digest: bytes, address: str) -> Caller | str:
         tenant = self._seen.get(digest)
         is_seen = tenant is not None
-        async with self._places.of(tenant or address):
+        # Clients behind an ingress have one address. Whom a token names is not checked yet, so that it only orders
+        # the turns of that address.
+        turn = (tenant,) if tenant is not None else (address, named_tenant(token))
+        async with self._places.of(*turn):
             is_counted = self._counted.get(digest) is not None
             if not (is_seen or is_counted):
                 self._unknown.check(address)

@@ -35,7 +35,7 @@ class Places:
     """
 
     def __init__(self, most: int) -> None:
-        self._turns: Turns[tuple[tuple[str], asyncio.Future[float]]] = Turns(most)
+        self._turns: Turns[tuple[tuple[str, str], asyncio.Future[float]]] = Turns(most)
         self._running: Counter[str] = Counter()
         self._asking: Counter[str] = Counter()
         """Requests that run or wait, by tenant."""
@@ -46,9 +46,9 @@ class Places:
         self._timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def of(self, tenant: str) -> AsyncIterator[None]:
-        """Hold a place for a request of a tenant, once its turn has come."""
-        path = (tenant,)
+    async def of(self, tenant: str, part: str = "") -> AsyncIterator[None]:
+        """Hold a place for a request of a tenant, once its turn has come. Parts of a tenant share its turns."""
+        path = (tenant, part)
         turn: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         """Its result is when the request begins."""
         self._turns.add(path, (path, turn))

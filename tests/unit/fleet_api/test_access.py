@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 from pathlib import Path
@@ -27,6 +28,7 @@ from fleet_api.authentication import (
     REFUSED_SECONDS,
     Authenticator,
     Caller,
+    named_tenant,
 )
 from fleet_api.authorization import Authorizer, Right
 from fleet_api.keys import StaticKeys
@@ -371,6 +373,41 @@ async def test_reviews_of_new_tokens_from_one_address_leave_places_for_known_one
     assert cluster.at_once == of_the_flood + 1
     cluster.go_on.set()
     await asyncio.gather(*flood, own, return_exceptions=True)
+
+
+def token_of(namespace: str, number: int = 0) -> str:
+    """A token that names an account of a namespace."""
+    claims = {"sub": f"system:serviceaccount:{namespace}:a-{number}"}
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"e30.{payload}.c2ln"
+
+
+@pytest.mark.parametrize("named", ["mallory", None])
+async def test_a_new_token_waits_for_no_flood_behind_the_same_proxy_that_names_another_tenant(
+    named: str | None,
+) -> None:
+    cluster = SlowCluster()
+    reviews = Authenticator(
+        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0
+    )
+
+    def sent(token: str) -> asyncio.Task[object]:
+        return asyncio.create_task(reviews.caller(f"Bearer {token}", "rl", "policy", "proxy"))
+
+    flood = [sent(token_of(named, n) if named else f"junk-{n}") for n in range(500)]
+    await cluster.settle()
+    own = sent(token_of("rl"))
+    await cluster.settle()
+    cluster.go_on.set()
+    await asyncio.wait([own])
+
+    assert sum(task.done() for task in flood) <= 2 * MAX_REVIEWS_AT_ONCE
+    await asyncio.gather(*flood, own, return_exceptions=True)
+
+
+@pytest.mark.parametrize("payload", ["", "W10", "eyJzdWIiOjF9", "_w", "A", "W1tb" * 1800, "e30"])
+def test_a_token_that_names_no_tenant_is_reviewed_without_a_name(payload: str) -> None:
+    assert named_tenant(f"e30.{payload}.c2ln") == ""
 
 
 # --- static keys ----------------------------------------------------------------------------------
