@@ -200,7 +200,7 @@ class Authenticator:
     async def _bounded_review(self, token: str, digest: bytes, address: str) -> Caller | str:
         tenant = self._seen.get(digest)
         is_seen = tenant is not None
-        # Clients behind an ingress have one address. Whom a token names is not checked yet, so that it only orders
+        # Clients behind an ingress have one address. The tenant in a token is not checked yet, so it only orders
         # the turns of that address.
         turn = (tenant,) if tenant is not None else (address, named_tenant(token))
         async with self._places.of(*turn):
