@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from fleet_operator.core.actions import Admit, Apply, Load, Pause, PutLora, Resume, WorkerCall
+from fleet_operator.core.actions import Admit, Apply, Load, Pause, PutLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import Named, WeightsId
 from fleet_operator.core.messages import named
