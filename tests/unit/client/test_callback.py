@@ -98,8 +98,10 @@ def published(objects: FakeObjects) -> list[Any]:
 
 def test_weights_of_an_event_loop_are_refused_before_the_training(tmp_path: Path) -> None:
     """The first publish ended the training: a coroutine has no outcome."""
+    given: Any = AsyncWeights("policy", objects=FakeObjects())
+
     with pytest.raises(TypeError, match=r"weights .*AsyncWeights.* must be rlfleet.Weights"):
-        publish_every(1, AsyncWeights("policy", objects=FakeObjects()), tmp_path)  # type: ignore[arg-type]
+        publish_every(1, given, tmp_path)
 
 
 def test_every_n_steps_the_model_is_saved_and_then_published(tmp_path: Path) -> None:

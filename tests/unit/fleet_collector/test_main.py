@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,8 @@ def test_a_run_without_a_rule_says_so(
         monkeypatch.setattr(main, name, lambda *_: None)
     monkeypatch.setattr(main, "collect", lambda *_, **__: [])
 
-    code = main.run(Settings(namespaces="rl,eval", roots="/weights"))  # type: ignore[arg-type]  # as in a command line
+    given: Any = {"namespaces": "rl,eval", "roots": "/weights"}  # as in a command line
+    code = main.run(Settings(**given))
 
     assert code == 0
     assert "no WeightVersion in namespace rl has spec.retention" in capsys.readouterr().err
