@@ -224,8 +224,8 @@ async def test_the_oldest_idle_connection_gives_way_and_running_requests_stay(
     assert b" 200 " in await asyncio.wait_for(running.readline(), 10)
 
 
-async def test_a_new_connection_ends_while_all_others_have_requests(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+async def test_a_new_connection_ends_while_all_others_have_requests_and_a_log_line_says_so(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(heads, "MAX_CONNECTIONS", 2)
     slow = b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -233,6 +233,7 @@ async def test_a_new_connection_ends_while_all_others_have_requests(
     for _ in running:
         await asyncio.wait_for(served.begun.acquire(), 10)
     assert await has_ended(await served.open(GET + b"\r\n"))
+    assert "connection_refused" in {getattr(line, "event", "") for line in caplog.records}
     served.go_on.set()
     for reader, _ in running:
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)

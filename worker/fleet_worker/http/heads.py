@@ -7,10 +7,14 @@ number. So 200 connections of a stranger, without an account, would fill the mem
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import abstractmethod
 
 from fleet_worker.http.byte_budget import ByteBudget
 from fleet_worker.http.passing import Passing
+from fleet_worker.logs import fields
+
+_LOG = logging.getLogger(__name__)
 
 MAX_BYTES = 8 * 1024 * 1024
 """All of them together. Beyond it the longest ones end."""
@@ -41,6 +45,13 @@ class Heads:
             idle = next(each for each in self._open if not each.is_busy)
             self.forget(idle)
             idle.abort()
+            if idle is connection:
+                _LOG.warning(
+                    "a new connection was ended at once: all %d of this port have a request. Spread the clients "
+                    "over more workers or replicas",
+                    MAX_CONNECTIONS,
+                    extra=fields("connection_refused"),
+                )
 
     def charge(self, connection: Connection, size_bytes: int) -> None:
         """Note the bytes of a head, and end the longest ones beyond the limit."""
