@@ -258,7 +258,16 @@ def _weights_status(
             return weights_status(observed, weights, rollout, fleet=fleet, now=now)
         if weights.uid not in plans:
             return kept()
-        view = seen.by(weights.spec.adapter)
-        return weights_status(view, weights, plans[weights.uid], fleet=fleet, now=now)
+        view, told = seen.by(weights.spec.adapter), _without_problem_of(rollout, fleet)
+        return weights_status(view, weights, plans[weights.uid], fleet=told, now=now)
 
     return parts.run(f"the status of WeightVersion {weights.name}", computed, kept)
+
+
+def _without_problem_of(rollout: RolloutPlan | None, fleet: FleetStatus) -> FleetStatus:
+    """The status of the fleet without what it says of the rollout of its base weights, which no adapter has."""
+    problem = rollout.step.problem if rollout is not None else None
+    if problem is None:
+        return fleet
+    kept = tuple(c for c in fleet.conditions if c.reason != problem.reason)
+    return fleet.model_copy(update={"conditions": kept})

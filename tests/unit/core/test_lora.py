@@ -17,6 +17,7 @@ from tests.support.builders import (
 )
 
 from fleet_operator.core.actions import CompareLora
+from fleet_operator.core.decision import decide
 from fleet_operator.core.lora import as_seen_by_lora, calls, plan_lora
 from fleet_operator.core.observed import FleetObserved, Watched
 from fleet_operator.core.permits import first_calls
@@ -317,6 +318,21 @@ class TestStatus:
         ready = condition_of(status.conditions, ConditionType.READY)
         assert ready.reason is ConditionReason.WAITING_FOR_ENGINE
         assert "chmod" not in ready.message
+
+    def test_nor_is_an_abandoned_version_of_them(self):
+        """An adapter whose workers started was FailureBudgetExceeded, with the words about the base weights."""
+        fails = make_worker(0).joining("base").failed_to_load("42")
+        both, strict = [make_weights("42"), _weights("7")], {"maxFailures": 0}
+        fleet = _fleet(fails, make_worker(1).starting(), wants=both, rollout=strict)
+
+        made = decide(fleet, default_image="i", now=NOW)
+
+        of_fleet, of_adapter = (
+            condition_of(status.conditions, ConditionType.READY)
+            for status in (made.fleet, made.weights["wv-sql"])
+        )
+        assert of_fleet.reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
+        assert of_adapter.reason is ConditionReason.WAITING_FOR_ENGINE
 
     def test_applied_means_every_desired_worker_serves_it(self):
         status = self._status(
