@@ -43,6 +43,8 @@ _MOST_CONNECTIONS = 64
 """Of peers, by their signatures."""
 _MOST_STRANGERS = 512
 """Connections without a valid request yet. Beyond it the oldest one ends, so that strangers keep no peer out."""
+_MOST_STRANGERS_WITH_TLS = 64
+"""Each has 330 KB from its first packet on."""
 _REQUEST_SECONDS = 10.0
 _SEND_SECONDS = 60.0
 """Timeout of a peer that takes no bytes."""
@@ -171,7 +173,8 @@ class PeerServer:
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._strangers[writer] = None
-        if len(self._strangers) > _MOST_STRANGERS:
+        most = _MOST_STRANGERS if self._certificate is None else _MOST_STRANGERS_WITH_TLS
+        if len(self._strangers) > most:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.transport.abort()

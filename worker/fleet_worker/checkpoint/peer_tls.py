@@ -3,7 +3,7 @@
 All workers of a fleet have the same flags and mounts, so they have the same certificate. A worker accepts no other
 one from a peer, and asks for no name: certificates have the name of a Service, and none has the address of a pod.
 
-The files are read for each use. So a renewed certificate needs no restart.
+The files are read again when they have changed. So a renewed certificate needs no restart.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import ssl
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -36,12 +37,19 @@ class Certificate:
         return found[0]
 
     def serving(self) -> ssl.SSLContext:
-        """Return the context of a connection to serve. Errors: OSError."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # A key with a passphrase must not make the process ask for it.
-        context.load_cert_chain(self.path, self.key or None, password="")
-        return context
+        """Return the context of connections to serve. Errors: OSError."""
+        found = [Path(path).stat() for path in (self.path, self.key) if path]
+        return _serving(self, *((f.st_mtime_ns, f.st_size, f.st_ino) for f in found))
+
+
+@lru_cache(maxsize=1)
+def _serving(certificate: Certificate, *_: tuple[int, ...]) -> ssl.SSLContext:
+    """The context, made again if the files have changed: any stranger that connects has one asked for."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A key with a passphrase must not make the process ask for it.
+    context.load_cert_chain(certificate.path, certificate.key or None, password="")
+    return context
 
 
 def reading(certificate: str) -> ssl.SSLContext:

@@ -198,14 +198,14 @@ def test_refused_strangers_that_do_not_close_their_end_keep_no_connection(
     most = 40
     trusting = peer_tls.reading(place_of(worker, "sha256:1").certificate)
     with ExitStack() as strangers:
-        for _ in range(peer_server._MOST_STRANGERS + 2 * most):
+        for _ in range(peer_server._MOST_STRANGERS_WITH_TLS + 2 * most):
             connection = socket.create_connection(("127.0.0.1", worker.peers.port))
             stranger = strangers.enter_context(trusting.wrap_socket(connection))
             stranger.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             assert stranger.recv(12) == b"HTTP/1.1 404"
         kept = len(list(opened.iterdir()))
 
-    assert kept < peer_server._MOST_STRANGERS + most
+    assert kept < peer_server._MOST_STRANGERS_WITH_TLS + most
 
 
 def test_readers_over_tls_that_take_no_bytes_cost_the_process_little_memory(
