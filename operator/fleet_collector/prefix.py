@@ -100,10 +100,10 @@ class _Version:
         return hashlib.sha256(repr(sorted(self.sizes)).encode()).digest()
 
     def is_written_to(self, decided: frozenset[_Object]) -> bool:
-        """Whether a trainer has written a part of it since a decision, of which nothing is deleted yet."""
+        """Whether a trainer has written to it since a decision, of which nothing is deleted yet."""
         names = {each.name for each in self.sizes}
         is_begun = any(each.name not in names for each in decided)
-        return not is_begun and not decided.isdisjoint(self.sizes) and decided != self.sizes.keys()
+        return not is_begun and decided != self.sizes.keys()
 
 
 class _Seen(NamedTuple):

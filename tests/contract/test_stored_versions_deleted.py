@@ -257,9 +257,10 @@ def test_what_a_trainer_writes_during_a_deletion_stays(
         empty(place, name, *rest)
 
     monkeypatch.setattr(prefix.Prefix, "_empty", emptied)
-    run()
+    outcome = run()
 
     assert (store.versions(), store.marks()) == ([1, 4, 5], [])
+    assert len(outcome.problems) == 1, "nothing of it was deleted"
 
 
 def test_a_version_of_which_a_trainer_writes_a_part_before_its_deletion_stays_whole(
