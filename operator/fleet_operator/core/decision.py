@@ -258,14 +258,14 @@ def _weights_status(
             return weights_status(observed, weights, rollout, fleet=fleet, now=now)
         if weights.uid not in plans:
             return kept()
-        view, told = seen.by(weights.spec.adapter), _without_problem_of(rollout, fleet)
-        return weights_status(view, weights, plans[weights.uid], fleet=told, now=now)
+        view, of_pods = seen.by(weights.spec.adapter), _without_problem_of(rollout, fleet)
+        return weights_status(view, weights, plans[weights.uid], fleet=of_pods, now=now)
 
     return parts.run(f"the status of WeightVersion {weights.name}", computed, kept)
 
 
 def _without_problem_of(rollout: RolloutPlan | None, fleet: FleetStatus) -> FleetStatus:
-    """The status of the fleet without what it says of the rollout of its base weights, which no adapter has."""
+    """The status of the fleet without the problem of the rollout of its base weights, which no adapter has."""
     problem = rollout.step.problem if rollout is not None else None
     if problem is None:
         return fleet

@@ -239,7 +239,7 @@ def written_over(body: bytes, spans: Spans) -> bytes | None:
 
 
 def written_into(body: bytes, spans: Spans) -> bytes | None:
-    """Return a reply of one choice, or the event that ends it, with the spans of the choice.
+    """Return a reply of one choice, or the event that ends it, with the spans of the choice, whose index is 0.
 
     It adds bytes without parsing the others. A JSON string cannot contain the key, because its quotes
     would be escaped.
