@@ -226,7 +226,7 @@ class Leader:
         wall = at(now + self.clock_ahead_seconds)
         with _room_for(self.pins):
             decision = decide(self.observed, default_image=IMAGE, now=wall)
-        self.epochs.for_step(decision.rollout.step.goal, admits=decision.admits)
+        self.epochs.for_step(decision.goals, admits=decision.admits)
         for uid, status in decision.weights.items():
             self.watch.decided(uid, status, self.own(now))
         # As in the runtime, what is decided is known before anything is done.

@@ -156,7 +156,7 @@ def _leader(leader: Leader, now: float) -> tuple[Any, ...]:
         for uid, h in leader.heard.items()
     )
     return (
-        *(leader.epochs.goal, leader.epoch.sequence, _fleet(leader.fleet, now)),
+        *(tuple(leader.epochs.goals.items()), leader.epoch.sequence, _fleet(leader.fleet, now)),
         leader.epoch.term - leader.term,
         tuple(_watched(leader, uid, status) for uid, status in leader.weights.items()),
         *(_weights(s, now) for s in leader.weights.values()),

@@ -17,8 +17,8 @@ third one on hold only where versions must not mix, and keep two versions from g
   kubelet's probe would have failed.
 * A worker may have reported a load that did not happen, a client may have driven it by hand, or another
   strategy may have left it with its weights. It joins again. One that loads the goal or the applied version
-  now, or has the call for it, keeps its requests. If no worker serves the applied version, the rollout to it
-  replaces the others.
+  now, or has the call for it, keeps its requests. If no worker serves the applied version, or could at once, the
+  rollout to it replaces the others.
 * A worker whose admission got no answer may serve already, or soon. After a call with a newer epoch it
   refuses the admission. If this has taken effect meanwhile, the fence lets requests end first.
 """
@@ -98,7 +98,9 @@ def _with_other_bytes(view: RolloutView, pins: Pins) -> Workers:
 
 def _of_other_versions(step: Step, view: RolloutView) -> list[WorkerView]:
     serving = view.members.where(lambda f: f.standing is Standing.OPEN)
-    if not serving.any(lambda f: f.has_loaded(view.applied)):
+    # It would wait for the others, and each newer version puts off the rollout that replaces them.
+    ready = view.joining.where(lambda f: f.phase is Phase.JOINING and not f.operation)
+    if not serving.plus(ready).any(lambda f: f.has_loaded(view.applied)):
         return []
     loads = {a.pod_uid for a in step.actions if isinstance(a, Load) and same_weights(a, step.goal)}
 

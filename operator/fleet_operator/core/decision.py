@@ -15,6 +15,7 @@ from datetime import datetime
 
 from fleet_operator.core import lora
 from fleet_operator.core.actions import Admit, WorkerCall
+from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.fallback_plan import fallback_plan, no_pod_changes
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.fleet_status import fleet_status
@@ -81,6 +82,11 @@ class Decision:
     def waits_for_pin(self) -> bool:
         """Whether calls wait until the pins of the fleet's status are stored."""
         return any(p.waits_for_pin for p in (self.rollout, *self.lora_plans.values()))
+
+    @property
+    def goals(self) -> Mapping[str, Checkpoint]:
+        """The goal of the base weights by "", and those of the adapters by uid of their WeightVersion."""
+        return {"": self.rollout.step.goal, **{u: p.step.goal for u, p in self.lora_plans.items()}}
 
     @property
     def admits(self) -> bool:

@@ -1,5 +1,5 @@
 """The epoch of every call to a worker: the leader's term, and a sequence that grows with each new goal of
-the fleet, and after each step that admits workers. Workers refuse calls of an older epoch, so a late call
+the fleet or of an adapter, and after each step that admits workers. Workers refuse calls of an older epoch, so a late call
 for an older goal has no effect, nor has a late admission after another call.
 
 A worker may have obeyed a newer term than the leader's if the Lease was deleted and recreated. Then the
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.worker_view import PodView
@@ -44,7 +44,7 @@ class Epochs:
         asked: Set when a worker has refused a call, so that the Lease is read.
 
     Fields:
-        goal: the weights of the current goal.
+        goals: the weights of the current goals, by uid of an adapter's WeightVersion; "" is the fleet's own.
         refused: the highest term that a worker obeys which has refused a call since the last read of the
             Lease; None without one.
     """
@@ -55,7 +55,7 @@ class Epochs:
         self.key = key
         self._term = term
         self._asked = asked or asyncio.Event()
-        self.goal = WeightsId("")
+        self.goals: Mapping[str, WeightsId] = {}
         self._sequence = 0
         self._admits = False
         """Whether the last step admits workers."""
@@ -74,14 +74,16 @@ class Epochs:
         """The epoch of the current goal."""
         return Epoch(term=max(self._term(), self._floor + 1), sequence=self._sequence)
 
-    def for_step(self, goal: Named, *, admits: bool) -> Epoch:
-        """The epoch of a step towards these weights. A digest that becomes known does not change the goal.
+    def for_step(self, goals: Mapping[str, Named], *, admits: bool) -> Epoch:
+        """The epoch of a step towards these weights (`goals`). A digest that becomes known changes no goal.
 
         `admits`: the step admits workers, so that the next one has a newer epoch.
         """
-        if not same_weights(self.goal, goal) or self._admits:
+        last = self.goals
+        stay = last.keys() == goals.keys() and all(same_weights(last[k], goals[k]) for k in last)
+        if not stay or self._admits:
             self._sequence += 1
-        self.goal, self._admits = WeightsId.of(goal), admits
+        self.goals, self._admits = {k: WeightsId.of(goal) for k, goal in goals.items()}, admits
         return self.last
 
     def note_refusal(self, pod: PodView, obeyed: Epoch) -> None:

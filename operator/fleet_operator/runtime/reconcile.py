@@ -196,8 +196,8 @@ class Reconciler:
         if caller is None:
             return Sent.NOTHING
         if decision.is_planned:
-            goal = decision.rollout.step.goal
-            caller = replace(caller, epoch=session.epochs.for_step(goal, admits=decision.admits))
+            epoch = session.epochs.for_step(decision.goals, admits=decision.admits)
+            caller = replace(caller, epoch=epoch)
         views = {w.pod.uid: w.pod for w in observed.workers}
         return await self._calls.act(caller, decision.worker_calls, views)
 

@@ -17,21 +17,32 @@ pytestmark = pytest.mark.virtual_time
 KEY, OTHER = ("rl", "policy"), ("rl", "other")
 
 
+def goal_of(version: str, **adapters: str) -> dict[str, WeightsId]:
+    return {uid: WeightsId(v) for uid, v in {"": version, **adapters}.items()}
+
+
 def test_the_sequence_grows_with_every_new_goal_and_only_then():
     epochs = Epochs(KEY, lambda: 5)
     sequences = [
-        epochs.for_step(WeightsId(goal), admits=False).sequence
+        epochs.for_step(goal_of(goal), admits=False).sequence
         for goal in ("1", "1", "2", "2", "1")
     ]
 
     assert sequences == [1, 1, 2, 2, 3]
 
 
+def test_a_late_call_for_an_older_goal_of_an_adapter_has_an_older_epoch_too():
+    epochs = Epochs(KEY, lambda: 5)
+    steps = (goal_of("1"), goal_of("1", math="1"), goal_of("1", math="2"), goal_of("1"))
+
+    assert [epochs.for_step(step, admits=False).sequence for step in steps] == [1, 2, 3, 4]
+
+
 def test_the_step_after_one_that_admits_workers_has_a_newer_epoch():
     epochs = Epochs(KEY, lambda: 5)
     steps = (False, True, True, False, False)
 
-    assert [epochs.for_step(WeightsId("1"), admits=admits).sequence for admits in steps] == [
+    assert [epochs.for_step(goal_of("1"), admits=admits).sequence for admits in steps] == [
         1,
         1,
         2,
@@ -50,13 +61,13 @@ def test_another_run_is_a_new_goal_and_a_digest_that_becomes_known_is_not():
         WeightsId("3", "run-8", "sha256:9"),
     ]
 
-    assert [epochs.for_step(goal, admits=False).sequence for goal in goals] == [1, 1, 2, 2, 3]
+    assert [epochs.for_step({"": goal}, admits=False).sequence for goal in goals] == [1, 1, 2, 2, 3]
 
 
 def test_the_last_epoch_is_that_of_the_present_goal():
     epochs = Epochs(KEY, lambda: 5)
     assert epochs.last == Epoch(term=5, sequence=0)
-    epochs.for_step(WeightsId("1"), admits=False)
+    epochs.for_step(goal_of("1"), admits=False)
     assert epochs.last == Epoch(term=5, sequence=1)
 
 
@@ -64,8 +75,8 @@ def test_the_term_is_always_todays():
     terms = iter((5, 9))
     epochs = Epochs(KEY, lambda: next(terms))
 
-    assert epochs.for_step(WeightsId("1"), admits=False) < epochs.for_step(
-        WeightsId("1"), admits=False
+    assert epochs.for_step(goal_of("1"), admits=False) < epochs.for_step(
+        goal_of("1"), admits=False
     )
 
 
@@ -165,8 +176,8 @@ async def test_a_newer_refusal_while_the_lease_is_read_is_read_for_again():
 
 async def test_a_late_call_of_our_own_does_not_cause_a_read_of_the_lease():
     epochs = Epochs(KEY, lambda: 5)
-    epochs.for_step(WeightsId("1"), admits=False)
-    late = epochs.for_step(WeightsId("2"), admits=False)
+    epochs.for_step(goal_of("1"), admits=False)
+    late = epochs.for_step(goal_of("2"), admits=False)
     epochs.note_refusal(POD, late)
     assert not epochs.is_term_pending
 

@@ -67,7 +67,7 @@ def test_calls_for_a_fleet_are_newer_than_those_for_an_earlier_fleet_of_its_name
     """`--cascade=orphan` leaves its pods, which the next fleet adopts."""
     before = sessions.of(KEY, "fleet-1").epochs
     before.raise_above(7)
-    last = [before.for_step(WeightsId(version), admits=False) for version in "12"][-1]
+    last = [before.for_step({"": WeightsId(version)}, admits=False) for version in "12"][-1]
 
     assert sessions.of(KEY).epochs.last > last
     assert sessions.of(KEY, "fleet-2").epochs.last > last

@@ -110,7 +110,7 @@ class Process:
             session=self.session,
             token=self.name,
             admin_port=1,
-            epoch=self.session.epochs.for_step(WeightsId(version), admits=False),
+            epoch=self.session.epochs.for_step({"": WeightsId(version)}, admits=False),
         )
         call = make_call.resume(make_worker().paused(version).view(), reason="")
         await self.calls.act(caller, [call], {VIEW.pod.uid: VIEW.pod})

@@ -183,7 +183,7 @@ class Epoch(Message):
 
     Fields:
         term: the leader's term, from `leaseTransitions` of the Lease. It grows with every leader.
-        sequence: grows within a term with every new goal of the fleet, and after admissions.
+        sequence: grows within a term with every new goal of the fleet or of an adapter, and after admissions.
     """
 
     term: Annotated[int, Field(ge=0, le=MAX_TERM)]
