@@ -3,7 +3,7 @@
     within capacity  no swap begins together with a drain: it relies on the workers that serve
     alone            where versions must not mix, none opens while another may generate other weights
     recorded         the operation in progress is stored before a worker is away for it, and before one opens
-                     at other weights than the stored applied ones (`transition`)
+                     at other weights than the stored status names (`transition`)
     pinned           weights serve with the digest of their stored pin only (`pins`)
     fresh            where too old weights must not serve, a worker opens when it knows the limits
     has a place      at most `maxStaging` workers read one checkpoint at once (`staging`). One that can read
@@ -58,7 +58,7 @@ class Situation:
 
     Fields:
         goal: what the step works towards.
-        applied: the applied weights that the stored status names.
+        named: the weights that the stored status names: as applied, and as those that the fleet goes to.
         held: uids of members that hold their requests.
         drain_begins: a worker begins to drain with this decision.
         others: the names of workers that may generate other weights, by the weights at which workers open.
@@ -69,7 +69,7 @@ class Situation:
     """
 
     goal: Checkpoint | None = None
-    applied: Checkpoint | None = None
+    named: tuple[Checkpoint, ...] = ()
     held: AbstractSet[str] = frozenset()
     drain_begins: bool = False
     others: Mapping[WeightsId, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ def _alone(call: WorkerCall, now: Situation) -> Why | None:
 
 
 def _recorded(call: WorkerCall, now: Situation) -> Why | None:
-    if now.is_recorded or not takes_away(call, now.held, now.applied):
+    if now.is_recorded or not takes_away(call, now.held, now.named):
         return None
     return Why("the operation in progress is not stored yet", until_stored=True)
 

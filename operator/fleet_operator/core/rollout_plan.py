@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from fleet_operator.core.apart import set_apart
-from fleet_operator.core.applied import applied_after, applied_of, recorded_in, served_last
+from fleet_operator.core.applied import applied_after, applied_of, served_last
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.comparison import compare_files, needs_comparison
 from fleet_operator.core.dropped_pins import Bounded
@@ -35,7 +35,7 @@ from fleet_operator.core.staleness import unaware_of
 from fleet_operator.core.strategies import external
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.choice import strategy_of
-from fleet_operator.core.transition import open_transition, transition_after
+from fleet_operator.core.transition import named_in, open_transition, transition_after
 from fleet_operator.core.weight_roots import roots_problem
 from fleet_operator.core.worker_view import Standing
 from rlfleet_resources.fleet_status import PinnedWeights, Transition
@@ -231,7 +231,7 @@ def plan_rollout(
     transition, is_recorded = transition_after(step, observed, view, halted=halted, now=now)
     situation = Situation(
         goal=step.goal,
-        applied=recorded_in(observed.stored_status),
+        named=named_in(observed.stored_status),
         held={w.pod.uid for w in view.held},
         drain_begins=drain_begins,
         others=others,

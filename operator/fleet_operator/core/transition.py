@@ -6,6 +6,7 @@ away. So every leader knows to what end workers are held, and another strategy o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 
@@ -16,7 +17,7 @@ from fleet_operator.core.identity import Named, same_weights
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.worker_view import Standing
-from rlfleet_resources.fleet_status import RecordedWeights, Transition
+from rlfleet_resources.fleet_status import FleetStatus, RecordedWeights, Transition
 from rlfleet_resources.weights_status import RolloutPhase
 
 _SWAPS = frozenset({"pause", "load", "apply", "resume"})
@@ -49,7 +50,7 @@ def _next_record(
     step: Step, observed: FleetObserved, view: RolloutView, *, halted: bool, now: datetime
 ) -> Transition | None:
     last, held = observed.status.transition, {w.pod.uid for w in view.held}
-    begins = _is_near(step, view) or any(takes_away(a, held, view.applied) for a in step.actions)
+    begins = _is_near(step, view) or any(takes_away(a, held, (view.applied,)) for a in step.actions)
     if not begins:
         if last is None or _is_over(last, view):
             return None
@@ -58,11 +59,18 @@ def _next_record(
     return _transition_of(step, last, view, now)
 
 
-def takes_away(action: object, held: AbstractSet[str], applied: Named | None) -> bool:
-    """Whether a call takes a worker from its clients, or gives it other weights than the applied ones."""
+def named_in(status: FleetStatus) -> tuple[Checkpoint, ...]:
+    """Returns the weights that a status of the fleet names: the applied ones, and those that the fleet goes to."""
+    current = status.transition
+    goal = current if current is not None and not current.back else None
+    return tuple(Checkpoint.recorded(w) for w in (status.applied, goal) if w is not None)
+
+
+def takes_away(action: object, held: AbstractSet[str], named: Iterable[Named]) -> bool:
+    """Whether a call takes a worker from its clients, or opens it at other weights than the named ones."""
     match action:
         case Resume() | Admit():
-            return applied is None or not same_weights(action, applied)
+            return not any(same_weights(action, weights) for weights in named)
         case Pause():
             return action.pod_uid not in held
     return isinstance(action, Apply)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.builders import make_spec, make_worker, target
+from tests.support.builders import make_spec, make_transition, make_worker, target
 
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import PutLora, WorkerCall
@@ -15,8 +15,9 @@ from fleet_operator.core.pins import Pins
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.staging import Places
 from fleet_operator.core.strategies.base import Step
+from fleet_operator.core.transition import named_in
 from fleet_operator.core.unread_pins import UnreadPins
-from rlfleet_resources.fleet_status import PinnedWeights
+from rlfleet_resources.fleet_status import FleetStatus, PinnedWeights
 from rlfleet_resources.weights_status import RolloutPhase
 
 HOW = make_spec().rollout
@@ -74,7 +75,7 @@ def test_a_worker_gets_an_earlier_wish_if_the_last_one_is_not_permitted():
         ),
         pytest.param(
             RESUME,
-            Situation(is_recorded=False, applied=target("40")),
+            Situation(is_recorded=False, named=(target("40"),)),
             id="the operation is not stored",
         ),
         pytest.param(APPLY, Situation(is_recorded=False), id="nor that of a swap"),
@@ -112,7 +113,7 @@ def test_each_call_that_is_not_permitted_has_its_reason(call, situation):
             RESUME, Situation(others={WeightsId("40"): "policy-9"}), id="others open elsewhere"
         ),
         pytest.param(
-            RESUME, Situation(is_recorded=False, applied=target("41")), id="back to the applied"
+            RESUME, Situation(is_recorded=False, named=(target("41"),)), id="back to the applied"
         ),
         pytest.param(
             RENEWAL, Situation(is_recorded=False, held={"uid-0"}), id="a pause is renewed"
@@ -123,6 +124,14 @@ def test_each_call_that_is_not_permitted_has_its_reason(call, situation):
 )
 def test_other_calls_are_permitted(call, situation):
     assert why_not(call, situation) is None
+
+
+@pytest.mark.parametrize(("back", "opens"), [(False, True), (True, False)])
+def test_a_worker_opens_at_the_weights_that_the_stored_status_goes_to(back, opens):
+    stored = FleetStatus(transition=make_transition("41", "40", back=back))
+    situation = Situation(is_recorded=False, named=named_in(stored))
+
+    assert (why_not(RESUME, situation) is None) == opens
 
 
 def test_weights_with_another_digest_than_their_pin_do_not_load():
