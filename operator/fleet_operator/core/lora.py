@@ -159,14 +159,16 @@ def pinned_adapters(
     `plans`: by uid of their WeightVersion. Pins of other adapters stay, too: they may be published again.
     """
     planned = [(w, plans[w.uid]) for w in observed.lora_weights if w.uid in plans]
-    before = observed.status.pinned_adapters
-    known = {(e.adapter, e.version, e.run_id) for e in before}
-    added = tuple(
-        PinnedAdapter(adapter=w.spec.adapter, **dict(e))
+    pinned = [
+        e if isinstance(e, PinnedAdapter) else PinnedAdapter(adapter=w.spec.adapter, **dict(e))
         for w, plan in planned
         for e in plan.pinned
-        if (w.spec.adapter, e.version, e.run_id) not in known
-    )
+    ]
+    stored = observed.status.pinned_adapters
+    twins = {e.model_copy(update={"same_as": None}): e for e in pinned if e.same_as is not None}
+    before = tuple(twins.get(e, e) for e in stored) if twins else stored
+    known = {(e.adapter, e.version, e.run_id) for e in stored}
+    added = tuple(e for e in pinned if (e.adapter, e.version, e.run_id) not in known)
     if not added:
         return Bounded(before)
     used = {

@@ -224,14 +224,27 @@ def adapter_fleet(*, version: str, status: FleetStatus) -> Decision:
 def test_the_versions_of_each_adapter_are_compared_with_each_other(
     adapter: str, warned: str | None
 ) -> None:
-    known = PinnedAdapter(
-        adapter=adapter, version="6", digest=D1, source=WeightSource(path="/weights/6")
-    )
-    status = served("base", "/models/base", D1).model_copy(update={"pinned_adapters": (known,)})
+    status = pinned_adapters((adapter, "6"))
     decision = adapter_fleet(version="7", status=status)
 
     assert reason(decision) == warned
     assert decision.fleet.pinned_adapters[0].same_as == ("6" if warned else None)
+
+
+def test_pins_of_an_adapter_that_another_operator_made_are_compared_and_stored() -> None:
+    decision = adapter_fleet(version="7", status=pinned_adapters(("sql", "7"), ("sql", "6")))
+
+    assert [p.same_as for p in decision.fleet.pinned_adapters] == ["6", None]
+
+
+def pinned_adapters(*known: tuple[str, str]) -> FleetStatus:
+    pins = tuple(
+        PinnedAdapter(
+            adapter=name, version=version, digest=D1, source=WeightSource(path=f"/weights/{version}")
+        )
+        for name, version in known
+    )
+    return served("base", "/models/base", D1).model_copy(update={"pinned_adapters": pins})
 
 
 def test_one_warning_is_posted_for_each_version_of_each_run() -> None:
