@@ -15,10 +15,13 @@ HEAD_BYTES = 16 * 1024
 
 
 class Heads:
-    """The connections of one application. Use `connection` for each, and put `middleware` before all others."""
+    """The connections of one application. Use `connection` for each, and put `middleware` before all others.
 
-    def __init__(self) -> None:
-        self._heads = heads.Heads()
+    `on_refused`: see `heads.Heads`.
+    """
+
+    def __init__(self, on_refused: Callable[[], None]) -> None:
+        self._heads = heads.Heads(on_refused)
         self._open: dict[asyncio.BaseProtocol, _Connection] = {}
 
     def connection(self, inner: asyncio.Protocol) -> asyncio.Protocol:

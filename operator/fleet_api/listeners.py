@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import cast
 
@@ -48,11 +48,16 @@ _connections.addFilter(_Unquoted())
 
 @asynccontextmanager
 async def listening(
-    app: web.Application, metrics: web.Application, probes: web.Application, settings: Settings
+    app: web.Application,
+    metrics: web.Application,
+    probes: web.Application,
+    settings: Settings,
+    *,
+    on_refused: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[None]:
-    """Serve the applications while the block runs. Errors: CannotListenError."""
+    """Serve the applications while the block runs. `on_refused`: see `Heads`. Errors: CannotListenError."""
     tls = _certificate(settings)
-    heads = Heads()
+    heads = Heads(on_refused)
     app.middlewares.insert(0, heads.middleware)
     async with AsyncExitStack() as stack:
         runner = web.AppRunner(

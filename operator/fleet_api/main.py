@@ -179,7 +179,9 @@ async def run(settings: Settings) -> int:
     app = build(settings, kube, lifecycle, metrics)
     probes = add_health(web.Application(), lifecycle.not_ready)
     try:
-        async with listening(app, metrics.application(), probes, settings):
+        refused = metrics.refused_connections.inc
+        page = metrics.application()
+        async with listening(app, page, probes, settings, on_refused=refused):
             try:
                 logger.info("serving on port %d", settings.port)
                 await lifecycle.stopping.wait()

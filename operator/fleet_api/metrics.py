@@ -44,6 +44,11 @@ class Metrics:
             "rlfleet_rl_api_token_reviews", "Tokens of the cluster by whether their review was known.",
             ("cache",), registry=registry,
         )  # fmt: skip
+        self.refused_connections = Counter(
+            "rlfleet_rl_api_refused_connections",
+            "New connections that ended at once, since all others had a request.",
+            registry=registry,
+        )
         self.changes = Counter(
             "rlfleet_rl_api_changes", "Authorized requests that may change something, by status.",
             ("namespace", "fleet", "route", "status"), registry=registry,

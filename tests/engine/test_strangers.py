@@ -36,7 +36,7 @@ async def app(scope, receive, send):
 listener = bound_socket("127.0.0.1", 0)
 listener.listen()
 print(listener.getsockname()[1], flush=True)
-asyncio.run(serve(app, listener))
+asyncio.run(serve(app, listener, lambda: None))
 """
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from argparse import Namespace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -176,14 +177,16 @@ class EndpointPlugin:
         await asyncio.to_thread(handover.stagers.keep_ready)
         if agent.staging.peers is not None:
             await asyncio.to_thread(agent.staging.peers.keep_ready)
-        self._start(serve(admin, handover.admin_socket), "admin port")
+        refused = partial(partial, metrics.refused_connection)
+        self._start(serve(admin, handover.admin_socket, refused("admin")), "admin port")
         if handover.metrics_socket is not None:
             scraped = MetricsApp(metrics.text, clock=time.monotonic)
-            self._start(serve(scraped, handover.metrics_socket), "metrics port")
+            port = serve(scraped, handover.metrics_socket, refused("metrics"))
+            self._start(port, "metrics port")
         self._start(watch.run(), "engine watch")
-        self._start(self._take_server(state, drain), "public port")
+        self._start(self._take_server(state, drain, refused("public")), "public port")
 
-    async def _take_server(self, state: Any, drain: Any) -> None:
+    async def _take_server(self, state: Any, drain: Any, on_refused: Callable[[], None]) -> None:
         """Limit the connections of vLLM's server, and replace its signal handlers with ours. vLLM's hang while requests
         are held.
         """
@@ -191,7 +194,7 @@ class EndpointPlugin:
         while not _listens(state):  # noqa: ASYNC110 - vLLM has no event for it
             await asyncio.sleep(_POLL_SECONDS)
         server = state.server
-        bound(server.config)
+        bound(server.config, on_refused)
 
         def stop_server() -> None:
             server.should_exit = True

@@ -34,7 +34,11 @@ class Served:
         self.port = free_port()
         self.go_on = asyncio.Event()
         self.begun = asyncio.Semaphore(0)
+        self.refused = 0
         self._writers: list[asyncio.StreamWriter] = []
+
+    def note_refused(self) -> None:
+        self.refused += 1
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -49,7 +53,8 @@ class Served:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", answer)
         settings = Settings(host="127.0.0.1", port=self.port)
-        async with listeners.listening(app, web.Application(), web.Application(), settings):
+        others = (web.Application(), web.Application())
+        async with listeners.listening(app, *others, settings, on_refused=self.note_refused):
             yield
             for writer in self._writers:
                 writer.close()
@@ -224,7 +229,7 @@ async def test_the_oldest_idle_connection_gives_way_and_running_requests_stay(
     assert b" 200 " in await asyncio.wait_for(running.readline(), 10)
 
 
-async def test_a_new_connection_ends_while_all_others_have_requests_and_a_log_line_says_so(
+async def test_a_new_connection_ends_while_all_others_have_requests_and_is_counted(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(heads, "MAX_CONNECTIONS", 2)
@@ -234,6 +239,7 @@ async def test_a_new_connection_ends_while_all_others_have_requests_and_a_log_li
         await asyncio.wait_for(served.begun.acquire(), 10)
     assert await has_ended(await served.open(GET + b"\r\n"))
     assert "connection_refused" in {getattr(line, "event", "") for line in caplog.records}
+    assert served.refused == 1
     served.go_on.set()
     for reader, _ in running:
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)

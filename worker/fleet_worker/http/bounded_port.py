@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from fleet_worker.http.heads import Connection, Heads
 
 
-def bound(config: Any) -> None:
-    """Limit the connections that a server takes from now on. `config`: its `uvicorn.Config`."""
+def bound(config: Any, on_refused: Callable[[], None]) -> None:
+    """Limit the connections that a server takes from now on.
+
+    `config`: its `uvicorn.Config`. `on_refused`: see `Heads`.
+    """
     if not config.loaded:
         config.load()
-    heads, make = Heads(), config.http_protocol_class
+    heads, make = Heads(on_refused), config.http_protocol_class
 
     def connection(**given: Any) -> asyncio.Protocol:
         return _Connection(make(**given), heads)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
+from collections.abc import Callable
 
 from fleet_worker.http.byte_budget import ByteBudget
 from fleet_worker.http.passing import Passing
@@ -28,9 +29,10 @@ _READ_SECONDS = 0.1
 
 
 class Heads:
-    """The connections of one port."""
+    """The connections of one port. `on_refused`: called for each new one that ends since all others have a request."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_refused: Callable[[], None]) -> None:
+        self._on_refused = on_refused
         self._budget: ByteBudget[Connection] = ByteBudget(
             max_bytes=MAX_BYTES, small_bytes=SMALL_BYTES
         )
@@ -46,6 +48,7 @@ class Heads:
             self.forget(idle)
             idle.abort()
             if idle is connection:
+                self._on_refused()
                 _LOG.warning(
                     "a new connection was ended at once: all %d of this port have a request. Spread the clients "
                     "over more workers or replicas",

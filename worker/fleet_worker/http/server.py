@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -21,8 +21,8 @@ class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn has no types whe
         yield
 
 
-async def serve(app: App, listener: socket.socket) -> None:
-    """Serve an ASGI application on a bound socket until cancelled."""
+async def serve(app: App, listener: socket.socket, on_refused: Callable[[], None]) -> None:
+    """Serve an ASGI application on a bound socket until cancelled. `on_refused`: see `Heads`."""
     settings: dict[str, Any] = {
         "lifespan": "off",
         "access_log": False,
@@ -31,5 +31,5 @@ async def serve(app: App, listener: socket.socket) -> None:
         "server_header": False,
     }
     config = uvicorn.Config(app, **settings)
-    bound(config)
+    bound(config, on_refused)
     await _Server(config).serve(sockets=[listener])

@@ -13,6 +13,7 @@ from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.protocol import Reason
 
 PREFIX = "rlfleet_worker_"
+PORTS = ("public", "admin", "metrics")
 _SWAP_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _STAGE_BUCKETS = (0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 900)
 
@@ -62,6 +63,12 @@ class WorkerMetrics:
             "Requests for the model that were refused because the latch was closed",
             registry=registry,
         )
+        self._refused_connections = Counter(
+            PREFIX + "refused_connections",
+            "New connections that ended at once, since all others of their port had a request",
+            ["port"],
+            registry=registry,
+        )
         self._unlabelled = Counter(
             PREFIX + "unlabelled_replies",
             "Replies with tokens whose weight version is unknown; must stay 0",
@@ -86,6 +93,8 @@ class WorkerMetrics:
         self._tokens_by_lag = {lag: self._tokens.labels(lag=lag) for lag in LAG_LABELS}
         for reason in Reason:
             self._refused.labels(reason=reason.value)
+        for port in PORTS:
+            self._refused_connections.labels(port=port)
 
     def text(self) -> bytes:
         """All metrics of this process, with vLLM's, in the text format of `/metrics`."""
@@ -112,6 +121,10 @@ class WorkerMetrics:
     def turned_away(self) -> None:
         """Count a request that was refused at a closed latch."""
         self._turned_away.inc()
+
+    def refused_connection(self, port: str) -> None:
+        """Count a new connection that ended at once. `port`: one of `PORTS`."""
+        self._refused_connections.labels(port=port).inc()
 
     def made(self, tokens: int, lag: str) -> None:
         """Count the tokens of an ended reply. `lag`: one of `LAG_LABELS`."""
