@@ -102,7 +102,8 @@ class Authenticator:
             that the token names; the others by tenant.
         audiences: Audiences of which a token must have one; empty for the API server's own.
         unknown_per_second: Different refused tokens of one address. Beyond it, no token is reviewed that comes
-            from there for the first time.
+            from there for the first time, unless it names a tenant of which another one was accepted. Those of such
+            a tenant count by themselves.
     """
 
     def __init__(
@@ -127,6 +128,8 @@ class Authenticator:
         self._refused: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
         self._seen: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
         """The tenants of tokens that were accepted."""
+        self._tenants: TtlCache[str, bool] = TtlCache(MAX_REVIEWS, monotonic)
+        """The same, by name."""
         self._counted: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
         self._shared_calls: SharedCalls[bytes, Caller | str] = SharedCalls()
         self._unknown = Rate(
@@ -202,20 +205,23 @@ class Authenticator:
         is_seen = tenant is not None
         # Clients behind an ingress have one address. The tenant in a token is not checked yet, so it only orders
         # the turns of that address.
-        turn = (tenant,) if tenant is not None else (address, named_tenant(token))
+        named = named_tenant(token)
+        turn = (tenant,) if tenant is not None else (address, named)
+        sender = f"{address} {named}" if self._tenants.get(named) else address
         async with self._places.of(*turn):
             is_counted = self._counted.get(digest) is not None
             if not (is_seen or is_counted):
-                self._unknown.check(address)
+                self._unknown.check(sender)
             known = await self._review(token, digest)
             if isinstance(known, Caller):
                 self._accepted.put(digest, known, ACCEPTED_SECONDS)
                 self._seen.put(digest, known.tenant, SEEN_SECONDS)
+                self._tenants.put(known.tenant, True, SEEN_SECONDS)  # noqa: FBT003 - a member of a set
                 return known
             is_again = is_counted and not is_seen
             self._refused.put(digest, known, REFUSED_AGAIN_SECONDS if is_again else REFUSED_SECONDS)
             if not is_counted:
-                self._unknown.count(address)
+                self._unknown.count(sender)
                 self._counted.put(digest, known, SEEN_SECONDS)
         return known
 

@@ -282,6 +282,26 @@ async def test_unknown_tokens_do_not_lock_out_a_good_one_behind_the_same_proxy()
     assert (now[0] > ACCEPTED_SECONDS, statuses) == (True, {401, 429})
 
 
+async def test_unknown_tokens_behind_a_proxy_use_up_no_rate_of_a_tenant_that_they_do_not_name() -> (
+    None
+):
+    cluster = FakeCluster()
+    known = Authenticator(
+        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0
+    )
+    for number in range(2):
+        cluster.users[token_of("rl", number)] = {"username": f"system:serviceaccount:rl:a-{number}"}
+    await known.caller(f"Bearer {token_of('rl', 0)}", "rl", "policy", "proxy")
+    statuses = []
+    for number in range(50):
+        with pytest.raises(Problem) as refused:
+            await known.caller(f"Bearer {token_of(f'x-{number}')}", "rl", "policy", "proxy")
+        statuses.append(refused.value.status)
+
+    assert statuses[-1] == 429
+    assert await known.caller(f"Bearer {token_of('rl', 1)}", "rl", "policy", "proxy")
+
+
 async def test_a_token_that_is_refused_again_does_not_count_again_for_its_address() -> None:
     now, cluster = [0.0], FakeCluster()
     known = Authenticator(
