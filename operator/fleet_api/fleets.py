@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 
 from pydantic import ValidationError
@@ -14,7 +15,8 @@ from pydantic import ValidationError
 from fleet_api.lists import table_pages
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
-from fleet_api.steering import Steering, spec_of
+from fleet_api.shared_calls import SharedReads
+from fleet_api.steering import Steered, Steering, spec_of
 from fleet_api.ttl_cache import TtlCache
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.places import Places
@@ -61,11 +63,16 @@ class Fleets:
         self._cluster = cluster
         self._places = places
         self._steering = Steering(cluster, places, monotonic)
+        self._reads: SharedReads[tuple[str, str], Fleet] = SharedReads()
+        self._weights_reads: SharedReads[Steered, WeightVersion | None] = SharedReads()
         self._large: TtlCache[tuple[str, str], Json] = TtlCache(MAX_LARGE, monotonic)
         """Fleets without the spec that was too large."""
 
     async def fleet(self, namespace: str, name: str) -> Fleet:
         """One fleet. Errors: Problem 404, 502; those of `Cluster`."""
+        return await self._reads.join((namespace, name), partial(self._read, namespace, name))
+
+    async def _read(self, namespace: str, name: str) -> Fleet:
         if (large := self._large.get((namespace, name))) is not None:
             spec_of(large, names.FLEET_KIND)
         try:
@@ -95,7 +102,11 @@ class Fleets:
 
         None without one.
         """
-        found = await self._steering.of((fleet.namespace, fleet.name, adapter))
+        steered = (fleet.namespace, fleet.name, adapter)
+        return await self._weights_reads.join(steered, partial(self._read_weights, steered))
+
+    async def _read_weights(self, steered: Steered) -> WeightVersion | None:
+        found = await self._steering.of(steered)
         return None if found is None else WeightVersion.model_validate(found)
 
     async def pods(self, fleet: Fleet) -> dict[int, Json]:
