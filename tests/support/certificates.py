@@ -16,3 +16,10 @@ def issue(folder: Path, name: str) -> tuple[Path, Path]:
     command += ["-addext", f"subjectAltName=DNS:{name}"]
     written_by([*command, "-keyout", key, "-out", certificate])
     return certificate, key
+
+
+def expire(certificate: Path, key: Path) -> None:
+    """Replace a certificate by one of the same name and key that ended yesterday."""
+    written_by(
+        ["openssl", "x509", "-in", certificate, "-signkey", key, "-days", "-1", "-out", certificate]
+    )

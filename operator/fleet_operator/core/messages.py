@@ -172,10 +172,11 @@ def unready(workers: Sequence[WorkerView], goal: Checkpoint) -> str:
 
 
 def peers_told(workers: Sequence[WorkerView]) -> str:
-    """The part of a note that names the workers that read from peers, with these, and peers with other bytes than
-    those of the version. Empty without any.
+    """The part of a note that names the workers that read from peers, with these, peers with other bytes than those
+    of the version, and peers that others cannot read. Empty without any.
 
-    A peer that has stopped to serve the version has only passed on what it read itself, and found it out.
+    A peer that has stopped to serve the version has only passed on what it read itself, and found it out, or has
+    ended.
     """
     pods = {w.pod.uid: w.pod.name for w in workers}
     serves = {
@@ -186,12 +187,22 @@ def peers_told(workers: Sequence[WorkerView]) -> str:
     }
     read = [(w, pods.get(uid, uid)) for w in workers if (uid := reads_from(w)) is not None]
     pairs = [f"{worker.pod.name} from {peer}" for worker, peer in read]
-    false = {
-        pods[each.pod_uid]: f"{each.reason} on {w.pod.name}"
+    refused = [
+        (w, each)
         for w in workers
         if w.state is not None and w.state.peers is not None
         for each in w.state.peers.refused
-        if each.reason != Reason.PEER_UNREADABLE and (each.pod_uid, each.digest) in serves
+        if (each.pod_uid, each.digest) in serves
+    ]
+    false = {
+        pods[each.pod_uid]: f"{each.reason} on {w.pod.name}"
+        for w, each in refused
+        if each.reason != Reason.PEER_UNREADABLE
+    }
+    unread = {
+        f"{w.pod.name} from {pods[each.pod_uid]}": each.message
+        for w, each in refused
+        if each.reason == Reason.PEER_UNREADABLE
     }
     parts = []
     if pairs:
@@ -200,6 +211,9 @@ def peers_told(workers: Sequence[WorkerView]) -> str:
         found = [f"{pod} ({why_})" for pod, why_ in sorted(false.items())]
         pod = agree(len(found), "the pod", "the pods")
         parts.append(f"peers with other bytes: {named(found, len(found))}; delete {pod}")
+    if unread:
+        why_ = next(iter(unread.values()))
+        parts.append(f"cannot read from peers: {named([*unread], len(unread))} ({why_})")
     return "; ".join(parts)
 
 

@@ -295,10 +295,17 @@ def test_the_note_names_a_peer_that_serves_other_bytes_and_what_to_do() -> None:
     wanted = "peers with other bytes: policy-0 (DigestMismatch on policy-1); delete the pod"
     assert told == wanted
     assert messages.peers_told([worker(0).view(), refusing(1, 0).view()]) == ""
+
+
+def test_the_note_names_a_peer_that_serves_and_that_others_cannot_read() -> None:
     lost = RefusedPeer(
-        pod_uid=uid(0), digest=A_DIGEST, reason=Reason.PEER_UNREADABLE, message="gone"
+        pod_uid=uid(0), digest=A_DIGEST, reason=Reason.PEER_UNREADABLE, message="expired"
     )
-    assert messages.peers_told([holder(0).view(), worker(1, refused=(lost,)).view()]) == ""
+    others = [worker(n, refused=(lost,)).view() for n in (1, 2)]
+    told = messages.peers_told([holder(0).view(), *others])
+    named = "policy-1 from policy-0, policy-2 from policy-0"
+    assert told == f"cannot read from peers: {named} (expired)"
+    assert messages.peers_told([worker(0).view(), *others]) == "", "it has ended, as others do"
 
 
 def test_a_worker_without_peers_has_not_failed_and_gets_another_call_in_a_second() -> None:

@@ -121,6 +121,10 @@ class Stream:
                     self._connection.sock.do_handshake()
                 self._connection.request("GET", self._path, headers=headers)
                 self._response = response = self._connection.getresponse()
+        except ssl.SSLCertVerificationError as error:
+            self.close()
+            problem = f"has a certificate that this worker does not take: {error.verify_message}"
+            raise unreadable(place, problem) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             raise unreadable(place, f"does not answer: {type(error).__name__}") from error

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import pytest
 from tests.support import damage
-from tests.support.certificates import issue
+from tests.support.certificates import expire, issue
 from tests.support.fake_peers import FakePeer, Listed, fake_peer
 from tests.support.slime_deltas import write_delta
 from tests.support.stagers import InspectorWithStagers
@@ -164,6 +164,24 @@ async def test_a_worker_reads_from_no_peer_without_its_own_certificate(
     certificate(tmp_path / "tls")  # renewed in all of its mounts, while both run
     found = await child.stage(read_from(wanted, digest, peer(parent, "b")))
     assert found.read_from == "b"
+
+
+async def test_an_expired_certificate_sends_workers_to_the_store_and_says_so(
+    tmp_path: Path, make: Made
+) -> None:
+    ours = certificate(tmp_path / "tls")
+    parent, child = make("a", certificate=ours), make("b", certificate=ours)
+    wanted = stage_request("1", write_tiny(tmp_path / "1"))
+    digest = (await parent.stage(wanted)).digest
+    expire(Path(ours.path), Path(ours.key))
+    with pytest.raises(Refusal):
+        await child.stage(read_from(wanted, digest, peer(parent, "a")))
+    (refused,) = child.refused_peers.all
+    found = await child.stage(read_from(wanted, digest))
+
+    assert (refused.pod_uid, refused.reason) == ("a", Reason.PEER_UNREADABLE)
+    assert "certificate has expired" in refused.message, "the words of OpenSSL"
+    assert (found.digest, found.read_from) == (digest, None)
 
 
 def test_no_handshake_of_many_is_lost(tmp_path: Path, make: Made) -> None:
