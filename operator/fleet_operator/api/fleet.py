@@ -17,12 +17,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from fleet_operator.api.container import (
-    EnvironmentSource,
-    EnvironmentVariable,
-    PodFields,
-    ResourceRequirements,
-)
+from fleet_operator.api.container import PodFields, ResourceRequirements
+from fleet_operator.api.depth import FreeMap
 from fleet_operator.api.router import Router
 from fleet_operator.api.serving import Serving
 from fleet_operator.api.volumes import WeightVolume
@@ -88,8 +84,8 @@ class Engine(Resource):
 
     image: Annotated[str, Field(max_length=500)] = ""
     args: Annotated[tuple[Annotated[str, Field(max_length=2000)], ...], Field(max_length=100)] = ()
-    env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=100)] = ()
-    env_from: Annotated[tuple[EnvironmentSource, ...], Field(max_length=20)] = ()
+    env: Annotated[tuple[FreeMap, ...], Field(max_length=100)] = ()
+    env_from: Annotated[tuple[FreeMap, ...], Field(max_length=20)] = ()
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     pipeline_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     silence_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None

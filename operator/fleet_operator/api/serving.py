@@ -9,29 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fleet_operator.api.depth import FreeMap
 from rlfleet_resources.base import Resource
-
-
-class ServiceOptions(Resource):
-    """The Service that clients send requests to. Absent fields have the defaults of Kubernetes."""
-
-    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] | None = None
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    external_traffic_policy: Literal["Cluster", "Local"] | None = None
-    internal_traffic_policy: Literal["Cluster", "Local"] | None = None
-    traffic_distribution: (
-        Annotated[str, Field(min_length=1, max_length=63, pattern="^[A-Z][A-Za-z]*$")] | None
-    ) = None
-    session_affinity: Literal["None", "ClientIP"] | None = None
-    session_affinity_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
-    load_balancer_class: Annotated[str, Field(min_length=1, max_length=253)] | None = None
-    load_balancer_source_ranges: (
-        Annotated[
-            tuple[Annotated[str, Field(min_length=1, max_length=50)], ...], Field(max_length=50)
-        ]
-        | None
-    ) = None
 
 
 class EndpointPickerRef(Resource):
@@ -49,10 +28,14 @@ class InferencePool(Resource):
 
 
 class Serving(Resource):
-    """Ports of a worker, and the objects in front of it."""
+    """Ports of a worker, and the objects in front of it.
+
+    Fields:
+        service: options of the Service that clients send requests to, as the CRD lists them.
+    """
 
     port: Annotated[int, Field(ge=1024, le=65_535)] = 8000
     admin_port: Annotated[int, Field(ge=1024, le=65_535)] = 8081
     metrics_port: Annotated[int, Field(ge=1024, le=65_535)] = 8082
-    service: ServiceOptions | None = None
+    service: FreeMap | None = None
     inference_pool: InferencePool | None = None

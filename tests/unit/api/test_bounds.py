@@ -52,7 +52,6 @@ NUMBERS: dict[str, tuple[float, float | None]] = {
     "engine.loadTimeoutSeconds": (1, DAY),
     "weights.stagingMemory": (1, None),
     "weights.driverLeaseSeconds": (1, DAY),
-    "serving.service.sessionAffinityTimeoutSeconds": (1, DAY),
     "adapters.max": (0, 64),
     "rollout.canary.workers": (1, MANY),
     "rollout.canary.maxTokens": (1, 256),
@@ -81,10 +80,7 @@ TEXTS: dict[str, tuple[int, int]] = {
     "model.version": (1, 63),
     "engine.image": (0, 500),
     "engine.args.0": (0, 2000),
-    "engine.env.0.name": (1, 200),
-    "engine.env.0.value": (0, 4096),
     "weights.volumes.0.name": (1, 63),
-    "weights.volumes.0.persistentVolumeClaim.claimName": (1, 253),
     "rollout.canary.prompts.0": (1, 4000),
 }
 LISTS: dict[str, tuple[int, int]] = {
@@ -244,8 +240,6 @@ def test_a_percentage_is_a_whole_number_from_1_to_100(plural: str) -> None:
         ("inferencefleets", "rollout.onFailure", ("Halt", "Rollback")),
         ("inferencefleets", "engine.logLevel", ("Debug", "Info", "Warning", "Error")),
         ("inferencefleets", "engine.logFormat", ("JSON", "Text")),
-        ("inferencefleets", "serving.service.type", ("ClusterIP", "NodePort", "LoadBalancer")),
-        ("inferencefleets", "serving.service.sessionAffinity", ("None", "ClientIP")),
         ("inferencefleets", "rollout.pause.mode", ("Keep", "Wait", "Abort")),
         ("inferencefleets", "rollout.canary.then", ("Synchronized", "InFlight", "Rolling")),
         (
@@ -263,7 +257,7 @@ def test_an_enum_value_is_matched_exactly(plural: str, path: str, words: tuple[A
     for word in words:
         assert verdicts(plural, path, word) == YES
     wrong = [str(word).swapcase() for word in words if isinstance(word, str)] or [0, 7, 9, 1024]
-    may_be_null = plural == "weightversions" or path.startswith(("engine.", "serving.service."))
+    may_be_null = plural == "weightversions" or path.startswith("engine.")
     for other in (*wrong, "", 7.5 if may_be_null else None, []):
         assert verdicts(plural, path, other) == NO, other
 
@@ -272,21 +266,11 @@ def test_a_canary_cannot_follow_a_canary() -> None:
     assert verdicts("inferencefleets", "rollout.canary.then", "Canary") == NO
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("A", YES),
-        ("_A1", YES),
-        ("a_b", YES),
-        ("1A", NO),
-        ("A-B", NO),
-        ("A B", NO),
-        ("A=B", NO),
-        ("Ä", NO),
-    ],
-)
-def test_a_variable_has_a_portable_name(name: str, expected: tuple[bool, bool]) -> None:
-    assert verdicts("inferencefleets", "engine.env.0.name", name) == expected
+@pytest.mark.parametrize("name", ["A", "_A1", "a_b", "1A", "A-B", "A B", "A=B", "Ä", ""])
+def test_a_variable_has_a_portable_name(name: str) -> None:
+    _, allowed = verdicts("inferencefleets", "engine.env.0.name", name)
+
+    assert allowed == (name in {"A", "_A1", "a_b"})
 
 
 @pytest.mark.parametrize(

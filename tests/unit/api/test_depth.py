@@ -21,13 +21,11 @@ def nested(levels: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("field", ["nodeAffinity", "podAffinity", "podAntiAffinity"])
 def test_an_affinity_beyond_the_limit_of_depth_is_an_invalid_field(field: str) -> None:
-    limit = nested(DEEPEST)
-    affinity = make_spec(pod={"affinity": {field: limit}}).pod.affinity
-    assert affinity is not None
-    assert affinity.to_json() == {field: limit}
+    limit = nested(DEEPEST - 1)
+    assert make_spec(pod={"affinity": {field: limit}}).pod.affinity == {field: limit}
 
-    for levels in (DEEPEST + 1, 9000):
+    for levels in (DEEPEST, 9000):
         with pytest.raises(ValidationError) as refused:
             make_spec(pod={"affinity": {field: nested(levels)}})
         (error,) = refused.value.errors(include_input=False)
-        assert error["loc"] == ("pod", "affinity", field)
+        assert error["loc"] == ("pod", "affinity")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet_operator.api.serving import ServiceOptions
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import file_digest
 from fleet_operator.core.manifests.pods import owner_reference
@@ -16,7 +15,7 @@ from rlfleet_resources import names
 def service(observed: FleetObserved) -> dict[str, Any]:
     """Builds the fleet's endpoint, a Service of the ready workers that are not quarantined."""
     serving = observed.spec.serving
-    options = (serving.service or ServiceOptions()).to_json()
+    options = dict(serving.service or {})
     made = _object(observed, "Service", observed.name)
     metadata = made["metadata"]
     metadata["labels"] = options.pop("labels", {}) | metadata["labels"]

@@ -32,9 +32,9 @@ def resources(spec: FleetSpec) -> dict[str, Any]:
 
 def variables(spec: FleetSpec) -> dict[str, Any]:
     """`env` and `envFrom` of the worker container."""
-    made: dict[str, Any] = {"env": [v.to_json() for v in spec.engine.env]}
+    made: dict[str, Any] = {"env": [*spec.engine.env]}
     if spec.engine.env_from:
-        made["envFrom"] = [source.to_json() for source in spec.engine.env_from]
+        made["envFrom"] = [*spec.engine.env_from]
     return made
 
 
