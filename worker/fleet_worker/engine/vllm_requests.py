@@ -9,7 +9,7 @@ Source: `SamplingParams`, `RequestOutput`, `LoRARequest`, `OpenAIServingModels.l
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager
 from typing import Any, Protocol
 
@@ -134,8 +134,8 @@ def sent_again(generate: Generate, worker: Pausing) -> Generate:
 class _Outputs:
     """The outputs of a request that is sent again until vLLM takes it.
 
-    Only the first output is awaited here. The others come from vLLM's generator itself: a coroutine of
-    ours for each token would cost too much.
+    Only the first output is awaited here. An iteration that begins after it gets the others from vLLM's
+    generator itself: a function of ours for each token would cost too much.
     """
 
     def __init__(
@@ -151,8 +151,8 @@ class _Outputs:
         self._request_id = request_id
         self._taken: AsyncGenerator[Any, None] | None = None
 
-    def __aiter__(self) -> _Outputs:
-        return self
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self if self._taken is None else self._taken
 
     def __anext__(self) -> Awaitable[Any]:
         return self._first() if self._taken is None else self._taken.__anext__()

@@ -223,7 +223,7 @@ class Gate:
                 is_aborted=agent.held.is_aborted,
             )
             try:
-                await self._app(passed.scope, replayed(passed.body, receive), stamping)
+                await self._app(passed.scope, replayed(passed.body, receive), stamping.send)
             except CutShortError as error:
                 _LOG.info("a reply was cut short: %s", error)
             finally:

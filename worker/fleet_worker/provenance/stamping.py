@@ -40,7 +40,7 @@ class CutShortError(OSError):
 
 
 class Stamping:
-    """An ASGI `send` that changes what passes.
+    """Changes what passes through the `send` of a reply (ASGI).
 
     A whole reply waits until it is complete (it is one message anyway), so that an error can still
     replace it. The headers of a stream wait for the first event, which shows the weights of the first
@@ -92,8 +92,8 @@ class Stamping:
         self._passes = False
         self._pieces: list[bytes] = []
 
-    def __call__(self, message: Message) -> Awaitable[None]:
-        """Take one message of the reply. A coroutine of ours for each token would cost too much."""
+    def send(self, message: Message) -> Awaitable[None]:
+        """Take one message of the reply. A coroutine of ours for each token would cost too much, and so would `__call__`."""
         if self._passes and not self._tokens.has_news and message.get("more_body", False):
             return self._send(message)
         if message["type"] == "http.response.start":

@@ -243,9 +243,6 @@ def tracked(
     return watched
 
 
-_NO_NAME_YET = object()  # None is a name: of weights that cannot be trusted
-
-
 async def _watched(
     outputs: AsyncGenerator[Any, None],
     tokens: Tokens,
@@ -260,27 +257,33 @@ async def _watched(
     says so with the last one.
     """
     name_now, follows, is_delta = tokens.name_now, tokens.follows, generation.is_delta
-    name: object = _NO_NAME_YET
+    name: WeightName | None = None
     counts: defaultdict[int, int] = defaultdict(int)
     async with aclosing(outputs):
-        async for output in outputs:
-            if (follows or name is _NO_NAME_YET) and (now := name_now()) is not name:
-                name = now
-                tokens.change_weights(now, output.lora_request)
-            for choice in output.outputs:
-                index, new, logprobs = choice.index, len(choice.token_ids), choice.logprobs
-                counts[index] = counts[index] + new if is_delta else new
-                if logprobs is not None and len(logprobs) != new:
-                    tokens.is_uneven = tokens.has_news = True
-                if choice.finish_reason is not None:
-                    # 0 cached tokens mean that nothing came from the cache. None means unknown.
-                    found_cached = output.num_cached_tokens != 0
-                    tokens.end(choice, generation, tokens=counts[index], found_cached=found_cached)
-                    if choice.finish_reason == _ABORT and is_drained():
-                        choice.stop_reason = DRAINED
-                if choice.weight_versions is not None:
-                    _unlabel(choice, names)
-            yield output
+        # The others come from another iterator: see `engine.vllm_requests`.
+        for is_first in (True, False):
+            async for output in outputs:
+                if is_first or (follows and name_now() is not name):
+                    name = name_now()
+                    tokens.change_weights(name, output.lora_request)
+                for choice in output.outputs:
+                    index, new, logprobs = choice.index, len(choice.token_ids), choice.logprobs
+                    counts[index] = counts[index] + new if is_delta else new
+                    if logprobs is not None and len(logprobs) != new:
+                        tokens.is_uneven = tokens.has_news = True
+                    if choice.finish_reason is not None:
+                        # 0 cached tokens mean that nothing came from the cache. None means unknown.
+                        cached = output.num_cached_tokens != 0
+                        tokens.end(choice, generation, tokens=counts[index], found_cached=cached)
+                        if choice.finish_reason == _ABORT and is_drained():
+                            choice.stop_reason = DRAINED
+                    if choice.weight_versions is not None:
+                        _unlabel(choice, names)
+                yield output
+                if is_first:
+                    break
+            else:
+                return
 
 
 async def _unlabelled(

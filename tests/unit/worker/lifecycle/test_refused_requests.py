@@ -186,6 +186,6 @@ async def test_outputs_after_the_first_are_those_of_vllm_itself(serving: WorkerH
     outputs = sent_again(lambda *_: made, serving.agent)("prompt", "parameters", "cmpl-1-0")
 
     assert await anext(outputs) == 0
-    assert outputs.__anext__() is made.following
+    assert aiter(outputs) is made
     await outputs.aclose()
     assert made.closed
