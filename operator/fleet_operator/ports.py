@@ -83,7 +83,7 @@ class WorkerAnswer:
             have `Unauthorized`, which is not signed: read the token again.
         silent: there was no valid answer. A call may have taken effect.
         size_bytes: the length of the answer.
-        cost_seconds: the processor time that it took to read the answer.
+        cost_seconds: the time for which reading the answer held the event loop.
     """
 
     state: WorkerState | None = None

@@ -16,7 +16,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from time import thread_time
+from time import monotonic
 
 from pydantic_core import from_json
 
@@ -27,6 +27,7 @@ from fleet_operator.clients.signed_request import Nonces, SignedRequest, is_sign
 from fleet_operator.clients.worker_requests import Requests
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.answers import problem_of_answer
+from fleet_operator.measured import held_seconds
 from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_worker import protocol
 
@@ -115,13 +116,13 @@ class _Asked(asyncio.Future[WorkerAnswer]):
     def _read(self, outcome: HttpResponse | Exception) -> None:
         if self.done():
             return
-        began = thread_time()
+        began = monotonic()
         try:
             answer = _read(self.worker, self.signature, outcome)
         except Exception as error:  # an answer must not break its reader
             logger.exception("defect: an answer of %s cannot be read", self.worker.base_url)
             answer = _silence(f"its answer cannot be read: {type(error).__name__}")
-        self.set_result(replace(answer, cost_seconds=thread_time() - began))
+        self.set_result(replace(answer, cost_seconds=held_seconds(began)))
 
 
 def _read(worker: Addressee, call: str, outcome: HttpResponse | Exception) -> WorkerAnswer:

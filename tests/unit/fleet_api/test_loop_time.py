@@ -44,12 +44,6 @@ class Clock:
         return self.now
 
 
-@pytest.fixture(autouse=True)
-def time_of_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine may give this process little processor time."""
-    monkeypatch.setattr(fleet_operator.measured, "thread_time", time.monotonic)
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
