@@ -7,6 +7,7 @@ parses when its turn has come. A large object is reduced before that (`bounded_j
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from ssl import SSLContext
@@ -15,32 +16,54 @@ from typing import Any
 import aiohttp
 
 from fleet_operator.clients.bounded_json import BoundedReader, read_closed
+from fleet_operator.clients.changes_in_turn import ChangesInTurn
 from fleet_operator.errors import TooLarge
+from fleet_operator.time_shares import TimeShares
 
 
 class _Lines:
-    """The content of a watch, with one closed event in each chunk."""
+    """The content of a watch, with one closed event in each chunk, in turns by namespace."""
 
-    def __init__(self, content: aiohttp.StreamReader, reader: BoundedReader) -> None:
+    def __init__(
+        self, content: aiohttp.StreamReader, reader: BoundedReader, changes: ChangesInTurn
+    ) -> None:
         self._content = content
         self._reader = reader
+        self._changes = changes
 
     async def iter_chunked(self, _: int) -> AsyncIterator[bytes]:
         """Yield the events as lines. Errors: those of `BoundedReader.lines`."""
-        async for kind, found in self._reader.lines(self._content):
-            yield json.dumps({"type": kind, "object": found}).encode() + b"\n"
+        reading = asyncio.create_task(self._read())
+        try:
+            while (event := await self._changes.next()) is not None:
+                kind, found = event
+                yield json.dumps({"type": kind, "object": found}).encode() + b"\n"
+            await reading
+        finally:
+            reading.cancel()
+
+    async def _read(self) -> None:
+        try:
+            async for event in self._reader.lines(self._content):
+                self._changes.put(event)
+        finally:
+            self._changes.end()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)
 
 
 def bounded_session(
-    tls: SSLContext, headers: Mapping[str, str], proxy: str | None, on_large: Callable[[], bool]
+    tls: SSLContext,
+    headers: Mapping[str, str],
+    proxy: str | None,
+    on_large: Callable[[], bool],
+    shares: TimeShares,
 ) -> aiohttp.ClientSession:
     """A session for `kopf.AiohttpSession`.
 
     `on_large`: called for a page that is too large. Returns: whether the next list is in smaller pages. Then
-    kopf lists again, as after a lost connection.
+    kopf lists again, as after a lost connection. `shares`: time of the loop that namespaces have used.
     """
     reader = BoundedReader(read_closed)
 
@@ -50,7 +73,9 @@ def bounded_session(
         async def start(self, connection: Any) -> aiohttp.ClientResponse:
             await super().start(connection)
             if self.status < 400 and "watch" in self.url.query:
-                self.content = _Lines(self.content, reader)  # type: ignore[assignment]  # it passes the rest on
+                changes = ChangesInTurn(self.url.query.get("resourceVersion", ""), shares)
+                lines = _Lines(self.content, reader, changes)
+                self.content = lines  # type: ignore[assignment]  # it passes the rest on
             return self
 
         async def json(self, **how: Any) -> Any:

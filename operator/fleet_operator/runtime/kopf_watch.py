@@ -11,13 +11,14 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from time import thread_time
+from time import monotonic
 from typing import Any
 
 import kopf
 
 from fleet_operator.clients.bounded_json import opened
 from fleet_operator.clients.bounded_session import bounded_session
+from fleet_operator.measured import held_seconds
 from fleet_operator.ports import WATCH_SILENCE_SECONDS
 from fleet_operator.runtime.backoff import Backoff
 from fleet_operator.runtime.list_watch import (
@@ -89,25 +90,27 @@ def build_registry(
             server=found.server,
             default_namespace=found.default_namespace,
             expiration=found.expiration,
-            aiohttp_session=bounded_session(tls, headers, found.proxy_url, on_large),
+            aiohttp_session=bounded_session(tls, headers, found.proxy_url, on_large, shares),
         )
 
     @kopf.on.event(*fleets, registry=registry)
     async def fleet_seen(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
         if type == "DELETED":
             store.remove_fleet(body)
+        elif type is not None:
+            store.put_fleet(opened(body))
         else:
             await take(body, store.put_fleet, shares)
-        if type is None:
             listed()
 
     @kopf.on.event(*weights, registry=registry)
     async def weights_seen(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
         if type == "DELETED":
             store.remove_weights(body)
+        elif type is not None:
+            store.put_weights(opened(body))
         else:
             await take(body, store.put_weights, shares)
-        if type is None:
             listed()
 
     return registry
@@ -116,15 +119,15 @@ def build_registry(
 async def take(
     body: Mapping[str, Any], put: Callable[[Mapping[str, Any]], None], shares: TimeShares
 ) -> None:
-    """Parse an object and put it into the store, once its namespace may use time. Later events of this object
-    wait, and kopf delivers the last one of them.
+    """Parse an object of a list and put it into the store, once its namespace may use time. Those of a watch have
+    waited for that before kopf has them (`changes_in_turn`): kopf holds each event that waits, and delivers all.
     """
     loop, namespace = asyncio.get_running_loop(), body["metadata"]["namespace"]
     while (seconds := shares.wait_seconds(namespace, loop.time())) > 0:  # noqa: ASYNC110 - nothing signals it
         await asyncio.sleep(seconds)
-    began = thread_time()
+    began = monotonic()
     put(opened(body))
-    shares.note(namespace, thread_time() - began, loop.time())
+    shares.note(namespace, held_seconds(began), loop.time())
 
 
 def build_settings() -> kopf.OperatorSettings:

@@ -18,6 +18,7 @@ from fleet_operator.clients.bounded_json import TEXT_BYTES, opened
 from fleet_operator.clients.bounded_session import bounded_session
 from fleet_operator.errors import TooLarge
 from fleet_operator.ports import UNREAD_BYTES
+from fleet_operator.time_shares import TimeShares
 
 LARGE = "<" * 1_300_000
 
@@ -70,7 +71,8 @@ async def api() -> AsyncIterator[Api]:
 @pytest.fixture
 async def session(api: Api) -> AsyncIterator[aiohttp.ClientSession]:
     tls = ssl.create_default_context()
-    async with bounded_session(tls, {"Authorization": "Bearer t"}, None, api.note_large) as made:
+    headers = {"Authorization": "Bearer t"}
+    async with bounded_session(tls, headers, None, api.note_large, TimeShares()) as made:
         yield made
 
 

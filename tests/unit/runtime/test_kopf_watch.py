@@ -138,7 +138,7 @@ async def test_an_unreadable_object_is_reported_and_the_known_one_stays(
     assert known
 
 
-async def test_an_object_waits_while_its_namespace_uses_more_time_than_its_share(
+async def test_an_object_of_a_list_waits_while_its_namespace_uses_more_time_than_its_share(
     watches: Watches,
 ) -> None:
     clock = asyncio.get_running_loop().time
@@ -147,8 +147,8 @@ async def test_an_object_waits_while_its_namespace_uses_more_time_than_its_share
     wait_seconds = watches.shares.wait_seconds("rl", clock())
     began = clock()
     other = FLEET | {"metadata": FLEET["metadata"] | {"namespace": "other", "uid": "o1"}}
-    late = asyncio.create_task(watches.deliver("inferencefleets", "MODIFIED", FLEET))
-    await watches.deliver("inferencefleets", "MODIFIED", other)
+    late = asyncio.create_task(watches.deliver("inferencefleets", None, FLEET))
+    await watches.deliver("inferencefleets", None, other)
     assert watches.store.fleet_keys() == [("other", "policy")]
     await late
 
@@ -161,7 +161,7 @@ async def test_the_time_of_an_object_counts_for_its_namespace(watches: Watches) 
     spec = FLEET["spec"] | {"podOverlay": {"spec": {"volumes": [[]] * 15_000}}}
     assert not watches.shares.is_shared("other", clock())
     for _ in range(3):
-        await watches.deliver("inferencefleets", "MODIFIED", FLEET | {"spec": spec})
+        await watches.deliver("inferencefleets", None, FLEET | {"spec": spec})
 
     assert watches.shares.is_shared("other", clock())
 
