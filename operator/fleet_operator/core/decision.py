@@ -1,7 +1,7 @@
 """Decides all actions and statuses of one fleet, from one observation.
 
-`decide` is the only entry. The runtime carries its decisions out, and so does the simulator of the
-tests, so that the simulator tests the code that runs.
+`decide` is the only entry, and `deciding` the same in steps. The runtime carries its decisions out, and so does the
+simulator of the tests, so that the simulator tests the code that runs.
 
 Each part is computed by itself: a part that raises becomes the condition `InternalError`, and the
 other parts continue. Without a rollout plan the only calls renew the pauses of held workers.
@@ -9,7 +9,7 @@ other parts continue. Without a rollout plan the only calls renew the pauses of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -95,6 +95,8 @@ class Decision:
 
 
 _ROLLOUT = "the rollout's plan"
+ADAPTERS_OF_A_STEP = 8
+"""One adapter takes 0.1 ms and more, and a fleet may have 127: at once they would stop the event loop for long."""
 
 
 def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Decision:
@@ -105,6 +107,19 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
 
     `default_image`: for workers of a fleet that names no image.
     """
+    steps = deciding(observed, default_image=default_image, now=now)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            decision: Decision = ended.value
+            return decision
+
+
+def deciding(
+    observed: FleetObserved, *, default_image: str, now: datetime
+) -> Generator[None, None, Decision]:
+    """`decide` in steps, between which other work may run: one for each `ADAPTERS_OF_A_STEP` adapters."""
     parts = Parts()
     observed = parts.run(
         "suspending unreadable specs", lambda: suspend_unreadable(observed), lambda: observed
@@ -132,7 +147,7 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
     )
     rollout = planned or fallback_plan(observed)
     seen = _LoraViews(observed)
-    plans = _lora_plans(parts, observed, seen, now)
+    plans = yield from _lora_plans(parts, observed, seen, now)
     steps = [rollout.step, *(plan.step for plan in plans.values())]
     expelled = first_calls(*([a for a in s.actions if isinstance(a, Quarantine)] for s in steps))
     base = [a for a in rollout.step.actions if not isinstance(a, Quarantine)]
@@ -142,6 +157,8 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
         lambda: first_calls(base, but=pods.leaving),
     )
     worker_calls = (*calls, *pods.calls)
+    if len(plans) >= ADAPTERS_OF_A_STEP:
+        yield
     fleet = parts.run(
         "the fleet's status",
         lambda: (
@@ -164,10 +181,11 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
     )
     idle = idle_statuses(parts, observed, now)
     steering = [w for w in observed.weights if w.uid not in idle]
-    weights = {
-        w.uid: _weights_status(parts, observed, w, plans, planned, seen, fleet, now)
-        for w in steering
-    }
+    weights: dict[str, WeightsStatus] = {}
+    for number, w in enumerate(steering, start=1):
+        weights[w.uid] = _weights_status(parts, observed, w, plans, planned, seen, fleet, now)
+        if number % ADAPTERS_OF_A_STEP == 0:
+            yield
     ignored = parts.run(
         "the report on calls",
         lambda: problems_of_calls(observed, worker_calls),
@@ -229,9 +247,9 @@ class _LoraViews:
 
 def _lora_plans(
     parts: Parts, observed: FleetObserved, seen: _LoraViews, now: datetime
-) -> dict[str, RolloutPlan]:
+) -> Generator[None, None, dict[str, RolloutPlan]]:
     plans: dict[str, RolloutPlan] = {}
-    for weights in observed.lora_weights:
+    for number, weights in enumerate(observed.lora_weights, start=1):
         plan = parts.run(
             f"the plan of adapter {weights.spec.adapter}",
             lambda w=weights: lora.plan_lora(seen.by(w.spec.adapter), w, now=now),  # type: ignore[misc]  # mypy cannot infer a default
@@ -239,6 +257,8 @@ def _lora_plans(
         )
         if plan is not None:
             plans[weights.uid] = plan
+        if number % ADAPTERS_OF_A_STEP == 0:
+            yield
     return plans
 
 

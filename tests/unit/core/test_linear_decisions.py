@@ -17,7 +17,7 @@ import pytest
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
 
 from fleet_operator.api.weights import WeightsSpec
-from fleet_operator.core.decision import decide
+from fleet_operator.core.decision import ADAPTERS_OF_A_STEP, decide, deciding
 from fleet_operator.core.observed import FleetObserved, Watched
 from fleet_operator.core.worker_view import WorkerView
 from fleet_worker.protocol import Reason
@@ -182,26 +182,38 @@ def test_equal_workers_are_evaluated_once(situation: str, calls_each: int) -> No
     assert (counts[1] - counts[0]) // (MANY - FEW) <= calls_each
 
 
+def with_adapters(many: int, slots: int) -> FleetObserved:
+    spec = {"fleetRef": {"name": "policy"}, "version": "1", "source": SOURCE}
+    wants = [
+        make_weights(
+            "1",
+            name=f"adapter-{n}",
+            uid=f"uid-{n}",
+            spec=WeightsSpec.model_validate(spec | {"adapter": f"a{n}"}),
+        )
+        for n in range(many)
+    ]
+    return make_fleet(old(0), wants=wants, adapters={"max": slots})
+
+
 @pytest.mark.parametrize("names", [6, 60], ids=["with slots", "without slots"])
 def test_ten_times_the_adapters_cost_ten_times_the_operations(names: int) -> None:
-    def calls_for(many: int) -> int:
-        wants = [
-            make_weights(
-                "1",
-                name=f"adapter-{n}",
-                uid=f"uid-{n}",
-                spec=WeightsSpec.model_validate(
-                    {
-                        "fleetRef": {"name": "policy"},
-                        "version": "1",
-                        "source": SOURCE,
-                        "adapter": f"a{n}",
-                    }
-                ),
-            )
-            for n in range(many)
-        ]
-        return calls_of(make_fleet(old(0), wants=wants, adapters={"max": many * 6 // names}))
-
-    few, many = calls_for(6), calls_for(60)
+    few, many = (calls_of(with_adapters(n, slots=n * 6 // names)) for n in (6, 60))
     assert many <= 10 * 1.1 * few, f"{few} calls for 6 adapters, {many} for 60"
+
+
+def test_a_decision_about_many_adapters_has_no_step_that_costs_more_than_a_quarter_of_it() -> None:
+    fleet = with_adapters(120, slots=64)
+    steps, costs = deciding(fleet, default_image="image", now=NOW), list[int]()
+    decision = None
+    while decision is None:
+        with counted() as found:
+            try:
+                next(steps)
+            except StopIteration as ended:
+                decision = ended.value
+        costs.append(found[0])
+
+    assert decision == decide(fleet, default_image="image", now=NOW)
+    assert len(costs) > 120 // ADAPTERS_OF_A_STEP
+    assert max(costs) < sum(costs) / 4
