@@ -70,6 +70,13 @@ ROWS = (
     ),
     Row("1,500 small fleets in 30 namespaces", "not measured", _TURNS, _BUSY),
     Row(
+        "200 adapters that are published all the time",
+        "3.2 s, and up to 17 s",
+        "turns for changes; steps of a decision",
+        _BUSY,
+    ),
+    Row("8 fleets that scale all the time", "1.0 s", _TURNS, _BUSY),
+    Row(
         "1,500 small fleets during a load of 75 s",
         "all leases lapsed, and 3 workers were closed",
         "places for fleets with paused workers",

@@ -154,14 +154,20 @@ class Costs:
             self.busy[name] = (after[name] - before[name]) / seconds
 
     async def measure_server(
-        self, workspace: Workspace, paths: Sequence[str], body: Json | None, *, number: int
+        self,
+        workspace: Workspace,
+        paths: Sequence[str],
+        body: Json | None,
+        *,
+        number: int,
+        changes: Sequence[Json] = ({},),
     ) -> None:
         """Play the attack again without an operator: what it costs when nothing of ours runs. Arguments as for
         `flooded`.
         """
         script = Script(workspace)
         self.server_alone += await _rounds(script)
-        async with flooded(workspace, paths, body, number=number) as flood:
+        async with flooded(workspace, paths, body, number=number, changes=changes) as flood:
             for _ in range(2 * ROUNDS):
                 if flood.returncode is None:
                     self.server_attacked.append(await script())

@@ -1,4 +1,6 @@
-"""Creates many copies of an object, in a process of its own, so that it does not slow the test's process."""
+"""Creates many copies of an object, or changes some all the time, in a process of its own, so that it does not slow
+the test's process.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,10 @@ async def some(http):
         path = plan["paths"][n % len(plan["paths"])]
         body, method, kind = plan["body"], "POST", "application/json"
         own = {"name": f"flood-{n}"}
-        if body is None:
-            body, method, kind, own = {}, "PATCH", "application/merge-patch+json", {"annotations": {"n": str(n)}}
+        if changes := plan["changes"]:
+            round = n // len(plan["paths"])
+            body, method, kind = changes[round % len(changes)], "PATCH", "application/merge-patch+json"
+            own = {"annotations": {"n": str(n)}}
         data = json.dumps(body | {"metadata": body.get("metadata", {}) | own}).encode()
         headers = {"Content-Type": kind}
         async with http.request(method, cluster["server"] + path, data=data, headers=headers, ssl=tls) as reply:
@@ -42,15 +46,22 @@ asyncio.run(main())
 
 @contextlib.asynccontextmanager
 async def flooded(
-    workspace: Workspace, paths: Sequence[str], body: Json | None, *, number: int
+    workspace: Workspace,
+    paths: Sequence[str],
+    body: Json | None,
+    *,
+    number: int,
+    changes: Sequence[Json] = ({},),
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """While this lasts, copies of an object are created, in turn at each of the paths; without one, the objects
-    of these paths are changed. Yields the process once it has begun. It ends by itself after the last one.
+    """While this lasts, copies of an object are created, in turn at each of the paths. Without one, the objects of
+    these paths get the changes, each with another annotation, one after the other. Yields the process once it has
+    begun. It ends by itself after the last request.
     """
     plan: dict[str, Any] = {
         "kubeconfig": str(workspace.cluster.kubeconfig),
         "paths": [*paths],
         "body": body,
+        "changes": None if body else [*changes],
         "number": number,
         "at_once": AT_ONCE,
     }
