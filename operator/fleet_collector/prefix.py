@@ -11,7 +11,8 @@ step_40/.rlfleet-aside-1a2b3c4d   "aside"             no worker opens the versio
 Each arrow is a write that the store makes only if the mark is as it was, so it has one winner. As long as an object of
 a decided version is left, the mark is, so no worker takes the rest for the whole. A decision names objects with their
 ETags and times: what a trainer writes under the same names meanwhile is another object, and stays. If a trainer has
-written to the version before its first object goes, all of it stays.
+written to the version before its first object goes, all of it stays. What it writes between a listing and the deletion
+after it may go, since the library deletes by name alone. The listing after the last deletion reports that.
 """
 
 from __future__ import annotations
@@ -288,19 +289,25 @@ class Prefix:
     def _empty(self, name: str, mark: str, decided: frozenset[_Object]) -> None:
         """Delete the decided objects of a version that are still the same, and then the mark.
 
-        Errors: OSError, also if the version stays, since a trainer has written to it.
+        Errors: OSError, also if the version stays, since a trainer has written to it, or if it has done so meanwhile.
         """
-        found, before = self._version(name), len(decided) + 1
+        found, before, has_removed = self._version(name), len(decided) + 1, False
         while 0 < len(left := _left(found, decided)) < before and not found.is_written_to(decided):
             # It lists again before each page, so that an object of a trainer that comes now is seen.
             self._remove(f"{name}/{each.name}" for each in [*left][:_PAGE])
-            before, found = len(left), self._version(name)
+            before, found, has_removed = len(left), self._version(name), True
         if found.is_written_to(decided):
             self._remove([f"{name}/{mark}"])
             raise OSError("a trainer has written to it since this was decided, so it stays")
         if any(left.values()):
             raise OSError("the store lists objects after their deletion")
         self._remove([f"{name}/{mark}"])
+        if has_removed and not found.sizes.keys() <= decided:
+            # The library deletes by name alone, also what was written after the last listing.
+            raise OSError(
+                "a trainer has written to it while its objects were deleted, and some of what it wrote may be gone;"
+                " publish it again"
+            )
 
     def _version(self, name: str) -> _Version:
         return self._listed(f"{name}/")[0].get(name, _Version())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,9 @@ class Store:
             self.put(f"run/step_{version}/{name}", content)
         if base is not None:
             self.put(f"run/step_{version}/{INDEX_FILE}", an_index(version, base).encode())
+
+    def get(self, key: str) -> bytes:
+        return bytes(obstore.get(self._store, key).bytes())
 
     def put(self, key: str, content: bytes = b"") -> None:
         obstore.put(self._store, key, content)
@@ -320,6 +324,34 @@ def test_a_version_of_which_a_trainer_writes_a_part_after_a_kill_stays_whole(
 
     assert (store.versions(), store.marks()) == ([1, 4, 5], [])
     assert len(outcome.problems) == 1
+
+
+@pytest.mark.parametrize("moment", range(3))
+def test_a_version_that_a_trainer_writes_again_during_its_deletion_is_whole_or_reported(
+    store: Store, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Right before the collector deletes its first object, its second one, or its mark."""
+    remove, removals, written = prefix.Prefix._remove, count(), dict[str, bytes]()
+
+    def removed(place: prefix.Prefix, places: Iterable[str]) -> None:
+        going = [*places]
+        decided = [b"objects" in store.get(mark) for mark in store.marks() if "/step_1/" in mark]
+        if any(decided) and all(each.startswith("step_1/") for each in going):
+            if next(removals) == moment:
+                written.update({name: b"  " + content for name, content in OF_A_VERSION.items()})
+                for name, content in written.items():
+                    store.put(f"run/step_1/{name}", content)
+        remove(place, going)
+
+    monkeypatch.setattr(prefix, "_PAGE", 1)
+    monkeypatch.setattr(prefix.Prefix, "_remove", removed)
+    outcome = run()
+    whole = {f"run/step_1/{name}" for name in written} <= store.all().keys()
+
+    assert written
+    assert store.marks() == []
+    assert (whole, len(outcome.problems)) == ((True, 0) if moment == 2 else (False, 1))
+    assert ("step_1" in [d.name for d in outcome.deleted]) == (moment == 2)
 
 
 def test_a_new_mark_never_replaces_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
