@@ -335,12 +335,13 @@ def test_a_version_that_a_trainer_writes_again_during_its_deletion_is_whole_or_r
 
     def removed(place: prefix.Prefix, places: Iterable[str]) -> None:
         going = [*places]
-        decided = [b"objects" in store.get(mark) for mark in store.marks() if "/step_1/" in mark]
-        if any(decided) and all(each.startswith("step_1/") for each in going):
-            if next(removals) == moment:
-                written.update({name: b"  " + content for name, content in OF_A_VERSION.items()})
-                for name, content in written.items():
-                    store.put(f"run/step_1/{name}", content)
+        marks = [mark for mark in store.marks() if "/step_1/" in mark]
+        is_decided = any(b"objects" in store.get(mark) for mark in marks)
+        of_version = all(each.startswith("step_1/") for each in going)
+        if is_decided and of_version and next(removals) == moment:
+            written.update({name: b"  " + content for name, content in OF_A_VERSION.items()})
+            for name, content in written.items():
+                store.put(f"run/step_1/{name}", content)
         remove(place, going)
 
     monkeypatch.setattr(prefix, "_PAGE", 1)
