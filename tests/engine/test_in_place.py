@@ -157,15 +157,18 @@ engine = engine_on(root / "first", **more)
 kept = [sealed(each) for each in versions]
 paths = [path for _, path in kept]
 found["before a whole load"] = in_place_or_why(engine, paths[1], paths[0])
-of_whole = []
+of_whole, effects = [], {"whole": [], "in place": []}
 for path in paths:
     whole(engine, path)
     of_whole.append([tokens(engine), bits(engine)])
+    effects["whole"].append(call(engine, "rlfleet_effect"))
 whole(engine, paths[0])
 of_chain, found["why not"] = [[tokens(engine), bits(engine)]], []
 for base, path in zip(paths, paths[1:]):
     found["why not"] += in_place_or_why(engine, path, base)
     of_chain.append([tokens(engine), bits(engine)])
+    effects["in place"].append(call(engine, "rlfleet_effect"))
+found["same effects"] = effects["in place"] == effects["whole"][1:]
 found["why not"] += in_place_or_why(engine, paths[2], paths[3])
 found["back"] = [tokens(engine), bits(engine)] == of_whole[2]
 found["same"] = [one == other for one, other in zip(of_whole, of_chain)]
@@ -185,7 +188,7 @@ import json
 import numpy as np
 import torch
 from fleet_worker.engine import in_place
-from fleet_worker.engine.changes import Changed, NotInPlaceError
+from fleet_worker.engine.changes import NotInPlaceError, changed_at
 
 class FakeModel(torch.nn.Module):  # loads fused, sharded, transposed and padded parts
     def __init__(self):
@@ -225,9 +228,9 @@ def drawn(base=None):
     return found
 
 def changes(one, other):
-    bits = {name: (one[name].view(torch.int16), other[name].view(torch.int16)) for name in SHAPES}
-    where = {name: np.flatnonzero((a != b).numpy().ravel()).astype(np.int32) for name, (a, b) in bits.items()}
-    return {name: Changed(at, bits[name][1].numpy().ravel()[at]) for name, at in where.items() if len(at)}
+    bits = {name: [v[name].view(torch.int16).numpy().ravel() for v in (one, other)] for name in SHAPES}
+    where = {name: np.flatnonzero(a != b).astype(np.int32) for name, (a, b) in bits.items()}
+    return {name: changed_at(at, *bits[name], 64) for name, at in where.items() if len(at)}
 
 def loaded(version):
     model = FakeModel()
@@ -243,9 +246,9 @@ for _ in range(50):
     other = drawn(one)
     other["q"][0, 3] = float("nan")
     where, model = changes(one, other), loaded(one)
-    given = [{name: each[name] for name in where} for each in (one, other)]
+    given = [(name, other[name]) for name in where]
     with torch.inference_mode():
-        in_place.change(model, *given, where, about_to_write=lambda: None)
+        in_place.change(model, given, where, about_to_write=lambda: None)
         in_place.check(in_place.placed_in(model, [*other.items()]), whole=True)
     found["same"].append(state(model) == state(loaded(other)))
 for name, loads in WRONG.items():
@@ -372,6 +375,7 @@ def test_a_chain_loaded_in_place_is_bit_for_bit_that_of_full_loads(
     assert found["before a whole load"] == [before] * processes
     assert found["why not"] == [None] * 4 * processes
     assert found["same"] == [True] * 4
+    assert found["same effects"]
     assert found["back"]
     assert found["distinct"] == 4
 

@@ -25,6 +25,8 @@ MOST = 0.05
 """Largest share of changed elements. More save little."""
 _BLOCK = 1 << 20
 """Elements to compare at a time."""
+SAMPLE = 1 << 16
+"""Elements of a model to compare around a load, of the changed ones and again of all in the changed tensors."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -43,14 +45,18 @@ class Changed:
     Fields:
         positions: in the order of the file, ascending.
         values: their bits in the new version.
+        sampled: indices of a few of them, ascending.
+        before: the bits of these few in the version before. A load needs nothing else of it.
     """
 
     positions: np.ndarray
     values: np.ndarray
+    sampled: np.ndarray
+    before: np.ndarray
 
     @property
     def size_bytes(self) -> int:
-        """Memory that they take."""
+        """Memory that they take, without the few."""
         return int(self.positions.nbytes + self.values.nbytes)
 
 
@@ -128,6 +134,11 @@ class Finder:
         if found.why_not:
             raise NotInPlaceError(found.why_not)
         return found
+
+    def ready_from(self, base: frozenset[Key] | None) -> Changes | None:
+        """Return the changes from a version that can be loaded in place; None if none were found."""
+        found = self._found
+        return found if found is not None and found.base == base and not found.why_not else None
 
     def _find(
         self,
@@ -212,13 +223,25 @@ def _found(
         if not is_wanted():
             raise NotInPlaceError("the comparison of the two versions was stopped")
 
+    few = share_of_sample(len(files))
     for name in files:
-        now = _bits(*files[name])
-        positions = _differing(_bits(*base[name]), now, check)
+        before, now = _bits(*base[name]), _bits(*files[name])
+        positions = _differing(before, now, check)
         if len(positions):
-            found[name] = changed = Changed(positions, now[positions])
+            found[name] = changed = changed_at(positions, before, now, few)
             left, free = left - len(positions), free - changed.size_bytes
     return found
+
+
+def share_of_sample(parts: int) -> int:
+    """Return how many elements of each part to compare."""
+    return max(64, SAMPLE // max(1, parts))
+
+
+def changed_at(positions: np.ndarray, before: np.ndarray, now: np.ndarray, few: int) -> Changed:
+    """Return the changed elements of a tensor, with the bits of all its elements in both versions."""
+    sampled = np.unique(np.linspace(0, len(positions) - 1, few).astype(np.intp))
+    return Changed(positions, now[positions], sampled, before[positions[sampled]])
 
 
 def _bits(spec: TensorSpec, reader: Reader) -> np.ndarray:

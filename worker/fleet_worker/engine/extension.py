@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 
-from fleet_worker.checkpoint.mapping import mapped
-from fleet_worker.engine.changes import Finder, NotInPlaceError, PartlyWrittenError
+from fleet_worker.engine.changes import Changes, Finder, NotInPlaceError, PartlyWrittenError
 from fleet_worker.engine.cuda_runtime import CudaRuntime, runtime_here
 from fleet_worker.engine.file_tensors import Digested, Reader, tensors_of
 from fleet_worker.engine.forward_pass import forward_pass
-from fleet_worker.engine.held import Held, Key
+from fleet_worker.engine.held import Held, Key, key_of, opened
 from fleet_worker.engine.kernel_copies import renew_copies
 from fleet_worker.engine.parameters import Memory, checksum_of, is_known, not_compared
 from fleet_worker.engine.rank_calls import RankCalls, described
@@ -54,6 +53,8 @@ class WorkerExtension(RankCalls):
     _rlfleet_loaded: frozenset[Key] | None = None
     """The sealed files whose values the model has; None if it has others, or may have."""
     _rlfleet_in_a_row = 0
+    _rlfleet_before: tuple[Changes, Memory | str | None] | None = None
+    """Changes that were found, and the parameters at that time, which the load compares with those after it."""
     _rlfleet_gave_up: str | None = None
     """Why this process loads no more versions in place."""
 
@@ -166,26 +167,36 @@ class WorkerExtension(RankCalls):
         from fleet_worker.engine.in_place import change  # noqa: PLC0415 - tests lack it
 
         model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
-        with ExitStack() as readers:
-            before, now = (
-                [readers.enter_context(closing(Reader(path, None, mapping))) for path in paths]
-                for paths, mapping in ((base, mapped), (files, self._rlfleet_held().content_of))
-            )
-            keys = frozenset(reader.key for reader in now)
-            if self._rlfleet_loaded != (base_keys := frozenset(reader.key for reader in before)):
+        with ExitStack() as until_written:
+            base_keys = frozenset(key_of(opened(path, until_written)) for path in base)
+            content_of = self._rlfleet_held().content_of
+            now = [
+                until_written.enter_context(closing(Reader(path, None, content_of)))
+                for path in files
+            ]
+            if self._rlfleet_loaded != base_keys:
                 raise NotInPlaceError("the engine does not have exactly the version before")
-            changes = dict(self._rlfleet_finding().found(base_keys, keys).tensors)
+            keys = frozenset(reader.key for reader in now)
+            found = self._rlfleet_finding().found(base_keys, keys)
+            changes = dict(found.tensors)
             if cast := next((name for name in changes if name in casts), None):
                 raise NotInPlaceError(f"a load casts {cast}")
             changes |= {name: changes[o] for name, o in copies.items() if o in changes}
-            old, new = (dict(tensors_of(each, copies, {}, changes)) for each in (before, now))
-            change(model, old, new, changes, about_to_write=self._rlfleet_leave_base)
+
+            def leave_base() -> None:
+                self._rlfleet_note_before(found)
+                _, self._rlfleet_memory = self._rlfleet_before or (None, None)
+                self._rlfleet_loaded = self._rlfleet_before = None
+
+            new = [*tensors_of(now, copies, {}, changes)]
+            change(model, new, changes, about_to_write=leave_base)
         self._rlfleet_in_a_row += 1
         self._rlfleet_loaded = keys
 
-    def _rlfleet_leave_base(self) -> None:
-        self.rlfleet_remember()
-        self._rlfleet_loaded = None
+    def _rlfleet_note_before(self, found: Changes) -> None:
+        """Sample the parameters once before the load of some changes."""
+        if self._rlfleet_before is None or self._rlfleet_before[0] is not found:
+            self._rlfleet_before = found, self._rlfleet_sample()
 
     def rlfleet_hold(
         self, links: Sequence[str], base: Sequence[str] = (), room: int = 0
@@ -206,7 +217,10 @@ class WorkerExtension(RankCalls):
         held, finding = self._rlfleet_held(), self._rlfleet_finding()
         held.want(links)
         finding.want(base, links, room)
-        return held.state() | {"changes": finding.size_bytes}  # read after `done`
+        answer = held.state() | {"changes": finding.size_bytes}  # read after `done`
+        if answer["done"] and (found := finding.ready_from(self._rlfleet_loaded)) is not None:
+            self._rlfleet_note_before(found)
+        return answer
 
     def _rlfleet_held(self) -> Held:
         if self._rlfleet_bytes is None:
@@ -231,12 +245,15 @@ class WorkerExtension(RankCalls):
 
         A load must not fail because its effect cannot be measured.
         """
+        self._rlfleet_memory = self._rlfleet_sample()
+
+    def _rlfleet_sample(self) -> Memory | str:
         try:
             model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
             config = self.vllm_config  # type: ignore[attr-defined]  # of vLLM's Worker
-            self._rlfleet_memory = Memory(model, config)
+            return Memory(model, config)
         except Exception as error:  # noqa: BLE001 - see above
-            self._rlfleet_memory = f"the parameters could not be sampled: {described(error)}"
+            return f"the parameters could not be sampled: {described(error)}"
 
     def rlfleet_effect(self) -> dict[str, Any]:
         """Return the changes since `rlfleet_remember`, and drop its sample.

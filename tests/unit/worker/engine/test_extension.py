@@ -505,6 +505,30 @@ def test_a_process_that_loads_nothing_in_place_compares_nothing_and_says_why(
     assert (answer["bytes"], answer["changes"]) == (other.stat().st_size, 0)
 
 
+def test_parameters_are_sampled_once_before_the_pause_of_a_load_in_place(
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: Any = importlib.import_module("fleet_worker.engine.changes")
+
+    def change(*_: object, about_to_write: Callable[[], None]) -> None:
+        about_to_write()
+
+    members = {"change": change, "unfit_for_changes": lambda model, config: None}
+    install(monkeypatch, {"fleet_worker.engine.in_place": members})
+    monkeypatch.setattr(changes, "differing", lambda *_: {})
+    sampled = list[str]()
+    worker._rlfleet_sample = lambda: sampled.append("sample") or sampled[-1]
+    one, other = file_of(tmp_path, name="one"), file_of(tmp_path, name="other")
+    with sealed(one) as base, sealed(other) as now:
+        worker._rlfleet_loaded = frozenset({_key(base)})
+        for _ in range(2):
+            held_once(worker, now, [base])
+        before = len(sampled)
+        worker._rlfleet_change([now], [base], {}, {})
+
+    assert (before, sampled, worker._rlfleet_memory) == (1, ["sample"], "sample")
+
+
 def _key(link: str) -> tuple[int, int]:
     state = os.stat(link)  # noqa: PTH116 - as the product does
     return state.st_dev, state.st_ino
