@@ -23,10 +23,12 @@ from rlfleet.errors import RlfleetError
 from rlfleet.kube_answers import Lines, change_of, failure, json_of, object_of
 from rlfleet.kubeconfig import Access
 from rlfleet.patches import Patches
-from rlfleet.ports import Change, Changes, Json, Kind, T
+from rlfleet.ports import Change, Changes, Json, Kind
 from rlfleet.sending import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
+    AsyncPlace,
+    BlockingPlace,
     async_http,
     blocking_http,
     broken,
@@ -133,7 +135,7 @@ class _Kube(ABC):
         return broken(error, access.server, remedy, access.proxy)
 
 
-class BlockingKube(_Kube):
+class BlockingKube(BlockingPlace, _Kube):
     """Sends from the caller's thread; its coroutines never suspend. Arguments: as for `AsyncKube`; `max_bytes` and
     `read` count for `call`.
     """
@@ -153,18 +155,6 @@ class BlockingKube(_Kube):
     def changes(self, name: str) -> Changes:
         """Changes, made by patches of the object."""
         return Patches(self, name)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait, and block the thread."""
-        time.sleep(seconds)  # noqa: ASYNC251 - as everything here
-
-    async def in_background(self, work: Callable[[], T]) -> T:
-        """Work here, and block the thread."""
-        return work()
-
-    async def close(self) -> None:
-        """Close connections."""
-        self._http.close()
 
     async def watch(
         self, kind: Kind, name: str, resource_version: str, seconds: float
@@ -228,7 +218,7 @@ class BlockingKube(_Kube):
             raise self._broken(error) from error
 
 
-class AsyncKube(_Kube):
+class AsyncKube(AsyncPlace, _Kube):
     """Sends on the running event loop of asyncio.
 
     Args:
@@ -281,18 +271,6 @@ class AsyncKube(_Kube):
     def changes(self, name: str) -> Changes:
         """Changes, made by patches of the object."""
         return Patches(self, name)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait, and let other tasks run."""
-        await asyncio.sleep(seconds)
-
-    async def in_background(self, work: Callable[[], T]) -> T:
-        """Work in a thread, and let other tasks run."""
-        return await asyncio.to_thread(work)
-
-    async def close(self) -> None:
-        """Close connections."""
-        await self._http.aclose()
 
     async def watch(
         self, kind: Kind, name: str, resource_version: str, seconds: float

@@ -8,7 +8,6 @@ after a lost answer changes nothing.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 import uuid
@@ -28,7 +27,14 @@ from rlfleet.resources import WeightVersion
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_answers import document_of, state_of, weights_of
 from rlfleet.rl_events import MEDIA_TYPE, Events, NoStreamError
-from rlfleet.sending import CONNECT_SECONDS, async_http, blocking_http, broken
+from rlfleet.sending import (
+    CONNECT_SECONDS,
+    AsyncPlace,
+    BlockingPlace,
+    async_http,
+    blocking_http,
+    broken,
+)
 from rlfleet.sources import Publication, first, in_words, label_of
 
 POLL_SECONDS = 0.5
@@ -242,24 +248,12 @@ class _RlApi(ABC):
         return document_of(answer, str((body or {}).get("version", "?")))
 
 
-class BlockingRlApi(_RlApi):
+class BlockingRlApi(BlockingPlace, _RlApi):
     """Sends from the caller's thread; its coroutines never suspend."""
 
     def __init__(self, access: RlAccess, fleet: str) -> None:
         super().__init__(access, fleet)
         self._http = blocking_http(access.tls, access.proxy)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait, and block the thread."""
-        time.sleep(seconds)  # noqa: ASYNC251 - as everything here
-
-    async def in_background(self, work: Callable[[], T]) -> T:
-        """Work here, and block the thread."""
-        return work()
-
-    async def close(self) -> None:
-        """Close connections."""
-        self._http.close()
 
     async def _exchange(self, request: dict[str, Any]) -> httpx.Response:
         return self._http.request(**request)
@@ -271,24 +265,12 @@ class BlockingRlApi(_RlApi):
                 yield chunk
 
 
-class AsyncRlApi(_RlApi):
+class AsyncRlApi(AsyncPlace, _RlApi):
     """Sends on the running event loop of asyncio."""
 
     def __init__(self, access: RlAccess, fleet: str) -> None:
         super().__init__(access, fleet)
         self._http = async_http(access.tls, access.proxy)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait, and let other tasks run."""
-        await asyncio.sleep(seconds)
-
-    async def in_background(self, work: Callable[[], T]) -> T:
-        """Work in a thread, and let other tasks run."""
-        return await asyncio.to_thread(work)
-
-    async def close(self) -> None:
-        """Close connections."""
-        await self._http.aclose()
 
     async def _exchange(self, request: dict[str, Any]) -> httpx.Response:
         return await self._http.request(**request)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -17,6 +19,43 @@ _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)
 """Each watch keeps a connection, and a process such as the RL API has hundreds of them."""
 _AROUND = "or name the server in NO_PROXY, if it is reached without the proxy"
 H = TypeVar("H", httpx.Client, httpx.AsyncClient)
+T = TypeVar("T")
+
+
+class BlockingPlace:
+    """How a place waits and works in the caller's thread: its coroutines never suspend."""
+
+    _http: httpx.Client
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, and block the thread."""
+        time.sleep(seconds)  # noqa: ASYNC251 - as everything here
+
+    async def in_background(self, work: Callable[[], T]) -> T:
+        """Work here, and block the thread."""
+        return work()
+
+    async def close(self) -> None:
+        """Close connections."""
+        self._http.close()
+
+
+class AsyncPlace:
+    """How a place waits and works on the running event loop of asyncio."""
+
+    _http: httpx.AsyncClient
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, and let other tasks run."""
+        await asyncio.sleep(seconds)
+
+    async def in_background(self, work: Callable[[], T]) -> T:
+        """Work in a thread, and let other tasks run."""
+        return await asyncio.to_thread(work)
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self._http.aclose()
 
 
 def blocking_http(tls: ssl.SSLContext, proxy: str | None) -> httpx.Client:
