@@ -37,7 +37,7 @@ from fleet_worker.http.bounded_port import bound
 from fleet_worker.http.server import serve
 from fleet_worker.http.unauthenticated import MetricsApp, Probes
 from fleet_worker.lifecycle.agent import Agent
-from fleet_worker.lifecycle.metrics import WorkerMetrics
+from fleet_worker.lifecycle.metrics import PORTS, WorkerMetrics
 from fleet_worker.lifecycle.state_document import StateGauges, state_of
 from fleet_worker.lifecycle.watchdog import Watch
 from fleet_worker.lora.slots import Adapters
@@ -177,14 +177,14 @@ class EndpointPlugin:
         await asyncio.to_thread(handover.stagers.keep_ready)
         if agent.staging.peers is not None:
             await asyncio.to_thread(agent.staging.peers.keep_ready)
-        refused = partial(partial, metrics.refused_connection)
-        self._start(serve(admin, handover.admin_socket, refused("admin")), "admin port")
+        refused = {port: metrics.refused_connections.labels(port=port).inc for port in PORTS}
+        self._start(serve(admin, handover.admin_socket, refused["admin"]), "admin port")
         if handover.metrics_socket is not None:
             scraped = MetricsApp(metrics.text, clock=time.monotonic)
-            port = serve(scraped, handover.metrics_socket, refused("metrics"))
+            port = serve(scraped, handover.metrics_socket, refused["metrics"])
             self._start(port, "metrics port")
         self._start(watch.run(), "engine watch")
-        self._start(self._take_server(state, drain, refused("public")), "public port")
+        self._start(self._take_server(state, drain, refused["public"]), "public port")
 
     async def _take_server(self, state: Any, drain: Any, on_refused: Callable[[], None]) -> None:
         """Limit the connections of vLLM's server, and replace its signal handlers with ours. vLLM's hang while requests

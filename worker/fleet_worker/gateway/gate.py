@@ -189,7 +189,7 @@ class Gate:
             elif scope["method"] == "POST":
                 note_arrival(agent, scope, content)
                 if agent.holds:
-                    keeper.metrics.held()
+                    keeper.metrics.held.inc()
                     if not await wait_out_pause(agent, scope, content, receive):
                         _check_open(keeper)
                     if not demand.is_any:
@@ -219,7 +219,7 @@ class Gate:
                 passed.reply,
                 demand=demand,
                 order=agent.names.order,
-                on_unlabelled=keeper.metrics.unlabelled,
+                on_unlabelled=keeper.metrics.unlabelled.inc,
                 is_aborted=agent.held.is_aborted,
             )
             try:
@@ -243,7 +243,7 @@ def _check_open(keeper: GateKeeper) -> None:
     agent = keeper.agent
     if agent.is_open:
         return
-    keeper.metrics.turned_away()
+    keeper.metrics.turned_away.inc()
     if (problem := keeper.probes.problem) is not None:
         raise _unavailable(problem, [GO_ELSEWHERE])
     headers = [RETRY_SOON, GO_ELSEWHERE]
@@ -261,7 +261,7 @@ def _check_fresh(keeper: GateKeeper) -> None:
     if not agent.freshness.limits:
         return
     if excess := agent.freshness.excess(agent.version, agent.good.run_id):
-        keeper.metrics.stale()
+        keeper.metrics.stale.inc()
         headers = [RETRY_SOON, GO_ELSEWHERE]
         raise WireError(429, excess, kind="StaleWeightsError", headers=headers)
 

@@ -212,7 +212,7 @@ def note_loaded(
     worker.load_failure = None
     worker.may_rename = True
     worker.enter(Event.LOADED)
-    worker.metrics.loaded(seconds)
+    worker.metrics.loaded.observe(seconds)
     timings = worker.timings or SwapTimings(version=weights.version)
     of_files = weights.checkpoint if isinstance(weights, Weights) else None
     worker.timings = timings.model_copy(

@@ -19,18 +19,18 @@ _STAGE_BUCKETS = (0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 900)
 
 
 class WorkerMetrics:
-    """Counters and histograms, written at each event."""
+    """Counters and histograms, written at each event. The texts on the page say what each one is."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register the counters and histograms."""
         self.registry = registry
-        self._paused = Histogram(
+        self.paused = Histogram(
             PREFIX + "pause_seconds",
             "Seconds from a pause to the resume that ended it",
             registry=registry,
             buckets=_SWAP_BUCKETS,
         )
-        self._loaded = Histogram(
+        self.loaded = Histogram(
             PREFIX + "load_seconds",
             "Seconds that a load took inside its pause",
             registry=registry,
@@ -58,18 +58,18 @@ class WorkerMetrics:
             ["reason"],
             registry=registry,
         )
-        self._turned_away = Counter(
+        self.turned_away = Counter(
             PREFIX + "turned_away_requests",
             "Requests for the model that were refused because the latch was closed",
             registry=registry,
         )
-        self._refused_connections = Counter(
+        self.refused_connections = Counter(
             PREFIX + "refused_connections",
             "New connections that ended at once, since all others of their port had a request",
             ["port"],
             registry=registry,
         )
-        self._unlabelled = Counter(
+        self.unlabelled = Counter(
             PREFIX + "unlabelled_replies",
             "Replies with tokens whose weight version is unknown; must stay 0",
             registry=registry,
@@ -80,12 +80,12 @@ class WorkerMetrics:
             ["lag"],
             registry=registry,
         )
-        self._stale = Counter(
+        self.stale = Counter(
             PREFIX + "stale_requests",
             "Requests that were refused because the weights were too old",
             registry=registry,
         )
-        self._held = Counter(
+        self.held = Counter(
             PREFIX + "held_requests",
             "Requests that have waited for the end of a pause",
             registry=registry,
@@ -94,19 +94,11 @@ class WorkerMetrics:
         for reason in Reason:
             self._refused.labels(reason=reason.value)
         for port in PORTS:
-            self._refused_connections.labels(port=port)
+            self.refused_connections.labels(port=port)
 
     def text(self) -> bytes:
         """All metrics of this process, with vLLM's, in the text format of `/metrics`."""
         return generate_latest(self.registry)
-
-    def paused(self, seconds: float) -> None:
-        """Count a pause that has ended."""
-        self._paused.observe(seconds)
-
-    def loaded(self, seconds: float) -> None:
-        """Count a successful load."""
-        self._loaded.observe(seconds)
 
     def staged(self, weights: Weights) -> None:
         """Count a version that was staged."""
@@ -118,26 +110,6 @@ class WorkerMetrics:
         """Count an admin call that was refused or failed in the engine."""
         self._refused.labels(reason=reason.value).inc()
 
-    def turned_away(self) -> None:
-        """Count a request that was refused at a closed latch."""
-        self._turned_away.inc()
-
-    def refused_connection(self, port: str) -> None:
-        """Count a new connection that ended at once. `port`: one of `PORTS`."""
-        self._refused_connections.labels(port=port).inc()
-
     def made(self, tokens: int, lag: str) -> None:
         """Count the tokens of an ended reply. `lag`: one of `LAG_LABELS`."""
         self._tokens_by_lag[lag].inc(tokens)
-
-    def stale(self) -> None:
-        """Count a request that was refused because the weights were too old."""
-        self._stale.inc()
-
-    def held(self) -> None:
-        """Count a request that waits for the end of a pause."""
-        self._held.inc()
-
-    def unlabelled(self) -> None:
-        """Count a reply with tokens of an unknown version."""
-        self._unlabelled.inc()

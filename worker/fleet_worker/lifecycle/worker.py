@@ -259,8 +259,7 @@ class Worker:
     def close_latch(self, *, cut: bool = True) -> None:
         """Close the latch at once. The caller changes the phase later.
 
-        Args:
-            cut: Also end a running drain early, and the wait of held requests.
+        `cut`: also end a running drain early, and the wait of held requests.
         """
         self.lifecycle = replace(self.lifecycle, admitted=False)
         if cut:
@@ -274,7 +273,7 @@ class Worker:
         paused = now - self.lease.since if self.lease is not None else None
         self.lease = None
         if paused is not None:
-            self.metrics.paused(paused)
+            self.metrics.paused.observe(paused)
         timings = self.timings or SwapTimings(version=version)
         self.timings = timings.model_copy(
             update={"version": version, "resume_seconds": now - started, "paused_seconds": paused}
