@@ -11,8 +11,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from fleet_worker.protocol import step_of
-
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME = 40
 _MARK = 8
@@ -20,15 +18,10 @@ _RECEIVED_MARK = 12  # longer, because the label has no folder name
 
 
 def label_of(path: str, files: Mapping[str, tuple[int, int]]) -> str:
-    """Return the version of a directory.
+    """Return the version of a directory whose name has no step.
 
-    Args:
-        path: Path of the directory.
-        files: Name → size and modification time in ns, of all its files.
+    `files`: name → size and modification time in ns, of all its files.
     """
-    step = step_of(path)
-    if step is not None:
-        return step
     last = path.rstrip("/").rpartition("/")[2]
     name = _FORBIDDEN.sub("-", last)[:_NAME].strip("._-") or "weights"
     mark = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:_MARK]
@@ -36,9 +29,5 @@ def label_of(path: str, files: Mapping[str, tuple[int, int]]) -> str:
 
 
 def label_of_received(checksum: str) -> str:
-    """Return the version of weights that came without a name, e.g. `update-3fa9c1d04b2e`.
-
-    Args:
-        checksum: Checksum of the weights, in hexadecimal digits.
-    """
+    """Return the version of weights that came without a name, e.g. `update-3fa9c1d04b2e`."""
     return f"update-{checksum[:_RECEIVED_MARK]}"
