@@ -15,12 +15,7 @@ have an old epoch, which the worker refuses."""
 def check_pod(wanted: str, own: str | None) -> None:
     """Refuse a call that names another pod, because Kubernetes reuses addresses of pods.
 
-    Args:
-        wanted: Uid of the pod that the call is for.
-        own: Uid of this pod. None if the worker does not know it.
-
-    Errors:
-        Refusal: `WrongPod`.
+    `own`: None if the worker does not know its uid. Errors: Refusal `WrongPod`.
     """
     if own is None:
         message = "the call names a pod, but this worker does not know its uid: set RLFLEET_POD_UID"
@@ -34,11 +29,6 @@ class Taken:
     """The calls that a process has accepted: each once, in the order of their sender's numbers."""
 
     def __init__(self, instance: str) -> None:
-        """Start with no calls.
-
-        Args:
-            instance: Identity of this process.
-        """
         self._instance = instance
         self._numbers: OrderedDict[str, int] = OrderedDict()
 

@@ -112,10 +112,7 @@ def parsed(model: type[Body], call: Call) -> Body:
 def asked(model: type[Body], call: Call, **also: Any) -> Body:
     """Return the parameters of a call's query, validated like a body.
 
-    Args:
-        model: The type of the parameters.
-        call: The call.
-        also: Parameters that may come several times, as lists.
+    `also`: parameters that may come several times, as lists.
     """
     try:
         return model.model_validate({**call.parameters, **also})

@@ -42,11 +42,8 @@ class AdminApp:
     ) -> None:
         """Make the application.
 
-        Args:
-            apis: The APIs; the first one also answers for unknown paths.
-            guard: Checks the caller and the pod.
-            probes: Answers the paths without authentication.
-            on_refused: Gets the reason of every refusal and failure.
+        Of the APIs the first one also answers for unknown paths. `probes` answers the paths without
+        authentication, and `on_refused` gets the reason of every refusal and failure.
         """
         self._guard = guard
         self._probes = probes

@@ -71,9 +71,7 @@ class BearerFile:
     def signer_of(self, call: SignedCall, signature: str) -> str | None:
         """Return the token that a call was signed with; None if no token fits.
 
-        Args:
-            call: The signed parts of the call.
-            signature: In hex digits, as `call_signature` makes it.
+        `signature`: in hex digits, as `call_signature` makes it.
         """
         self._refresh()
         offered, found = _digest(signature), None
@@ -156,13 +154,7 @@ class Guard:
     """Accepts each valid call once."""
 
     def __init__(self, tokens: BearerFile, *, pod_uid: str | None, instance: str) -> None:
-        """Make a guard.
-
-        Args:
-            tokens: The tokens of the fleet.
-            pod_uid: Uid of this worker's pod; None if the worker does not know it.
-            instance: Identity of this process, as in the state.
-        """
+        """`pod_uid`: None if the worker does not know it. `instance`: as in the state."""
         self._tokens = tokens
         self._pod_uid = pod_uid
         self._taken = Taken(instance)

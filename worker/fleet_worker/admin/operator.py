@@ -40,13 +40,7 @@ _NAMES: TypeAdapter[str] = TypeAdapter(AdapterName)
 def operator_api(
     agent: Agent, state: Callable[[], WorkerState], drain: Callable[[], Awaitable[None]]
 ) -> Api:
-    """Make the API.
-
-    Args:
-        agent: Carries out the calls.
-        state: Makes the state document.
-        drain: Ends all requests and then the process.
-    """
+    """Make the API. `drain` ends all requests and then the process."""
 
     def answer() -> Answer:
         return Answer(state().model_dump_json(by_alias=True).encode())

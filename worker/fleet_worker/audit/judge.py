@@ -100,10 +100,7 @@ def table(
 ) -> Iterator[str]:
     """Yield the lines of a table with one row per version in the order of the run, and the result.
 
-    Args:
-        tallies: Version → tally.
-        order: Versions in the order of the run.
-        unjudged: Number of tokens whose spans have `kv_from`.
+    `unjudged`: number of tokens whose spans have `kv_from`.
     """
     rows = [_COLUMNS, *(_row(version, tallies[version]) for version in order if version in tallies)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]

@@ -79,13 +79,7 @@ def pieces_of(
 
 
 def blocks_between(specs: Sequence[TensorSpec], begin: int, end: int) -> ZeroBlocks:
-    """Return the blocks of tensors that overlap a part of a file.
-
-    Args:
-        specs: Tensors of the file.
-        begin: First byte of the part.
-        end: Position behind its last byte.
-    """
+    """Return the blocks of tensors that overlap the part of a file from `begin` up to, without, `end`."""
     return {
         spec.name: frozenset(
             range(

@@ -169,13 +169,7 @@ class Checkpoint:
         check_cancelled: Callable[[], None],
         inspect: Inspect = inspect_nothing,
     ) -> bool:
-        """Read all bytes in this process; see `read_in`.
-
-        Args:
-            budget: Largest number of bytes to keep.
-            check_cancelled: Called between pieces, in several threads. Raises to cancel.
-            inspect: Checks the tensors.
-        """
+        """Read all bytes in this process; see `read_in`. `inspect` checks the tensors."""
         return self.read_in(OwnPass(inspect), budget=budget, check_cancelled=check_cancelled)
 
     def read_in(self, reading: Pass, *, budget: int, check_cancelled: Callable[[], None]) -> bool:
@@ -239,8 +233,7 @@ class Checkpoint:
     def duplicate(self, *, from_memory: bool = True) -> Checkpoint:
         """Return the same checkpoint with descriptors of its own.
 
-        Args:
-            from_memory: Those of its bytes in memory, if they are there; else those of its files.
+        `from_memory`: those of its bytes in memory, if they are there; else those of its files.
         """
         files = []
         for file in self.files:
@@ -353,11 +346,7 @@ class Checkpoint:
         )
 
     def written_ago_seconds(self, now: float) -> float:
-        """Return the seconds since the last write to one of its files.
-
-        Args:
-            now: Seconds since the epoch.
-        """
+        """Return the seconds since the last write to one of its files. `now`: seconds since the epoch."""
         states = [*self._file_states.values()]
         if self.changed is not None:
             states += self.changed.states.values()

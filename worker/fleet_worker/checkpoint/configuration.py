@@ -217,12 +217,7 @@ class Difference(NamedTuple):
 def check_config(reference: Mapping[str, Any], offered: Mapping[str, Any]) -> None:
     """Refuse a configuration that computes something other than the running one.
 
-    Args:
-        reference: Configuration of the running model, normalised (defaults filled in).
-        offered: Configuration of the checkpoint, normalised in the same way.
-
-    Errors:
-        Refusal: `CheckpointMismatch`, naming the keys.
+    Both are normalised in the same way (defaults filled in). Errors: Refusal `CheckpointMismatch`, naming the keys.
     """
     different = config_differences(reference, offered)
     if not different:

@@ -94,13 +94,9 @@ _SIGNS = ("base_version", "delta_encoding")
 
 
 def delta_index(index: bytes) -> DeltaIndex | None:
-    """Return the index of a delta, or None if it is that of a full checkpoint, or of none.
+    """Return the index of a delta, or None if `INDEX_FILE` is that of a full checkpoint, or of none.
 
-    Args:
-        index: Content of `INDEX_FILE`.
-
-    Errors:
-        Refusal: `CheckpointMalformed`, if the index of a delta is not valid.
+    Errors: Refusal `CheckpointMalformed`, if the index of a delta is not valid.
     """
     try:
         metadata = json.loads(index)["metadata"]

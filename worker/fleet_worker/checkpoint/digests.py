@@ -19,12 +19,7 @@ _BUFFERS = 4
 
 
 def tensor_digest(dtype: str, shape: Sequence[int]) -> Any:
-    """Begin the SHA-256 of a tensor: over its type and shape, and then over its bytes.
-
-    Args:
-        dtype: The name of its type in safetensors.
-        shape: Its dimensions.
-    """
+    """Begin the SHA-256 of a tensor: over its type (as safetensors names it) and shape, and then over its bytes."""
     return hashlib.sha256(f"{dtype} {[*shape]}\n".encode())
 
 

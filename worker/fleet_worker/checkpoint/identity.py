@@ -24,11 +24,7 @@ PREFIX = "sha256:"
 
 
 def manifest_of(hashes: Mapping[str, str]) -> str:
-    """Return the manifest: one line per file, `<sha256>  <name>`, sorted by name.
-
-    Args:
-        hashes: File name → SHA-256 in hex.
-    """
+    """Return the manifest: one line per file, `<sha256>  <name>`, sorted by name. The hashes are in hex."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
 
 
@@ -207,9 +203,7 @@ class WeightNames:
     def label_of(self, name: WeightName, mark: str) -> str:
         """Return the engine's label of weights, the same for the same name and mark.
 
-        Args:
-            name: Name of the weights.
-            mark: Differs from that of all other weights of the version, e.g. their digest.
+        `mark`: differs from that of all other weights of the version, e.g. their digest.
         """
         label = plain = f"{name.version}@{mark}"
         suffix = 1

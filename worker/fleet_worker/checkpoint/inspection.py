@@ -19,9 +19,7 @@ from fleet_worker.protocol import Reason
 def normalised_config(config: dict[str, Any], code: ConfigCode | None = None) -> dict[str, Any]:
     """Return the part of a configuration that may compute, with the defaults of its architecture filled in.
 
-    Args:
-        config: Content of config.json.
-        code: The code of the running model. None for that of the configuration's own type.
+    `code`: that of the running model; None for that of the configuration's own type.
     """
     code = _code_of(config) if code is None else code
     # transformers fills in bookkeeping, too.

@@ -92,12 +92,7 @@ for a pass that only digests.
 
 
 def no_room(size: int, room: int) -> Refusal:
-    """Return the refusal of a version that can only be in memory, and has no place there.
-
-    Args:
-        size: In bytes.
-        room: Bytes that are free for it.
-    """
+    """Return the refusal of a version that can only be in memory, and has no place there (both in bytes)."""
     return Refusal(
         Reason.NOT_AVAILABLE,
         f"there is not enough memory for {size} bytes: {room} are free for them, next to the weights in the"

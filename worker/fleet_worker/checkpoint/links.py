@@ -17,12 +17,7 @@ from fleet_worker.checkpoint.weight_sets import INDEX_FILE, SINGLE_FILE
 def link_weights(checkpoint: Checkpoint, folder: Path) -> None:
     """Make links to the weights of a checkpoint, which stay valid while it is open.
 
-    Args:
-        checkpoint: The checkpoint.
-        folder: An existing directory without weights.
-
-    Errors:
-        OSError: A link cannot be made.
+    `folder`: an existing directory without weights. Errors: OSError.
     """
     total = len(checkpoint.files)
     weight_map: dict[str, str] = {}

@@ -25,13 +25,7 @@ _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NONBLOCK
 
 
 def with_what_is_there(refusal: Refusal, path: str, roots: Roots) -> Refusal:
-    """Return a refusal of absent files that also tells what is there instead; any other one as it is.
-
-    Args:
-        refusal: The refusal to open `path`.
-        path: Absolute path or URI of a source.
-        roots: The allowed roots.
-    """
+    """Return a refusal to open `path`. One of absent files also tells what is there instead."""
     if refusal.reason not in _ABSENT or not (found := _found(path, roots)):
         return refusal
     return Refusal(

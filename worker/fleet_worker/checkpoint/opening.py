@@ -120,12 +120,7 @@ def open_checkpoint(path: str, roots: Roots | None) -> Checkpoint:
 
 
 def checkpoint_in(directory: Directory, index_file: SmallFile | None) -> Checkpoint:
-    """Open the checkpoint in an open directory, as `open_checkpoint`.
-
-    Args:
-        directory: The directory.
-        index_file: Its `INDEX_FILE`, if it has one.
-    """
+    """Open the checkpoint in an open directory, as `open_checkpoint`."""
     files: list[OpenFile] = []
     try:
         # Each is read once: the digest is that of the bytes that were checked.

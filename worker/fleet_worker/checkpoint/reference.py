@@ -231,12 +231,7 @@ def _fitting(checkpoint: Checkpoint, rules: StageRules) -> Checkpoint:
 
 
 def check_result(checkpoint: Checkpoint, found: str) -> None:
-    """Refuse with `DeltaMismatch` a delta whose result has another digest than the delta names.
-
-    Args:
-        checkpoint: Any checkpoint.
-        found: Its digest.
-    """
+    """Refuse with `DeltaMismatch` a delta whose result has another digest than the delta names."""
     changed = checkpoint.changed
     if changed is not None and changed.result_digest not in (None, found):
         raise delta_mismatch(

@@ -38,13 +38,7 @@ class TiedCopy:
 def tied_copy(
     config: Mapping[str, Any], checkpoint: Checkpoint, check_cancelled: Callable[[], None]
 ) -> TiedCopy | None:
-    """Return the copy that the running model's files have. Reads both tensors.
-
-    Args:
-        config: Configuration of the running model, normalised.
-        checkpoint: Its files.
-        check_cancelled: Raises to cancel.
-    """
+    """Return the copy that the running model's files have; reads both tensors. `config`: normalised."""
     tensors = checkpoint.tensors
     heads = [name for name in tensors if name.endswith(_HEAD)]
     if config.get("tie_word_embeddings") is not True or len(heads) != 1:
@@ -78,12 +72,7 @@ def pair_of(copy: TiedCopy | None, checkpoint: Checkpoint) -> Pair | None:
 def check_tied(copy: TiedCopy | None, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint whose copy is equal where that of the running model is not, or the reverse.
 
-    Args:
-        copy: That of the running model.
-        checkpoint: Files that fit the running model. Their bytes have been read.
-
-    Errors:
-        Refusal: `CheckpointMismatch`.
+    Its bytes have been read. Errors: Refusal `CheckpointMismatch`.
     """
     if copy is None or checkpoint.is_pair_equal in (None, copy.is_equal):
         return

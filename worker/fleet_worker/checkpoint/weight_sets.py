@@ -57,9 +57,7 @@ class WeightSet:
 def weight_sets(names: Collection[str], indexed: Collection[str] | None) -> list[WeightSet]:
     """Return the sets of weights in a directory, of which at least one file exists.
 
-    Args:
-        names: All names in the directory.
-        indexed: The files that `INDEX_FILE` names; None without it.
+    `indexed`: the files that `INDEX_FILE` names; None without it.
     """
     weights = weights_among(names)
     named = weights.intersection(indexed or ())
@@ -170,14 +168,9 @@ def weights_among(names: Iterable[str]) -> frozenset[str]:
 
 
 def parse_index(index: bytes, *, may_be_empty: bool = False) -> dict[str, str]:
-    """Return tensor name → file name.
+    """Return tensor name → file name. Errors: Refusal `CheckpointMalformed`.
 
-    Args:
-        index: Content of `INDEX_FILE`.
-        may_be_empty: The index may name no tensor, as that of a delta that changes none.
-
-    Errors:
-        Refusal: `CheckpointMalformed`.
+    `may_be_empty`: the index may name no tensor, as that of a delta that changes none.
     """
     entries: dict[str, str] | None
     try:

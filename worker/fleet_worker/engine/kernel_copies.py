@@ -55,12 +55,7 @@ def unfit_kernel(model: Any) -> str | None:
 
 
 def renew_copies(model: Any, left_out: Collection[str]) -> None:
-    """Let kernels take over the new weights.
-
-    Args:
-        model: The engine's model, after a load.
-        left_out: Names of the layers that got no weights.
-    """
+    """Let kernels take over the new weights. `left_out`: names of the layers that got none."""
     layers = list(model.modules())
     _process_tied(layers)
     _pack_experts(model, left_out)

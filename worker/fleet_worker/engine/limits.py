@@ -42,10 +42,7 @@ class Limits:
 def timed(engine: Engine, limits: Limits, cuts: Sequence[asyncio.Event]) -> Engine:
     """Return the engine, whose calls end in bounded time: with an answer, or with an `EngineFailure`.
 
-    Args:
-        engine: The engine that does the work.
-        limits: Its timeouts.
-        cuts: One is set when the worker is being fenced or drained, or its lease is long over.
+    `cuts`: one is set when the worker is being fenced or drained, or its lease is long over.
     """
     return cast("Engine", _Timed(engine, limits, cuts))
 

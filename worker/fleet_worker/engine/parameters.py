@@ -214,10 +214,9 @@ _SECOND = 0x94D049BB133111EB - (1 << 64)
 
 
 def checksum_of(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """Return the checksum of named tensors, on any device, in hexadecimal digits.
+    """Return the checksum of named tensors in hexadecimal digits.
 
-    Args:
-        parameters: Name and tensor, of any shape and any type of 1 to 8 bytes.
+    They are on any device, of any shape and any type of 1 to 8 bytes.
     """
     digest = hashlib.sha256()
     sums = [(name, _sum_of(tensor)) for name, tensor in sorted(parameters, key=lambda p: p[0])]

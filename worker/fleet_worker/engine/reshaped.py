@@ -24,11 +24,7 @@ _PROCESS = "process_weights_after_loading"
 
 
 def take_new_shapes(model: Any) -> None:
-    """Let the tensors above take over new weights, in all reloads from now on.
-
-    Args:
-        model: The engine's model.
-    """
+    """Let the tensors above take over new weights, in all reloads from now on."""
     for attention in attention_layers(model):
         _take_after_processing(projection_of(attention).quant_method)
         _keep_what_was_left_out(attention)

@@ -21,9 +21,6 @@ def drop_unfinished(model: Any) -> None:
     """Give unfinished layers their former tensors back, and forget the buffered parts.
 
     The model then has parts of two versions. Only a whole load makes it usable.
-
-    Args:
-        model: The engine's model.
     """
     layerwise = importlib.import_module(LAYERWISE)
     for layer in model.modules():

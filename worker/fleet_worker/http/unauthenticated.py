@@ -36,13 +36,7 @@ class Probes:
         *,
         listens: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Make probes.
-
-        Args:
-            agent: Tells whether the latch is open.
-            problem: Why the process should be restarted, or None.
-            listens: Whether clients can connect to the public port.
-        """
+        """`problem`: why the process should be restarted, or None. `listens`: whether the public port does."""
         self._agent = agent
         self._problem = problem
         self._listens = listens
@@ -77,12 +71,6 @@ class MetricsApp:
     """ASGI application."""
 
     def __init__(self, text: Callable[[], bytes], *, clock: Callable[[], float]) -> None:
-        """Make it.
-
-        Args:
-            text: Renders all metrics in Prometheus' text format.
-            clock: Monotonic seconds.
-        """
         self._text = text
         self._clock = clock
         self._rendered: tuple[float, bytes] | None = None

@@ -81,15 +81,7 @@ async def _report_on(
 ) -> PromptsReport:
     """Run the prompts, and keep the replies: they may be the baseline of a later version.
 
-    Args:
-        engine: The engine.
-        weights: The weights in the engine.
-        history: The replies of earlier versions.
-        request: The prompts.
-
-    Errors:
-        Refusal: `BadRequest`, if a prompt does not fit into the context.
-        EngineFailure: The engine failed.
+    Errors: Refusal `BadRequest`, if a prompt does not fit into the context; EngineFailure.
     """
     sampled = [_sample(engine, text, request.max_tokens) for text in request.prompts]
     continuations = tuple(await asyncio.gather(*sampled))

@@ -100,13 +100,9 @@ Scores = Sequence[Sequence[Position]]
 
 
 def report(answers: Answers, baseline: Answers | None, scores: Scores) -> PromptsReport:
-    """Return the report on answers.
+    """Return the report on answers of the version to judge.
 
-    Args:
-        answers: The answers of the version to judge.
-        baseline: The answers to compare them with, if there are any.
-        scores: The baseline's continuations, scored by the version to judge. Empty without a
-            baseline.
+    `scores`: the baseline's continuations, scored by that version; empty without a baseline.
     """
     pairs = []
     if baseline is not None:

@@ -46,8 +46,7 @@ class Holding:
     def place(self, ids: Iterable[str] = ()) -> Iterator[asyncio.Future[Outcome]]:
         """A place for a request while the block runs; the future has the end of its wait.
 
-        Args:
-            ids: The ids that the client gave the request.
+        `ids`: those that the client gave.
         """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting[future] = frozenset(ids)

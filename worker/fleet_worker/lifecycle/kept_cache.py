@@ -78,23 +78,12 @@ class KeptCache:
         return self._encoder.oldest
 
     def loaded(self, version: str, previous: str | None, *, cleared: bool) -> None:
-        """Note a load.
-
-        Args:
-            version: Label of the new weights.
-            previous: Label of the weights before.
-            cleared: Whether the load cleared the caches.
-        """
+        """Note a load of new weights, and of which ones there were before."""
         for cache in (self._prefixes, self._encoder):
             cache.loaded(version, previous, cleared=cleared)
 
     def renamed(self, version: str, previous: str) -> None:
-        """Note another label of the same weights.
-
-        Args:
-            version: The new label.
-            previous: The label before.
-        """
+        """Note another label of the same weights."""
         for cache in (self._prefixes, self._encoder):
             cache.loaded(version, previous, cleared=cache.oldest is None)
 

@@ -49,13 +49,7 @@ async def strengthen(worker: Worker, request: PauseRequest, *, keep_cache: bool 
 
 
 async def stop(worker: Worker, request: PauseRequest, *, keep_cache: bool = False) -> None:
-    """Pause a serving worker.
-
-    Args:
-        worker: The worker, in `serving`.
-        request: Mode and lease.
-        keep_cache: Keep the KV cache for later weights to read.
-    """
+    """Pause a serving worker. `keep_cache`: later weights may read the KV cache."""
     worker.enter(Event.PAUSE)
     started = worker.clock()
     with worker.working("pause"):

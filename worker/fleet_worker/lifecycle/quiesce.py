@@ -49,12 +49,7 @@ class Quiescence:
         _LOG.info("replies that clients are still reading: %d", self.inside)
 
     async def wait_until_empty(self, deadline_seconds: float, *, cut: asyncio.Event) -> bool:
-        """Wait until all requests inside have finished; returns whether they have.
-
-        Args:
-            deadline_seconds: How long to wait.
-            cut: Ends the wait early.
-        """
+        """Wait until all requests inside have finished, or until `cut`; returns whether they have."""
         deadline = time.monotonic() + deadline_seconds
         while self.inside > 0 and time.monotonic() < deadline and not cut.is_set():  # noqa: ASYNC110 - the gate counts and has no event
             await asyncio.sleep(_POLL_SECONDS)

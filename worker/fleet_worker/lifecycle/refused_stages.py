@@ -28,12 +28,7 @@ R = TypeVar("R", bound=Refused)
 
 
 def with_refusal(before: Sequence[R], refusal: R) -> tuple[R, ...]:
-    """Return the refusals to report, newest first: the last one of each version of a run, at most 4.
-
-    Args:
-        before: The refusals until now, newest first.
-        refusal: The new refusal.
-    """
+    """Return the refusals to report, newest first: the last one of each version of a run, at most 4."""
     others = without_version(before, refusal.version, refusal.run_id)
     return (refusal, *others)[:MAX_REPORTED]
 

@@ -48,13 +48,6 @@ class LoraCalls:
     """
 
     def __init__(self, host: Host, threads: StoreThreads, rules: StageRules) -> None:
-        """Make the calls of a worker.
-
-        Args:
-            host: The worker.
-            threads: The threads for work on file systems.
-            rules: Limits and checks.
-        """
         self.refused = RefusedAdapters()
         self.turns = Turns()
         self._preparing: list[Preparing] = []

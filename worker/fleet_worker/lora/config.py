@@ -73,14 +73,9 @@ def check_weights_there(names: Collection[str]) -> None:
 
 
 def check_adapter_config(config: Mapping[str, Any], *, max_rank: int) -> None:
-    """Refuse a configuration that the engine cannot compute.
+    """Refuse with `CheckpointMismatch` or `CheckpointMalformed` a configuration that the engine cannot compute.
 
-    Args:
-        config: Content of `adapter_config.json`.
-        max_rank: The largest rank of the engine's slots.
-
-    Errors:
-        Refusal: `CheckpointMismatch`, `CheckpointMalformed`.
+    `max_rank`: the largest rank of the engine's slots.
     """
     kind = config.get("peft_type", "LORA")
     if kind != "LORA":
@@ -123,15 +118,9 @@ def check_adapter_tensors(
     offered: Mapping[str, TensorSpec],
     config: Mapping[str, Any],
 ) -> None:
-    """Refuse tensors that do not fit the running model's.
+    """Refuse with `CheckpointMismatch` tensors that do not fit those of the model that the engine started from.
 
-    Args:
-        reference: Tensors of the model that the engine started from.
-        offered: The adapter's tensors.
-        config: The adapter's configuration, checked.
-
-    Errors:
-        Refusal: `CheckpointMismatch`.
+    `config`: that of the adapter, checked.
     """
     pairs: dict[str, dict[str, TensorSpec]] = {}
     for name, spec in offered.items():

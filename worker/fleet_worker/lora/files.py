@@ -40,12 +40,7 @@ from fleet_worker.protocol import AdapterRequest, Reason, Source
 def open_adapter(path: str, roots: Roots | None) -> Checkpoint:
     """Open a LoRA adapter. `Checkpoint.config` is the adapter's configuration.
 
-    Args:
-        path: Absolute path of a directory, or URI of a prefix.
-        roots: The allowed roots.
-
-    Errors:
-        Refusal: any of the source and checkpoint reasons.
+    `path`: absolute, of a directory, or URI of a prefix. Errors: Refusal of any of the source and checkpoint reasons.
     """
     directory = open_directory(path, roots)
     try:
@@ -91,14 +86,7 @@ def check_written(adapter: Checkpoint, reference: Reference) -> None:
     """Refuse an adapter with parts that were never written, after its bytes were read.
 
     A `lora_B` is zero until its module is trained, and file systems may store zeros as holes. So holes
-    are accepted in a `lora_B` that is zero in whole.
-
-    Args:
-        adapter: The adapter.
-        reference: That of the running model.
-
-    Errors:
-        Refusal: as `Reference.check_written`.
+    are accepted in a `lora_B` that is zero in whole. Errors: as `Reference.check_written`.
     """
     zeros = adapter.zero_blocks or {}
     specs = adapter.tensors.values()
@@ -218,14 +206,7 @@ def make_private(checkpoint: Checkpoint, digest: str) -> PrivateAdapter:
 def label_of(
     name: str, request: AdapterRequest, files: PrivateAdapter, *, by_directory: bool
 ) -> Label:
-    """The label that other bytes cannot have once the adapter is loaded.
-
-    Args:
-        name: The model name in requests.
-        request: Names the version and the run.
-        files: The worker's copy of the files.
-        by_directory: See `LoraCalls.put`.
-    """
+    """The label that other bytes cannot have once the adapter is loaded. `by_directory`: see `LoraCalls.put`."""
     scope = f"adapter {name}"
     if request.run_id is not None:
         scope += f" of run {request.run_id}"

@@ -18,12 +18,7 @@ _MAX_REPEATS = 3
 
 
 def scale_of(config: Mapping[str, Any], module: str) -> float:
-    """Return the factor of `B A` in a module.
-
-    Args:
-        config: Content of `adapter_config.json`, checked.
-        module: Name in the model, with dots.
-    """
+    """Return the factor of `B A` in a module. `config`: checked. `module`: its name in the model, with dots."""
     rank = rank_of(config, module)
     alpha = _of_module(config, "alpha_pattern", module, config["lora_alpha"])
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)

@@ -39,13 +39,7 @@ class Turns:
     def check(self, name: str, turn: int, asked: Hashable) -> None:
         """Record what a call asks, unless a later call for the name asks something else.
 
-        Args:
-            name: The name of the adapter.
-            turn: The number of the call.
-            asked: What the call asks. Equal calls do not supersede each other.
-
-        Errors:
-            Refusal: `Superseded`.
+        Equal calls do not supersede each other. Errors: Refusal `Superseded`.
         """
         last, last_asked = self._last.get(name, (turn, asked))
         if turn < last and asked != last_asked:

@@ -31,15 +31,7 @@ def all_apis(
     drain: Callable[[], Awaitable[None]],
     metrics: Callable[[], bytes],
 ) -> list[Api]:
-    """Make all APIs. The operator's is the first.
-
-    Args:
-        agent: Carries out the operator's calls.
-        driver: Carries out the trainers' calls.
-        state: Makes the state document.
-        drain: Ends all requests and then the process.
-        metrics: The text of `/metrics`.
-    """
+    """Make all APIs. The operator's is the first. `drain` ends all requests and then the process."""
     vllm = Vllm(driver, metrics)
     prime = PrimeRl(driver, vllm)
     # Clients of vLLM and of prime-rl use one path for different calls. The body decides.

@@ -20,12 +20,7 @@ _TIMEOUT_SECONDS = 10
 
 
 def drain(host: str | None, port: int | None) -> int:
-    """Ask the worker in this pod to drain and then to exit. Returns the hook's exit code.
-
-    Args:
-        host: Address of the admin port; by default from the environment.
-        port: The admin port; by default from the environment.
-    """
+    """Ask the worker in this pod to drain and then to exit. Returns the hook's exit code."""
     host = host or os.environ.get(ENV_ADMIN_HOST) or "127.0.0.1"
     port = port or int(os.environ.get(ENV_ADMIN_PORT) or 8081)
     if host in ("0.0.0.0", "::"):

@@ -55,11 +55,7 @@ def call_signature(token: str, call: SignedCall) -> str:
 def answer_signature(token: str, *, call: str, status: int, body: bytes) -> str:
     """HMAC-SHA256 of an answer, 64 hex digits.
 
-    Args:
-        token: The key.
-        call: The signature of the call, which binds the answer to it.
-        status: The HTTP status of the answer.
-        body: The body of the answer.
+    `call`: the signature of the call, which binds the answer to it.
     """
     return _signature(token, _ANSWER, call, str(status), body_digest(body))
 

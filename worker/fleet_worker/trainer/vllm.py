@@ -43,12 +43,6 @@ class Vllm:
     """The handlers. Other APIs share some of them."""
 
     def __init__(self, driver: Driver, metrics: Callable[[], bytes]) -> None:
-        """Make them.
-
-        Args:
-            driver: What they drive.
-            metrics: The text of `/metrics`.
-        """
         self._driver = driver
         self._metrics = metrics
 
