@@ -12,7 +12,7 @@ from fleet_worker.checkpoint.deltas import Delta
 from fleet_worker.checkpoint.files import FileState, OpenFile, Roots, is_uri
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Identity, digest_of
-from fleet_worker.checkpoint.keeping import OwnPass, Pass, Show
+from fleet_worker.checkpoint.keeping import OwnPass, Pass, Show, Work
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.pairs import Pair
 from fleet_worker.checkpoint.reading import FileContent, inspect_nothing, read_files
@@ -188,9 +188,9 @@ class Checkpoint:
                 meanwhile.
         """
         self._reading = reading
-        found = reading.run(
-            self.files,
-            self.specs,
+        work = Work(
+            files=self.files,
+            specs=self.specs,
             deltas=self.changed.deltas if self.changed is not None else (),
             pair=self.pair,
             budget=budget,
@@ -198,6 +198,7 @@ class Checkpoint:
             show=self.show,
             is_delta_shown=self.shares_delta,
         )
+        found = reading.run(work)
         self._content, self.held, self._reading = found.content, found.held, None
         if self.held and self.is_only_in_memory:
             self._let_go_of_files()
@@ -325,9 +326,8 @@ class Checkpoint:
             for file in self.files
             for descriptor in (self.descriptor_of(file),)
         ]
-        self._content = reading.run(
-            kept, self.specs, pair=None, budget=0, check_cancelled=_go_on
-        ).content
+        work = Work(files=kept, specs=self.specs, budget=0, check_cancelled=_go_on)
+        self._content = reading.run(work).content
         self.release()
 
     def tensor_digests(self) -> dict[str, str]:

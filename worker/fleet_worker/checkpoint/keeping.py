@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -44,32 +44,41 @@ class Found:
     is_pair_equal: bool | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a pass must do.
+
+    Fields:
+        files: open regular files.
+        specs: file name → its tensors, in the order of their bytes.
+        deltas: applied to the bytes, the oldest first. Then no file has the bytes that are digested.
+        pair: two tensors to compare.
+        budget: largest number of bytes to keep.
+        check_cancelled: called after each progress, in any thread. Raises to cancel.
+        show: gets the memory while it is being filled.
+        is_delta_shown: show the newest delta, too, if there is room for it. Its files are read into memory first.
+    """
+
+    files: Sequence[OpenFile]
+    specs: Mapping[str, Sequence[TensorSpec]]
+    deltas: Sequence[Delta] = ()
+    pair: Pair | None = None
+    budget: int
+    check_cancelled: Callable[[], None]
+    show: Show | None = None
+    is_delta_shown: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the files together."""
+        return sum(file.state.size for file in self.files)
+
+
 class Pass(Protocol):
     """One pass over the bytes of files."""
 
-    def run(
-        self,
-        files: Sequence[OpenFile],
-        specs: Mapping[str, Sequence[TensorSpec]],
-        *,
-        deltas: Sequence[Delta] = (),
-        pair: Pair | None,
-        budget: int,
-        check_cancelled: Callable[[], None],
-        show: Show | None = None,
-        is_delta_shown: bool = False,
-    ) -> Found:
+    def run(self, work: Work) -> Found:
         """Read all bytes once: digest them, check them, and keep them if they fit. Blocks.
-
-        Args:
-            files: Open regular files.
-            specs: File name → its tensors, in the order of their bytes.
-            deltas: Applied to the bytes, the oldest first. Then no file has the bytes that are digested.
-            pair: Two tensors to compare.
-            budget: Largest number of bytes to keep.
-            check_cancelled: Called after each progress, in any thread. Raises to cancel.
-            show: Gets the memory while it is being filled.
-            is_delta_shown: Show the newest delta, too, if there is room for it. Its files are read into memory first.
 
         Errors:
             Refusal: any of the checkpoint reasons, `SourceUnreadable`, and from `check_cancelled`. With deltas
@@ -126,10 +135,13 @@ def _fetched(
         yield local
 
 
-def _has_room(files: Sequence[OpenFile], delta: Delta, budget: int) -> bool:
-    """Whether the files of a delta fit next to its result. Those of a store or a peer are in memory in any case."""
+def _has_room(work: Work) -> bool:
+    """Whether the files of the newest delta fit next to its result. Those of a store or a peer are in memory in any
+    case.
+    """
+    delta = work.deltas[-1]
     more = 0 if delta.is_stored else delta.size_bytes
-    return sum(file.state.size for file in files) + more <= min(budget, memory.memory_left())
+    return work.size_bytes + more <= min(work.budget, memory.memory_left())
 
 
 def _copied(file: OpenFile, check_cancelled: Callable[[], None]) -> MemoryFile:
@@ -159,42 +171,23 @@ class OwnPass:
         self._inspect = inspect
         self._filling: dict[str, MemoryFile] = {}
 
-    def run(
-        self,
-        files: Sequence[OpenFile],
-        specs: Mapping[str, Sequence[TensorSpec]],
-        *,
-        deltas: Sequence[Delta] = (),
-        pair: Pair | None,
-        budget: int,
-        check_cancelled: Callable[[], None],
-        show: Show | None = None,
-        is_delta_shown: bool = False,
-    ) -> Found:
+    def run(self, work: Work) -> Found:
         """See `Pass.run`. If another process takes the memory first, the bytes are read without keeping them."""
-        is_kept = is_delta_shown and _has_room(files, deltas[-1], budget)
-        with _fetched(deltas, check_cancelled, is_newest_kept=is_kept) as local:
-            others = local[-1].files if is_kept else ()
-            return self._run(files, specs, local, pair, budget, check_cancelled, show, others)
+        is_kept = work.is_delta_shown and _has_room(work)
+        with _fetched(work.deltas, work.check_cancelled, is_newest_kept=is_kept) as local:
+            return self._run(replace(work, deltas=local), local[-1].files if is_kept else ())
 
-    def _run(
-        self,
-        files: Sequence[OpenFile],
-        specs: Mapping[str, Sequence[TensorSpec]],
-        deltas: Sequence[Delta],
-        pair: Pair | None,
-        budget: int,
-        check_cancelled: Callable[[], None],
-        show: Show | None,
-        others: Sequence[OpenFile],
-    ) -> Found:
-        size, room = sum(file.state.size for file in files), min(budget, memory.memory_left())
-        must_fit = budget > 0 and (bool(deltas) or any(file.is_stored for file in files))
+    def _run(self, work: Work, others: Sequence[OpenFile]) -> Found:
+        files, check_cancelled, show = work.files, work.check_cancelled, work.show
+        size, room = work.size_bytes, min(work.budget, memory.memory_left())
+        must_fit = work.budget > 0 and (bool(work.deltas) or any(file.is_stored for file in files))
         if must_fit and size > room:
             raise no_room(size, room)
         if size <= room:
             self._filling = {file.name: MemoryFile(file.name, file.state.size) for file in files}
-        read = partial(read_files, files, specs, self._inspect, check_cancelled, deltas=deltas)
+        read = partial(
+            read_files, files, work.specs, self._inspect, check_cancelled, deltas=work.deltas
+        )
         try:
             with self._shown(show, others):
                 try:
@@ -208,8 +201,8 @@ class OwnPass:
                     if must_fit:
                         raise no_room(size, memory.memory_left()) from error
                     content = read(keep={})
-            is_pair_equal = self._compare(pair, files, specs, content, check_cancelled)
-            for file in (*files, *(file for delta in deltas for file in delta.files)):
+            is_pair_equal = self._compare(work, content)
+            for file in (*files, *(file for delta in work.deltas for file in delta.files)):
                 file.check_unchanged()
             check_cancelled()
             for each in self._filling.values():
@@ -229,19 +222,13 @@ class OwnPass:
             if (kept := self._filling.get(file.name)) is not None:
                 kept.write(memoryview(begin_of(file)), 0)
 
-    def _compare(
-        self,
-        pair: Pair | None,
-        files: Sequence[OpenFile],
-        specs: Mapping[str, Sequence[TensorSpec]],
-        content: Mapping[str, FileContent],
-        check_cancelled: Callable[[], None],
-    ) -> bool | None:
+    def _compare(self, work: Work, content: Mapping[str, FileContent]) -> bool | None:
         """Whether two tensors have the same bytes; None without a pair."""
+        pair = work.pair
         if pair is None:
             return None
         if self._filling:
-            return are_equal(pair, files, specs, check_cancelled, held=self._filling)
+            return are_equal(pair, work.files, work.specs, work.check_cancelled, held=self._filling)
         # The files may lack what deltas change.
         tensors = {name: sha for each in content.values() for name, sha in each.tensors.items()}
         return tensors[pair[0]] == tensors[pair[1]]

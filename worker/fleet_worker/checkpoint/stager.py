@@ -25,7 +25,7 @@ from fleet_worker.checkpoint.files import FileState, OpenFile
 from fleet_worker.checkpoint.finite import own_pass
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.headers import specs_of
-from fleet_worker.checkpoint.keeping import Found, OwnPass
+from fleet_worker.checkpoint.keeping import Found, OwnPass, Work
 from fleet_worker.checkpoint.objects import StoredFile
 from fleet_worker.checkpoint.peer_files import PeerFile, Place
 from fleet_worker.checkpoint.stager_messages import (
@@ -156,9 +156,9 @@ class _Stager:
             one, other = (specs[files[file].name][tensor].name for file, tensor in request.pair)
             pair = (one, other)
         self._reading = own_pass(casts if request.is_checked else None)
-        found = self._reading.run(
-            files,
-            specs,
+        work = Work(
+            files=files,
+            specs=specs,
             deltas=deltas,
             pair=pair,
             budget=request.budget,
@@ -166,7 +166,7 @@ class _Stager:
             show=self._show if request.is_shown else None,
             is_delta_shown=request.is_delta_shown,
         )
-        return found, specs
+        return self._reading.run(work), specs
 
     def _show(self, kept: Sequence[int], lengths: int) -> None:
         self._send(Filling(), [*kept, lengths] if kept else [])

@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 from fleet_worker.checkpoint.blocks import block_bytes
-from fleet_worker.checkpoint.deltas import Delta
 from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
-from fleet_worker.checkpoint.keeping import Found, Show
+from fleet_worker.checkpoint.keeping import Found, Work
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.objects import StoredFile
-from fleet_worker.checkpoint.pairs import Pair
 from fleet_worker.checkpoint.peer_files import PeerFile
 from fleet_worker.checkpoint.reading import FileContent
 from fleet_worker.checkpoint.stager_messages import (
@@ -48,32 +45,16 @@ class StagerPass:
         self._stager: Stager | None = None
         self._released = False
 
-    def run(
-        self,
-        files: Sequence[OpenFile],
-        specs: Mapping[str, Sequence[TensorSpec]],
-        *,
-        deltas: Sequence[Delta] = (),
-        pair: Pair | None,
-        budget: int,
-        check_cancelled: Callable[[], None],
-        show: Show | None = None,
-        is_delta_shown: bool = False,
-    ) -> Found:
+    def run(self, work: Work) -> Found:
         """See `Pass.run`. A stager that dies is replaced once."""
-        request = _request(files, specs, self._casts, deltas, pair, budget)
-        shown = {"is_shown": show is not None, "is_delta_shown": is_delta_shown}
-        request = request.model_copy(update=shown)
-        asking = partial(_asked, request, show=show, check_cancelled=check_cancelled)
-        others = [file for delta in deltas for file in delta.files]
-        descriptors = [file.descriptor for file in (*files, *others) if not file.is_stored]
+        request = _request(work, self._casts)
         try:
-            return self._run(request, descriptors, files, specs, asking)
+            return self._run(work, request)
         except DiedError as died:
             if died.is_out_of_memory:
                 raise _unread(died) from died
         try:
-            return self._run(request, descriptors, files, specs, asking)
+            return self._run(work, request)
         except DiedError as died:
             raise _unread(died) from died
 
@@ -84,14 +65,9 @@ class StagerPass:
             stager.end()
             self._stagers.keep_ready()
 
-    def _run(
-        self,
-        request: Request,
-        descriptors: list[int],
-        files: Sequence[OpenFile],
-        specs: Mapping[str, Sequence[TensorSpec]],
-        asking: Callable[[Stager, list[int]], tuple[Message, list[int]]],
-    ) -> Found:
+    def _run(self, work: Work, request: Request) -> Found:
+        others = [file for delta in work.deltas for file in delta.files]
+        descriptors = [file.descriptor for file in (*work.files, *others) if not file.is_stored]
         try:
             stager = self._stager = self._stagers.take()
         except OSError as error:
@@ -99,8 +75,8 @@ class StagerPass:
         if self._released:  # before there was a stager to end
             stager.end()
         try:
-            answer, received = asking(stager, descriptors)
-            found = _result(answer, received, files, specs, request)
+            answer, received = stager.ask(request, descriptors, work.check_cancelled, work.show)
+            found = _result(answer, received, work, request)
         except GoneError as gone:
             self._stager = None
             if self._released:
@@ -119,17 +95,6 @@ class StagerPass:
         return found
 
 
-def _asked(
-    request: Request,
-    stager: Stager,
-    descriptors: list[int],
-    *,
-    show: Show | None,
-    check_cancelled: Callable[[], None],
-) -> tuple[Message, list[int]]:
-    return stager.ask(request, descriptors, check_cancelled, show)
-
-
 def _unread(died: DiedError) -> Refusal:
     return Refusal(
         Reason.SOURCE_UNREADABLE,
@@ -138,14 +103,8 @@ def _unread(died: DiedError) -> Refusal:
     )
 
 
-def _request(
-    files: Sequence[OpenFile],
-    specs: Mapping[str, Sequence[TensorSpec]],
-    casts: Mapping[str, str] | None,
-    deltas: Sequence[Delta],
-    pair: Pair | None,
-    budget: int,
-) -> Request:
+def _request(work: Work, casts: Mapping[str, str] | None) -> Request:
+    files, specs, pair = work.files, work.specs, work.pair
     asked = [
         _requested(
             file,
@@ -170,11 +129,13 @@ def _request(
                 checksums=delta.checksums,
                 files=[_requested(file, {}) for file in delta.files],
             )
-            for delta in deltas
+            for delta in work.deltas
         ],
         pair=None if pair is None else (places[pair[0]], places[pair[1]]),
-        budget=budget,
+        budget=work.budget,
         is_checked=casts is not None,
+        is_shown=work.show is not None,
+        is_delta_shown=work.is_delta_shown,
     )
 
 
@@ -207,13 +168,7 @@ def _stored(file: OpenFile) -> RequestedObject | None:
     return RequestedObject(uri=file.uri, etag=file.etag) if isinstance(file, StoredFile) else None
 
 
-def _result(
-    answer: Message,
-    received: list[int],
-    files: Sequence[OpenFile],
-    specs: Mapping[str, Sequence[TensorSpec]],
-    request: Request,
-) -> Found | Refusal:
+def _result(answer: Message, received: list[int], work: Work, request: Request) -> Found | Refusal:
     """Return what an answer says. The sealed bytes belong to the result.
 
     Errors:
@@ -223,6 +178,7 @@ def _result(
         return Refusal(
             answer.reason, answer.message, retry_after_seconds=answer.retry_after_seconds
         )
+    files, specs = work.files, work.specs
     left, held = deque(received), dict[str, MemoryFile]()
     try:
         found = answer.files if isinstance(answer, Done) else []

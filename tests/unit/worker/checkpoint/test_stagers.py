@@ -19,6 +19,7 @@ import fleet_worker
 from fleet_worker.checkpoint import memory, stager_messages, stagers
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.finite import own_pass
+from fleet_worker.checkpoint.keeping import Work
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.stager_messages import (
     Done,
@@ -79,9 +80,10 @@ def checkpoint(tmp_path: Path) -> Iterator[Checkpoint]:
 def test_a_stager_finds_what_a_pass_in_this_process_finds(
     pool: Stagers, checkpoint: Checkpoint, budget: int
 ) -> None:
-    asked: dict[str, Any] = {"pair": None, "budget": budget, "check_cancelled": nothing}
-    own = own_pass({}).run(checkpoint.files, checkpoint.specs, **asked)
-    found = StagerPass(pool, {}).run(checkpoint.files, checkpoint.specs, **asked)
+    work = Work(
+        files=checkpoint.files, specs=checkpoint.specs, budget=budget, check_cancelled=nothing
+    )
+    own, found = own_pass({}).run(work), StagerPass(pool, {}).run(work)
 
     assert found.content == own.content
     assert found.content[damage.WEIGHTS].zero_blocks == {"a": {0, 1, 2}}
