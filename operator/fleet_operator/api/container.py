@@ -21,11 +21,16 @@ DnsLabel = Annotated[
 ]
 
 
-class ResourceRequirements(Resource):
-    """Kubernetes resource quantities of the worker container."""
+class Quantities(Resource):
+    """Kubernetes resource quantities of a container."""
 
     limits: dict[str, int | str] = Field(default_factory=dict)
     requests: dict[str, int | str] = Field(default_factory=dict)
+
+
+class ResourceRequirements(Quantities):
+    """Those of the worker container, and the claims that it uses."""
+
     claims: Annotated[tuple[FreeMap, ...], Field(max_length=30)] = ()
 
 

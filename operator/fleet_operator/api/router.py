@@ -6,18 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fleet_operator.api.container import Quantities
 from rlfleet_resources.base import Resource
 
 RouterPolicy = Literal[
     "StickyLeastLoaded", "ConsistentHash", "CacheAware", "PowerOfTwo", "RoundRobin", "Random"
 ]
-
-
-class RouterResources(Resource):
-    """Kubernetes resource quantities of the router's container."""
-
-    limits: dict[str, int | str] = Field(default_factory=dict)
-    requests: dict[str, int | str] = Field(default_factory=dict)
 
 
 class Router(Resource):
@@ -31,4 +25,4 @@ class Router(Resource):
     image: Annotated[str, Field(min_length=1, max_length=500)]
     replicas: Annotated[int, Field(ge=1, le=20)] = 1
     policy: RouterPolicy = "StickyLeastLoaded"
-    resources: RouterResources = RouterResources()
+    resources: Quantities = Quantities()
