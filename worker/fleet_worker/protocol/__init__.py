@@ -70,10 +70,8 @@ from fleet_worker.protocol.paths import (
     STATE_PATH,
     TEXT_ROUTES,
     TOKEN_ROUTE,
-    WANTED_PATH,
 )
 from fleet_worker.protocol.requests import (
-    MAX_PEERS,
     AdapterRemoval,
     AdapterRequest,
     AdmitRequest,
@@ -131,7 +129,6 @@ from fleet_worker.protocol.types import (
     PROTOCOL_VERSION,
     AdapterName,
     Epoch,
-    Holder,
     HuggingFaceSource,
     Label,
     Loading,
@@ -141,14 +138,12 @@ from fleet_worker.protocol.types import (
     PauseMode,
     Phase,
     Reason,
-    RunId,
     Source,
     VersionLabel,
     WeightsDigest,
     Word,
 )
 from fleet_worker.protocol.wanted import (
-    MAX_WANTED,
     Lag,
     VersionOf,
     Wanted,
