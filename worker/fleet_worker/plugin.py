@@ -8,6 +8,7 @@ loop.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import signal
@@ -29,6 +30,7 @@ from fleet_worker.engine.required_names import PLUGIN, check_objects
 from fleet_worker.engine.start_names import LOAD_FORMAT
 from fleet_worker.engine.vllm import VllmEngine
 from fleet_worker.engine.vllm_facts import facts_of, unsafe_settings
+from fleet_worker.engine.vllm_names import ENVIRONMENT
 from fleet_worker.engine.vllm_requests import sent_again, with_adapters
 from fleet_worker.gateway.gate import STATE_ATTRIBUTE, GateKeeper, PublicKey, keys_of
 from fleet_worker.gateway.routes import Access, access_of
@@ -121,6 +123,8 @@ class EndpointPlugin:
             )
             agent.refused_stages = (fault,)
         await _check_engine_names(engine_client)
+        # vLLM parses one of its variables again for each token. Its other processes use this cache.
+        importlib.import_module(ENVIRONMENT).enable_envs_cache()
         generate = sent_again(engine_client.generate, agent)
         generate = with_adapters(generate, agent.adapters.using)
         engine_client.generate = tracked(

@@ -60,6 +60,7 @@ async def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         {
             "uvicorn": uvicorn.module(),
             "vllm.exceptions": {"RetryableRequestError": ConnectionError},
+            "vllm.envs": {"enable_envs_cache": lambda: made.client.calls.append("cache")},
         },
     )
     for name in ("fleet_worker.http.server", "fleet_worker.plugin"):
@@ -169,7 +170,7 @@ async def test_a_started_worker_is_idle_labelled_and_closed(put: Put) -> None:
     keeper = await put.together()
 
     label = f"label base@{BASE_DIGEST}"
-    assert put.client.calls == ["rlfleet_missing_names", "pause abort True", label]
+    assert put.client.calls == ["rlfleet_missing_names", "cache", "pause abort True", label]
     assert keeper.agent.phase is Phase.JOINING
     assert keeper.agent.is_open is False
     assert put.client.generate != put.client.first_generate, "every request is looked at"

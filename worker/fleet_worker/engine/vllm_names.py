@@ -15,6 +15,7 @@ READ = ("0.32", "0.33")
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 SAMPLING = "vllm.sampling_params"
 EXCEPTIONS = "vllm.exceptions"
+ENVIRONMENT = "vllm.envs"
 LORA_REQUEST = "vllm.lora.request"
 LOADERS = "vllm.model_executor.model_loader"
 LAYERWISE = f"{LOADERS}.reload.layerwise"
@@ -63,6 +64,7 @@ API_SERVER_NAMES = (
     Name(_CLIENT, "AsyncLLM.reset_encoder_cache"),
     Name(EXCEPTIONS, "VLLMNotFoundError"),
     Name(EXCEPTIONS, "RetryableRequestError"),
+    Name(ENVIRONMENT, "enable_envs_cache"),
     Name(LORA_REQUEST, "LoRARequest", ("lora_name", "lora_int_id", "lora_path")),
     Name(_CLIENT, "AsyncLLM.sleep", ("level", "mode")),
     Name(_CLIENT, "AsyncLLM.wake_up", ("tags",)),
