@@ -30,7 +30,9 @@ def main() -> int:
     """Measure, write the figures, print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench_worker", description=__doc__)
     parser.add_argument("--rounds", type=int, default=25, help="of each kind, on each server")
-    parser.add_argument("--stream-rounds", type=int, default=7, help="the same with many streams")
+    parser.add_argument(
+        "--stream-pairs", type=int, default=7, help="least pairs of rounds with many streams"
+    )
     parser.add_argument("--swaps", type=int, default=5)
     parser.add_argument(
         "--parts",
@@ -56,9 +58,11 @@ def main() -> int:
             results["public_port"] = asyncio.run(_public_port(folder, arguments.rounds))
         if "streams" in parts:
             results["streams"] = {"machine": report.machine(), "vllm": _vllm_version(), "rows": []}
-            _say(f"many streams: {arguments.stream_rounds} rounds of both")
-            for row in streams.measured(folder / "tiny", arguments.stream_rounds):
-                _say(f"{row['streams']} at once, {row['kind']}: {row['cpu_ratio']:.3f}")
+            _say(f"many streams: at least {arguments.stream_pairs} pairs of rounds of both")
+            for row in streams.measured(folder / "tiny", arguments.stream_pairs):
+                spread = " to ".join(f"{ratio:.3f}" for ratio in row["cpu_ratio_quartiles"])
+                ratio = f"{row['cpu_ratio']:.3f} ({spread})"
+                _say(f"{row['streams']} at once, {row['kind']}: {ratio}, {row['pairs']} pairs")
                 results["streams"]["rows"].append(row)
         if "swap" in parts:
             for number in (1, 2):

@@ -23,9 +23,9 @@ FLAME_GRAPH = FOLDER / "streams-flame.svg"
 _SCRIPT = Path(__file__).parent / "in_the_server" / "fake_engine.py"
 
 
-def measured(model: Path, rounds: int) -> Iterator[dict[str, Any]]:
+def measured(model: Path, pairs: int) -> Iterator[dict[str, Any]]:
     """Yield a row for each kind of request, as it is measured."""
-    with _server(model, rounds, *SIZES) as process:
+    with _server(model, pairs, *SIZES) as process:
         yield from _rows(process)
 
 
@@ -40,8 +40,8 @@ def profiled(model: Path) -> None:
 
 
 @contextlib.contextmanager
-def _server(model: Path, rounds: int, *sizes: int) -> Iterator[subprocess.Popen[str]]:
-    numbers = map(str, (rounds, *sizes))
+def _server(model: Path, pairs: int, *sizes: int) -> Iterator[subprocess.Popen[str]]:
+    numbers = map(str, (pairs, *sizes))
     command = [interpreter(), str(_SCRIPT), str(model), *numbers]
     own = {"PYTHONPATH": str(envs.app_folder()), "OMP_NUM_THREADS": "1"}
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("RLFLEET_", "VLLM_", "HF_"))}

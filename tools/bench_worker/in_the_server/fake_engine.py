@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import uvloop
+import vllm.envs as envs
 from prometheus_client import CollectorRegistry
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -50,6 +51,8 @@ from fleet_worker.provenance.tracking import tracked
 np: Any = importlib.import_module("numpy")  # not in the environment that checks types
 PROFILED_SECONDS = 20.0
 MODEL, TOKENS, WARM_UP = "policy", 192, 16
+ROW_SECONDS = 10.0
+"""The least processor time of a row."""
 PROMPT = list(range(20, 84))
 _SAMPLING = {"max_tokens": TOKENS, "ignore_eos": True, "temperature": 1.0}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -194,30 +197,42 @@ class Measurement:
         gc.collect()
         gc.freeze()  # as vLLM's server does once it has started
 
-    async def row(self, kind: str, streams: int, rounds: int, *, streamed: bool) -> dict[str, Any]:
-        """Measure one kind of request."""
+    async def row(self, kind: str, streams: int, pairs: int, *, streamed: bool) -> dict[str, Any]:
+        """Measure one kind of request: at least so many pairs, and more where rounds are short.
+
+        A pair is stock, worker, worker, stock or the reverse, so that a machine that grows slower or
+        faster meanwhile changes both alike. The ratio is the median of those of the pairs.
+        """
+        for name in ("stock", "worker"):
+            await self._round(name, kind, WARM_UP, streamed=streamed)
         seconds: dict[str, list[float]] = {"stock": [], "worker": []}
-        for number in range(rounds + 1):
-            for name in ("stock", "worker") if number % 2 else ("worker", "stock"):
-                at_once = streams if number else WARM_UP
-                took = await self._round(name, kind, at_once, streamed=streamed)
-                if number:
-                    seconds[name].append(took)
-        scale = 10_000 / (streams * TOKENS)
-        pairs = zip(seconds["worker"], seconds["stock"], strict=True)
+        while len(seconds["stock"]) < pairs or sum(map(sum, seconds.values())) < ROW_SECONDS:
+            both = ("stock", "worker") if len(seconds["stock"]) % 2 else ("worker", "stock")
+            took = dict.fromkeys(both, 0.0)
+            for name in (*both, *both[::-1]):
+                took[name] += await self._round(name, kind, streams, streamed=streamed)
+            for name, both_rounds in took.items():
+                seconds[name].append(both_rounds)
+        scale = 10_000 / (2 * streams * TOKENS)
+        ratios = [a / b for a, b in zip(seconds["worker"], seconds["stock"], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
         median = {name: statistics.median(each) for name, each in seconds.items()}
         return {
             "kind": kind,
             "streams": streams,
             "streamed": streamed,
             **{name: {"cpu_seconds_per_10000_tokens": scale * s} for name, s in median.items()},
-            "cpu_ratio": statistics.median(a / b for a, b in pairs),
-            "rounds": rounds,
+            "cpu_ratio": middle,
+            "cpu_ratio_quartiles": [low, high],
+            "pairs": len(ratios),
         }
 
     async def _round(self, name: str, kind: str, streams: int, *, streamed: bool) -> float:
-        """Processor seconds of a round."""
+        """Processor seconds of a round, without the garbage of the one before."""
         self._client.generate = self._generate[name]
+        # As in `fleet_worker.plugin`; stock vLLM has this cache in its other processes only.
+        envs.enable_envs_cache() if name == "worker" else envs.disable_envs_cache()
+        gc.collect()
         path, fields = KINDS[kind]
         body = json.dumps({"model": MODEL, "stream": streamed, **fields}).encode()
         began = time.process_time()
@@ -274,11 +289,11 @@ class Measurement:
             await self._round("worker", kind, streams, streamed=True)
 
 
-async def main(model: str, rounds: int, sizes: list[int]) -> None:
-    """Measure every kind. Without rounds: completions through the worker alone, for a profiler."""
+async def main(model: str, pairs: int, sizes: list[int]) -> None:
+    """Measure every kind. Without pairs: completions through the worker alone, for a profiler."""
     measurement = Measurement()
     await measurement.start(model)
-    if not rounds:
+    if not pairs:
         sys.stdout.write("{}\n")
         sys.stdout.flush()
         await measurement.repeat("completions", sizes[0], PROFILED_SECONDS)
@@ -286,7 +301,7 @@ async def main(model: str, rounds: int, sizes: list[int]) -> None:
     for streamed in (True, False):
         for kind in KINDS:
             for streams in sizes:
-                row = await measurement.row(kind, streams, rounds, streamed=streamed)
+                row = await measurement.row(kind, streams, pairs, streamed=streamed)
                 sys.stdout.write(json.dumps(row) + "\n")
                 sys.stdout.flush()
 
