@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from fleet_operator.core import worker_failures
+from fleet_operator.core.facts import Facts
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.percentages import at_least
 from fleet_operator.core.strategies.base import RolloutView
@@ -47,7 +48,7 @@ def canaries_of(view: RolloutView, able: Sequence[WorkerView]) -> list[WorkerVie
 
     Workers that have lost it judge only if no other worker may compare, not even a silent one.
     """
-    baselines = {w.pod.uid: baseline_of(w, view) for w in able}
+    baselines = _baselines_of(able, view)
     best = min(baselines.values(), default=Baseline.LOST)
     if best is Baseline.LOST and awaited_by(view, able):
         return []
@@ -55,6 +56,21 @@ def canaries_of(view: RolloutView, able: Sequence[WorkerView]) -> list[WorkerVie
     chosen = [w for w in able if baselines[w.pod.uid] in tier]
     chosen.sort(key=lambda w: (baselines[w.pod.uid], w.pod.ordinal))
     return chosen[: at_least(view.settings.canary.workers, view.replicas)]
+
+
+def _baselines_of(workers: Sequence[WorkerView], view: RolloutView) -> dict[str, Baseline]:
+    """The baseline of each worker, by uid. Those without a report and without failures differ by their facts only."""
+    by_facts: dict[Facts, Baseline] = {}
+    found: dict[str, Baseline] = {}
+    for worker in workers:
+        facts, state = worker.facts, worker.state
+        if facts.refuses or (state is not None and state.probe is not None):
+            found[worker.pod.uid] = baseline_of(worker, view)
+            continue
+        if facts not in by_facts:
+            by_facts[facts] = baseline_of(worker, view)
+        found[worker.pod.uid] = by_facts[facts]
+    return found
 
 
 def awaited_by(view: RolloutView, able: Sequence[WorkerView]) -> list[WorkerView]:

@@ -33,6 +33,7 @@ from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.advance import Mode
 from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.facts import Facts
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.lateness import lasts
@@ -98,9 +99,9 @@ def _is_served(view: RolloutView) -> bool:
 
 def _judge(view: RolloutView) -> Step:
     goal = view.desired
-    alive = [*view.members, *(j for j in view.joining if j.state and j.state.phase in _APART)]
-    able = [w for w in alive if w.standing is not Standing.UNKNOWN and not _is_paused(w)]
-    failed = [w for w in able if view.failure_of(w, goal)]
+    joining = view.joining.where(lambda f: f.phase in _APART)
+    able = view.members.plus(joining).where(_may_judge)
+    failed = [w for w in able.where(lambda f: f.refuses) if view.failure_of(w, goal)]
     halt = bool(failed_to_load(view, goal, failed))
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt, among=able)
     chosen = canaries_of(view, able if problem else without(able, failed))
@@ -268,6 +269,7 @@ def _verdict(
     )
 
 
-def _is_paused(worker: WorkerView) -> bool:
-    """Whether it is held without work: it will resume, or go back."""
-    return worker.standing is Standing.HELD and not worker.operation
+def _may_judge(worker: Facts) -> bool:
+    """Whether it answers, and is not held without work: then it will resume, or go back."""
+    is_paused = worker.standing is Standing.HELD and not worker.operation
+    return worker.standing is not Standing.UNKNOWN and not is_paused
