@@ -193,27 +193,26 @@ def as_seen_by_lora(observed: FleetObserved, name: str) -> FleetObserved:
 def _seen_as(worker: WorkerView, name: str) -> WorkerView:
     if worker.state is None:
         return worker
-    held = next((a for a in worker.state.adapters if a.name == name), None)
+    adapters, failed = worker.state.adapters, worker.state.adapter_failures
+    held = next((a for a in adapters if a.name == name), None) if adapters else None
     serves = held is not None and held.version is not None
-    failures = tuple(f for f in worker.state.adapter_failures if f.name == name)
+    failures = tuple(f for f in failed if f.name == name) if failed else ()
     projected = {
         "version": held.version if held else None,
         "run_id": held.run_id if held and serves else None,
         "digest": held.digest if held and serves else None,
         "source": held.source if held and serves else None,
-        "stage_failure": next(iter(failures), None),
+        "stage_failure": failures[0] if failures else None,
         "earlier_stage_failures": failures[1:],
         "load_failure": None,
         "staged": held.staged if held else None,
         "timings": None,
         "remarks": (),
     }
-    return replace(
-        worker,
-        state=worker.state.model_copy(update=projected),
-        unheeded=tuple(
-            u.of_base() for u in worker.unheeded if u.work.adapter == name or u.work.kind == "fence"
-        ),
+    unheeded = (u for u in worker.unheeded if u.work.adapter == name or u.work.kind == "fence")
+    return worker.with_state(
+        worker.state.model_copy(update=projected),
+        tuple(u.of_base() for u in unheeded) if worker.unheeded else (),
     )
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.facts import Facts
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lora_pins import known_pins
 from fleet_operator.core.observed import FleetObserved, WeightsView
@@ -66,9 +67,8 @@ def applied_lora(observed: FleetObserved, weights: WeightsView) -> Checkpoint | 
     pins = known_pins(observed, name)
     served = Counter(
         pin
-        for worker in observed.workers
-        if worker.standing in {Standing.OPEN, Standing.HELD}
-        and (held := worker.adapter(name)) is not None
+        for worker in observed.workers.where(_serves_lora)
+        if (held := worker.adapter(name)) is not None
         and (pin := pins.of(held)) is not None
         and pins.allows(held)
     )
@@ -80,3 +80,7 @@ def applied_lora(observed: FleetObserved, weights: WeightsView) -> Checkpoint | 
     )
     is_desired = same_weights(found, weights.desired) and found.source == weights.desired.source
     return None if is_desired else found
+
+
+def _serves_lora(worker: Facts) -> bool:
+    return worker.has_lora and worker.standing in {Standing.OPEN, Standing.HELD}
