@@ -109,6 +109,8 @@ def _limit_seconds(view: RolloutView, kind: str) -> float:
 
 def blocking(view: RolloutView, by: Sequence[WorkerView]) -> list[WorkerView]:
     """The workers, if a member has held its requests for them for too long; otherwise none."""
+    if not by:
+        return []
     longest = max((m.held_seconds for m in view.held), default=0.0)
     return list(by) if longest > view.settings.longest_hold_seconds else []
 
