@@ -19,7 +19,9 @@ _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _DIAGRAM = re.compile(r"(!\[[^\]]*\]\([^)\s]+)-light\.svg\)")
 _TITLE = re.compile(r"# (.+)")
 _BUTTON = re.compile(r"\*\*(\[[^\]]*\]\([^)]*\))\*\*")
-_FIELDS = ("reference/inferencefleet.md", "reference/weightversion.md", "reference/values.md")
+_NAME = re.compile(r"(<tr>\s*<td[^>]*>)(.*?)(</td>)", re.DOTALL)
+_CODE = re.compile(r"<code>[^<]*</code>")
+_FIELDS = ("inferencefleet", "weightversion", "values", "metrics")
 _LANGUAGES = {".yaml": "yaml", ".py": "python", ".lua": "lua"}
 
 SEARCH: dict[str, dict[str, Any]] = {
@@ -28,7 +30,7 @@ SEARCH: dict[str, dict[str, Any]] = {
     "how-to/release.md": {"exclude": True},
     "reference/rollout-service-contract.md": {"boost": 0.3},
     "reference/troubleshooting.md": {"boost": 8},
-    "explanation/faq.md": {"boost": 1.5},
+    "explanation/faq.md": {"boost": 8},
 }
 """Users look for pages about their work, not for decisions or the work of maintainers."""
 
@@ -76,10 +78,19 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     text = _linked(text, DOCS / address)
     if address == "index.md":
         return _BUTTON.sub(r"\1{ .md-button }", text)
-    if address not in _FIELDS:
+    if address not in {f"reference/{name}.md" for name in _FIELDS}:
         return text
     title, rest = text.split("\n", 1)
     return f'{title}\n<div class="fields" markdown>\n{rest}\n</div>'
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let names in the first column of a table break after dots, commas and brackets, and nowhere else."""
+    return _NAME.sub(lambda cell: cell[1] + _CODE.sub(_breakable, cell[2]) + cell[3], html)
+
+
+def _breakable(code: re.Match[str]) -> str:
+    return re.sub(r"(\.|,|\{)(?=\w)", r"\1<wbr>", code[0])
 
 
 def _example(folder: Path) -> str:

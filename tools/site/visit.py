@@ -4,7 +4,7 @@
 
 It follows the quickstart's links from the front page in the light and the dark theme, uses the search
 and writes PNGs of what it saw. Exit code 1: there was a console error, a request to another host, a
-page wider than the window, or a search without the page that readers look for.
+page or a table of fields wider than the window, or a search without the page that readers look for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ from playwright.sync_api import (
 FRONT = "index.html"
 QUICKSTART = "tutorial/first-fleet.html"
 PICTURES = {"front": FRONT, "how-it-works": "explanation/how-it-works.html"}
-NARROW = ("index.html", "reference/inferencefleet.html", "examples/deltas.html", "reliability.html")
+WHOLE = tuple(
+    f"reference/{name}.html" for name in ("inferencefleet", "weightversion", "values", "metrics")
+)
+"""Pages whose tables fit the window, also that of a phone."""
+
+NARROW = ("index.html", *WHOLE, "examples/deltas.html", "reliability.html")
 """Pages that are visited on a phone, too."""
 
 FOUND = {
@@ -102,6 +107,12 @@ class Visit:
         )
         if too_wide > 0:
             self.report(f"{too_wide} pixels wider than the window")
+        cut = self.page.evaluate(
+            "[...document.querySelectorAll('.md-typeset__scrollwrap')]"
+            ".filter(table => table.scrollWidth > table.clientWidth).length"
+        )
+        if cut and path in WHOLE:
+            self.report(f"{cut} tables are wider than the page")
 
     def follow_quickstart(self) -> None:
         """Go from the front page to the quickstart, and to each page that it links to."""
@@ -169,6 +180,8 @@ def main() -> int:
             visit = Visit(context.new_page(), root, theme)
             visit.follow_quickstart()
             visit.search()
+            for path in WHOLE:
+                visit.open(path)
             for name, path in PICTURES.items():
                 visit.open(path)
                 visit.page.screenshot(path=options.screenshots / f"{name}-{theme}.png")
