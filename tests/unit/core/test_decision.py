@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import NoReturn
 
+import pytest
 from tests.support.builders import (
     NOW,
     WorkerBuilder,
@@ -16,6 +17,7 @@ from tests.support.builders import (
     texts_of,
 )
 
+from fleet_operator.core import lora
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.observed import FleetObserved, Watched
 from fleet_worker.protocol import Reason
@@ -43,13 +45,15 @@ def test_a_fleet_in_its_desired_state_gets_no_actions():
     assert made.at_rest
 
 
-def test_a_worker_whose_pod_is_deleted_in_this_decision_gets_no_call():
-    """It would be admitted, get requests, and lose them at once."""
-    outdated = make_worker(0).joining("base").of_revision("old")
-    made = decision(make_fleet(outdated, up(1)))
+@pytest.mark.parametrize("fails", ["", "calls"])
+def test_a_worker_that_leaves_in_this_decision_gets_no_call(fails, monkeypatch):
+    """The rollout was planned with it. The rule holds also where the calls for adapters cannot be planned."""
+    if fails:
+        monkeypatch.setattr(lora, fails, None)
+    made = decision(make_fleet(up(0), up(1), wants=make_weights("2"), replicas=1))
 
-    assert texts_of(made.pod_actions) == ["DeletePod policy-0"]
-    assert made.worker_calls == ()
+    assert texts_of(made.pod_actions) == ["BeginDrain policy-1"]
+    assert texts_of(made.worker_calls) == ["stage 2 on policy-0"]
 
 
 def test_no_pod_is_replaced_while_the_rollout_pauses_the_fleet():
