@@ -85,6 +85,21 @@ def test_a_release_is_built_on_a_base_that_is_named_by_its_digest(tmp_path: Path
         assert not passes(moving)
 
 
+def test_a_release_without_a_runner_that_has_room_fails_first_and_names_the_variable() -> None:
+    release = jobs(ROOT / ".github/workflows/release.yml")
+    (check,) = (s["run"] for s in release["versions"]["steps"] if "RUNNER" in str(s.get("env")))
+
+    def checked(runner: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"RUNNER": runner}
+        run = ("bash", "-c", check)
+        return subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
+
+    assert checked("large").returncode == 0
+    assert checked("").returncode == 1
+    assert "RELEASE_RUNNER" in checked("").stdout
+    assert release["files"]["needs"] == "versions"
+
+
 def test_each_night_the_long_tests_run_too() -> None:
     nightly = ROOT / ".github/workflows/nightly.yml"
     scripts = [step.get("run", "") for step in steps(nightly)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from rlfleet.cli import cluster
@@ -14,7 +15,9 @@ from rlfleet.ports import ExistsError, Json, Kind
 from rlfleet_resources.names import API_VERSION
 
 KINDS = {FLEET: Kind.FLEETS, WEIGHTS: Kind.WEIGHTS}
-_CORRECT = "correct the field that the message names"
+_FIELD = re.compile(r"\bspec(?:\.\w+|\[\d+\])+")
+_UNQUOTED = re.compile(r'must be of type string: "(integer|number|boolean)"')
+_NOISE = re.compile(r", <nil>: Invalid value: null: some validation rules were not checked[^\]]*")
 _DRY_RUN = {
     "dryRun": "All",
     "fieldManager": cluster.FIELD_MANAGER,
@@ -46,9 +49,7 @@ def refusals(api: Api, manifests: list[Manifest]) -> Iterator[Finding]:
             # The API server answers an unknown field or a wrong type with 500 for an apply.
             if "typed patch object" not in str(error):
                 raise
-            yield failed(
-                one, "BadRequest", _by_creation(api, path, body) or _of_apply(error), _CORRECT
-            )
+            yield _refused(one, "BadRequest", _by_creation(api, path, body) or _of_apply(error))
         except Forbidden as error:
             message, _, remedy = str(error).partition("; ")
             note = f"the API server has not checked it: {message}"
@@ -57,9 +58,9 @@ def refusals(api: Api, manifests: list[Manifest]) -> Iterator[Finding]:
             remedy = f"create namespace {namespace!r}, or see rlfleet doctor"
             yield failed(one, "NotFound", str(error).partition("; ")[0], remedy)
         except Refused as error:
-            yield failed(one, error.reason, error.message, _CORRECT)
+            yield _refused(one, error.reason, error.message)
         except RlfleetError as error:
-            yield failed(one, "BadRequest", str(error), _CORRECT)
+            yield _refused(one, "BadRequest", str(error))
 
 
 def overlay_refusals(api: Api, manifests: list[Manifest]) -> Iterator[Finding]:
@@ -83,6 +84,22 @@ def overlay_refusals(api: Api, manifests: list[Manifest]) -> Iterator[Finding]:
                 named = fields.partition(";")[0].replace('field "', 'field "spec.podOverlay.')
                 remedy = "correct the name; kubectl explain pod has the fields"
                 yield failed(one, "UnknownField", named, remedy)
+
+
+def _refused(one: Manifest, reason: str, message: str) -> Finding:
+    """A refusal with the field to correct: of an unknown one it is the field around it, which may have to be
+    a list or a text.
+    """
+    field = _FIELD.search(message)
+    if field is None:
+        return failed(one, reason, message, "correct the field that the message names")
+    path = re.sub(r"\[\d+\]", "", field[0])
+    if _UNKNOWN in message:
+        path = path.rpartition(".")[0]
+    remedy = f"kubectl explain {KINDS[one.kind].value}.{path} has what belongs there"
+    if _UNQUOTED.search(message):
+        remedy = f"write the value in quotes; {remedy}"
+    return failed(one, reason, _NOISE.sub("", message), remedy)
 
 
 def _by_creation(api: Api, path: str, body: Json) -> str:

@@ -271,7 +271,7 @@ def _commands(first: FirstFleet, folder: Path) -> list[str]:
             f"kubectl -n {first.namespace} create secret generic {HUB_CREDENTIAL} --from-literal=token=hf_...   # for a gated model"
         )
         before.append(f"-f {quoted}/download.yaml")
-    found.append(f"kubectl apply {' '.join(before)}")
+    found.append(f"kubectl apply {' '.join(before)}   # as an account that may create Roles")
     if first.repository is not None:
         found.append(
             f"kubectl -n {first.namespace} logs -f job/{first.job} --pod-running-timeout=30m   # until it is complete"

@@ -213,6 +213,29 @@ def test_a_version_of_an_adapter_is_compared_with_the_pins_of_that_adapter(valid
 
 
 @pytest.mark.parametrize(
+    ("said", "field", "is_unquoted"),
+    [
+        ('invalid: [spec.version: in body must be of type string: "integer", <nil>: Invalid value: null:'
+         ' some validation rules were not checked because the object was invalid]', "spec.version", True),
+        ('invalid: spec.rollout.maxFailures: Invalid value: "x"', "spec.rollout.maxFailures", False),
+        ('strict decoding error: unknown field "spec.fleetRef[0].name"', "spec.fleetRef", False),
+        ('strict decoding error: unknown field "spec.verison"', "spec", False),
+    ],
+)  # fmt: skip
+def test_a_refusal_of_the_api_server_gets_the_command_that_explains_the_field(
+    validate, said: str, field: str, is_unquoted: bool
+) -> None:
+    cluster = Cluster()
+    cluster.refusals["policy"] = Refused("?", "BadRequest", said)
+
+    _, (check, *_) = validate(cluster, weights())
+
+    assert f"kubectl explain weightversions.{field} " in check["remedy"]
+    assert ("quotes" in check["remedy"]) is is_unquoted
+    assert "<nil>" not in check["message"]
+
+
+@pytest.mark.parametrize(
     ("error", "result", "rule"),
     [
         (Refused("?", "Invalid", "spec.source: set exactly one"), "fail", "Invalid"),
