@@ -19,7 +19,6 @@ from tests.engine.conftest import Weights
 from tests.support import damage
 from tests.support.checkpoints import copy_of
 from tests.support.environments import ENGINE_ARGUMENTS, engine_environment, worker_python
-from tests.support.selection import others_long
 from tests.support.waiting import eventually
 from tests.support.worker import REPLY_SECONDS, TOKEN, WorkerProcess, command_of, token_request
 
@@ -299,49 +298,3 @@ def test_a_worker_that_is_stopped_while_it_starts_ends_at_once(
         assert worker.exit_code(within_seconds=ORDERLY_SECONDS) == 0
         assert "stopped while starting" in worker.log()
         eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
-
-
-@pytest.mark.parametrize(
-    ("argument", "words"),
-    others_long(
-        {"an owned flag"},
-        [
-            pytest.param("--port=9", "spec.serving.port", id="an owned flag"),
-            pytest.param("--served_model_name=x", "spec.model.name", id="with underscores"),
-            pytest.param("--middle=x.Y", "latch", id="abbreviated"),
-            pytest.param("-dp=2", "one engine", id="by its short name"),
-        ],
-    ),
-)
-def test_flags_that_rlfleet_owns_are_refused_before_anything_is_loaded(
-    weights: Weights, tmp_path: Path, argument: str, words: str
-) -> None:
-    with WorkerProcess(
-        tmp_path, model=weights.a, roots=[weights.root], engine_arguments=[argument]
-    ) as worker:
-        assert worker.exit_code(within_seconds=REFUSED_SECONDS) == 2
-        assert words in worker.log()
-
-
-def test_a_port_in_use_is_found_before_the_engine_starts(weights: Weights, tmp_path: Path) -> None:
-    import socket  # noqa: PLC0415 - of this test only
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        options = [f"--admin-port={taken.getsockname()[1]}"]
-        with WorkerProcess(
-            tmp_path, model=weights.a, roots=[weights.root], options=options
-        ) as worker:
-            assert worker.exit_code(within_seconds=REFUSED_SECONDS) == 1
-            assert "cannot be bound" in worker.log()
-
-
-@pytest.mark.long
-def test_a_model_that_is_not_in_the_cache_is_not_downloaded(
-    weights: Weights, tmp_path: Path
-) -> None:
-    environment = {"HF_HOME": str(tmp_path / "empty")}
-    with WorkerProcess(
-        tmp_path, model=Path("org/name"), roots=[weights.root], environment=environment
-    ) as worker:
-        assert worker.exit_code(within_seconds=REFUSED_SECONDS) == 1
-        assert "not in the local Hugging Face cache" in worker.log()

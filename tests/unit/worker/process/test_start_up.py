@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from tests.support import damage
+from tests.support.descriptors import left_open, open_descriptors
 from tests.support.slime_deltas import write_delta
 from tests.support.tiny import CONFIG, TinyInspector, write_tiny
 
@@ -50,7 +51,6 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setattr(start_up, "_rules", rules)
     monkeypatch.setattr(start_up, "check_engine", lambda: "0.32.0")
-    monkeypatch.setattr(start_up, "_bind", lambda *_: socket.socket())
 
     def run(**changes: Any) -> start_up.Prepared:
         environment = {"RLFLEET_ADMIN_TOKEN_FILE": str(token)} | changes.pop("environment", {})
@@ -155,48 +155,29 @@ def test_a_delta_is_loaded_after_the_start(prepare: Prepare, tmp_path: Path) -> 
     assert (first.version, first.digest) == ("base", prepared.handover.initial.digest)
 
 
-class FakeBinding:
-    """Binds nothing; records the addresses. `in_use`: a port that another process has."""
-
-    def __init__(self, in_use: int | None = None) -> None:
-        self.asked: list[tuple[str, str, int]] = []
-        self.sockets: list[socket.socket] = []
-        self._in_use = in_use
-
-    def __call__(self, what: str, host: str, port: int) -> socket.socket:
-        if port == self._in_use:
-            raise OSError(f"the {what} port {host}:{port} cannot be bound")
-        self.asked.append((what, host, port))
-        self.sockets.append(socket.socket())
-        return self.sockets[-1]
-
-
 def test_without_a_metrics_port_no_socket_is_bound(prepare: Prepare) -> None:
     assert prepare().handover.metrics_socket is None
 
 
-def test_the_metrics_port_is_bound_before_the_engine_starts(
-    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+def test_the_metrics_port_is_bound_before_the_engine_starts(prepare: Prepare) -> None:
+    found = prepare(metrics_host="127.0.0.2", metrics_port=0).handover.metrics_socket
+
+    assert found is not None
+    assert found.getsockname()[0] == "127.0.0.2"  # open: the plugin serves on it
+    found.close()
+
+
+@pytest.mark.parametrize("name", ["admin", "metrics"])
+def test_a_port_in_use_fails_the_start_without_a_socket_left_open(
+    prepare: Prepare, name: str
 ) -> None:
-    binding = FakeBinding()
-    monkeypatch.setattr(start_up, "_bind", binding)
-    handover = prepare(metrics_host="10.0.0.7", metrics_port=8082).handover
+    before = open_descriptors()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"the {name} port 127.0.0.1:{port} cannot be bound"):
+            prepare(**{"metrics_port": 0, f"{name}_port": port})
 
-    assert binding.asked == [("admin", "127.0.0.1", 0), ("metrics", "10.0.0.7", 8082)]
-    assert handover.metrics_socket is binding.sockets[1]
-    assert handover.metrics_socket.fileno() >= 0  # open: the plugin serves on it
-    handover.metrics_socket.close()
-
-
-def test_a_metrics_port_in_use_fails_the_start_without_a_socket_left_open(
-    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    binding = FakeBinding(in_use=8082)
-    monkeypatch.setattr(start_up, "_bind", binding)
-    with pytest.raises(OSError, match="the metrics port 127"):
-        prepare(metrics_port=8082)
-
-    assert [one.fileno() for one in binding.sockets] == [-1]
+    assert not left_open(before)
 
 
 def test_a_worker_has_the_name_that_its_environment_gives(prepare: Prepare) -> None:
