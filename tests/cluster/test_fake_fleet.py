@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.model.fake_worker import FakeWorker
 from tests.support.builders import path_of
+from tests.support.present import present
 from tests.support.waiting import eventually_async
 
 from bench_scale.fakes import FakeFleet, dead_among, standalone_address
@@ -110,8 +111,7 @@ def fence() -> actions.Fence:
 
 
 def facts(answer: WorkerAnswer) -> dict[str, Any]:
-    state = answer.state
-    assert state is not None
+    state = present(answer.state)
     return {
         "reason": answer.reason,
         "phase": state.phase,
@@ -209,10 +209,8 @@ async def test_dead_workers_reset_connections_and_restart_and_slow_ones_take_the
         return len(slow) == 1
 
     await eventually_async(only_slow_ones_are_left, within_seconds=30)
-    state = (await client.state(addressees[slow[0]])).state
-    assert state is not None
-    assert state.operation is not None
-    assert state.operation.kind == "stage"
+    state = present((await client.state(addressees[slow[0]])).state)
+    assert present(state.operation).kind == "stage"
     calls.pop(slow[0]).cancel()
     answers = await asyncio.gather(*calls.values())
     assert {a.state.staged.version for a in answers if a.state and a.state.staged} == {"6"}
@@ -222,8 +220,7 @@ async def test_dead_workers_reset_connections_and_restart_and_slow_ones_take_the
     state = (await client.call(addressees[slow[0]], stage("7"), epoch)).state
     assert asyncio.get_running_loop().time() - began >= 0.5
     assert state is not None
-    assert state.staged is not None
-    assert state.staged.version == "7"
+    assert present(state.staged).version == "7"
 
     fakes.set_faults()
     back = [(await client.state(addressees[n])).state for n in dead]
@@ -238,8 +235,7 @@ async def test_a_pause_that_is_not_renewed_ends_by_itself(
     worker, epoch = addressee(fakes, 3), Epoch(term=1, sequence=1)
     await client.call(worker, admit("base"), epoch)
     paused = await client.call(worker, pause(lease_seconds=1), epoch)
-    assert paused.state is not None
-    assert paused.state.phase == "paused"
+    assert present(paused.state).phase == "paused"
 
     async def serves() -> bool:
         state = (await client.state(worker)).state

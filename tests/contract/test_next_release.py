@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.builders import NOW, applied_status, make_fleet, make_weights, make_worker
+from tests.support.present import present
 
 from fleet_operator.core.decision import decide
 from fleet_operator.core.manifests.revisions import revision_of
@@ -38,13 +39,10 @@ def test_the_state_of_a_worker_of_the_next_release_is_read() -> None:
     state = read()
 
     assert (state.protocol, state.phase, state.version) == (3, "verifying", "41")
-    assert state.stage_failure is not None
-    assert state.stage_failure.reason == "CheckpointEncrypted"
-    assert state.pause is not None
-    assert state.pause.mode == "migrate"
+    assert present(state.stage_failure).reason == "CheckpointEncrypted"
+    assert present(state.pause).mode == "migrate"
     assert (state.source, state.management) == (None, "Hybrid")
-    assert state.staged is not None
-    assert (state.staged.version, state.staged.source) == ("40", None)
+    assert (present(state.staged).version, present(state.staged).source) == ("40", None)
     assert [a.version for a in state.adapters] == ["3"]
 
 
@@ -89,9 +87,8 @@ def a_fleet(state: WorkerState, **weights: Any) -> FleetObserved:
 def test_another_protocol_is_reported_with_a_remedy(protocol: int) -> None:
     state = read(protocol=protocol, phase="serving", operation=None, pause=None)
     decision = decide(a_fleet(state), default_image="image", now=NOW)
-    stalled = condition_of(decision.fleet.conditions, ConditionType.STALLED)
+    stalled = present(condition_of(decision.fleet.conditions, ConditionType.STALLED))
 
-    assert stalled is not None
     assert stalled.reason == "ProtocolMismatch"
     assert stalled.message.startswith("1 worker uses another protocol than the operator.")
     assert f"policy-0 uses {protocol}, the operator 2" in stalled.message

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fake_objects import TIMINGS, Call, FakeObjects, condition, patches
+from tests.support.present import present
 
 from rlfleet import (
     NotFound,
@@ -70,9 +71,8 @@ def test_a_created_object_begins_in_the_trace_of_its_publication(call: Call) -> 
 
 
 def annotation(objects: FakeObjects) -> str | None:
-    assert objects.weights is not None
     found: str | None = (
-        objects.weights["metadata"].get("annotations", {}).get(ANNOTATION_TRACEPARENT)
+        present(objects.weights)["metadata"].get("annotations", {}).get(ANNOTATION_TRACEPARENT)
     )
     return found
 
@@ -136,8 +136,7 @@ def test_a_status_of_an_older_generation_is_ignored(call: Call) -> None:
     objects = FakeObjects(obeys=False)
 
     def late() -> None:
-        assert objects.weights is not None
-        generation = objects.weights["metadata"]["generation"] - 1
+        generation = present(objects.weights)["metadata"]["generation"] - 1
         objects.apply(observedGeneration=generation)
 
     objects.script.extend([late, lambda: objects.stall("SourceNotFound")])
@@ -238,9 +237,8 @@ def test_a_version_that_was_applied_before_it_was_superseded_is_a_success(call: 
 
     def missed() -> None:
         entry = {"version": "43", "result": "Applied", "startedAt": "2026-11-22T11:00:00Z"}
-        assert objects.weights is not None
-        history = [entry | {"totalSeconds": 2.5}, *objects.weights["status"]["history"]]
-        objects.weights["status"]["history"] = history
+        history = [entry | {"totalSeconds": 2.5}, *present(objects.weights)["status"]["history"]]
+        present(objects.weights)["status"]["history"] = history
         objects.desire(version="44")
 
     objects.script.append(missed)
@@ -256,9 +254,8 @@ def test_a_version_that_was_refused_before_it_was_replaced_is_refused(call: Call
     def missed() -> None:
         entry = {"version": "43", "result": "Refused", "startedAt": "2026-11-22T11:00:00Z"}
         entry |= {"reason": "CheckpointTruncated", "message": "a file is short"}
-        assert objects.weights is not None
-        history = [entry | {"totalSeconds": 2.5}, *objects.weights["status"]["history"]]
-        objects.weights["status"]["history"] = history
+        history = [entry | {"totalSeconds": 2.5}, *present(objects.weights)["status"]["history"]]
+        present(objects.weights)["status"]["history"] = history
         objects.desire(version="44")
 
     objects.script.append(missed)
@@ -292,8 +289,7 @@ def test_a_recreated_object_ends_the_wait(call: Call) -> None:
     objects = FakeObjects(obeys=False)
 
     def replace() -> None:
-        assert objects.weights is not None
-        spec = objects.weights["spec"]
+        spec = present(objects.weights)["spec"]
         objects.delete()
         objects.make(spec, uid="uid-9")
         objects.expire()
@@ -321,8 +317,7 @@ def test_an_endless_rollout_times_out_with_the_next_step(call: Call) -> None:
     assert objects.now - before == pytest.approx(100)
     assert isinstance(late.value, TimeoutError)
     assert "undo" in str(late.value)
-    assert objects.weights is not None
-    assert objects.weights["spec"]["version"] == "43"
+    assert present(objects.weights)["spec"]["version"] == "43"
     objects.script.append(objects.apply)
     assert call(objects, "wait").applied
 

@@ -17,6 +17,7 @@ import pytest
 from tests.support.deltas import apply, metadata, read_tensors
 from tests.support.fake_objects import FakeObjects, condition, patches
 from tests.support.pages import blocks
+from tests.support.present import present
 
 from fleet_worker.process.manifest import digest_in
 from rlfleet import (
@@ -219,8 +220,7 @@ def test_where_a_delta_has_no_sure_base_the_version_is_full_and_says_why(
     )
 
     assert kinds(volume) == {"step_43": "", "step_44": ""}
-    assert weights.written is not None
-    assert why in weights.written.why_full
+    assert why in present(weights.written).why_full
     again = {name: str(value).replace("44", "45") for name, value in more.items()}
     weights.publish(
         45,
@@ -261,8 +261,7 @@ def test_a_version_that_is_written_again_is_never_a_delta_of_itself(
         )
 
     assert kinds(volume / "volume") == {"step_43": ""}
-    assert weights.written is not None
-    assert "version 43 again" in weights.written.why_full
+    assert "version 43 again" in present(weights.written).why_full
 
 
 def test_a_version_that_no_worker_finds_is_not_a_base_and_its_refusal_says_where_it_is(
@@ -281,8 +280,7 @@ def test_a_version_that_no_worker_finds_is_not_a_base_and_its_refusal_says_where
     weights.publish(44, state_dict=state(44), config_from=config, delta=True, wait=False)
 
     assert kinds(volume) == {"step_43": "", "step_44": ""}
-    assert weights.written is not None
-    assert "no worker has found version 43" in weights.written.why_full
+    assert "no worker has found version 43" in present(weights.written).why_full
 
 
 def test_another_configuration_makes_a_version_full(
@@ -601,8 +599,7 @@ def test_a_machine_that_mounts_the_volume_elsewhere_writes_there(
         )
 
     assert kinds(tmp_path / "mine") == {"step_43": "", "step_44": "43"}
-    assert objects.weights is not None
-    assert objects.weights["spec"]["source"]["path"] == "/weights/step_{version}"
+    assert present(objects.weights)["spec"]["source"]["path"] == "/weights/step_{version}"
 
 
 def test_what_is_written_can_be_read_by_other_users(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.fake_objects import Call, FakeObjects, condition, patches
+from tests.support.present import present
 
 from rlfleet import NotFound, Refused
 from rlfleet.resources import WeightVersion
@@ -19,14 +20,12 @@ STEPS = {"path": "/weights/step_{version}"}
 
 
 def source(objects: FakeObjects) -> dict[str, Any]:
-    assert objects.weights is not None
-    found: dict[str, Any] = objects.weights["spec"]["source"]
+    found: dict[str, Any] = present(objects.weights)["spec"]["source"]
     return found
 
 
 def kept(objects: FakeObjects) -> str | None:
-    assert objects.weights is not None
-    found: str | None = objects.weights["metadata"].get("annotations", {}).get(TEMPLATE)
+    found: str | None = present(objects.weights)["metadata"].get("annotations", {}).get(TEMPLATE)
     return found
 
 
@@ -237,8 +236,7 @@ def test_version_run_and_source_are_written_together_although_another_writer_com
 @pytest.mark.parametrize("broken", ["", "no JSON", "[]", '{"path": "/fixed"}'])
 def test_a_kept_template_that_cannot_be_read_is_ignored(call: Call, broken: str) -> None:
     objects = FakeObjects(source=FIXED)
-    assert objects.weights is not None
-    objects.weights["metadata"]["annotations"] = {TEMPLATE: broken}
+    present(objects.weights)["metadata"]["annotations"] = {TEMPLATE: broken}
 
     with pytest.raises(Refused, match="SourceFixed"):
         call(objects, "publish", "43")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fake_objects import FakeObjects
+from tests.support.present import present
 
 from rlfleet import AsyncWeights, Event, NotFound, Unavailable, Weights
 from rlfleet.ports import Change, GoneError
@@ -112,8 +113,7 @@ def test_an_expired_watch_without_changes_shows_nothing_twice(watch) -> None:
 
 def test_a_deleted_and_recreated_object_is_shown(watch) -> None:
     objects = FakeObjects(obeys=False)
-    assert objects.weights is not None
-    spec = objects.weights["spec"]
+    spec = present(objects.weights)["spec"]
     objects.script.extend([objects.delete, lambda: objects.make(spec | {"version": "1"}, "uid-2")])
 
     shown = watch(objects, 3)
@@ -127,8 +127,7 @@ def test_a_deleted_and_recreated_object_is_shown(watch) -> None:
 
 def test_an_object_replaced_during_a_gap_is_shown_as_deleted_and_added(watch) -> None:
     objects = FakeObjects(obeys=False)
-    assert objects.weights is not None
-    spec = objects.weights["spec"]
+    spec = present(objects.weights)["spec"]
 
     def gap() -> None:
         objects.delete()
@@ -142,8 +141,7 @@ def test_an_object_replaced_during_a_gap_is_shown_as_deleted_and_added(watch) ->
 
 def test_an_object_deleted_during_a_gap_is_shown_as_deleted_once(watch) -> None:
     objects = FakeObjects(obeys=False)
-    assert objects.weights is not None
-    spec = objects.weights["spec"]
+    spec = present(objects.weights)["spec"]
 
     def gap() -> None:
         objects.delete()

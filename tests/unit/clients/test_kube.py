@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client import Configuration
+from tests.support.present import present
 from tests.support.waiting import soon
 
 from fleet_operator.clients import kube as kube_module
@@ -264,8 +265,7 @@ class TestAnswers:
 
 class TestFailures:
     async def closes(self, request: web.Request) -> web.StreamResponse:
-        assert request.transport is not None
-        request.transport.close()
+        present(request.transport).close()
         return web.Response()
 
     @pytest.mark.parametrize("how", WRITES)
@@ -316,8 +316,7 @@ class TestFailures:
             response = web.StreamResponse(headers={"Content-Type": "application/json"})
             await response.prepare(request)
             await response.write(b'{"kind": ')
-            assert request.transport is not None
-            request.transport.close()
+            present(request.transport).close()
             return response
 
         api.handler = half
@@ -334,8 +333,7 @@ def stream(*lines: bytes, then: str = "end") -> Handler:
         for line in lines:
             await response.write(line)
         if then == "break":
-            assert request.transport is not None
-            request.transport.close()
+            present(request.transport).close()
         elif then == "silence":
             await asyncio.Event().wait()
         return response

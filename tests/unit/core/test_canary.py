@@ -13,6 +13,7 @@ from tests.support.builders import (
     texts_of,
 )
 from tests.support.figures import figures
+from tests.support.present import present
 
 from fleet_operator.core.strategies import canary, rolling, synchronized
 from fleet_operator.core.strategies.base import Step
@@ -170,8 +171,7 @@ class TestBaselines:
         found = make_worker(0).joining("42").probed("42").refused("41", reason)
 
         assert "stage 42 on policy-0" in texts_of(STEP(make_view(lost)).actions)
-        verdict = STEP(make_view(found)).verdict
-        assert verdict is not None
+        verdict = present(STEP(make_view(found)).verdict)
         assert verdict.passed
         assert verdict.message == (
             "canary policy-0 at version 42, without a baseline, since no worker can load the applied "
@@ -188,9 +188,8 @@ class TestBaselines:
     def test_a_comparison_with_other_weights_does_not_count(self):
         lost = make_worker(0).joining("42").refused("41", Reason.SOURCE_NOT_FOUND)
         far = {"compared_with": "base", "logprob_drift": 9.0, "kl": 9.0}
-        verdict = STEP(make_view(lost.probed("42", **far))).verdict
+        verdict = present(STEP(make_view(lost.probed("42", **far))).verdict)
 
-        assert verdict is not None
         assert verdict.passed
         assert (verdict.kl, verdict.logprob_drift) == (0, 0)
 
@@ -218,8 +217,7 @@ class TestBaselines:
 
         assert after(limit).note.startswith("only policy-1 can compare 42 with 41")
         assert after(limit).problem is None
-        problem = after(limit + 1).problem
-        assert problem is not None
+        problem = present(after(limit + 1).problem)
         assert (problem.reason, problem.halt) == (ConditionReason.DEADLINE_EXCEEDED, False)
 
     def test_the_only_worker_that_can_compare_tries_again_after_a_refusal(self):
@@ -229,8 +227,7 @@ class TestBaselines:
 
         assert "stage 42 on policy-1" in texts_of(taken.actions)
         assert taken.verdict is None
-        assert taken.problem is not None
-        assert not taken.problem.halt
+        assert not present(taken.problem).halt
 
     def test_the_applied_version_is_not_judged(self):
         taken = STEP(make_view(make_worker(0).joining("41"), wants="41"))
@@ -246,9 +243,8 @@ def test_there_are_as_many_canaries_as_asked_for():
 
 
 def test_a_good_verdict_has_the_figures():
-    verdict = STEP(make_view(judged(0), old(1))).verdict
+    verdict = present(STEP(make_view(judged(0), old(1))).verdict)
 
-    assert verdict is not None
     assert verdict.passed
     assert (verdict.version, verdict.pods) == ("42", ("policy-0",))
     assert figures(verdict.message) == {42, 41, 10, 50, 100, 2000}
@@ -259,11 +255,9 @@ def test_a_verdict_of_many_canaries_names_only_some():
     many = [judged(n, kl=2.1) for n in range(MAX_CANARY_PODS + 1)]
     taken = STEP(make_view(*many, canary={"workers": "100%"}))
 
-    assert taken.verdict is not None
-    assert len(taken.verdict.pods) == MAX_CANARY_PODS
-    assert taken.problem is not None
-    assert {2000, 2100} <= figures(taken.problem.message)
-    assert len(taken.problem.message) < MAX_MESSAGE_CHARACTERS
+    assert len(present(taken.verdict).pods) == MAX_CANARY_PODS
+    assert {2000, 2100} <= figures(present(taken.problem).message)
+    assert len(present(taken.problem).message) < MAX_MESSAGE_CHARACTERS
 
 
 @pytest.mark.parametrize(
@@ -278,8 +272,7 @@ def test_a_verdict_of_many_canaries_names_only_some():
 def test_a_bad_verdict_gives_the_version_up(found, told_of):
     taken = STEP(make_view(judged(0, **found), old(1)))
 
-    assert taken.verdict is not None
-    assert not taken.verdict.passed
+    assert not present(taken.verdict).passed
     assert taken.problem is not None
     assert taken.problem.halt
     assert taken.problem.reason is ConditionReason.CANARY_REFUSED
@@ -321,8 +314,7 @@ def test_a_percentage_of_canaries_is_rounded_up(workers, replicas, canaries):
 def test_the_worst_canary_decides():
     taken = STEP(make_view(judged(0), judged(1, kl=5), old(2), canary={"workers": 2}))
 
-    assert taken.verdict is not None
-    assert taken.verdict.kl == 5
+    assert present(taken.verdict).kl == 5
 
 
 class TestTheNextStrategy:
@@ -402,9 +394,8 @@ def test_the_second_canary_stays_the_canary_in_quarantine():
     ],
 )
 def test_a_canary_that_cannot_take_the_version_is_a_problem(first, halts):
-    problem = STEP(make_view(first, old(1))).problem
+    problem = present(STEP(make_view(first, old(1))).problem)
 
-    assert problem is not None
     assert problem.halt is halts
 
 
@@ -416,8 +407,7 @@ def test_canaries_have_a_deadline():
 
     assert after(limit, apart(0), old(1)) is None
     assert after(limit + 1, judged(0), old(1)) is None
-    problem = after(limit + 1, apart(0), old(1))
-    assert problem is not None
+    problem = present(after(limit + 1, apart(0), old(1)))
     assert problem.halt
     assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
     assert "joining (policy-0)" in problem.message
@@ -439,8 +429,7 @@ def test_if_all_canaries_die_the_time_to_judge_does_not_begin_again():
 
     assert after(limit).phase is RolloutPhase.JUDGING
     assert after(limit).problem is None
-    late = after(limit + 1).problem
-    assert late is not None
+    late = present(after(limit + 1).problem)
     assert not late.halt
     assert "policy-0" in late.message
 
@@ -459,9 +448,8 @@ def test_a_canary_that_has_restarted_is_late_only_if_it_restarts_repeatedly(
     canary_worker, phase_seconds, halts
 ):
     view = make_view(canary_worker, old(1), phase=RolloutPhase.JUDGING, phase_seconds=phase_seconds)
-    problem = STEP(view).problem
+    problem = present(STEP(view).problem)
 
-    assert problem is not None
     assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
     assert problem.halt is halts
 

@@ -20,6 +20,7 @@ from tests.support.identities import (
     served,
     verdicts,
 )
+from tests.support.present import present
 
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.dropped_pins import joined, may_be_dropped, with_marks
@@ -70,8 +71,7 @@ def message_after(marked: DroppedPins | None, version: str, **spec: str) -> str:
     workers = [has(make_worker(n).serving("200"), "/weights/200", D1) for n in range(2)]
     wants = asks(version, NEW, rollbackTo=version, **spec)
     (weights,) = decided(fleet_of(*workers, wants=wants, status=status)).weights.values()
-    stalled = condition_of(weights.conditions, ConditionType.STALLED)
-    assert stalled is not None
+    stalled = present(condition_of(weights.conditions, ConditionType.STALLED))
     return stalled.message
 
 
@@ -85,8 +85,7 @@ def test_the_pin_that_makes_room_for_a_new_one_leaves_a_mark_in_the_same_status(
     found = decided(fleet_of(*workers, wants=asks("301", NEW), status=status)).fleet
 
     assert len(found.pinned) == MAX_PINNED
-    assert found.dropped_pins is not None
-    assert [(r.run_id, r.up_to) for r in found.dropped_pins.runs] == [(None, 201)]
+    assert [(r.run_id, r.up_to) for r in present(found.dropped_pins).runs] == [(None, 201)]
 
 
 def test_without_a_dropped_pin_there_is_no_mark() -> None:
@@ -311,9 +310,8 @@ def test_pins_that_two_leaders_have_no_room_for_leave_marks_as_well() -> None:
         }
     )
     found = with_record_of(theirs, ours=ours, base=base)
-    assert found.dropped_pins is not None
 
-    assert {(r.adapter, r.run_id, r.up_to) for r in found.dropped_pins.runs} == {
+    assert {(r.adapter, r.run_id, r.up_to) for r in present(found.dropped_pins).runs} == {
         ("", "run-7", 3),
         ("", "run-8", 4),
         ("", None, 1),
@@ -324,8 +322,7 @@ def test_pins_that_two_leaders_have_no_room_for_leave_marks_as_well() -> None:
 def test_the_largest_memory_fits_the_status() -> None:
     names = [pin(f"v{n}", "/weights/x", D1) for n in range(30_000)]
     runs = [pin(str(10**17), "/weights/x", D1, "r" * 60 + str(n)) for n in range(200)]
-    memory = with_marks(None, [*names, *runs])
-    assert memory is not None
+    memory = present(with_marks(None, [*names, *runs]))
     size = len(memory.model_dump_json())
 
     assert size < 24_000

@@ -15,6 +15,7 @@ from tests.support.builders import (
     make_weights,
     make_worker,
 )
+from tests.support.present import present
 
 from fleet_operator.core.effect import effect_of
 from fleet_operator.core.events import weights_events
@@ -58,9 +59,8 @@ def test_the_status_has_the_way_of_each_load() -> None:
     workers = [loaded(0, in_place=True), loaded(1, in_place=False)]
     workers += [loaded(2, in_place=False, why_full="the version is not in memory")]
     workers += [loaded(3, "1", in_place=True), loaded(4)]
-    effect = status_of(*workers).effect
+    effect = present(status_of(*workers).effect)
 
-    assert effect is not None
     assert (effect.in_place_workers, effect.full_workers) == (1, 2)
     assert effect.why_full == "policy-2: the version is not in memory"
 
@@ -69,17 +69,15 @@ def test_a_version_that_changes_nothing_gets_a_warning_and_serves() -> None:
     before = WeightsStatus(desired_version="2", phase=RolloutPhase.RESUMING, started_at=NOW)
     weights = make_weights("2", status=before)
     status = status_of(*(up(n).changed(0.0) for n in range(3)), weights=weights)
-    warning = condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED)
+    warning = present(condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED))
 
-    assert warning is not None
     assert (warning.status, warning.reason) == ("True", ConditionReason.NO_PARAMETER_CHANGED)
     assert "version 2" in warning.message
     assert "version 1" in warning.message
     assert "3 workers" in warning.message
     assert status.phase is RolloutPhase.APPLIED
     assert condition_of(status.conditions, ConditionType.STALLED) is None
-    ready = condition_of(status.conditions, ConditionType.READY)
-    assert ready is not None
+    ready = present(condition_of(status.conditions, ConditionType.READY))
     assert ready.status == "True"
 
 
@@ -114,9 +112,8 @@ def test_there_is_no_warning_for_an_effective_update(workers: list[WorkerBuilder
 
 
 def test_the_same_files_under_the_next_version_of_a_run_get_a_warning() -> None:
-    effect = status_of(up(0).changed(0.0, digest=ANOTHER_DIGEST)).effect
+    effect = present(status_of(up(0).changed(0.0, digest=ANOTHER_DIGEST)).effect)
 
-    assert effect is not None
     assert effect.unchanged
 
 
@@ -166,7 +163,6 @@ def test_a_worker_on_the_previous_version_has_no_effect_of_the_next() -> None:
 
 def test_one_worker_is_counted_in_the_singular() -> None:
     status = status_of(up(0).changed(0.0))
-    warning = condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED)
+    warning = present(condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED))
 
-    assert warning is not None
     assert "(1 worker compared)" in warning.message

@@ -13,6 +13,7 @@ from tests.support.builders import (
     path_of,
     texts_of,
 )
+from tests.support.present import present
 
 from fleet_operator.core.strategies.external import step
 from fleet_worker.protocol import Source
@@ -101,8 +102,7 @@ def test_a_worker_that_became_silent_in_an_update_has_no_vote():
     taken = step(make_view(*cut_off, W(2).serving("7")))
 
     assert taken.actions == ()
-    assert taken.problem is not None
-    assert taken.problem.reason is ConditionReason.VERSIONS_DIFFER
+    assert present(taken.problem).reason is ConditionReason.VERSIONS_DIFFER
 
 
 def test_workers_that_have_not_answered_yet_may_have_another_version():
@@ -121,9 +121,8 @@ def test_joining_workers_get_the_version_from_the_others_source():
 
 
 def test_different_versions_are_reported_with_their_workers():
-    problem = step(make_view(W(0).serving("7"), W(1).serving("6"))).problem
+    problem = present(step(make_view(W(0).serving("7"), W(1).serving("6"))).problem)
 
-    assert problem is not None
     assert problem.reason is ConditionReason.VERSIONS_DIFFER
     assert "(policy-0: 7, policy-1: 6)" in problem.message
 
@@ -142,9 +141,8 @@ def test_one_version_of_two_groups_has_the_remedy_of_a_common_text(
         W(0).serving("7").reporting(run_id=one, source=None),
         W(1).serving(version).reporting(run_id=other, source=None),
     ]
-    problem = step(make_view(*workers)).problem
+    problem = present(step(make_view(*workers)).problem)
 
-    assert problem is not None
     assert problem.reason is ConditionReason.VERSIONS_DIFFER
     assert ("join_id" in problem.message) is named
 
@@ -156,24 +154,21 @@ class TestWeightsWithoutADirectory:
         taken = step(make_view(self.SERVING, W(1).joining("base")))
 
         assert taken.actions == ()
-        assert taken.problem is not None
-        assert taken.problem.reason is ConditionReason.SOURCE_UNKNOWN
-        assert "policy-1 cannot join" in taken.problem.message
+        assert present(taken.problem).reason is ConditionReason.SOURCE_UNKNOWN
+        assert "policy-1 cannot join" in present(taken.problem).message
 
     def test_a_joining_worker_that_has_received_them_is_admitted(self):
         received = W(1).joining("7").from_source(None)
         taken = step(make_view(self.SERVING, received, W(2).joining("base")))
 
         assert texts_of(taken.actions) == ["admit 7 on policy-1"]
-        assert taken.problem is not None
-        assert "policy-2 cannot join" in taken.problem.message
+        assert "policy-2 cannot join" in present(taken.problem).message
 
     def test_a_joining_worker_with_files_of_the_same_name_is_not_admitted(self):
         taken = step(make_view(self.SERVING, with_files(W(1).joining("7"))))
 
         assert taken.actions == ()
-        assert taken.problem is not None
-        assert "policy-1 cannot join" in taken.problem.message
+        assert "policy-1 cannot join" in present(taken.problem).message
 
     def test_a_member_with_files_of_the_same_name_is_fenced(self):
         others = W(1).serving("7").from_source(None)
@@ -204,8 +199,7 @@ class TestSourcesThatNoResourceCouldHave:
         taken = step(make_view(serving, W(1).joining("base")))
 
         assert taken.actions == ()
-        assert taken.problem is not None
-        assert taken.problem.reason is ConditionReason.SOURCE_UNKNOWN
+        assert present(taken.problem).reason is ConditionReason.SOURCE_UNKNOWN
 
     @pytest.mark.parametrize("serving", [ODD, UNKNOWN])
     def test_another_workers_source_of_the_same_weights_is_taken(self, serving):

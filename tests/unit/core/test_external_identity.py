@@ -20,6 +20,7 @@ from tests.support.identities import (
     served,
     verdicts,
 )
+from tests.support.present import present
 
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.manifests import children
@@ -52,8 +53,7 @@ class TestExternalFleets:
         decision = self.external(*workers)
 
         assert texts_of(decision.worker_calls) == []
-        assert decision.fleet.applied is not None
-        assert decision.fleet.applied.digest == D2
+        assert present(decision.fleet.applied).digest == D2
         assert [p.digest for p in decision.fleet.pinned] == [D2, D1]
 
     def test_other_files_from_one_directory_are_reported_and_nothing_changes(self):
@@ -65,8 +65,7 @@ class TestExternalFleets:
 
         assert texts_of(decision.worker_calls) == []
         assert self.stalled(decision) == "VersionReused"
-        assert decision.fleet.applied is not None
-        assert decision.fleet.applied.digest == D1
+        assert present(decision.fleet.applied).digest == D1
         assert [p.digest for p in decision.fleet.pinned] == [D1]
 
     def test_workers_that_all_got_a_newer_version_while_none_was_admitted_are_admitted(self):
@@ -160,8 +159,7 @@ class TestExternalFleets:
         decision = self.external(*workers)
 
         assert self.stalled(decision) == "VersionReused"
-        assert decision.rollout is not None
-        assert decision.rollout.step.holds_requests
+        assert present(decision.rollout).step.holds_requests
 
     @pytest.mark.parametrize(("run", "reported"), [(None, "VersionReused"), ("run-7", None)])
     def test_a_pin_of_a_run_says_nothing_about_directories(self, run, reported):
@@ -197,8 +195,7 @@ class TestExternalFleets:
             f"admit {version} on policy-{n}" for n in range(3)
         ]
         assert {c.digest for c in decision.worker_calls} == {None}
-        assert decision.fleet.applied is not None
-        assert decision.fleet.applied.source is None
+        assert present(decision.fleet.applied).source is None
 
     def test_received_weights_and_files_of_one_name_are_two_versions(self):
         """No worker is admitted next to the other kind, and the fleet is not Ready with both."""
@@ -208,8 +205,7 @@ class TestExternalFleets:
         decision = decided(fleet_of(*workers, weights=self.WEIGHTS, status=status))
 
         assert texts_of(decision.worker_calls) == ["fence on policy-2"]
-        ready = condition_of(decision.fleet.conditions, ConditionType.READY)
-        assert ready is not None
+        ready = present(condition_of(decision.fleet.conditions, ConditionType.READY))
         assert ready.status == "False"
         assert {(v.digest, v.workers) for v in decision.fleet.versions} == {(None, 2), (D1, 1)}
 
@@ -226,8 +222,7 @@ class TestTransferredWeightsUnderTheOperator:
         )
 
         assert decision.worker_calls == ()
-        stalled = condition_of(decision.fleet.conditions, ConditionType.STALLED)
-        assert stalled is not None
+        stalled = present(condition_of(decision.fleet.conditions, ConditionType.STALLED))
         assert stalled.reason == "SourceUnknown"
 
     def test_after_all_workers_were_lost_the_next_version_is_loaded(self):

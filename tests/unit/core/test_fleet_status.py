@@ -15,6 +15,7 @@ from tests.support.builders import (
     make_worker,
 )
 from tests.support.figures import figures
+from tests.support.present import present
 
 from fleet_operator.core.fleet_plan import plan_fleet
 from fleet_operator.core.fleet_status import fleet_status
@@ -40,9 +41,7 @@ def status_of(fleet: FleetObserved) -> FleetStatus:
 
 
 def condition(fleet: FleetObserved, kind: ConditionType) -> Condition:
-    found = condition_of(status_of(fleet).conditions, kind)
-    assert found is not None
-    return found
+    return present(condition_of(status_of(fleet).conditions, kind))
 
 
 def stalled(*workers: WorkerBuilder, **spec: object) -> Condition | None:
@@ -179,9 +178,8 @@ class TestPodsThatStayInTermination:
         assert "policy-1 is on node gpu-7: if that node is gone for good" in found.message
 
     def test_the_message_has_the_node_and_the_remedy(self):
-        found = stalled(up(0), self.pod(seconds_late=1), up(2).going(gone_by=self.GOING))
+        found = present(stalled(up(0), self.pod(seconds_late=1), up(2).going(gone_by=self.GOING)))
 
-        assert found is not None
         assert found.reason is ConditionReason.WORKERS_FAILING
         assert "1 pod is stuck terminating. policy-1 is on node gpu-7" in found.message
         assert "kubectl -n rl delete pod policy-1 --force" in found.message
@@ -221,25 +219,22 @@ class TestProblems:
         assert "policy-0: no answer" in found.message
 
     def test_an_invalid_spec_is_reported_first(self):
-        found = stalled(up(0).not_starting("InvalidImageName"), podOverlay={"spec": None})
+        found = present(stalled(up(0).not_starting("InvalidImageName"), podOverlay={"spec": None}))
 
-        assert found is not None
         assert found.reason is ConditionReason.INVALID_SPEC
         assert "Existing workers stay" in found.message
 
     def test_a_refused_source_has_the_message_of_the_weightversion(self):
         workers = [up(n).refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)]
         begun = WeightsStatus(desired_version="42", started_at=NOW - timedelta(seconds=9))
-        found = stalled(*workers, wants=make_weights("42", status=begun))
+        found = present(stalled(*workers, wants=make_weights("42", status=begun)))
 
-        assert found is not None
         assert found.reason is ConditionReason.SOURCE_NOT_FOUND
 
     def test_an_abandoned_version_points_to_its_weightversion(self):
         weights = make_weights("42", status=applied_status("42", phase="Halted"))
-        found = stalled(up(0), up(1), wants=weights)
+        found = present(stalled(up(0), up(1), wants=weights))
 
-        assert found is not None
         assert (found.reason, found.message) == (
             ConditionReason.HALTED,
             "the rollout was abandoned: see Stalled of WeightVersion policy",

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders import NOW, WorkerBuilder, make_view, make_worker, texts_of
+from tests.support.present import present
 
 from fleet_operator.core.strategies import in_flight, rolling
 from fleet_worker.protocol import Operation, Reason
@@ -184,15 +185,13 @@ class TestFailures:
         taken = in_flight.step(view(refused, staged(1)))
 
         assert taken.actions == ()
-        assert taken.problem is not None
-        assert not taken.problem.halt
+        assert not present(taken.problem).halt
 
     def test_a_member_whose_engine_refused_the_goal_while_it_joined_halts_the_rollout(self):
         refused = staged(0).failed_to_load("42")
         taken = in_flight.step(view(refused, phase=RolloutPhase.STAGING))
 
-        assert taken.problem is not None
-        assert taken.problem.halt
+        assert present(taken.problem).halt
 
     def test_one_worker_may_fail_within_max_failures(self):
         taken = self.under_way(self.BROKE, staged(1), maxFailures=1)
@@ -204,8 +203,7 @@ class TestFailures:
         refused = old(0).refused("42", Reason.CHECKPOINT_TRUNCATED)
 
         assert self.under_way(refused, staged(1), maxFailures=1).problem is None
-        problem = self.under_way(refused, new(1), maxFailures=1).problem
-        assert problem is not None
+        problem = present(self.under_way(refused, new(1), maxFailures=1).problem)
         assert not problem.halt
         assert problem.message.startswith(
             "1 worker cannot load version 42 (/weights/step_42) and serves an older one. "
@@ -233,8 +231,7 @@ class TestFailures:
         taken = rolling.step(view(recovered, new(1), new(2), **given))
 
         assert taken.phase is LOADING
-        assert taken.problem is not None
-        assert taken.problem.reason is ConditionReason.WORKERS_FAILING
+        assert present(taken.problem).reason is ConditionReason.WORKERS_FAILING
         assert texts_of(taken.actions) == ["admit 41 on policy-0"]
 
     def test_a_halt_leaves_every_worker_on_its_version(self):
@@ -282,9 +279,8 @@ class TestFailures:
 
     def test_staging_beyond_its_deadline_halts_the_rollout(self):
         late = {"phase": STAGING, "phase_seconds": 901}
-        problem = in_flight.step(view(old(0), staged(1), **late)).problem
+        problem = present(in_flight.step(view(old(0), staged(1), **late)).problem)
 
-        assert problem is not None
         assert problem.halt
 
 
@@ -315,8 +311,7 @@ class TestRolloutsThatCannotProceed:
         limit = 900 + 3 * 600
 
         assert self.problem(*workers, seconds=limit) is None
-        problem = self.problem(*workers, seconds=limit + 1)
-        assert problem is not None
+        problem = present(self.problem(*workers, seconds=limit + 1))
         assert not problem.halt
         assert problem.message.startswith(
             "policy-0, policy-1 wait for version 42: 1 worker does not serve, and maxUnavailable "
@@ -326,15 +321,13 @@ class TestRolloutsThatCannotProceed:
     def test_workers_that_cannot_join_are_reported_instead_of_the_wait_for_them(self):
         mismatch = Reason.DIGEST_MISMATCH
         refuses = make_worker(1).joining("base").refused("42", mismatch).refused("41", mismatch)
-        problem = self.problem(staged(0), refuses, seconds=900 + 2 * 600 + 1)
+        problem = present(self.problem(staged(0), refuses, seconds=900 + 2 * 600 + 1))
 
-        assert problem is not None
         assert problem.reason is ConditionReason.DIGEST_MISMATCH
         assert problem.message.startswith("1 worker cannot join at version 41")
 
     def test_a_swap_that_fails_repeatedly_is_reported_and_retried(self):
-        problem = self.problem(staged(0), new(1), seconds=900 + 2 * 600 + 1)
+        problem = present(self.problem(staged(0), new(1), seconds=900 + 2 * 600 + 1))
 
-        assert problem is not None
         assert not problem.halt
         assert "serving (policy-0)" in problem.message

@@ -33,6 +33,7 @@ from tests.support.identities import (
     served,
     verdicts,
 )
+from tests.support.present import present
 
 from fleet_operator.api.weights import WeightsSpec
 from fleet_operator.core.decision import Decision
@@ -54,8 +55,7 @@ AFTER_RUN_7 = served("40", RUN_7, D1, "run-7")
 
 def message_of(decision: Decision) -> str:
     """Of `Stalled` of the fleet."""
-    stalled = condition_of(decision.fleet.conditions, ConditionType.STALLED)
-    assert stalled is not None
+    stalled = present(condition_of(decision.fleet.conditions, ConditionType.STALLED))
     return stalled.message
 
 
@@ -152,8 +152,7 @@ class TestReusedVersion:
 
         assert texts_of(decision.worker_calls) == []
         assert verdicts(decision) == ("VersionReused", "VersionReused")
-        assert decision.fleet.applied is not None
-        assert decision.fleet.applied.source == WeightSource(path="/models/base")
+        assert present(decision.fleet.applied).source == WeightSource(path="/models/base")
 
     def test_a_reused_version_is_refused_before_a_worker_reports_a_digest(self):
         model = {"name": "m", "source": {"path": "/models/base"}, "version": "0"}
@@ -208,9 +207,8 @@ class TestRewrittenFiles:
         decision = decided(
             fleet_of(*self.OTHERS, joining_worker, wants=self.WANTS, status=self.STATUS)
         )
-        stalled = condition_of(decision.fleet.conditions, ConditionType.STALLED)
+        stalled = present(condition_of(decision.fleet.conditions, ConditionType.STALLED))
 
-        assert stalled is not None
         assert stalled.reason == "VersionReused"
         assert "111111111111" in stalled.message
 

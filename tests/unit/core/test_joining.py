@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.support.builders import WorkerBuilder, make_view, make_worker, target, texts_of
+from tests.support.present import present
 
 from fleet_operator.core.joining import Admission, JoinStep, join
 from fleet_worker.protocol import Reason
@@ -126,8 +127,7 @@ class TestFirstWorkers:
         made = decide(at_fallback, first=True)
 
         assert texts_of(made.actions) == ["admit 41 on policy-0"]
-        assert made.problem is not None
-        assert not made.problem.halt
+        assert not present(made.problem).halt
 
     def test_the_first_workers_follow_a_worker_that_has_the_version(self):
         made = decide(self.REFUSED, joining_worker(1, "42"), first=True)
@@ -148,9 +148,8 @@ class TestWorkerThatCannotJoin:
     REFUSED = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND)
 
     def test_a_worker_that_cannot_join_is_reported_with_the_reason(self):
-        problem = decide(self.REFUSED, joining_worker(1), fallback="42").problem
+        problem = present(decide(self.REFUSED, joining_worker(1), fallback="42").problem)
 
-        assert problem is not None
         assert problem.reason is ConditionReason.SOURCE_NOT_FOUND
         assert not problem.halt
         assert problem.message.startswith(
@@ -168,9 +167,8 @@ class TestWorkerThatCannotJoin:
 
     def test_a_worker_that_cannot_join_is_reported_once_the_other_version_failed(self):
         refused = joining_worker().refused("41", Reason.SOURCE_NOT_FOUND)
-        problem = decide(refused, fallback="41").problem
+        problem = present(decide(refused, fallback="41").problem)
 
-        assert problem is not None
         assert problem.message.startswith("1 worker cannot join at version 41")
 
     def test_a_joined_worker_is_not_reported(self):

@@ -17,6 +17,7 @@ from tests.support.builders import (
     texts_of,
 )
 from tests.support.figures import figures
+from tests.support.present import present
 
 from fleet_operator.core.decision import decide
 from fleet_operator.core.manifests import revisions
@@ -108,8 +109,7 @@ def test_a_version_with_a_missing_directory_is_not_abandoned(strategy, days):
 
     assert not made.halted
     assert made.step.goal.version == "42"
-    assert made.step.problem is not None
-    assert not made.step.problem.halt
+    assert not present(made.step.problem).halt
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,7 @@ def test_once_a_worker_found_it_the_staging_deadline_starts():
     assert not soon.step.awaits_source
     assert (soon.step.phase, soon.step.problem) == (RolloutPhase.STAGING, None)
     assert late.halted
-    assert late.step.problem is not None
-    assert "policy-1" in late.step.problem.message
+    assert "policy-1" in present(late.step.problem).message
 
 
 def test_the_time_before_it_existed_is_not_staging_time():
@@ -198,8 +197,7 @@ def test_a_directory_deleted_after_workers_held_it_is_an_error():
     made = plan(absent(0), absent(1), pinned=True)
 
     assert not made.step.awaits_source
-    assert made.step.problem is not None
-    assert made.step.problem.reason is ConditionReason.SOURCE_NOT_FOUND
+    assert present(made.step.problem).reason is ConditionReason.SOURCE_NOT_FOUND
 
 
 def test_a_deleted_applied_version_is_an_error_of_joining_workers():
@@ -211,9 +209,8 @@ def test_a_deleted_applied_version_is_an_error_of_joining_workers():
         wants="41",
         status=FleetStatus.model_validate({"applied": APPLIED}),
     )
-    problem = plan_rollout(observed, now=NOW).step.problem
+    problem = present(plan_rollout(observed, now=NOW).step.problem)
 
-    assert problem is not None
     assert problem.reason is ConditionReason.SOURCE_NOT_FOUND
 
 
@@ -224,8 +221,7 @@ def test_a_missing_file_in_an_existing_checkpoint_is_an_error():
     made = plan(*refused)
 
     assert not made.step.awaits_source
-    assert made.step.problem is not None
-    assert made.step.problem.reason is ConditionReason.SOURCE_NOT_FOUND
+    assert present(made.step.problem).reason is ConditionReason.SOURCE_NOT_FOUND
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

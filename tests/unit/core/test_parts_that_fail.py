@@ -17,6 +17,7 @@ from tests.support.builders import (
     make_worker,
     texts_of,
 )
+from tests.support.present import present
 
 from fleet_operator.core import decision
 from fleet_operator.core.decision import Decision, decide
@@ -46,9 +47,7 @@ def decided(fleet: FleetObserved) -> Decision:
 
 def stalled(made: Decision, uid: str = "") -> Condition:
     status = made.weights[uid] if uid else made.fleet
-    found = condition_of(status.conditions, ConditionType.STALLED)
-    assert found is not None
-    return found
+    return present(condition_of(status.conditions, ConditionType.STALLED))
 
 
 def paused(ordinal: int) -> WorkerBuilder:
@@ -196,8 +195,7 @@ def test_several_problems_are_all_reported_and_ready_is_false():
 
     assert stalled(made).reason is ConditionReason.NAME_TAKEN
     assert stalled(made).message == "Service a is taken Also: b is refused"
-    ready = condition_of(made.fleet.conditions, ConditionType.READY)
-    assert ready is not None
+    ready = present(condition_of(made.fleet.conditions, ConditionType.READY))
     assert ready.status == "False"
 
 
@@ -261,8 +259,7 @@ def test_a_problem_that_does_not_affect_the_spec_leaves_ready_unchanged():
     fleet = make_fleet(make_worker(0).serving("base").of_revision(revision))
     made = decided(replace(fleet, problems=(events,)))
 
-    ready = condition_of(made.fleet.conditions, ConditionType.READY)
-    assert ready is not None
+    ready = present(condition_of(made.fleet.conditions, ConditionType.READY))
     assert ready.status == "True"
     assert stalled(made).reason is ConditionReason.WRITE_REFUSED
 

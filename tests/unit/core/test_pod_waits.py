@@ -14,6 +14,7 @@ from tests.support.builders import (
     make_worker,
 )
 from tests.support.figures import figures
+from tests.support.present import present
 from tests.unit.core.test_fleet_status import condition, status_of, up
 
 from fleet_operator.core.actions import Apply
@@ -164,8 +165,7 @@ class TestRolloutsBesideAGatedPod:
             assert condition_of(made.fleet.conditions, ConditionType.STALLED) is None
             assert condition_of(weights.conditions, ConditionType.STALLED) is None
             assert weights.phase is RolloutPhase.APPLIED
-            assert made.fleet.applied is not None
-            assert made.fleet.applied.version == "42"
+            assert present(made.fleet.applied).version == "42"
 
     def test_workers_missing_for_another_reason_are_unavailable(self):
         workers = [up(0).serving("41").staged("42"), waits(1, GATE), waits(2, NODE)]
@@ -173,8 +173,7 @@ class TestRolloutsBesideAGatedPod:
         made = self.decided(*workers, phase=RolloutPhase.STAGING, seconds=1e6, rollout=rollout)
 
         assert self.applied_to(made) == []
-        found = condition_of(made.fleet.conditions, ConditionType.STALLED)
-        assert found is not None
+        found = present(condition_of(made.fleet.conditions, ConditionType.STALLED))
         assert found.reason is ConditionReason.DEADLINE_EXCEEDED
         assert 1 in figures(found.message)
 
@@ -263,8 +262,7 @@ class TestProgress:
 
         assert made.weights["wv-1"].phase is RolloutPhase.APPLIED
         assert self.shown(made, ConditionType.READY) == "NodeLost"
-        ready = condition_of(made.fleet.conditions, ConditionType.READY)
-        assert ready is not None
+        ready = present(condition_of(made.fleet.conditions, ConditionType.READY))
         assert "policy-1: NodeLost: node gpu-7" in ready.message
         assert made.fleet.waiting_for == "NodeLost"
 

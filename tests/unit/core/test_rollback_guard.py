@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker, target
 from tests.support.identities import D1
+from tests.support.present import present
 
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.decision import decide
@@ -77,9 +78,8 @@ def test_a_numbered_version_has_its_number(version, number):
     ],
 )
 def test_an_older_version_of_a_run_is_refused(wanted, applied):
-    problem = rollback_problem(wanted, applied, Pins())
+    problem = present(rollback_problem(wanted, applied, Pins()))
 
-    assert problem is not None
     assert problem.reason is ConditionReason.REWIND_REFUSED
     assert not problem.halt
     assert f"spec.version is {wanted.spec.version}" in problem.message
@@ -166,9 +166,8 @@ def test_versions_after_the_permitted_one_are_accepted_before_it_is_applied(want
     ],
 )
 def test_the_permission_covers_nothing_else(wanted):
-    problem = rollback_problem(wanted, reached("9"), Pins())
+    problem = present(rollback_problem(wanted, reached("9"), Pins()))
 
-    assert problem is not None
     assert problem.reason is ConditionReason.REWIND_REFUSED
 
 
@@ -193,9 +192,8 @@ def pinned(*versions: str, run: str | None = "run-7", dropped_up_to: int | None 
 )
 def test_a_name_in_between_hides_no_older_version(version: str, pins: Pins, number: str):
     applied = "last" if pins.entries[0].version == "last" else "final"
-    problem = rollback_problem(asks(version), reached(applied), pins)
+    problem = present(rollback_problem(asks(version), reached(applied), pins))
 
-    assert problem is not None
     assert problem.reason is ConditionReason.REWIND_REFUSED
     assert f"version {number} " in problem.message
     assert rollback_problem(asks(version, back_to=version), reached(applied), pins) is None

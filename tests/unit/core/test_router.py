@@ -14,6 +14,7 @@ from threading import Event, Thread
 
 import pytest
 from tests.support.builders import FLEET_UID, NOW, build_pod, make_fleet, make_worker
+from tests.support.present import present
 from tests.support.programs import written_by
 
 from fleet_operator.core.decision import decide
@@ -90,8 +91,7 @@ def test_the_router_knows_workers_with_high_ordinals_after_a_scale_down():
 
 def test_a_router_of_many_workers_checks_each_less_often():
     urls = [f"http://w-{n}:8000" for n in range(1000)]
-    spec = routed().spec.router
-    assert spec is not None
+    spec = present(routed().spec.router)
 
     found = router.arguments(spec, urls, 8000)
 
@@ -121,9 +121,8 @@ def test_a_router_without_ready_replicas_is_a_condition_with_the_cause_and_an_ev
     before = status_of(replace(routed(), router=RouterView(ready_replicas=1)))
     observed = replace(routed(), router=RouterView(problem="quota exceeded"), status=before)
     after = status_of(observed)
-    available = condition_of(after.conditions, ConditionType.ROUTER_AVAILABLE)
+    available = present(condition_of(after.conditions, ConditionType.ROUTER_AVAILABLE))
 
-    assert available is not None
     assert (available.status, available.reason) == ("False", ConditionReason.ROUTER_NOT_READY)
     assert "quota exceeded" in available.message
     assert "policy-router" in available.message
@@ -147,8 +146,7 @@ def test_a_router_goes_with_its_field():
 
 def test_a_router_cuts_no_generation_within_a_day():
     """Its own limit is 30 minutes, also for streams, and a held request counts all of its pause."""
-    spec = routed().spec.router
-    assert spec is not None
+    spec = present(routed().spec.router)
 
     found = router.arguments(spec, ["http://w-0:8000"], 8000)
 

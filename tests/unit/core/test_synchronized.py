@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.builders import WorkerBuilder, make_transition, make_view, make_worker, texts_of
+from tests.support.present import present
 
 from fleet_operator.core.strategies.synchronized import step
 from fleet_worker.protocol import Reason
@@ -288,8 +289,7 @@ class TestFailures:
         taken = step(make_view(fenced, refused, staged(2), staged(3), maxFailures=1))
 
         assert "fence on policy-1" not in texts_of(taken.actions)
-        assert taken.problem is not None
-        assert taken.problem.reason is ConditionReason.CHECKPOINT_TRUNCATED
+        assert present(taken.problem).reason is ConditionReason.CHECKPOINT_TRUNCATED
         assert set(taken.failed) == {"policy-0", "policy-1"}
 
     @pytest.mark.parametrize(
@@ -307,8 +307,7 @@ class TestFailures:
             return step(make_view(*workers, phase=phase, phase_seconds=seconds)).problem
 
         assert after(limit) is None
-        problem = after(limit + 1)
-        assert problem is not None
+        problem = present(after(limit + 1))
         assert problem.halt
         assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
 
@@ -368,9 +367,8 @@ class TestFailures:
 
     def test_a_load_that_broke_the_only_engine_halts_the_rollout(self):
         broke = make_worker(0).joining("41").failed_to_load("42")
-        problem = step(make_view(broke)).problem
+        problem = present(step(make_view(broke)).problem)
 
-        assert problem is not None
         assert problem.halt
 
     def test_a_broken_load_does_not_halt_while_others_are_loading(self):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.support.builders import NOW, WorkerBuilder, make_worker
 from tests.support.identities import D1, D2, asks, decided, fleet_of, has, holds, served, verdicts
+from tests.support.present import present
 from tests.unit.core import test_lora_pins as adapters
 
 from fleet_operator.core.decision import Decision
@@ -44,16 +45,14 @@ def serving(
 
 
 def stalled(made: Decision) -> str:
-    found = condition_of(made.fleet.conditions, ConditionType.STALLED)
-    assert found is not None
+    found = present(condition_of(made.fleet.conditions, ConditionType.STALLED))
     return str(found.reason)
 
 
 def message_of(made: Decision) -> str:
     """The message of `Stalled` of the WeightVersion."""
     (weights,) = made.weights.values()
-    found = condition_of(weights.conditions, ConditionType.STALLED)
-    assert found is not None
+    found = present(condition_of(weights.conditions, ConditionType.STALLED))
     return found.message
 
 
@@ -70,8 +69,7 @@ def test_its_version_is_refused_and_no_worker_is_called_for_it(
     assert ("another version" in message_of(made)) == (
         raw in [each.values[0] for each in UNREAD[:3]]
     )
-    assert made.fleet.applied is not None
-    assert made.fleet.applied.version == "7"
+    assert present(made.fleet.applied).version == "7"
     assert made.fleet.to_json()["pinned"][0] == raw
 
 
@@ -147,8 +145,7 @@ def test_a_weightversion_reports_its_own_status_and_ready_stays_as_it_is() -> No
     made = decided(replace(observed, weights=(replace(wants, status=status),)))
     (weights,) = made.weights.values()
 
-    found = condition_of(weights.conditions, ConditionType.STALLED)
-    assert found is not None
+    found = present(condition_of(weights.conditions, ConditionType.STALLED))
     assert found.reason == "StatusUnreadable"
     assert "history[0] (version 3)" in found.message
     ready = ConditionType.READY
@@ -214,7 +211,6 @@ def test_a_pin_that_gives_way_next_to_one_that_cannot_be_read_leaves_a_mark() ->
     made = decided(fleet_of(*staged, wants=asks("9", "/weights/9"), status=status))
 
     assert [pin["version"] for pin in made.fleet.to_json()["pinned"]][:3] == ["9", "8", "0"]
-    assert made.fleet.dropped_pins is not None
-    assert [(m.run_id, m.up_to) for m in made.fleet.dropped_pins.runs] == [
+    assert [(m.run_id, m.up_to) for m in present(made.fleet.dropped_pins).runs] == [
         ("first", MAX_PINNED - 3)
     ]

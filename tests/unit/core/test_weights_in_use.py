@@ -18,6 +18,7 @@ from tests.support.builders import (
     make_worker,
     path_of,
 )
+from tests.support.present import present
 from tests.unit.core.test_fleet_status import status_of
 
 from fleet_operator.api.weights import WeightsSpec
@@ -105,36 +106,31 @@ class TestAppliedAt:
 
     def test_applied_at_is_the_time_when_all_workers_were_first_seen_to_serve(self):
         workers = [make_worker(n).serving("42") for n in range(2)]
-        found = status_of(self.fleet(*workers, applied=self.record("41"))).applied
+        found = present(status_of(self.fleet(*workers, applied=self.record("41"))).applied)
 
-        assert found is not None
         assert (found.version, found.applied_at) == ("42", NOW)
 
     def test_applied_at_is_kept_with_the_version(self):
         workers = [make_worker(n).serving("42") for n in range(2)]
-        found = status_of(self.fleet(*workers, applied=self.record("42"))).applied
+        found = present(status_of(self.fleet(*workers, applied=self.record("42"))).applied)
 
-        assert found is not None
         assert found.applied_at == BEFORE
 
     def test_applied_at_is_kept_when_the_digest_becomes_known(self):
         workers = [holds(make_worker(n).serving("42"), A_DIGEST) for n in range(2)]
-        found = status_of(self.fleet(*workers, applied=self.record("42"))).applied
+        found = present(status_of(self.fleet(*workers, applied=self.record("42"))).applied)
 
-        assert found is not None
         assert found.applied_at == BEFORE
 
     def test_applied_at_is_kept_during_the_rollout_of_another_version(self):
         workers = [make_worker(0).paused("41"), make_worker(1).serving("41")]
-        found = status_of(self.fleet(*workers, applied=self.record("41"))).applied
+        found = present(status_of(self.fleet(*workers, applied=self.record("41"))).applied)
 
-        assert found is not None
         assert (found.version, found.applied_at) == ("41", BEFORE)
 
     def test_a_version_that_no_worker_served_was_not_applied(self):
-        found = status_of(self.fleet(make_worker(0).starting(), applied=None)).applied
+        found = present(status_of(self.fleet(make_worker(0).starting(), applied=None)).applied)
 
-        assert found is not None
         assert (found.version, found.applied_at) == ("base", None)
 
     def test_the_weightversion_has_it(self):
@@ -143,9 +139,8 @@ class TestAppliedAt:
         assert fleet.base_weights is not None
         plan = plan_rollout(fleet, now=NOW)
         given = {"fleet": FleetStatus(), "now": NOW}
-        found = weights_status(fleet, fleet.base_weights, plan, **given).applied
+        found = present(weights_status(fleet, fleet.base_weights, plan, **given).applied)
 
-        assert found is not None
         assert found.applied_at == NOW
 
 

@@ -15,6 +15,7 @@ from tests.support.admin_servers import TOKEN, AdminServer, admin_servers
 from tests.support.dynamo_clients import Dynamo
 from tests.support.fake_cluster import FLEET_UID, READER, TRAINER, FakeCluster, account, pod
 from tests.support.fake_engine import touched
+from tests.support.present import present
 from tests.support.tiny import write_tiny
 from tests.support.waiting import eventually_async, soon
 from tests.unit.fleet_api.conftest import Api
@@ -685,9 +686,8 @@ def test_a_refusal_of_one_worker_is_that_of_the_fleet(
     statuses: tuple[int, ...], status: int
 ) -> None:
     replies = [reply(status, {}) for status in statuses]
-    problem = failure([target(n) for n in range(3)], replies)
+    problem = present(failure([target(n) for n in range(3)], replies))
 
-    assert problem is not None
     assert problem.status == status
     assert ("Retry-After" in problem.headers) == (status == 503)
 
@@ -696,15 +696,13 @@ def test_a_refusal_of_one_worker_is_that_of_the_fleet(
 def test_a_worker_that_was_replaced_in_the_meantime_does_not_count_as_a_refusal(
     reason: str,
 ) -> None:
-    problem = failure([target(0)], [reply(409, {"error": {"type": reason}})])
+    problem = present(failure([target(0)], [reply(409, {"error": {"type": reason}})]))
 
-    assert problem is not None
     assert problem.status == 503
 
 
 def test_a_long_message_of_a_worker_is_cut() -> None:
     error = {"error": {"type": "X" * 1000, "message": "y" * 10_000}}
-    problem = failure([target(0)], [reply(409, error)])
+    problem = present(failure([target(0)], [reply(409, error)]))
 
-    assert problem is not None
     assert len(json.dumps(problem.more)) < 1000

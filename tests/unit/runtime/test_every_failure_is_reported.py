@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
+from tests.support.present import present
 from tests.support.rig import FLEET_PATH, PODS_PATH, WEIGHTS_PATH, Rig
 from tests.support.virtual_time import now
 
@@ -68,8 +69,7 @@ async def test_an_object_of_something_else_is_named_and_left_and_the_fleet_heals
     before = rig.cluster.put(path, {"metadata": metadata, "data": {}})
     async with rig:
         await rig.until(lambda: stalled(rig, "NameTaken"))
-        condition = rig.condition("Stalled")
-        assert condition is not None
+        condition = present(rig.condition("Stalled"))
         assert f" {name} exists already" in condition["message"]
         assert rig.cluster.objects[path] == before
         rig.cluster.drop(path)
@@ -94,8 +94,7 @@ async def test_a_taken_pod_name_is_reported_until_it_is_free(labels):
     rig.cluster.put(path, pod)
     async with rig:
         await rig.until(lambda: stalled(rig, "NameTaken"))
-        condition = rig.condition("Stalled")
-        assert condition is not None
+        condition = present(rig.condition("Stalled"))
         assert (
             "Pod policy-1 exists already and belongs to StatefulSet policy"
             in (condition["message"])
@@ -113,8 +112,7 @@ async def test_a_worker_whose_label_was_removed_is_reported_until_it_is_back(lab
         kept = pod["metadata"]["labels"].pop(label)
         rig.cluster.put(path, pod)
         await rig.until(lambda: stalled(rig, "NameTaken"))
-        condition = rig.condition("Stalled")
-        assert condition is not None
+        condition = present(rig.condition("Stalled"))
         assert f"{label}={kept}" in condition["message"]
         pod["metadata"]["labels"][label] = kept
         rig.cluster.put(path, pod)
@@ -159,8 +157,7 @@ async def test_a_refused_write_is_reported_until_it_succeeds(path, said_on):
             rig.publish("broken-1")  # something to write about
             rig.worker(0).bad_sources.add("/weights/step_broken-1")
         await rig.until(lambda: stalled(rig, "WriteRefused", of=said_on) or joined(rig, said_on))
-        condition = rig.condition("Stalled", of=said_on)
-        assert condition is not None
+        condition = present(rig.condition("Stalled", of=said_on))
         assert "403 forbidden by policy" in condition["message"]
         assert "docs/reference/rbac.md" in condition["message"]
         rig.kube.refuses = lambda _v, _p: None
@@ -211,8 +208,7 @@ async def test_a_refused_list_or_watch_is_reported_until_it_succeeds(path, resou
         rig.cluster.compact()  # Open streams end, and lists start again.
         rig.change(WEIGHTS_PATH)
         await rig.until(lambda: stalled(rig, "ReadRefused"), seconds=40)
-        condition = rig.condition("Stalled")
-        assert condition is not None
+        condition = present(rig.condition("Stalled"))
         for fact in (f"{verb} {resource}", "namespace rl", "403 forbidden", "ClusterRole"):
             assert fact in condition["message"]
         withholds_ready = resource == "pods"
@@ -238,8 +234,7 @@ async def test_a_refused_list_of_pods_at_the_start_is_reported_and_nothing_is_do
         await rig.start_operator()
         for path in (FLEET_PATH, WEIGHTS_PATH):
             await rig.until(lambda p=path: stalled(rig, "ReadRefused", of=p), seconds=10)
-        condition = rig.condition("Stalled")
-        assert condition is not None
+        condition = present(rig.condition("Stalled"))
         for fact in ("list pods in namespace rl", "403 forbidden", "ClusterRole"):
             assert fact in condition["message"]
         assert not ready(rig)
@@ -347,8 +342,7 @@ async def test_pauses_are_renewed_whatever_raises_and_internal_error_is_reported
         phases = {w.phase for w in rig.workers.workers.values()}
         assert phases <= {Phase.PAUSED, Phase.LOADING}
         assert all(w.admitted for w in rig.workers.workers.values())
-        condition = stalled(rig, "InternalError")
-        assert condition is not None
+        condition = present(stalled(rig, "InternalError"))
         assert "KeyError" in condition["message"]
         monkeypatch.undo()
         rig._clock.stop()
@@ -391,8 +385,7 @@ async def test_a_fleet_that_cannot_be_read_in_a_rollout_ends_it_and_says_so_at_i
         rig.change(FLEET_PATH, replicas=-1)
         condition = None
         await rig.until(lambda: stalled(rig, "InvalidSpec"))
-        condition = stalled(rig, "InvalidSpec")
-        assert condition is not None
+        condition = present(stalled(rig, "InvalidSpec"))
         assert (condition["observedGeneration"], rig.fleet["observedGeneration"]) == (2, 2)
         assert "spec.replicas" in condition["message"]
         assert stalled(rig, "InvalidSpec", of=WEIGHTS_PATH)

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.support.present import present
 
 from fleet_operator.ports import UNREAD_BYTES
 from fleet_operator.runtime.spec_budget import NAMESPACE_BYTES, SMALL_BYTES, SPEC_BYTES
@@ -48,8 +49,7 @@ class Kept:
         self.rooms += 1
 
     def reason(self, name: str = "policy", namespace: str = "rl") -> str:
-        record = self.store.fleet((namespace, name))
-        assert record is not None
+        record = present(self.store.fleet((namespace, name)))
         return record.unreadable_reason if record.unreadable else ""
 
 
@@ -64,8 +64,7 @@ def test_a_spec_of_64_kib_is_kept_and_a_larger_one_is_refused(kept: Kept) -> Non
 
     assert kept.reason() == ""
     assert kept.reason("large") == ConditionReason.SPEC_TOO_LARGE
-    record = kept.store.fleet(("rl", "large"))
-    assert record is not None
+    record = present(kept.store.fleet(("rl", "large")))
     assert record.spec is None
 
 
@@ -78,8 +77,7 @@ def test_a_spec_that_was_left_out_by_the_reader_is_refused_with_the_last_one_in_
     kept.store.put_fleet(body)
 
     assert kept.reason() == ConditionReason.SPEC_TOO_LARGE
-    record = kept.store.fleet(KEY)
-    assert record is not None
+    record = present(kept.store.fleet(KEY))
     assert record.spec is not None
     kept.store.put_fleet(fleet())
     assert kept.reason() == ""
@@ -138,9 +136,7 @@ def test_an_overlay_is_kept_as_text_and_read_as_it_was(kept: Kept) -> None:
     """60,000 volumes of 1.2 MB took 62 MB for each fleet."""
     body = fleet(overlay_bytes=SPEC_BYTES - 1000)
     kept.store.put_fleet(body)
-    record = kept.store.fleet(KEY)
-    assert record is not None
-    assert record.spec is not None
+    record = present(kept.store.fleet(KEY))
 
-    assert record.spec.pod_overlay.read() == body["spec"]["podOverlay"]
-    assert sys.getsizeof(record.spec.pod_overlay.text) < SPEC_BYTES + 100
+    assert present(record.spec).pod_overlay.read() == body["spec"]["podOverlay"]
+    assert sys.getsizeof(present(record.spec).pod_overlay.text) < SPEC_BYTES + 100

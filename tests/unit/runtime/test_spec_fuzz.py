@@ -16,6 +16,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.builders import NOW, make_fleet, make_worker, with_template
+from tests.support.present import present
 
 from fleet_operator.core.decision import decide
 from fleet_operator.core.pod_actions import CreatePod
@@ -208,14 +209,12 @@ def filled(fleet: Any, weights: list[Any], *, known: bool) -> Store:
 
 def check_refused(status: FleetStatus | WeightsStatus) -> None:
     """Another reason may come first, such as that of a second WeightVersion."""
-    stalled = condition_of(status.conditions, ConditionType.STALLED)
-    assert stalled is not None
+    stalled = present(condition_of(status.conditions, ConditionType.STALLED))
     assert stalled.reason is ConditionReason.INVALID_SPEC or "cannot be read" in stalled.message
 
 
 def check(store: Store) -> None:
-    record = store.fleet(KEY)
-    assert record is not None
+    record = present(store.fleet(KEY))
     weights, unread = store.weights_of(KEY), store.unread_of(KEY)
     if record.spec is None:
         made = report_undecided(
@@ -281,9 +280,8 @@ def test_any_weight_versions_of_a_good_fleet_get_a_decision_or_a_condition(weigh
 
 def test_the_specs_that_are_changed_are_good_ones():
     store = filled(FLEET, [WEIGHTS, ADAPTER], known=False)
-    record = store.fleet(KEY)
+    record = present(store.fleet(KEY))
 
-    assert record is not None
     assert not record.unreadable
     assert len(store.weights_of(KEY)) == 2
     check(store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.builders import make_fleet, make_worker
 from tests.support.fake_kube import FakeCluster, FakeKube
+from tests.support.present import present
 
 from fleet_operator.core.manifests import pods, revisions
 from fleet_operator.core.observed import FleetObserved
@@ -25,8 +26,7 @@ def path_of(observed: FleetObserved) -> str:
 
 
 def image_in(templates: Templates, observed: FleetObserved) -> str:
-    recorded = templates.known(observed)
-    assert recorded is not None
+    recorded = present(templates.known(observed))
     return str(recorded.pod["spec"]["containers"][0]["image"])
 
 
@@ -55,8 +55,7 @@ async def test_pods_that_a_queue_holds_back_are_recorded_with_the_template(
     await second.ensure(make_fleet(**spec), {revision})
 
     for templates in (first, second):
-        recorded = templates.known(fleet)
-        assert recorded is not None
+        recorded = present(templates.known(fleet))
         assert recorded.held_back == 2, "without the change's own successor"
 
 
@@ -76,8 +75,7 @@ async def test_a_record_without_a_sound_number_holds_nothing_back(
     second = Templates(kube, "worker:1")
     await second.ensure(fleet, {revisions.revision_of(fleet)})
 
-    recorded = second.known(fleet)
-    assert recorded is not None
+    recorded = present(second.known(fleet))
     assert recorded.held_back == 0
 
 

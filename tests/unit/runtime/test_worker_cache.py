@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 from tests.support.builders import call_for, make_worker, work
+from tests.support.present import present
 
 from fleet_operator.core.worker_view import PodView, Standing
 from fleet_operator.ports import WorkerAnswer
@@ -22,15 +23,13 @@ SILENT = WorkerAnswer(silent=True, message="no route")
 
 
 def says(version: str, *, instance: str = "i-1") -> WorkerAnswer:
-    state = make_worker().serving(version).state()
-    assert state is not None
+    state = present(make_worker().serving(version).state())
     return WorkerAnswer(state=state.model_copy(update={"instance": instance}))
 
 
 def joins(epoch: Epoch | None) -> WorkerAnswer:
     """One whose latch is closed."""
-    state = make_worker().joining("1").state()
-    assert state is not None
+    state = present(make_worker().joining("1").state())
     return WorkerAnswer(state=state.model_copy(update={"epoch": epoch}))
 
 
@@ -226,8 +225,7 @@ class TestLookingAgain:
         assert ages == [1, 4]
 
     def test_the_refusal_of_an_adapter_ages_with_the_clock(self):
-        state = make_worker().serving("1").state()
-        assert state is not None
+        state = present(make_worker().serving("1").state())
         failure = AdapterFailure(
             name="a", version="1", reason=Reason.SOURCE_NOT_FOUND, message="", age_seconds=0
         )

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 from tests.support.cli import LEASE, Recorded, run
+from tests.support.present import present
 
 from rlfleet.cli.screen import FleetScreen
 from rlfleet.cli.view import fleet_view
@@ -94,8 +95,7 @@ def test_a_fleet_with_too_old_weights_says_so(
     monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     objects = Recorded("applied")
-    assert objects.fleet is not None
-    conditions = objects.fleet["status"]["conditions"]
+    conditions = present(objects.fleet)["status"]["conditions"]
     stale = {"type": "Stale", "status": "True", "reason": "RequestsRefused", "message": "3 behind"}
     conditions.append(conditions[0] | stale)
 
@@ -110,8 +110,7 @@ def test_a_fleet_with_too_old_weights_says_so(
 
 def test_versions_of_two_runs_have_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = Recorded("staging")
-    assert objects.weights is not None
-    objects.weights["spec"] |= {"runID": "run-8", "version": "0"}
+    present(objects.weights)["spec"] |= {"runID": "run-8", "version": "0"}
 
     _, out, _ = run(monkeypatch, objects, "status", "-o", "json")
 
@@ -121,8 +120,7 @@ def test_versions_of_two_runs_have_no_lag(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_version_that_goes_back_is_not_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = Recorded("staging")
-    assert objects.weights is not None
-    objects.weights["spec"]["version"] = "1"
+    present(objects.weights)["spec"]["version"] = "1"
     console = Console(record=True, file=io.StringIO())
     console.print(FleetScreen(views(objects)))
 
@@ -140,9 +138,8 @@ def test_a_version_that_goes_back_is_not_behind(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("workers", [4, 1000, 100_000])
 def test_a_terminal_shows_what_needs_attention_below_a_large_grid(workers: int) -> None:
     objects = Recorded("stalled")
-    assert objects.fleet is not None
     counts = {"total": workers, "serving": workers - 1, "broken": 1}
-    objects.fleet["status"]["workers"] = counts
+    present(objects.fleet)["status"]["workers"] = counts
     drawn = io.StringIO()
     console = Console(file=drawn, force_terminal=True, width=80, height=24, color_system=None)
     with Live(console=console, auto_refresh=False) as live:

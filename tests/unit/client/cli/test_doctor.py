@@ -11,6 +11,7 @@ import pytest
 import yaml
 from tests.support.cli import NOW, Recorded, golden, run
 from tests.support.pages import ROOT
+from tests.support.present import present
 
 from rlfleet.cli.checks import CHECKS_FAILED
 from rlfleet.cli.diagnosis import OLDEST_KUBERNETES
@@ -39,10 +40,9 @@ def healthy() -> Recorded:
     """A cluster with an operator, a fleet on a claim, and an account with every right."""
     found = Recorded("applied")
     found.moment = NOW
-    assert found.fleet is not None
     claim = {"name": "weights", "persistentVolumeClaim": {"claimName": "weights"}}
-    found.fleet["spec"]["weights"]["volumes"] = [claim]
-    found.fleet["spec"]["engine"] = {"args": ["--max-model-len", "4096"]}
+    present(found.fleet)["spec"]["weights"]["volumes"] = [claim]
+    present(found.fleet)["spec"]["engine"] = {"args": ["--max-model-len", "4096"]}
     listed = [{"names": ["docker.io/rlfleet/worker:0.1.0"]}]
     kinds = [{"name": "inferencefleets"}, {"name": "weightversions"}]
     for pod in found.pods:
@@ -167,8 +167,7 @@ def never_pulled(objects: Recorded) -> None:
 
 
 def spec_of(objects: Recorded) -> dict[str, Any]:
-    assert objects.fleet is not None
-    found: dict[str, Any] = objects.fleet["spec"]
+    found: dict[str, Any] = present(objects.fleet)["spec"]
     return found
 
 
@@ -220,8 +219,7 @@ def refused_argument(objects: Recorded) -> None:
 
 
 def stalled(objects: Recorded) -> None:
-    assert objects.fleet is not None
-    objects.fleet["status"]["conditions"] = [
+    present(objects.fleet)["status"]["conditions"] = [
         {"type": "Stalled", "status": "True", "reason": "NameTaken", "message": "policy is taken"}
     ]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.cli import PODS, Recorded, run
+from tests.support.present import present
 
 from rlfleet.cli.causes import remedies_of
 from rlfleet.cli.explanation import meaning_of
@@ -19,12 +20,10 @@ GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 def waiting(message: str = GPUS, **spec: Any) -> Recorded:
     """A fleet whose pods do not start, for the reason that their condition has."""
     found = Recorded("unschedulable")
-    assert found.fleet is not None
-    found.fleet["spec"] |= spec
-    for condition in found.fleet["status"]["conditions"]:
+    present(found.fleet)["spec"] |= spec
+    for condition in present(found.fleet)["status"]["conditions"]:
         condition["message"] = condition["message"].replace(GPUS, message)
-    assert found.weights is not None
-    for condition in found.weights["status"]["conditions"]:
+    for condition in present(found.weights)["status"]["conditions"]:
         condition["message"] = condition["message"].replace(GPUS, message)
     for one in (found.fleet, found.weights):
         for laggard in one["status"]["laggards"]:
@@ -114,8 +113,7 @@ def test_checks_that_the_account_may_not_make_are_left_out(monkeypatch: pytest.M
 def test_without_a_cause_the_remedies_of_the_reason_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     found = explained(monkeypatch, waiting("Starting"))
 
-    known = meaning_of(found["reason"])
-    assert known is not None
+    known = present(meaning_of(found["reason"]))
     assert (found["causes"], found["remedies"]) == ([], list(known.remedies))
 
 

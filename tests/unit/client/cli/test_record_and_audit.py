@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.support.cli import Recorded, golden, run
 from tests.support.fake_objects import FakeObjects
+from tests.support.present import present
 from tests.unit.client.test_examples import REPLY
 from typer.testing import CliRunner
 
@@ -41,8 +42,7 @@ def recorded(tmp_path: Path, *replies: Any) -> tuple[int, Path, str]:
 def fleet() -> FakeObjects:
     objects = FakeObjects()
     pin = {"version": "42", "digest": f"sha256:{DIGEST}", "source": {"path": "/weights/42"}}
-    assert objects.fleet is not None
-    objects.fleet["status"]["pinned"] = [pin, pin | {"version": "7", "runID": "run-8"}]
+    present(objects.fleet)["status"]["pinned"] = [pin, pin | {"version": "7", "runID": "run-8"}]
     return objects
 
 
@@ -102,8 +102,7 @@ def test_the_labels_of_a_fleet_have_their_golden_text(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, situation: str
 ) -> None:
     objects = Recorded(situation)
-    assert objects.fleet is not None
-    (pin,) = (one for one in objects.fleet["status"]["pinned"] if one["version"] == "2")
+    (pin,) = (one for one in present(objects.fleet)["status"]["pinned"] if one["version"] == "2")
     digest = pin["digest"].removeprefix("sha256:")[:12]
     _, file, _ = recorded(tmp_path, reply("2", digest), reply("2", "5" * 12), reply("9"))
 
@@ -118,10 +117,9 @@ def test_a_version_from_two_directories_may_have_two_digests(
 ) -> None:
     """In a fleet that a trainer drives, a directory names the run."""
     objects = fleet()
-    assert objects.fleet is not None
-    (first, _) = objects.fleet["status"]["pinned"]
+    (first, _) = present(objects.fleet)["status"]["pinned"]
     other = {"digest": f"sha256:{'5' * 64}", "source": {"path": "/weights/run-8/42"}}
-    objects.fleet["status"]["pinned"] = [first | other, first]
+    present(objects.fleet)["status"]["pinned"] = [first | other, first]
     _, file, _ = recorded(tmp_path, reply(), reply(digest="5" * 12), reply(digest="6" * 12))
 
     ended, out, _ = run(monkeypatch, objects, "audit", str(file), "policy", "-o", "json")

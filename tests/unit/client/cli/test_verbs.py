@@ -24,6 +24,7 @@ from tests.support.cli import (
     run,
 )
 from tests.support.fake_objects import FakeObjects, condition
+from tests.support.present import present
 from typer.testing import CliRunner
 
 from rlfleet.cli import show
@@ -114,16 +115,14 @@ def test_publish_waits_for_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "43" in out
     assert "4 workers" in out
     assert "1.90s" in out
-    assert objects.weights is not None
-    assert objects.weights["spec"]["source"]["path"] == "/weights/x"
+    assert present(objects.weights)["spec"]["source"]["path"] == "/weights/x"
 
 
 def test_publish_returns_at_once_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = FakeObjects(obeys=False)
 
     assert run(monkeypatch, objects, "publish", "43", "policy")[0] == 0
-    assert objects.weights is not None
-    assert objects.weights["spec"]["version"] == "43"
+    assert present(objects.weights)["spec"]["version"] == "43"
 
 
 def test_publish_names_the_files_of_another_version_only_if_asked(
@@ -203,8 +202,7 @@ def test_publish_begins_in_the_trace_of_its_option(monkeypatch: pytest.MonkeyPat
     objects, span = FakeObjects(), f"00-{'a' * 32}-{'b' * 16}-01"
 
     assert run(monkeypatch, objects, "publish", "43", "--traceparent", span)[0] == 0
-    assert objects.weights is not None
-    assert objects.weights["metadata"]["annotations"] == {"rlfleet.dev/traceparent": span}
+    assert present(objects.weights)["metadata"]["annotations"] == {"rlfleet.dev/traceparent": span}
 
 
 def test_publish_creates_the_object(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +214,7 @@ def test_publish_creates_the_object(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     assert code == 0
-    assert objects.weights is not None
-    assert objects.weights["spec"]["fleetRef"] == {"name": "policy"}
+    assert present(objects.weights)["spec"]["fleetRef"] == {"name": "policy"}
 
 
 def test_a_refused_version_exits_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,8 +279,7 @@ def test_a_pod_is_shown_with_its_problem(monkeypatch: pytest.MonkeyPatch) -> Non
         ]
     }
     gone["metadata"]["deletionTimestamp"] = "2026-01-01T00:17:00Z"
-    assert objects.fleet is not None
-    objects.fleet["status"]["laggards"] = [
+    present(objects.fleet)["status"]["laggards"] = [
         {"pod": "policy-0", "state": "broken", "reason": "Quarantined", "version": "1"}
     ]
 
@@ -422,8 +418,7 @@ def test_a_wrong_name_suggests_similar_ones(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_name_of_a_fleet_means_its_base_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = FakeObjects()
-    assert objects.weights is not None
-    objects.weights["metadata"]["name"] = "other"
+    present(objects.weights)["metadata"]["name"] = "other"
 
     assert run(monkeypatch, objects, "history", "policy")[0] == 0
 
@@ -439,8 +434,7 @@ def test_an_empty_namespace_names_the_next_step(monkeypatch: pytest.MonkeyPatch)
 
 def test_several_weight_versions_need_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = FakeObjects()
-    second = copy.deepcopy(objects.weights)
-    assert second is not None
+    second = present(copy.deepcopy(objects.weights))
     second["metadata"]["name"] = "math"
 
     async def all_(kind: str) -> list[Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
+from tests.support.present import present
 from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.engine.effect import MIN_PER_PARAMETER, Effect, combined, shares_of_sample
@@ -100,8 +101,7 @@ async def test_the_state_has_the_effect_of_the_last_load_and_its_time(
     await serving.resume("1")
     await settle(serving.agent)
 
-    effect = serving.state.effect
-    assert effect is not None
+    effect = present(serving.state.effect)
     assert (effect.version, effect.compared_with) == ("1", "base")
     assert effect.compared_with_digest == before
     assert (effect.changed_share, effect.compared_elements, effect.elements) == (0.25, 8, 32)
@@ -117,8 +117,7 @@ async def test_a_load_that_changes_nothing_is_reported_and_succeeds(
     await serving.apply("1")
     await settle(serving.agent)
 
-    effect = serving.state.effect
-    assert effect is not None
+    effect = present(serving.state.effect)
     assert effect.unchanged
     assert serving.state.version == "1"
     assert [r.levelname for r in caplog.records if "no parameter" in r.message] == ["WARNING"]
@@ -132,8 +131,7 @@ async def test_a_load_that_cannot_be_compared_reports_only_the_reason(
     await serving.apply("1")
     await settle(serving.agent)
 
-    effect = serving.state.effect
-    assert effect is not None
+    effect = present(serving.state.effect)
     assert (effect.changed_share, effect.unchanged) == (None, False)
     assert effect.why_not == "experts are rebalanced"
     assert b"rlfleet_worker_changed_share " not in generate_latest(serving.registry).replace(

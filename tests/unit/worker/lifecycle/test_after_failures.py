@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.support.adapters import TINY_MODULES, write_adapter
 from tests.support.fake_engine import touched, untouched
+from tests.support.present import present
 from tests.support.tiny import BASE_DIGEST, write_tiny
 from tests.support.waiting import soon
 from tests.support.worker_harness import HOLDER, TrainerHarness, WorkerHarness, refused
@@ -56,9 +57,8 @@ async def test_an_update_under_a_trainers_pause_keeps_that_pause(trainer: Traine
     harness.clock.advance(20)
     await trainer.driver.collective.join_transfer(HOLDER, {})
     await trainer.driver.collective.begin_transfer(HOLDER)
-    pause = harness.state.pause
+    pause = present(harness.state.pause)
 
-    assert pause is not None
     assert pause.cache_kept, "what the trainer wants to keep is kept"
     assert pause.paused_seconds == 20
 
@@ -76,8 +76,7 @@ async def test_files_loaded_after_a_failed_update_are_reported_as_files(
     await soon(lambda: any(call.endswith("step_5") for call in harness.engine.calls))
 
     assert harness.state.phase is Phase.LOADING
-    assert trainer.transfers.state is not None
-    assert trainer.transfers.state.updating is False
+    assert present(trainer.transfers.state).updating is False
     gate.set()
     assert await loading == "5"
 
@@ -135,15 +134,13 @@ async def test_a_version_that_broke_the_engine_is_no_longer_held(
 ) -> None:
     await serving.stage("1")
     await serving.pause()
-    staged = serving.agent.staging.staged
-    assert staged is not None
+    staged = present(serving.agent.staging.staged)
     error: Any = ValueError("a mistake") if mistake else touched()
     serving.engine.failures["load"] = [error]
     await failing(serving.load("1"))
 
     await soon(lambda: staged.checkpoint.files == ())
-    assert serving.agent.good.checkpoint is not None
-    assert serving.agent.good.checkpoint.files, "what serves stays open"
+    assert present(serving.agent.good.checkpoint).files, "what serves stays open"
 
 
 async def test_a_version_whose_files_changed_after_staging_is_no_longer_held(
@@ -152,8 +149,7 @@ async def test_a_version_whose_files_changed_after_staging_is_no_longer_held(
     object.__setattr__(serving.agent.staging.rules, "budget_bytes", 0)
     path = await serving.stage("1")
     await serving.pause()
-    staged = serving.agent.staging.staged
-    assert staged is not None
+    staged = present(serving.agent.staging.staged)
     write_tiny(path, 9.0)
     assert (await refused(serving.load("1"))).reason is Reason.CHECKPOINT_CHANGED
 
@@ -213,9 +209,8 @@ async def test_clearing_the_cache_does_not_turn_an_aborting_pause_into_a_keeping
     await trainer.driver.seat.pause(HOLDER, PauseMode.ABORT, keep_cache=True)
     harness.clock.advance(5)
     await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=False)
-    pause = harness.state.pause
+    pause = present(harness.state.pause)
 
-    assert pause is not None
     assert (pause.mode, pause.cache_kept) == (PauseMode.ABORT, False)
     assert pause.paused_seconds == 5, "it is still the same pause"
     assert harness.engine.calls[-1] == "pause abort"
@@ -239,8 +234,7 @@ async def test_every_call_of_a_trainer_renews_its_pause(trainer: TrainerHarness)
     harness.clock.advance(50)
     await trainer.driver.files.load(HOLDER, step(harness, 5))
 
-    assert harness.state.pause is not None
-    assert harness.state.pause.lease_remaining_seconds == 60
+    assert present(harness.state.pause).lease_remaining_seconds == 60
 
 
 async def test_requests_end_before_the_engine_sleeps_and_a_second_sleep_has_no_effect(

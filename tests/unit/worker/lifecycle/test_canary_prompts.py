@@ -7,6 +7,7 @@ import math
 
 import pytest
 from tests.support.fake_engine import untouched
+from tests.support.present import present
 from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness
 
@@ -96,9 +97,8 @@ def test_a_missing_log_probability_counts_as_nan() -> None:
 async def test_canary_prompts_run_together_with_the_clients_of_a_serving_worker(
     serving: WorkerHarness,
 ) -> None:
-    reported = await serving.run_prompts("one", "three")
+    reported = present(await serving.run_prompts("one", "three"))
 
-    assert reported is not None
     assert (reported.version, reported.compared_with) == ("base", None)
     assert "resume" not in serving.engine.calls
     assert not serving.engine.paused
@@ -112,9 +112,8 @@ async def test_canary_prompts_run_on_a_joining_worker_behind_its_closed_latch(
     await serving.stage("1")
     await serving.fence()
     await serving.load("1")
-    reported = await serving.run_prompts()
+    reported = present(await serving.run_prompts())
 
-    assert reported is not None
     assert (reported.version, reported.compared_with, reported.logprob_drift) == ("1", "base", 2.0)
     assert serving.state.phase is Phase.JOINING
     assert serving.engine.paused
@@ -129,9 +128,8 @@ async def test_a_repeated_run_is_compared_with_the_same_baseline(
     await serving.load("1")
     await serving.resume("1")
     await serving.run_prompts()
-    again = await serving.run_prompts()
+    again = present(await serving.run_prompts())
 
-    assert again is not None
     assert (again.version, again.compared_with) == ("1", "base")
 
 
@@ -143,9 +141,8 @@ async def test_a_version_is_compared_with_the_named_weights_and_not_with_refused
     for version in ("1", "2"):
         await serving.stage(version)
         await serving.load(version)
-        reported = await serving.run_prompts(compare_with="base")
+        reported = present(await serving.run_prompts(compare_with="base"))
 
-        assert reported is not None
         assert (reported.version, reported.compared_with) == (version, "base")
 
 
@@ -158,10 +155,8 @@ async def test_a_report_stays_after_a_load_of_another_run_with_the_same_number(
     await serving.stage("base", run_id="another-run")
     await serving.load("base", run_id="another-run")
 
-    assert serving.state.probe is not None
-    assert serving.state.probe.run_id is None
-    reported = await serving.run_prompts(compare_with="base")
-    assert reported is not None
+    assert present(serving.state.probe).run_id is None
+    reported = present(await serving.run_prompts(compare_with="base"))
     assert (reported.run_id, reported.compared_with_run_id) == ("another-run", None)
     assert reported.compared_with == "base"
 

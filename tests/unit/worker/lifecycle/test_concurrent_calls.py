@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.fake_engine import touched, untouched
+from tests.support.present import present
 from tests.support.tiny import write_tiny
 from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness
@@ -113,8 +114,7 @@ async def test_a_lease_that_expires_during_a_refused_load_resumes_the_old_weight
 
     state = serving.state
     assert (state.phase, state.version) == (Phase.SERVING, "base")
-    assert state.load_failure is not None
-    assert state.load_failure.version == "1"
+    assert present(state.load_failure).version == "1"
 
 
 async def test_a_renewal_at_the_moment_of_expiry_keeps_the_pause(
@@ -179,8 +179,7 @@ async def test_a_caller_that_takes_over_an_expired_pause_becomes_its_holder(
     serving.clock.advance(11)
     await serving.pause(lease=10, holder="another")
 
-    assert serving.state.pause is not None
-    assert serving.state.pause.holder == "another"
+    assert present(serving.state.pause).holder == "another"
     with pytest.raises(Refusal) as refused:
         await serving.resume("base", holder="one")
     assert refused.value.reason is Reason.HELD_BY_ANOTHER
@@ -304,8 +303,7 @@ async def test_an_overtaken_stage_is_not_a_failure_of_the_worker(
 
     assert refused.value.reason is Reason.SUPERSEDED
     assert serving.state.stage_failure is None
-    assert agent.staging.staged is not None
-    assert agent.staging.staged.version == "22"
+    assert present(agent.staging.staged).version == "22"
 
 
 async def test_a_stage_during_a_load_waits_and_can_be_loaded_next(
@@ -315,8 +313,7 @@ async def test_a_stage_during_a_load_waits_and_can_be_loaded_next(
     await serving.pause()
     async with held(serving, "load", serving.load("1")) as load:
         await serving.stage("22")
-        assert serving.state.staged is not None
-        assert serving.state.staged.version == "22"
+        assert present(serving.state.staged).version == "22"
     await load
     await serving.load("22")
     await serving.resume("22")
@@ -336,8 +333,7 @@ async def test_a_load_that_fails_with_an_unchanged_model_keeps_only_the_newer_st
     with pytest.raises(EngineFailure):
         await load
 
-    assert serving.state.staged is not None
-    assert serving.state.staged.version == "22"
+    assert present(serving.state.staged).version == "22"
 
 
 async def test_the_served_version_staged_from_another_path_is_checked_again(
@@ -375,8 +371,7 @@ async def test_two_concurrent_pauses_pause_the_engine_once(serving: WorkerHarnes
     await second
 
     assert serving.engine.calls.count("pause keep") == 1
-    assert serving.state.pause is not None
-    assert serving.state.pause.lease_remaining_seconds == 99
+    assert present(serving.state.pause).lease_remaining_seconds == 99
 
 
 async def test_an_abort_during_a_keeping_pause_ends_the_held_requests(
@@ -389,5 +384,4 @@ async def test_an_abort_during_a_keeping_pause_ends_the_held_requests(
     await second
 
     assert serving.state.requests_held == 0
-    assert serving.state.pause is not None
-    assert serving.state.pause.mode is PauseMode.ABORT
+    assert present(serving.state.pause).mode is PauseMode.ABORT

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.descriptors import left_open, open_descriptors
+from tests.support.present import present
 from tests.support.slime_deltas import write_delta
 from tests.support.tiny import write_tiny
 from tests.support.waiting import soon
@@ -90,14 +91,12 @@ async def test_deltas_without_digests_follow_a_full_version_that_the_worker_hold
         for version in (2, 3):
             path = run.add(version)
             await worker.stage(str(version), path)
-            staged = worker.state.staged
-            assert staged is not None
+            staged = present(worker.state.staged)
             assert staged.digest == run.digest(version)
             assert staged.read_bytes == sum(f.stat().st_size for f in path.glob("*.safetensors"))
             await swap(worker, str(version), path)
-            assert worker.state.timings is not None
-            assert worker.state.timings.published_bytes == staged.read_bytes
-            assert worker.state.timings.size_bytes == staged.size_bytes
+            assert present(worker.state.timings).published_bytes == staged.read_bytes
+            assert present(worker.state.timings).size_bytes == staged.size_bytes
 
 
 async def test_a_staged_version_is_the_base_of_the_next_before_it_is_loaded(
@@ -111,8 +110,7 @@ async def test_a_staged_version_is_the_base_of_the_next_before_it_is_loaded(
         second = run.add(2)
         await worker.stage("2", second)
 
-        staged = worker.state.staged
-        assert staged is not None
+        staged = present(worker.state.staged)
         assert (staged.version, staged.digest, staged.in_memory) == ("2", run.digest(2), True)
 
 
@@ -181,8 +179,7 @@ async def test_a_base_in_memory_is_read_from_its_files_if_the_result_needs_the_r
         assert worker.agent.good.in_memory
         await worker.stage("2", run.add(2))
 
-        staged = worker.state.staged
-        assert staged is not None
+        staged = present(worker.state.staged)
         assert staged.digest == run.digest(2)
         assert staged.read_bytes is not None
         assert staged.read_bytes > size
@@ -193,16 +190,14 @@ async def test_a_state_says_how_much_was_read(tmp_path: Path) -> None:
     async with start_worker(tmp_path) as worker:
         await worker.admit("base")
         await worker.stage("1", run.full(1, 1.5))
-        staged = worker.state.staged
-        assert staged is not None
+        staged = present(worker.state.staged)
         assert staged.read_bytes == staged.size_bytes
         await swap(worker, "1", run.full(1))
         run.full(2, 3.0)
         second = run.add(2, base_digest=run.digest(1), result_digest=run.digest(2))
         await worker.stage("2", second)
 
-        staged = worker.state.staged
-        assert staged is not None
+        staged = present(worker.state.staged)
         assert staged.read_bytes == sum(f.stat().st_size for f in second.glob("*.safetensors"))
         read = worker.registry.get_sample_value("rlfleet_worker_stage_read_bytes_total")
         assert read == staged.size_bytes + staged.read_bytes
@@ -255,8 +250,7 @@ async def test_a_delta_without_its_base_is_refused_and_staged_once_it_is_there(
         (hidden / "model.safetensors.index.json").rename(tmp_path / "index.json")
         refusal = await refused(worker.stage("2", second))
         assert refusal.reason is Reason.BASE_MISSING
-        assert worker.state.stage_failure is not None
-        assert worker.state.stage_failure.reason is Reason.BASE_MISSING
+        assert present(worker.state.stage_failure).reason is Reason.BASE_MISSING
 
         (tmp_path / "index.json").rename(hidden / "model.safetensors.index.json")
         hidden.rename(tmp_path / "weight_v000001")

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from tests.support.fake_engine import touched, untouched
+from tests.support.present import present
 from tests.support.tiny import write_tiny
 from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness, refused
@@ -95,8 +96,7 @@ async def test_the_version_changes_at_the_end_of_the_load(serving: WorkerHarness
 
     assert serving.agent.version == "base"
     assert serving.state.phase is Phase.LOADING
-    assert serving.state.operation is not None
-    assert serving.state.operation.kind == "load"
+    assert present(serving.state.operation).kind == "load"
     serving.engine.gates["set_version"].set()
     await load
     assert serving.agent.version == "1"
@@ -118,8 +118,7 @@ async def test_staging_the_loaded_version_does_nothing(serving: WorkerHarness) -
 async def test_a_refused_stage_is_reported_until_the_next_success(serving: WorkerHarness) -> None:
     await refused(serving.stage("1", serving.root / "nothing"))
     serving.clock.advance(5)
-    failure = serving.state.stage_failure
-    assert failure is not None
+    failure = present(serving.state.stage_failure)
     assert (failure.version, failure.reason, failure.age_seconds) == (
         "1",
         Reason.SOURCE_ABSENT,
@@ -151,8 +150,7 @@ async def test_a_refusal_stays_reported_after_a_stage_of_another_version(
     await refused(serving.stage("1", serving.root / "nothing"))
     await serving.stage("1")
 
-    failure = serving.state.stage_failure
-    assert failure is not None
+    failure = present(serving.state.stage_failure)
     assert (failure.version, failure.age_seconds) == ("2", 5)
     assert serving.state.earlier_stage_failures == ()
 
@@ -196,8 +194,7 @@ async def test_held_bytes_are_loaded_though_the_directory_has_changed(
     serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = await serving.stage("1")
-    staged = serving.state.staged
-    assert staged is not None
+    staged = present(serving.state.staged)
     assert staged.in_memory
     await serving.pause()
     write_tiny(path, 9.0)
@@ -230,8 +227,7 @@ async def test_a_hanging_file_system_during_a_pause_blocks_neither_fence_nor_lea
     answers.set()
 
     assert failure.value.reason is Reason.SOURCE_UNREADABLE
-    assert state.load_failure is not None
-    assert state.load_failure.reason is Reason.SOURCE_UNREADABLE
+    assert present(state.load_failure).reason is Reason.SOURCE_UNREADABLE
     assert (state.phase, state.version) == (Phase.PAUSED, "base"), "the engine was not touched"
     assert serving.state.phase is Phase.JOINING
     assert serving.state.version == "base"
@@ -405,8 +401,7 @@ async def test_the_last_good_version_is_released_if_both_do_not_fit(
     assert good.checkpoint.held == {}
     assert good.checkpoint.files, "its files stay open: it can still be put back"
     assert set(good.checkpoint.tensor_digests()) == set(good.checkpoint.tensors)
-    assert serving.state.staged is not None
-    assert serving.state.staged.in_memory
+    assert present(serving.state.staged).in_memory
 
 
 async def test_during_a_load_the_bytes_for_a_restore_are_not_released(
@@ -424,7 +419,6 @@ async def test_during_a_load_the_bytes_for_a_restore_are_not_released(
     await serving.stage("3")
 
     assert good.checkpoint.held
-    assert serving.state.staged is not None
-    assert serving.state.staged.in_memory is False, "there is no room for it now"
+    assert present(serving.state.staged).in_memory is False, "there is no room for it now"
     gate.set()
     await load

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.support.fake_engine import untouched
+from tests.support.present import present
 from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness
 
@@ -17,8 +18,7 @@ from fleet_worker.protocol import PauseMode, Phase
 async def test_a_pause_has_a_mode_and_a_lease(serving: WorkerHarness, mode: PauseMode) -> None:
     await serving.pause(mode, lease=30)
 
-    pause = serving.state.pause
-    assert pause is not None
+    pause = present(serving.state.pause)
     assert (pause.mode, pause.lease_remaining_seconds) == (mode, 30)
     assert serving.agent.is_open, "requests are held, not turned away"
 
@@ -32,9 +32,8 @@ async def test_a_second_pause_renews_the_lease_and_does_not_call_the_engine(
     await serving.pause(lease=30)
 
     assert serving.engine.calls == calls
-    assert serving.state.pause is not None
-    assert serving.state.pause.lease_remaining_seconds == 30
-    assert serving.state.pause.paused_seconds == 20
+    assert present(serving.state.pause).lease_remaining_seconds == 30
+    assert present(serving.state.pause).paused_seconds == 20
 
 
 async def test_a_lease_is_renewed_while_a_load_runs(serving: WorkerHarness) -> None:
@@ -66,8 +65,7 @@ async def test_a_drain_ends_with_the_last_request(serving: WorkerHarness) -> Non
     await serving.pause(PauseMode.WAIT, drain=60)
 
     assert serving.engine.calls == ["pause wait"]
-    assert serving.state.pause is not None
-    assert serving.state.pause.drain_timed_out is False
+    assert present(serving.state.pause).drain_timed_out is False
 
 
 async def test_a_drain_past_its_deadline_holds_the_remaining_requests(
@@ -77,9 +75,8 @@ async def test_a_drain_past_its_deadline_holds_the_remaining_requests(
     await serving.pause(PauseMode.WAIT, drain=0.01)
 
     assert serving.engine.calls == ["pause wait", "pause keep"]
-    assert serving.state.pause is not None
-    assert serving.state.pause.mode is PauseMode.KEEP
-    assert serving.state.pause.drain_timed_out is True
+    assert present(serving.state.pause).mode is PauseMode.KEEP
+    assert present(serving.state.pause).drain_timed_out is True
 
 
 async def test_an_abort_overtakes_a_drain(serving: WorkerHarness) -> None:
@@ -90,8 +87,7 @@ async def test_an_abort_overtakes_a_drain(serving: WorkerHarness) -> None:
     await serving.pause(PauseMode.ABORT)
     await draining
 
-    assert serving.state.pause is not None
-    assert serving.state.pause.mode is PauseMode.ABORT
+    assert present(serving.state.pause).mode is PauseMode.ABORT
     assert serving.engine.calls[-1] == "pause abort"
 
 

@@ -21,6 +21,7 @@ import pytest
 from tests.support import damage
 from tests.support.certificates import expire, issue
 from tests.support.fake_peers import FakePeer, Listed, fake_peer
+from tests.support.present import present
 from tests.support.slime_deltas import write_delta
 from tests.support.stagers import InspectorWithStagers
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
@@ -84,8 +85,7 @@ def certificate(folder: Path) -> Certificate:
 
 
 def peer(worker: Staging, uid: str) -> Peer:
-    assert worker.peers is not None
-    return Peer(host="127.0.0.1", port=worker.peers.port, pod_uid=uid)
+    return Peer(host="127.0.0.1", port=present(worker.peers).port, pod_uid=uid)
 
 
 def read_from(request: StageRequest, digest: str, *peers: Peer) -> StageRequest:
@@ -121,8 +121,7 @@ async def test_a_stager_reads_from_a_peer_too(
     found = await child.stage(read_from(wanted, digest, peer(parent, "a")))
 
     assert (found.digest, found.read_from) == (digest, "a")
-    assert child.peers is not None
-    assert child.peers.serves == (digest,)
+    assert present(child.peers).serves == (digest,)
 
 
 @pytest.mark.parametrize("has_stagers", [False, True])
@@ -186,11 +185,10 @@ async def test_an_expired_certificate_sends_workers_to_the_store_and_says_so(
 
 def test_no_handshake_of_many_is_lost(tmp_path: Path, make: Made) -> None:
     worker = make("a", certificate=certificate(tmp_path / "tls"))
-    assert worker.peers is not None
     checkpoint = open_checkpoint(str(write_tiny(tmp_path / "1")), None)
     checkpoint.read_all(budget=1 << 20, check_cancelled=lambda: None)
-    worker.peers.serve("sha256:1", checkpoint)
-    place = worker.peers.place_of(peer(worker, "a"), "sha256:1")
+    present(worker.peers).serve("sha256:1", checkpoint)
+    place = present(worker.peers).place_of(peer(worker, "a"), "sha256:1")
     assert place is not None
     with ThreadPoolExecutor(8) as readers:
         found = list(readers.map(lambda _: peer_files._listing(place), range(100)))
@@ -211,8 +209,7 @@ def test_refused_strangers_that_do_not_close_their_end_keep_no_connection(
     worker = make("a", certificate=certificate(tmp_path / "tls"))
     assert worker.peers is not None
     worker.peers.keep_ready()
-    assert worker.peers._process is not None
-    opened = Path(f"/proc/{worker.peers._process.pid}/fd")
+    opened = Path(f"/proc/{present(worker.peers._process).pid}/fd")
     most = 40
     trusting = peer_tls.reading(place_of(worker, "sha256:1").certificate)
     with ExitStack() as strangers:
@@ -240,8 +237,7 @@ def test_readers_over_tls_that_take_no_bytes_cost_the_process_little_memory(
     checkpoint.files = (replace(file, state=replace(file.state, size=size)),)
     checkpoint.held = {file.name: kept}
     worker.peers.serve("sha256:1", checkpoint)
-    assert worker.peers._process is not None
-    process = Path(f"/proc/{worker.peers._process.pid}")
+    process = Path(f"/proc/{present(worker.peers._process).pid}")
     before, used = anonymous_bytes(process), deque[int](maxlen=50)
 
     def is_idle() -> bool:
@@ -269,14 +265,13 @@ def anonymous_bytes(process: Path) -> int:
 
 async def test_a_version_is_served_until_the_worker_drops_it(tmp_path: Path, make: Made) -> None:
     parent = make("a")
-    assert parent.peers is not None
     digest = (await parent.stage(stage_request("1", write_tiny(tmp_path / "1")))).digest
-    place = parent.peers.place_of(peer(parent, "a"), digest)
+    place = present(parent.peers).place_of(peer(parent, "a"), digest)
     assert place is not None
     assert peer_files._listing(place)
     await parent.drop()
 
-    assert parent.peers.serves == ()
+    assert present(parent.peers).serves == ()
     with pytest.raises(Refusal, match="404"):
         peer_files._listing(place)
 
@@ -508,8 +503,7 @@ async def test_a_version_with_a_name_beyond_utf8_is_staged_and_not_served(
     found = await worker.stage(read_from(stage_request("1", path), digest))
 
     assert found.digest == digest
-    assert worker.peers is not None
-    assert worker.peers.serves == ()
+    assert present(worker.peers).serves == ()
 
 
 async def test_a_delta_without_digests_takes_a_base_that_a_peer_had_from_its_files(
@@ -598,8 +592,7 @@ async def test_a_worker_without_the_base_takes_the_whole_version_from_a_peer(
     await chain.held_by(parent)
     await parent.stage(read_from(chain.wanted, chain.digest))
     await child.stage(stage_request("0", write_tiny(chain.delta.parent / "other", 4.0)))
-    held = child.staged
-    assert held is not None
+    held = present(child.staged)
     child._bases = lambda: (HeldBase(held.digest, held.checkpoint.duplicate()),)
     found = await child.stage(read_from(chain.wanted, chain.digest, peer(parent, "a")))
 
@@ -707,8 +700,7 @@ def filling(tmp_path: Path, make: Made) -> Iterator[tuple[MemoryFile, Stream, Ch
         memory.note_written = lambda length: lengths.note(0, length)
         memory.write(memoryview(b"abc"), 0)
         worker.peers.show_of("sha256:1", checkpoint)([memory.descriptor], lengths.descriptor)
-        place = worker.peers.place_of(peer(worker, "a"), "sha256:1")
-        assert place is not None
+        place = present(worker.peers.place_of(peer(worker, "a"), "sha256:1"))
         stream = Stream(place, 0, size)
         yield memory, stream, checkpoint
     stream.close()
@@ -753,8 +745,7 @@ async def test_a_peer_sends_the_headers_of_files_that_the_worker_has_not_begun(
         damage.write_tensors(path / f"model-{number:05}-of-00002.safetensors", content)
     digest = open_checkpoint(str(path), None).digest(lambda: None)
     parent, wanted = make("a"), stage_request("1", path)
-    assert parent.peers is not None
-    place = parent.peers.place_of(peer(parent, "a"), digest)
+    place = present(parent.peers).place_of(peer(parent, "a"), digest)
     assert place is not None
     goes_on, true = threading.Event(), OpenFile.read_into
 
@@ -764,7 +755,7 @@ async def test_a_peer_sends_the_headers_of_files_that_the_worker_has_not_begun(
 
     monkeypatch.setattr(OpenFile, "read_into", slow)
     first = asyncio.create_task(parent.stage(read_from(wanted, digest)))
-    await asyncio.to_thread(eventually, lambda: parent.peers.serves)
+    await asyncio.to_thread(eventually, lambda: present(parent.peers).serves)
     try:
         found = await asyncio.to_thread(open_from_peer, place, str(path))
         assert sorted(found.tensors) == ["embed.weight", "head.weight"]

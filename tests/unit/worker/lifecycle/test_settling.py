@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.support.fake_engine import touched, untouched
+from tests.support.present import present
 from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness
 
@@ -48,8 +49,7 @@ async def test_a_stage_answers_once_the_engine_holds_the_bytes_and_the_state_tel
     path = await serving.stage("1")
 
     assert serving.engine.held == [str(path), str(path)]
-    assert serving.state.staged is not None
-    assert serving.state.staged.copies == "pinned"
+    assert present(serving.state.staged).copies == "pinned"
 
 
 async def test_the_memory_of_a_dropped_version_is_free_before_the_next_one_is_read(
@@ -67,12 +67,11 @@ async def test_a_stage_succeeds_if_the_engine_holds_nothing_and_the_watch_tries_
     watched.engine.failures["hold"] = [untouched(), untouched()]
     path = await watched.stage("1")
 
-    assert watched.state.staged is not None
-    assert (watched.state.staged.copies or "").startswith("pageable")
+    assert (present(watched.state.staged).copies or "").startswith("pageable")
     await settled(watched)
     assert last_held(watched) == str(path)
     assert watched.state.staged is not None
-    assert watched.state.staged.copies == "pageable: a fake"
+    assert present(watched.state.staged).copies == "pageable: a fake"
 
 
 async def test_a_load_begins_while_the_engine_still_maps_the_bytes(serving: WorkerHarness) -> None:
@@ -119,8 +118,7 @@ async def test_the_next_staged_version_stays_held_after_a_load(watched: WorkerHa
     await settled(watched)
 
     assert last_held(watched) == str(second)
-    assert watched.state.staged is not None
-    assert watched.state.staged.copies == "pageable: a fake"
+    assert present(watched.state.staged).copies == "pageable: a fake"
 
 
 async def test_a_failed_load_is_let_go_behind_the_closed_latch(watched: WorkerHarness) -> None:
@@ -207,8 +205,7 @@ async def test_a_change_of_weights_that_begins_while_the_engine_lets_go_keeps_th
     await staging
 
     assert good.checkpoint.held
-    assert serving.state.staged is not None
-    assert serving.state.staged.in_memory is False, "there is no room for it now"
+    assert present(serving.state.staged).in_memory is False, "there is no room for it now"
 
 
 async def test_a_stage_does_not_wait_for_an_engine_that_holds_nothing(
@@ -221,8 +218,7 @@ async def test_a_stage_does_not_wait_for_an_engine_that_holds_nothing(
     staging = asyncio.create_task(serving.stage("2"))
     await soon(lambda: serving.state.staged is not None)
 
-    assert serving.state.staged is not None
-    assert serving.state.staged.version == "2"
+    assert present(serving.state.staged).version == "2"
     staging.cancel()
 
 
@@ -247,8 +243,7 @@ async def test_a_comparison_has_time_of_its_own_by_the_size_of_the_version(
     serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch, *, compares: bool
 ) -> None:
     await serving.stage("1")
-    staged = serving.agent.staging.staged
-    assert staged is not None
+    staged = present(serving.agent.staging.staged)
     checkpoint = staged.checkpoint
     monkeypatch.setattr(held_bytes, "_HOLD_SECONDS", 0.05)
     monkeypatch.setattr(held_bytes, "_COMPARE_SECONDS_PER_BYTE", 60 / checkpoint.size_bytes)
@@ -266,8 +261,7 @@ async def test_what_a_load_maps_while_the_engine_lets_go_counts_as_held(
     serving: WorkerHarness,
 ) -> None:
     await serving.stage("1")
-    staged = serving.agent.staging.staged
-    assert staged is not None
+    staged = present(serving.agent.staging.staged)
     gate = serving.engine.gates["hold"] = asyncio.Event()
     before = len(serving.engine.held)
     held = held_bytes.HeldByEngine(serving.engine)
@@ -293,8 +287,7 @@ async def test_a_second_load_before_the_comparison_is_compared_with_the_first(
     await serving.resume("2")
     await settling.settle(serving.agent)
 
-    effect = serving.state.effect
-    assert effect is not None
+    effect = present(serving.state.effect)
     assert (effect.version, effect.compared_with, effect.changed_share) == ("2", "1", 0.25)
 
 
@@ -311,8 +304,7 @@ async def test_a_load_that_is_refused_changes_nothing_about_the_comparison_befor
     await serving.resume("1")
     await settling.settle(serving.agent)
 
-    effect = serving.state.effect
-    assert effect is not None
+    effect = present(serving.state.effect)
     assert (effect.version, effect.changed_share, effect.why_not) == ("1", 0.25, "")
 
 
@@ -328,8 +320,7 @@ async def test_a_load_that_fails_leaves_no_comparison_with_other_weights(
         await serving.load("2")
     await settling.settle(serving.agent)
 
-    effect = serving.state.effect
-    assert effect is not None
+    effect = present(serving.state.effect)
     assert (effect.version, effect.changed_share) == ("1", None)
     assert "before the comparison" in effect.why_not
 
@@ -351,9 +342,8 @@ async def test_a_comparison_that_fails_leaves_its_reason(watched: WorkerHarness)
     await watched.apply("1")
     await settled(watched)
 
-    assert watched.state.effect is not None
-    assert "could not begin" in watched.state.effect.why_not
+    assert "could not begin" in present(watched.state.effect).why_not
     await watched.stage("2")
     await watched.apply("2")
     await settled(watched)
-    assert watched.state.effect.changed_share == 0.25
+    assert present(watched.state.effect).changed_share == 0.25

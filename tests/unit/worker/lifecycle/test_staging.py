@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.clock import FakeClock
 from tests.support.descriptors import left_open, open_descriptors
+from tests.support.present import present
 from tests.support.threads import threads_named
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 from tests.support.waiting import soon
@@ -58,9 +59,8 @@ async def test_a_good_version_is_staged(tmp_path: Path) -> None:
     slot = staging(tmp_path)
     await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
 
-    assert slot.staged is not None
-    assert slot.staged.version == "1"
-    assert slot.staged.in_memory
+    assert present(slot.staged).version == "1"
+    assert present(slot.staged).in_memory
     assert slot.running is None
 
 
@@ -81,8 +81,7 @@ async def test_the_same_version_from_another_source_is_staged_again(tmp_path: Pa
     await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
     await slot.stage(stage_request("1", write_tiny(tmp_path / "other", 2.0)))
 
-    assert slot.staged is not None
-    assert slot.staged.source.path == str(tmp_path / "other")
+    assert present(slot.staged).source.path == str(tmp_path / "other")
 
 
 async def test_a_directory_exchanged_during_the_read_is_refused(tmp_path: Path) -> None:
@@ -125,14 +124,12 @@ async def test_a_newer_version_overtakes_and_the_older_call_is_refused(tmp_path:
     await newer
 
     assert refused.value.reason is Reason.SUPERSEDED
-    assert slot.staged is not None
-    assert slot.staged.version == "2"
+    assert present(slot.staged).version == "2"
 
 
 async def test_a_stage_overtaken_at_its_end_releases_its_memory(tmp_path: Path) -> None:
     def overtaken(_check_cancelled: Callable[[], None]) -> None:
-        assert slot.running is not None
-        slot.running.superseded.set()
+        present(slot.running).superseded.set()
 
     slot = staging(tmp_path, TinyInspector(overtaken))
     before = open_descriptors()
@@ -219,8 +216,7 @@ async def test_a_silent_file_system_is_reported_after_a_deadline_and_read_later(
     assert slot.running is None
     store.hanging.clear()
     await slot.stage(stage_request("2", write_tiny(tmp_path / "2")))
-    assert slot.staged is not None
-    assert slot.staged.version == "2"
+    assert present(slot.staged).version == "2"
     await slot.drop()
     store.repaired.set()
     await soon(lambda: not left_open(before))
@@ -240,13 +236,11 @@ async def test_a_newer_version_does_not_wait_for_a_hanging_read(
         await older
 
     assert refused.value.reason is Reason.SUPERSEDED
-    assert slot.staged is not None
-    assert slot.staged.version == "2"
+    assert present(slot.staged).version == "2"
     assert running is not None
     assert running.checkpoint is not None
     assert running.checkpoint.files, "its thread may still read them"
-    assert running.checkpoint._reading is not None
-    assert not running.checkpoint._reading._filling, "its memory is free already"
+    assert not present(running.checkpoint._reading)._filling, "its memory is free already"
     store.repaired.set()
     await slot.drop()
     await soon(lambda: not left_open(before))
@@ -273,13 +267,12 @@ async def test_a_hanging_file_system_gets_a_bounded_number_of_reads(
     assert str(hung) in refused.value.message
     store.hanging.clear()
     await slot.stage(stage_request("good", write_tiny(other / "good")))
-    assert slot.staged is not None
     store.repaired.set()
     store.hanging.clear()
     await soon(lambda: threads_named("rlfleet-store") <= before)
     await slot.stage(stage_request("better", write_tiny(hung / "better")))
     assert slot.staged is not None
-    assert slot.staged.version == "better", "a store that answers again is read again"
+    assert present(slot.staged).version == "better", "a store that answers again is read again"
 
 
 async def test_an_overtaken_checkpoint_is_freed_outside_the_event_loop(
@@ -334,8 +327,7 @@ async def test_a_refused_version_leaves_the_staged_one(tmp_path: Path) -> None:
         with pytest.raises(Refusal):
             await slot.stage(stage_request("2", bad))
 
-    assert slot.staged is not None
-    assert slot.staged.version == "1"
+    assert present(slot.staged).version == "1"
 
 
 async def test_the_staged_version_is_released_before_the_next_one_is_held(tmp_path: Path) -> None:
@@ -357,8 +349,7 @@ async def test_a_version_beyond_the_budget_is_staged_without_memory(tmp_path: Pa
     slot = staging(tmp_path, budget=10)
     await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
 
-    assert slot.staged is not None
-    assert slot.staged.in_memory is False
+    assert present(slot.staged).in_memory is False
 
 
 async def test_a_cached_repository_is_staged_if_the_cache_is_below_a_root(
@@ -379,8 +370,7 @@ async def test_a_cached_repository_is_staged_if_the_cache_is_below_a_root(
 
     slot = staging(tmp_path)
     await slot.stage(wanted)
-    assert slot.staged is not None
-    assert slot.staged.as_state().source == source
+    assert present(slot.staged).as_state().source == source
 
     elsewhere = tmp_path / "root"
     slot = staging(elsewhere)
@@ -398,8 +388,7 @@ async def test_a_wrong_digest_is_refused_with_the_computed_one(tmp_path: Path) -
     found = refused.value.message.split()[4].rstrip(",")
 
     await slot.stage(stage_request("1", path, found))
-    assert slot.staged is not None
-    assert slot.staged.digest == found
+    assert present(slot.staged).digest == found
 
 
 async def test_the_files_of_a_reused_label_are_read_once_and_may_have_another_label(
@@ -458,6 +447,5 @@ async def test_an_unused_version_is_staged_again_unless_there_is_a_newer_one(
     taken = slot.take(stage_request("1", tmp_path))
     await slot.stage(stage_request("2", write_tiny(tmp_path / "2")))
     assert not slot.give_back(taken)
-    assert slot.staged is not None
-    assert slot.staged.version == "2"
+    assert present(slot.staged).version == "2"
     taken.checkpoint.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.descriptors import left_open, open_descriptors
+from tests.support.present import present
 from tests.support.stagers import InspectorWithStagers, kill, stop
 from tests.support.tiny import tiny_rules, write_tiny
 from tests.support.waiting import soon
@@ -36,8 +37,7 @@ async def test_the_process_of_the_server_reads_no_bytes_of_a_version(
     monkeypatch.setattr(files.os, "preadv", lambda *_: pytest.fail("it read a piece"))
     await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
 
-    assert slot.staged is not None
-    assert slot.staged.in_memory
+    assert present(slot.staged).in_memory
 
 
 async def test_a_newer_version_ends_the_stager_of_the_older_one_at_once(
@@ -52,8 +52,7 @@ async def test_a_newer_version_ends_the_stager_of_the_older_one_at_once(
         await older
 
     assert refused.value.reason is Reason.SUPERSEDED
-    assert slot.staged is not None
-    assert slot.staged.version == "2"
+    assert present(slot.staged).version == "2"
     await soon(lambda: not inspector.taken[0].is_running)
 
 
@@ -84,8 +83,7 @@ async def test_a_worker_whose_stagers_die_serves_reports_it_and_stages_later(
     assert refused.value.reason is Reason.SOURCE_UNREADABLE
     assert "SIGKILL" in refused.value.message
     assert len(inspector.taken) == 2, "a second one was tried"
-    failure = serving.state.stage_failure
-    assert failure is not None
+    failure = present(serving.state.stage_failure)
     assert (failure.version, failure.reason) == ("1", Reason.SOURCE_UNREADABLE)
     assert serving.state.phase is Phase.SERVING
     inspector.on_take(lambda _: None)

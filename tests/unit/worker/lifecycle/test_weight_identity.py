@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import damage
+from tests.support.present import present
 from tests.support.tiny import write_tiny
 from tests.support.worker_harness import (
     HOLDER,
@@ -79,8 +80,7 @@ async def test_other_bytes_under_a_version_of_the_same_run_are_refused_without_a
         assert "run-7" in refusal.message
 
     assert (serving.state.version, serving.state.digest) == ("43", before)
-    failure = serving.state.stage_failure
-    assert failure is not None
+    failure = present(serving.state.stage_failure)
     assert (failure.reason, failure.run_id) == (Reason.VERSION_REUSED, "run-7")
 
 
@@ -105,8 +105,7 @@ async def test_a_rewritten_path_is_read_again_before_it_counts_as_the_same(
     write_tiny(path, 1.0)
     await serving.stage("43", path, run_id="run-7")
 
-    staged = serving.state.staged
-    assert staged is not None
+    staged = present(serving.state.staged)
     assert (staged.digest, staged.run_id) == (serving.state.digest, "run-7")
 
 
@@ -147,8 +146,7 @@ async def test_a_link_that_leads_to_other_files_is_another_source(
     staged = serving.state.staged
     await serving.stage("43", link)
     assert staged is not None
-    assert serving.state.staged is not None
-    assert serving.state.staged.digest != staged.digest
+    assert present(serving.state.staged).digest != staged.digest
 
 
 async def test_a_staged_version_is_not_loaded_once_its_label_names_other_weights(
@@ -162,8 +160,7 @@ async def test_a_staged_version_is_not_loaded_once_its_label_names_other_weights
     path = await serving.stage("43", write_tiny(serving.root / "others", 9.0))
     await files.name_version(HOLDER, "43")
     assert (await refused(serving.stage("43", path))).reason is Reason.VERSION_REUSED
-    staged = serving.state.staged
-    assert staged is not None
+    staged = present(serving.state.staged)
     other = {"digest": staged.digest, "holder": HOLDER}
     assert (await refused(serving.load("43", **other))).reason is Reason.VERSION_REUSED
     await serving.resume("43", holder=HOLDER)
@@ -192,8 +189,7 @@ async def test_an_unnoticed_rewrite_does_not_make_two_workers_report_one_digest(
         monkeypatch.setattr(OpenFile, "check_unchanged", lambda _: None)
         monkeypatch.setattr(Checkpoint, "check_same_on_disk", lambda *_: None)
         await one.stage("43", path, run_id="run-7")
-        assert one.state.staged is not None
-        digest = one.state.staged.digest
+        digest = present(one.state.staged).digest
         assert digest is not None
         with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as written:
             written[-1] ^= 0x40
@@ -201,8 +197,7 @@ async def test_an_unnoticed_rewrite_does_not_make_two_workers_report_one_digest(
         await two.stage("43", path, run_id="run-7")
 
         assert refusal.reason is Reason.DIGEST_MISMATCH
-        assert two.state.staged is not None
-        assert two.state.staged.digest not in (None, digest)
+        assert present(two.state.staged).digest not in (None, digest)
 
 
 @pytest.mark.parametrize("named", [{"run_id": "run-8"}, {"digest": OTHER_HOLDER}], ids=str)
@@ -210,8 +205,7 @@ async def test_a_staged_version_is_not_loaded_for_another_run_or_digest(
     serving: WorkerHarness, named: dict[str, str]
 ) -> None:
     await serving.stage("40", run_id="run-7")
-    staged = serving.state.staged
-    assert staged is not None
+    staged = present(serving.state.staged)
     await serving.pause()
     for call in (serving.load("40", **named), serving.apply("40", **named)):
         refusal = await refused(call)
@@ -286,8 +280,7 @@ async def test_a_canary_report_names_its_run_after_a_load_of_the_next(
     assert await serving.run_prompts() is not None
     await swap(serving, "40", write_tiny(serving.root / "b", 2.0), "run-8")
 
-    reported = serving.state.probe
-    assert reported is not None
+    reported = present(serving.state.probe)
     assert (reported.version, reported.run_id) == ("40", "run-7")
 
 
@@ -317,8 +310,7 @@ async def test_a_branch_is_reported_as_its_commit_and_differs_once_it_moved(
         await serving.agent.stage(request)
 
     await stage("main")
-    staged = serving.state.staged
-    assert staged is not None
+    staged = present(serving.state.staged)
     assert staged.source == from_hub("1" * 40)
     await stage("1" * 40)
     assert serving.state.staged == staged, "the branch and its commit are the same"

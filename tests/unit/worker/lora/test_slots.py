@@ -12,6 +12,7 @@ import pytest
 from tests.support.adapters import CONFIG_FILE, WEIGHTS_FILE
 from tests.support.fake_engine import touched, untouched
 from tests.support.lora_harness import LoraHarness
+from tests.support.present import present
 from tests.support.waiting import soon
 from tests.support.worker_harness import HOLDER, TrainerHarness, refused
 
@@ -49,8 +50,7 @@ async def test_an_adapter_is_loaded_before_it_is_served(lora: LoraHarness) -> No
     assert (state.name, state.version, state.requests, state.retiring) == ("tuned", "1", 0, ())
     assert state.digest is not None
     assert state.size_bytes > 0
-    slots = lora.harness.state.adapter_slots
-    assert slots is not None
+    slots = present(lora.harness.state.adapter_slots)
     assert (slots.total, slots.used, slots.max_rank) == (2, 1, 8)
 
 
@@ -203,8 +203,7 @@ async def test_the_bytes_of_adapters_count_as_staged_memory(lora: LoraHarness) -
     assert lora.harness.agent.memory_left() == budget - size
 
     await lora.harness.stage("7")
-    staged = lora.harness.state.staged
-    assert staged is not None
+    staged = present(lora.harness.state.staged)
     assert lora.harness.agent.memory_left() == budget - size - staged.size_bytes
 
 
@@ -258,8 +257,7 @@ async def test_if_the_engine_rejects_a_version_the_one_before_serves(lora: LoraH
     (state,) = lora.harness.state.adapters
     assert state.version == "1"
     assert lora.in_slots == ["tuned@1"]
-    failure = lora.harness.state.adapter_failure
-    assert failure is not None
+    failure = present(lora.harness.state.adapter_failure)
     assert (failure.name, failure.version, failure.reason) == ("tuned", "2", Reason.ENGINE_FAILED)
     await lora.put("2", lora.write("2", seed=2))
     assert lora.harness.state.adapter_failure is None
@@ -377,8 +375,7 @@ async def test_a_version_is_a_run_and_a_number_with_one_digest(
 
     assert len(set(served)) == 2
     assert refusal.reason is Reason.VERSION_REUSED
-    failure = lora.harness.state.adapter_failure
-    assert failure is not None
+    failure = present(lora.harness.state.adapter_failure)
     assert (failure.version, failure.run_id) == ("40", "run-8")
     assert lora.harness.state.adapters[0].run_id == "run-8"
 

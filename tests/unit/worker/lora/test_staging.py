@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.support.fake_engine import untouched
 from tests.support.lora_harness import LoraHarness
+from tests.support.present import present
 from tests.support.stagers import InspectorWithStagers, stop
 from tests.support.waiting import soon
 from tests.support.worker_harness import HOLDER, TrainerHarness, refused
@@ -26,9 +27,7 @@ def state_of(lora: LoraHarness) -> AdapterState:
 
 
 def staged_of(lora: LoraHarness) -> Staged:
-    staged = state_of(lora).staged
-    assert staged is not None
-    return staged
+    return present(state_of(lora).staged)
 
 
 def reads_of(lora: LoraHarness, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -55,8 +54,7 @@ async def test_a_staged_version_is_reported_and_not_served(lora: LoraHarness) ->
     assert (state.staged.version, state.staged.in_memory) == ("1", True)
     assert str(state.staged.source) == str(path)
     assert lora.harness.engine.calls == []
-    slots = lora.harness.state.adapter_slots
-    assert slots is not None
+    slots = present(lora.harness.state.adapter_slots)
     assert slots.used == 0
     assert lora.harness.agent.adapters.size_bytes == state.staged.size_bytes > 0
 
@@ -103,8 +101,7 @@ async def test_refused_files_of_an_adapter_are_not_read_again_until_they_change(
         refusal = await lora.refused("1", path, digest=wrong, stage_only=stage_only)
         assert refusal.reason is Reason.DIGEST_MISMATCH
         waits.append(refusal.retry_after_seconds)
-        failure = lora.harness.state.adapter_failure
-        assert failure is not None
+        failure = present(lora.harness.state.adapter_failure)
         assert failure.retry_after_seconds == refusal.retry_after_seconds
     assert (waits, len(reads)) == ([10, 20, 40], 1)
 
@@ -196,8 +193,7 @@ async def test_only_a_comparison_refuses_a_served_version_whose_store_does_not_a
     if stage_only:
         refusal = await lora.refused("1", path, stage_only=True)
         assert refusal.reason is Reason.SOURCE_UNREADABLE
-        failure = lora.harness.state.adapter_failure
-        assert failure is not None
+        failure = present(lora.harness.state.adapter_failure)
         assert (failure.version, failure.reason) == ("1", Reason.SOURCE_UNREADABLE)
     else:
         await lora.put("1", path)  # a trainer of an External fleet loads it again
@@ -347,8 +343,7 @@ async def test_a_version_that_goes_back_does_not_replace_one_that_was_staged_sin
     await lora.put("1", path, stage_only=True)
     staged = lora.harness.agent.adapters.staged
     request = AdapterRequest(version="1", source=Source(path=str(path)), epoch=lora.harness.epoch())
-    files = staged.take("tuned", request)
-    assert files is not None
+    files = present(staged.take("tuned", request))
     await lora.put("2", lora.write("2", seed=2), stage_only=True)
 
     assert not staged.put_back("tuned", request, files)

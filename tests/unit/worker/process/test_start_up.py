@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from tests.support import damage
 from tests.support.descriptors import left_open, open_descriptors
+from tests.support.present import present
 from tests.support.slime_deltas import write_delta
 from tests.support.tiny import CONFIG, TinyInspector, write_tiny
 
@@ -150,8 +151,7 @@ def test_a_delta_is_loaded_after_the_start(prepare: Prepare, tmp_path: Path) -> 
     assert prepared.handover.initial.version == "base"
     assert prepared.handover.start_failure is None
     assert weights_of(prepared) == (tmp_path / "model" / damage.WEIGHTS).read_bytes()
-    first = prepared.handover.rules.first_base
-    assert first is not None
+    first = present(prepared.handover.rules.first_base)
     assert (first.version, first.digest) == ("base", prepared.handover.initial.digest)
 
 
@@ -160,9 +160,8 @@ def test_without_a_metrics_port_no_socket_is_bound(prepare: Prepare) -> None:
 
 
 def test_the_metrics_port_is_bound_before_the_engine_starts(prepare: Prepare) -> None:
-    found = prepare(metrics_host="127.0.0.2", metrics_port=0).handover.metrics_socket
+    found = present(prepare(metrics_host="127.0.0.2", metrics_port=0).handover.metrics_socket)
 
-    assert found is not None
     assert found.getsockname()[0] == "127.0.0.2"  # open: the plugin serves on it
     found.close()
 
@@ -332,8 +331,7 @@ def test_a_start_version_with_a_hidden_file_of_weights_is_refused(
     prepared = prepare(environment=started_on("7", path))
 
     assert prepared.handover.initial.version == "base"
-    assert prepared.handover.start_failure is not None
-    assert prepared.handover.start_failure.refusal.reason is Reason.CHECKPOINT_MALFORMED
+    assert present(prepared.handover.start_failure).refusal.reason is Reason.CHECKPOINT_MALFORMED
 
 
 EMA = "model_ema.safetensors"
@@ -419,9 +417,8 @@ def test_a_start_path_on_a_hanging_file_system_is_reported_and_the_model_starts(
     handover = prepare(environment=started_on("43", path)).handover
 
     assert handover.initial.version == "base"
-    assert handover.start_failure is not None
-    assert handover.start_failure.refusal.reason is Reason.SOURCE_UNREADABLE
-    assert str(tmp_path / "root") in handover.start_failure.refusal.message
+    assert present(handover.start_failure).refusal.reason is Reason.SOURCE_UNREADABLE
+    assert str(tmp_path / "root") in present(handover.start_failure).refusal.message
 
 
 def test_a_start_path_with_an_io_error_is_reported_and_the_model_starts(
@@ -435,8 +432,7 @@ def test_a_start_path_with_an_io_error_is_reported_and_the_model_starts(
     handover = prepare(environment=started_on("43", path)).handover
 
     assert handover.initial.version == "base"
-    assert handover.start_failure is not None
-    assert handover.start_failure.refusal.reason is Reason.SOURCE_UNREADABLE
+    assert present(handover.start_failure).refusal.reason is Reason.SOURCE_UNREADABLE
 
 
 def test_a_model_that_is_not_there_is_named_with_what_is_there_instead(
@@ -528,9 +524,8 @@ def test_an_invalid_run_or_digest_is_not_used(
     prepare: Prepare, tmp_path: Path, named: dict[str, str]
 ) -> None:
     path = write_tiny(tmp_path / "root" / "7")
-    failure = prepare(environment=started_on("7", path) | named).handover.start_failure
+    failure = present(prepare(environment=started_on("7", path) | named).handover.start_failure)
 
-    assert failure is not None
     assert failure.refusal.reason is Reason.BAD_REQUEST
 
 
