@@ -15,7 +15,7 @@ from tests.support.present import present
 from tests.support.slime_deltas import write_delta
 from tests.support.tiny import write_tiny
 from tests.support.waiting import soon
-from tests.support.worker_harness import WorkerHarness, refused, start_worker
+from tests.support.worker_harness import WorkerHarness, refused
 
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.errors import EngineFailure, Refusal
@@ -69,228 +69,213 @@ def with_budget(worker: WorkerHarness, budget: int) -> None:
 
 @pytest.mark.parametrize("encoding", ["xor", "overwrite"])
 async def test_deltas_follow_one_another_from_what_the_worker_holds(
-    tmp_path: Path, encoding: str
+    serving: WorkerHarness, tmp_path: Path, encoding: str
 ) -> None:
     run = Run(tmp_path, encoding=encoding)
-    async with start_worker(tmp_path) as worker:
-        await worker.admit("base")
-        for version in (1, 2, 3):
-            path = run.add(version)
-            await swap(worker, str(version), path)
-            assert worker.state.digest == run.digest(version)
-            shutil.rmtree(path)
+    for version in (1, 2, 3):
+        path = run.add(version)
+        await swap(serving, str(version), path)
+        assert serving.state.digest == run.digest(version)
+        shutil.rmtree(path)
 
 
 async def test_deltas_without_digests_follow_a_full_version_that_the_worker_holds(
+    serving: WorkerHarness,
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path)
-    async with start_worker(tmp_path) as worker:
-        await worker.admit("base")
-        await swap(worker, "1", shutil.copytree(run.full(1, 2.0), tmp_path / "weight_v000001"))
-        for version in (2, 3):
-            path = run.add(version)
-            await worker.stage(str(version), path)
-            staged = present(worker.state.staged)
-            assert staged.digest == run.digest(version)
-            assert staged.read_bytes == sum(f.stat().st_size for f in path.glob("*.safetensors"))
-            await swap(worker, str(version), path)
-            assert present(worker.state.timings).published_bytes == staged.read_bytes
-            assert present(worker.state.timings).size_bytes == staged.size_bytes
+    await swap(serving, "1", shutil.copytree(run.full(1, 2.0), tmp_path / "weight_v000001"))
+    for version in (2, 3):
+        path = run.add(version)
+        await serving.stage(str(version), path)
+        staged = present(serving.state.staged)
+        assert staged.digest == run.digest(version)
+        assert staged.read_bytes == sum(f.stat().st_size for f in path.glob("*.safetensors"))
+        await swap(serving, str(version), path)
+        assert present(serving.state.timings).published_bytes == staged.read_bytes
+        assert present(serving.state.timings).size_bytes == staged.size_bytes
 
 
 async def test_a_staged_version_is_the_base_of_the_next_before_it_is_loaded(
+    serving: WorkerHarness,
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path)
-    async with start_worker(tmp_path) as worker:
-        await worker.admit("base")
-        await worker.stage("1", run.add(1))
-        shutil.rmtree(run.root / "weight_v000001")
-        second = run.add(2)
-        await worker.stage("2", second)
+    await serving.stage("1", run.add(1))
+    shutil.rmtree(run.root / "weight_v000001")
+    second = run.add(2)
+    await serving.stage("2", second)
 
-        staged = present(worker.state.staged)
-        assert (staged.version, staged.digest, staged.in_memory) == ("2", run.digest(2), True)
+    staged = present(serving.state.staged)
+    assert (staged.version, staged.digest, staged.in_memory) == ("2", run.digest(2), True)
 
 
-async def test_a_rollback_is_built_from_the_chain(tmp_path: Path) -> None:
+async def test_a_rollback_is_built_from_the_chain(serving: WorkerHarness, tmp_path: Path) -> None:
     run = Run(tmp_path)
-    async with start_worker(tmp_path) as worker:
-        await worker.admit("base")
-        first = run.add(1)
-        await swap(worker, "1", first)
-        await swap(worker, "2", run.add(2))
-        await swap(worker, "3", run.add(3))
-        await swap(worker, "1", first)
+    first = run.add(1)
+    await swap(serving, "1", first)
+    await swap(serving, "2", run.add(2))
+    await swap(serving, "3", run.add(3))
+    await swap(serving, "1", first)
 
-        assert worker.state.digest == run.digest(1)
+    assert serving.state.digest == run.digest(1)
 
 
-async def test_a_failed_load_goes_back_to_the_result_of_a_delta(tmp_path: Path) -> None:
+async def test_a_failed_load_goes_back_to_the_result_of_a_delta(
+    serving: WorkerHarness, tmp_path: Path
+) -> None:
     run = Run(tmp_path)
-    async with start_worker(tmp_path) as worker:
-        await worker.admit("base")
-        await swap(worker, "1", run.add(1))
-        shutil.rmtree(run.root / "weight_v000001")
-        run.add(2)
-        await worker.stage("2", run.root / "weight_v000002")
-        await worker.pause()
-        worker.engine.failures["load"] = [EngineFailure("injected", touched=True)]
-        with pytest.raises(EngineFailure):
-            await worker.load("2")
+    await swap(serving, "1", run.add(1))
+    shutil.rmtree(run.root / "weight_v000001")
+    run.add(2)
+    await serving.stage("2", run.root / "weight_v000002")
+    await serving.pause()
+    serving.engine.failures["load"] = [EngineFailure("injected", touched=True)]
+    with pytest.raises(EngineFailure):
+        await serving.load("2")
 
-        assert worker.state.phase is Phase.JOINING
-        assert worker.state.digest == run.digest(1)
-        assert not worker.ended
+    assert serving.state.phase is Phase.JOINING
+    assert serving.state.digest == run.digest(1)
+    assert not serving.ended
 
 
 async def test_a_result_that_does_not_fit_next_to_the_weights_in_the_engine_is_refused(
+    serving: WorkerHarness,
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path)
-    async with start_worker(tmp_path) as worker:
-        await worker.admit("base")
-        first = run.add(1)
-        size = sum(file.stat().st_size for file in run.full(1).glob("*.safetensors"))
-        with_budget(worker, 2 * size - 1)
-        await swap(worker, "1", first)  # the base is in files, and takes no memory
-        refusal = await refused(worker.stage("2", run.add(2)))
-        assert refusal.reason is Reason.NOT_AVAILABLE
-        assert worker.state.digest == run.digest(1)
-        assert worker.state.stage_failure is not None
+    first = run.add(1)
+    size = sum(file.stat().st_size for file in run.full(1).glob("*.safetensors"))
+    with_budget(serving, 2 * size - 1)
+    await swap(serving, "1", first)  # the base is in files, and takes no memory
+    refusal = await refused(serving.stage("2", run.add(2)))
+    assert refusal.reason is Reason.NOT_AVAILABLE
+    assert serving.state.digest == run.digest(1)
+    assert serving.state.stage_failure is not None
 
-        # A full version needs no memory.
-        await swap(worker, "2", run.full(2))
-        assert worker.state.digest == run.digest(2)
-        assert worker.agent.good.in_memory is False
+    # A full version needs no memory.
+    await swap(serving, "2", run.full(2))
+    assert serving.state.digest == run.digest(2)
+    assert serving.agent.good.in_memory is False
 
 
 async def test_a_base_in_memory_is_read_from_its_files_if_the_result_needs_the_room(
+    serving: WorkerHarness,
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path)
-    async with start_worker(tmp_path) as worker:
-        await worker.admit("base")
-        full = shutil.copytree(run.full(1, 2.0), tmp_path / "weight_v000001")
-        size = sum(file.stat().st_size for file in full.glob("*.safetensors"))
-        with_budget(worker, 2 * size - 1)
-        await swap(worker, "1", full)
-        assert worker.agent.good.in_memory
-        await worker.stage("2", run.add(2))
+    full = shutil.copytree(run.full(1, 2.0), tmp_path / "weight_v000001")
+    size = sum(file.stat().st_size for file in full.glob("*.safetensors"))
+    with_budget(serving, 2 * size - 1)
+    await swap(serving, "1", full)
+    assert serving.agent.good.in_memory
+    await serving.stage("2", run.add(2))
 
-        staged = present(worker.state.staged)
-        assert staged.digest == run.digest(2)
-        assert staged.read_bytes is not None
-        assert staged.read_bytes > size
+    staged = present(serving.state.staged)
+    assert staged.digest == run.digest(2)
+    assert staged.read_bytes is not None
+    assert staged.read_bytes > size
 
 
-async def test_a_state_says_how_much_was_read(tmp_path: Path) -> None:
+async def test_a_state_says_how_much_was_read(serving: WorkerHarness, tmp_path: Path) -> None:
     run = Run(tmp_path)
-    async with start_worker(tmp_path) as worker:
-        await worker.admit("base")
-        await worker.stage("1", run.full(1, 1.5))
-        staged = present(worker.state.staged)
-        assert staged.read_bytes == staged.size_bytes
-        await swap(worker, "1", run.full(1))
-        run.full(2, 3.0)
-        second = run.add(2, base_digest=run.digest(1), result_digest=run.digest(2))
-        await worker.stage("2", second)
+    await serving.stage("1", run.full(1, 1.5))
+    staged = present(serving.state.staged)
+    assert staged.read_bytes == staged.size_bytes
+    await swap(serving, "1", run.full(1))
+    run.full(2, 3.0)
+    second = run.add(2, base_digest=run.digest(1), result_digest=run.digest(2))
+    await serving.stage("2", second)
 
-        staged = present(worker.state.staged)
-        assert staged.read_bytes == sum(f.stat().st_size for f in second.glob("*.safetensors"))
-        read = worker.registry.get_sample_value("rlfleet_worker_stage_read_bytes_total")
-        assert read == staged.size_bytes + staged.read_bytes
+    staged = present(serving.state.staged)
+    assert staged.read_bytes == sum(f.stat().st_size for f in second.glob("*.safetensors"))
+    read = serving.registry.get_sample_value("rlfleet_worker_stage_read_bytes_total")
+    assert read == staged.size_bytes + staged.read_bytes
 
 
 async def test_a_result_with_another_digest_than_the_delta_names_is_refused(
+    serving: WorkerHarness,
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path)
-    async with start_worker(tmp_path) as worker:
-        await worker.admit("base")
-        before = open_descriptors()
-        path = run.add(1, result_digest=run.digest(0))
-        refusal = await refused(worker.stage("1", path))
+    before = open_descriptors()
+    path = run.add(1, result_digest=run.digest(0))
+    refusal = await refused(serving.stage("1", path))
 
-        assert refusal.reason is Reason.DELTA_MISMATCH
-        assert worker.state.staged is None
-        await soon(lambda: not left_open(before))
+    assert refusal.reason is Reason.DELTA_MISMATCH
+    assert serving.state.staged is None
+    await soon(lambda: not left_open(before))
 
 
 async def test_a_store_that_hangs_keeps_no_memory_of_a_base(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serving: WorkerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tmp_path)
-    async with start_worker(tmp_path) as worker:
-        await worker.admit("base")
-        await swap(worker, "1", run.add(1))
-        second = run.add(2)
-        before = open_descriptors()
+    await swap(serving, "1", run.add(1))
+    second = run.add(2)
+    before = open_descriptors()
 
-        async def hang(work: Any, **_: Any) -> Any:
-            raise Refusal(Reason.SOURCE_UNREADABLE, "the store does not answer")
+    async def hang(work: Any, **_: Any) -> Any:
+        raise Refusal(Reason.SOURCE_UNREADABLE, "the store does not answer")
 
-        with monkeypatch.context() as patched:
-            patched.setattr(worker.agent.staging.threads, "run", hang)
-            patched.setattr(worker.agent.staging, "_prepare", worker.agent.staging._read)
-            await refused(worker.stage("2", second))
-        assert not left_open(before)
+    with monkeypatch.context() as patched:
+        patched.setattr(serving.agent.staging.threads, "run", hang)
+        patched.setattr(serving.agent.staging, "_prepare", serving.agent.staging._read)
+        await refused(serving.stage("2", second))
+    assert not left_open(before)
 
 
 async def test_a_delta_without_its_base_is_refused_and_staged_once_it_is_there(
+    serving: WorkerHarness,
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path)
-    async with start_worker(tmp_path) as worker:
-        await worker.admit("base")
-        run.add(1)
-        second = run.add(2)
-        hidden = (tmp_path / "weight_v000001").rename(tmp_path / "hidden")
-        (hidden / "model.safetensors.index.json").rename(tmp_path / "index.json")
-        refusal = await refused(worker.stage("2", second))
-        assert refusal.reason is Reason.BASE_MISSING
-        assert present(worker.state.stage_failure).reason is Reason.BASE_MISSING
+    run.add(1)
+    second = run.add(2)
+    hidden = (tmp_path / "weight_v000001").rename(tmp_path / "hidden")
+    (hidden / "model.safetensors.index.json").rename(tmp_path / "index.json")
+    refusal = await refused(serving.stage("2", second))
+    assert refusal.reason is Reason.BASE_MISSING
+    assert present(serving.state.stage_failure).reason is Reason.BASE_MISSING
 
-        (tmp_path / "index.json").rename(hidden / "model.safetensors.index.json")
-        hidden.rename(tmp_path / "weight_v000001")
-        await worker.stage("2", second)
-        assert worker.state.stage_failure is None
+    (tmp_path / "index.json").rename(hidden / "model.safetensors.index.json")
+    hidden.rename(tmp_path / "weight_v000001")
+    await serving.stage("2", second)
+    assert serving.state.stage_failure is None
 
 
 async def test_a_delta_that_its_base_made_bad_is_read_again_once_the_base_is_repaired(
+    serving: WorkerHarness,
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path)
-    async with start_worker(tmp_path) as worker:
-        await worker.admit("base")
-        base = shutil.copytree(run.full(1, 2.0), tmp_path / "weight_v000001")
-        second = run.add(2)
-        right = (base / "config.json").read_text()
-        config = json.loads(right)
-        config |= {key: value + 1 for key, value in config.items() if type(value) is int}
-        (base / "config.json").write_text(json.dumps(config))
-        refusal = await refused(worker.stage("2", second))
-        assert refusal.reason is Reason.CHECKPOINT_MISMATCH
-        (base / "config.json").write_text(right)
+    base = shutil.copytree(run.full(1, 2.0), tmp_path / "weight_v000001")
+    second = run.add(2)
+    right = (base / "config.json").read_text()
+    config = json.loads(right)
+    config |= {key: value + 1 for key, value in config.items() if type(value) is int}
+    (base / "config.json").write_text(json.dumps(config))
+    refusal = await refused(serving.stage("2", second))
+    assert refusal.reason is Reason.CHECKPOINT_MISMATCH
+    (base / "config.json").write_text(right)
 
-        # All bytes of version 2 are in this delta's result but those of the base's configuration.
-        (base / "config.json").write_text(f"{right} ")
-        refusal = await refused(worker.stage("2", second, digest=run.digest(2)))
-        assert refusal.reason is Reason.DIGEST_MISMATCH
-        (base / "config.json").write_text(right)
-        await worker.stage("2", second, digest=run.digest(2))
+    # All bytes of version 2 are in this delta's result but those of the base's configuration.
+    (base / "config.json").write_text(f"{right} ")
+    refusal = await refused(serving.stage("2", second, digest=run.digest(2)))
+    assert refusal.reason is Reason.DIGEST_MISMATCH
+    (base / "config.json").write_text(right)
+    await serving.stage("2", second, digest=run.digest(2))
 
 
-async def test_a_delta_for_peers_counts_as_memory_until_the_next_version(tmp_path: Path) -> None:
-    async with start_worker(tmp_path) as worker:
-        await worker.admit("base")
-        await swap(worker, "1", write_tiny(tmp_path / "1"))
-        agent, ended = worker.agent, []
-        assert isinstance(agent.good, Weights)
-        left, checkpoint = agent.memory_left(), agent.good.checkpoint
-        checkpoint.delta_bytes, checkpoint.withdraw_delta = 40, partial(ended.append, "delta")
-        assert agent.memory_left() == left - 40
-        await worker.stage("2", write_tiny(tmp_path / "2", 2.0))
+async def test_a_delta_for_peers_counts_as_memory_until_the_next_version(
+    serving: WorkerHarness, tmp_path: Path
+) -> None:
+    await swap(serving, "1", write_tiny(tmp_path / "1"))
+    agent, ended = serving.agent, []
+    assert isinstance(agent.good, Weights)
+    left, checkpoint = agent.memory_left(), agent.good.checkpoint
+    checkpoint.delta_bytes, checkpoint.withdraw_delta = 40, partial(ended.append, "delta")
+    assert agent.memory_left() == left - 40
+    await serving.stage("2", write_tiny(tmp_path / "2", 2.0))
 
-        assert (checkpoint.delta_bytes, ended) == (0, ["delta"])
+    assert (checkpoint.delta_bytes, ended) == (0, ["delta"])
