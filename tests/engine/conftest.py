@@ -173,6 +173,7 @@ def _driven(weights: Weights, tmp_path_factory: pytest.TempPathFactory) -> Itera
         "--weights-management=External",
         "--driver-lease-seconds=30",
         "--weight-transfer-backend=files",
+        "--loading=InPlace",
         "--max-loras=3",
         "--max-lora-rank=8",
     ]
