@@ -12,16 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.devcluster_app import APP_MOUNTS, apply, load_app, pod
-from tests.cluster.devcluster_traces import (
-    SETTINGS_AT_START,
-    cluster_processes,
-    kernel_settings,
-    machine_traces,
-    still_running,
-)
+from tests.cluster.devcluster_traces import cluster_processes, machine_traces, still_running
 from tests.support.programs import written_by
 
-from devcluster import Cluster, DevclusterError, janitor
+from devcluster import Cluster, DevclusterError, janitor, programs
 from devcluster.errors import NotRunningError
 from devcluster.paths import TOOLS, clusters_folder, run_folder
 from devcluster.starting import random_id
@@ -37,8 +31,8 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def nft(devcluster_node: Cluster) -> Path:
-    return devcluster_node._programs.path("nft")
+def nft(devcluster_node_possible: None) -> Path:
+    return programs.ensure("node").path("nft")
 
 
 Starter = Callable[..., subprocess.Popen[bytes]]
@@ -84,15 +78,6 @@ def test_down_leaves_no_process_mount_link_group_rule_or_file(nft: Path) -> None
     assert len(processes) > 10
     assert still_running(processes) == frozenset()
     assert machine_traces(cluster_id, nft) == before
-
-
-def test_a_node_changes_no_kernel_setting_of_the_machine(devcluster_node: Cluster) -> None:
-    inside = devcluster_node.exec(["cat", "/proc/sys/kernel/panic"]).stdout
-
-    assert inside == "10\n"  # what the kubelet wants to have
-    now = kernel_settings()
-    # A part of the kernel that is loaded meanwhile brings settings, and changes none.
-    assert {name: now[name] for name in SETTINGS_AT_START} == SETTINGS_AT_START
 
 
 @pytest.mark.long

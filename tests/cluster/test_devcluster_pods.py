@@ -1,4 +1,7 @@
-"""Pods run as on any node: images, users, volumes, accounts, Services, names, and the way in."""
+"""Pods run as on any node: images, users, volumes, accounts, Services, names, and the way in.
+
+Faults on demand: components die and come back. These tests are in one file, so that one process starts the node.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.devcluster_app import PYTHON, apply, deployment, pod, service
+from tests.cluster.devcluster_traces import SETTINGS_AT_START, kernel_settings
 
 from devcluster import Cluster, DevclusterError
 from devcluster.errors import CommandError
@@ -43,8 +47,8 @@ def _wait_ready(cluster: Cluster, namespace: str, what: str) -> None:
 
 @pytest.fixture
 def app(devcluster_node: Cluster, devcluster_namespace: str) -> int:
-    """Two servers behind a Service; the port on the machine."""
-    apply(devcluster_node, devcluster_namespace, deployment("app", 2), service("app"))
+    """A server behind a Service; the port on the machine."""
+    apply(devcluster_node, devcluster_namespace, deployment("app", 1), service("app"))
     _wait_ready(devcluster_node, devcluster_namespace, "deployment/app")
     return devcluster_node.forward(devcluster_namespace, "service/app", 80)
 
@@ -179,3 +183,63 @@ def test_gpus_are_numbers_that_the_scheduler_respects(
     )
     assert [message for message in waiting() if "Insufficient nvidia.com/gpu" in message]
     assert len(waiting()) == 1
+
+
+def test_a_node_changes_no_kernel_setting_of_the_machine(devcluster_node: Cluster) -> None:
+    inside = devcluster_node.exec(["cat", "/proc/sys/kernel/panic"]).stdout
+
+    assert inside == "10\n"  # what the kubelet wants to have
+    now = kernel_settings()
+    # A part of the kernel that is loaded meanwhile brings settings, and changes none.
+    assert {name: now[name] for name in SETTINGS_AT_START} == SETTINGS_AT_START
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+def _component(cluster: Cluster, name: str) -> dict[str, object]:
+    components = cluster.status()["nodes"]["1"]["components"]
+    return next(each for each in components if each["name"] == name)
+
+
+def test_a_killed_api_server_stays_down_until_restarted_and_keeps_everything(
+    devcluster_node: Cluster, app: int
+) -> None:
+    answer = _read(app)
+    devcluster_node.kill("kube-apiserver")
+
+    assert not devcluster_node.api.is_ready()
+    refused = devcluster_node.kubectl("get", "nodes", check=False)
+    assert "was refused" in refused.stderr
+    assert _read(app) == answer
+    devcluster_node.restart("kube-apiserver")
+    assert "node-1" in devcluster_node.kubectl("get", "nodes").stdout
+    assert _read(app) == answer
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["containerd", "kubelet"])
+def test_pods_survive_the_death_of_what_started_them(
+    devcluster_node: Cluster, devcluster_namespace: str, app: int, name: str
+) -> None:
+    answer = _read(app)
+    devcluster_node.kill(name)
+    assert _read(app) == answer
+    devcluster_node.restart(name)
+
+    assert _read(app) == answer
+    scale = ("scale", "deployment/app", "--replicas=2")
+    devcluster_node.kubectl(*scale, "-n", devcluster_namespace)
+    rollout = ("rollout", "status", "deployment/app", "--timeout=60s")
+    devcluster_node.kubectl(*rollout, "-n", devcluster_namespace)
+
+
+def test_a_component_that_dies_by_itself_is_started_again(devcluster_node: Cluster) -> None:
+    before = _component(devcluster_node, "kube-scheduler")
+    devcluster_node.exec(["kill", "-9", str(before["pid"])])
+
+    def is_back() -> bool:
+        now = _component(devcluster_node, "kube-scheduler")
+        return now["ready"] is True and now["starts"] == int(str(before["starts"])) + 1
+
+    wait_until(is_back, 60.0, "the scheduler to be started again")
