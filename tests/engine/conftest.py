@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.checkpoints import write_checkpoints
+from tests.engine.scripts import write_checkpoints
 from tests.support.environments import ENGINE_ARGUMENTS, REPOSITORY, app_folder
 from tests.support.waiting import eventually
 from tests.support.worker import WorkerProcess

@@ -8,14 +8,16 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.support.environments import engine_environment, worker_python
+from tests.support.environments import REPOSITORY, engine_environment, worker_python
 from tests.support.programs import written_by
+
+from stack.offline import WRITE, as_input
 
 _SECONDS = 400
 ENGINE = """
@@ -133,3 +135,9 @@ def output_of(script: str, *arguments: str, stdin: str = "", python: str = "") -
     # vLLM writes to standard output, too.
     (result,) = (line for line in printed.splitlines() if line.startswith("result "))
     return json.loads(result.removeprefix("result "))
+
+
+def write_checkpoints(wanted: Mapping[Path, Mapping[str, Any]]) -> None:
+    """As `stack.offline.write_checkpoints`, whose process imports torch and transformers each time."""
+    script = f"{WRITE}\nprint('result null')"
+    output_of(script, str(REPOSITORY / "tools"), stdin=as_input(wanted))

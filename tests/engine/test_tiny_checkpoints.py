@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from tests.engine.conftest import Weights
+from tests.engine.scripts import write_checkpoints
 from tests.support import damage
-from tests.support.checkpoints import write_checkpoints
 
 
 def test_a_checkpoint_is_complete_small_and_readable_by_all_users(weights: Weights) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.engine.scripts import write_checkpoints
 from tests.support.adapters import QWEN_MODULES, write_adapter
-from tests.support.checkpoints import write_checkpoints
 from tests.support.environments import ENGINE_ARGUMENTS
 from tests.support.worker import WorkerProcess
 

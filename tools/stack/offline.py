@@ -17,7 +17,7 @@ AUDIT_SECONDS = 3 * 3600
 WRITE_SECONDS = 900
 """A thousand tiny checkpoints take about a minute."""
 
-_WRITE = """
+WRITE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from checkpoints import Shape, write_checkpoint
@@ -25,6 +25,7 @@ for target, options in json.load(sys.stdin).items():
     shape = Shape(**options.pop("shape", {}))
     write_checkpoint(target, shape=shape, **options)
 """
+"""Writes the checkpoints of standard input. Its argument is the folder of `checkpoints.py`."""
 
 
 def environment() -> dict[str, str]:
@@ -34,11 +35,15 @@ def environment() -> dict[str, str]:
     return kept | own
 
 
+def as_input(wanted: Mapping[Path, Mapping[str, Any]]) -> str:
+    """The standard input of `WRITE`: directory → arguments of `checkpoints.write_checkpoint`."""
+    return json.dumps({str(target): dict(options) for target, options in wanted.items()})
+
+
 def write_checkpoints(wanted: Mapping[Path, Mapping[str, Any]]) -> None:
     """Write tiny checkpoints: directory → arguments of `checkpoints.write_checkpoint`."""
-    todo = json.dumps({str(target): dict(options) for target, options in wanted.items()})
-    tools = envs.REPOSITORY / "tools"
-    command = [str(envs.interpreter_of("worker")), "-c", _WRITE, str(tools)]
+    todo = as_input(wanted)
+    command = [str(envs.interpreter_of("worker")), "-c", WRITE, str(envs.REPOSITORY / "tools")]
     # By standard input: one argument holds 128 KiB at most, which is about 1,600 checkpoints.
     subprocess.run(
         command, input=todo, text=True, check=True, timeout=WRITE_SECONDS, env=environment()
