@@ -16,11 +16,13 @@ def breaks(
     *,
     histories: int = 40,
 ) -> bool:
-    """Whether some history of the first seeds breaks this promise. Those that break another one first are passed
+    """Whether some history of these seeds breaks this promise. Those that break another one first are passed
     over: one mistake often breaks two.
     """
+    first = mutant.seed if isinstance(mutant, Mutant) else 0
+    seeds = range(first, first + histories)
     with mistaken(mutant):
-        found = (broken_in(lambda seed=seed: history(seed)) for seed in range(histories))
+        found = (broken_in(lambda seed=seed: history(seed)) for seed in seeds)
         return any(broken is not None and broken.number == promise for broken in found)
 
 

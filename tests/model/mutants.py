@@ -16,6 +16,7 @@ class Mutant:
     Fields:
         package: where the file is.
         rollout: settings under which it shows soonest.
+        seed: the first history that is played: it showed there when this was written.
         story: tells of it; luck would take too long.
     """
 
@@ -27,6 +28,7 @@ class Mutant:
     rollout: dict[str, Any] | None = field(default=None)
     story: str | None = None
     package: str = "fleet_operator"
+    seed: int = 0
 
     @property
     def name(self) -> str:
@@ -187,6 +189,7 @@ MUTANTS = [
         "core/fleet_plan.py",
         "if allowed <= 0:",
         "if allowed < 0:",
+        seed=8,
     ),
     Mutant(
         4,
@@ -833,6 +836,7 @@ MUTANTS = [
         "core/answers.py",
         "if not other and reason != Reason.WRONG_POD:",
         "if True:",
+        seed=7,
     ),
     Mutant(
         5,

@@ -95,6 +95,9 @@ class World:
     def names(self) -> list[str]:
         return names_in(self.folder)
 
+    def is_there(self, name: str) -> bool:
+        return (self.folder / name).exists()
+
     def write(self, version: int, base: int | None = None) -> None:
         write_versions(self.folder, version, base=base)
 
@@ -165,7 +168,7 @@ class World:
         self.want(self.asked)
         self.newest += 1
         base = self.random.choice([None, self.newest - 1])
-        if f"step_{base}" not in self.names():
+        if not self.is_there(f"step_{base}"):
             base = None
         self.write(self.newest, base)
 
@@ -259,14 +262,18 @@ class StoredWorld(World):
     def listed(self, name: str = "") -> dict[str, Any]:
         """The objects of a version, or of all, by what is behind the prefix."""
         below = f"run/{name}/" if name else "run/"
-        pages = obstore.list(self.objects, below.rstrip("/"))
-        found = (each for page in pages for each in page)
+        found = obstore.list(self.objects, below.rstrip("/")).collect()
         return {o["path"][len(below) :]: o for o in found if o["path"].startswith(below)}
 
     def names(self) -> list[str]:
         found = [(*path.partition("/")[::2], each) for path, each in self.listed().items()]
         marked = {name for name, file, each in found if self.takes(file, each)}
         return sorted({n for n, file, _ in found if not file.startswith(ASIDE_MARK)} - marked)
+
+    def is_there(self, name: str) -> bool:
+        found = self.listed(name)
+        is_empty = all(file.startswith(ASIDE_MARK) for file in found)
+        return not is_empty and not any(self.takes(*each) for each in found.items())
 
     def takes(self, file: str, each: Any) -> bool:
         """Whether an object takes its version from workers."""
@@ -285,15 +292,13 @@ class StoredWorld(World):
         return _base_in(bytes(obstore.get(self.objects, f"run/{name}/{INDEX_FILE}").bytes()))
 
     def opened(self, name: str) -> set[int | str]:
-        found = self.listed(name)
-        is_empty = all(file.startswith(ASIDE_MARK) for file in found)
-        if is_empty or any(self.takes(*each) for each in found.items()):
+        if not self.is_there(name):
             raise FileNotFoundError(name)
         if not self.is_whole(name):
             raise WrongDeletion(
                 f"a worker takes the rest of {name} for a version, seed {self.seed}"
             )
-        return {each["e_tag"] for each in found.values()}
+        return {each["e_tag"] for each in self.listed(name).values()}
 
     def is_whole(self, name: str) -> bool:
         return {"model.safetensors", "config.json"} <= self.listed(name).keys()

@@ -24,6 +24,7 @@ MUTANTS = [
         "core/strategies/external.py",
         "m.silent_seconds < PROBE_SECONDS",
         "True",
+        seed=38,
     ),
     Mutant(
         16,
@@ -31,6 +32,7 @@ MUTANTS = [
         "core/strategies/external.py",
         "m.silent_seconds < PROBE_SECONDS",
         "m.standing is not Standing.UNKNOWN",
+        seed=9,
     ),
     Mutant(
         16,
@@ -59,6 +61,7 @@ MUTANTS = [
         "core/identity.py",
         "and one.run_id == other.run_id",
         "and True",
+        seed=7,
     ),
     Mutant(
         16,
@@ -84,7 +87,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("block", first_ones_short(range(BLOCKS), 2))
+@pytest.mark.parametrize("block", first_ones_short(range(BLOCKS), 1))
 def test_every_history_of_an_external_fleet_ends_with_the_trainers_version(block):
     for seed in range(1000 * block, 1000 * block + HISTORIES_PER_BLOCK):
         external_history(seed)

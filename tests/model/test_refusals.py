@@ -29,6 +29,7 @@ MUTANTS = [
         "runtime/kube_pods.py",
         "await self._check_name(pods, action.manifest)",
         "pass",
+        seed=6,
     ),
     Mutant(
         10,
@@ -50,6 +51,7 @@ MUTANTS = [
         "runtime/problems.py",
         "concerns_weights=part.startswith(STATUS),",
         "concerns_weights=False,",
+        seed=12,
     ),
     Mutant(
         10,
@@ -68,7 +70,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("block", first_ones_short(range(BLOCKS), 2))
+@pytest.mark.parametrize("block", first_ones_short(range(BLOCKS), 1))
 def test_each_refusal_is_reported_until_it_ends(block):
     for seed in range(1000 * block, 1000 * block + HISTORIES_PER_BLOCK):
         refused_history(seed)

@@ -65,7 +65,7 @@ async def lowest_lease(fleets: int, namespaces: int) -> float:
 
 @pytest.mark.parametrize(
     ("fleets", "namespaces"),
-    [(120, 1), (120, 20), pytest.param(1500, 1, marks=pytest.mark.long)],
+    [(120, 20), pytest.param(1500, 1, marks=pytest.mark.long)],
 )
 async def test_no_lease_lapses_while_a_leader_is_alive(fleets: int, namespaces: int) -> None:
     assert await lowest_lease(fleets, namespaces) > RENEWED_ABOVE_SECONDS
