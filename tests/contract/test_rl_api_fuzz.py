@@ -94,13 +94,16 @@ class StrangeWorkers:
         pass
 
 
-async def test_no_input_is_answered_with_5xx_or_otherwise_than_declared(tmp_path: Path) -> None:
+@pytest.mark.parametrize("examples", [4, pytest.param(EXAMPLES, marks=pytest.mark.long)])
+async def test_no_input_is_answered_with_5xx_or_otherwise_than_declared(
+    tmp_path: Path, examples: int
+) -> None:
     cluster = FakeCluster()
     cluster.fleet["status"]["conditions"] = [condition("Available", "MinimumServing", 1)]
     settings = parse_settings(["--requests-per-second=100000"])
     app = build(settings, cluster, Lifecycle(), Metrics())
 
-    await _fuzzed(app, tmp_path, "--checks", ",".join(CHECKS))
+    await _fuzzed(app, tmp_path, examples, "--checks", ",".join(CHECKS))
 
 
 @pytest.mark.long
@@ -136,7 +139,7 @@ async def test_no_input_and_no_worker_makes_the_control_root_fail(
 
     app.middlewares.insert(0, noted)
     checks = ",".join(check for check in CHECKS if check != "not_a_server_error")
-    await _fuzzed(app, tmp_path, "--checks", checks, "--include-path-regex", CONTROL)
+    await _fuzzed(app, tmp_path, EXAMPLES, "--checks", checks, "--include-path-regex", CONTROL)
 
     assert {status for status in statuses if status >= 500} <= {503}, statuses
     assert statuses[200] > 0, statuses
@@ -144,7 +147,7 @@ async def test_no_input_and_no_worker_makes_the_control_root_fail(
     assert workers.calls > 100
 
 
-async def _fuzzed(app: web.Application, folder: Path, *arguments: str) -> None:
+async def _fuzzed(app: web.Application, folder: Path, examples: int, *arguments: str) -> None:
     """schemathesis finds no failure in the application."""
     (folder / "schemathesis.toml").write_text(CONFIGURATION)
     async with TestServer(app) as server:
@@ -152,7 +155,7 @@ async def _fuzzed(app: web.Application, folder: Path, *arguments: str) -> None:
         done = await asyncio.create_subprocess_exec(
             *(schemathesis, "run", str(server.make_url("/openapi.json")), *arguments),
             *("--header", f"Authorization: Bearer {TRAINER}"),
-            *("--max-examples", str(EXAMPLES), "--mode", "all", "--seed", "1", "--no-color"),
+            *("--max-examples", str(examples), "--mode", "all", "--seed", "1", "--no-color"),
             *("--exclude-tag", PROXIED),
             *("--phases", "examples,coverage,fuzzing", "--suppress-health-check", "all"),
             *("--generation-database", "none"),
