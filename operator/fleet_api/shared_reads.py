@@ -1,0 +1,49 @@
+"""One read for all requests that came before it began."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
+
+from fleet_api.loop_time import measured
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class SharedReads(Generic[K, V]):
+    """Reads of things that change, by key: one at a time, for all requests that came before it began.
+
+    So the result of a request is never older than the request, and any number of requests for one thing cost the
+    API server and the event loop as much as two.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[K, asyncio.Task[V]] = {}
+        self._next: dict[K, asyncio.Task[V]] = {}
+
+    async def join(self, key: K, read: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        """The result of a read that begins after this call. Errors: those of the read."""
+        task = self._next.get(key)
+        if task is None:
+            task = self._next[key] = asyncio.create_task(self._run(key, read))
+            task.add_done_callback(_take_error)
+        # The first client may leave, and others wait for the same read.
+        return await asyncio.shield(task)
+
+    async def _run(self, key: K, read: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        if (before := self._running.get(key)) is not None:
+            await asyncio.wait([before])
+        task = self._running[key] = self._next.pop(key)
+        try:
+            return await measured(read())
+        finally:
+            if self._running[key] is task:
+                del self._running[key]
+
+
+def _take_error(task: asyncio.Task[Any]) -> None:
+    """Let asyncio not report the error of a task that no request waits for any more."""
+    if not task.cancelled():
+        task.exception()
