@@ -30,6 +30,7 @@ _READ_BYTES = 128 * 1024
 _COUNT = struct.Struct("<I")
 _POSITION = np.dtype("<u4")
 _POSITIONS_AT_ONCE = 64 * 1024
+_XOR_BYTES = 256 * 1024
 
 
 def files_at_once(deltas: Sequence[Delta], most: int) -> int:
@@ -186,12 +187,18 @@ class _Range:
 class _Xor:
     """The bytes of a tensor change by XOR with those of the frame."""
 
-    def __init__(self, frame: Callable[[], _Frame], _size: int) -> None:
+    def __init__(self, frame: Callable[[], _Frame], size: int) -> None:
         self._frame = frame()
+        # It stays in the processor's cache.
+        self._buffer = np.empty(min(size, _XOR_BYTES), np.uint8)
 
     def apply(self, content: memoryview) -> None:
         bytes_ = np.frombuffer(content, np.uint8)
-        np.bitwise_xor(bytes_, np.frombuffer(self._frame.read(len(content)), np.uint8), out=bytes_)
+        for begin in range(0, len(bytes_), _XOR_BYTES):
+            part = bytes_[begin : begin + _XOR_BYTES]
+            change = self._buffer[: len(part)]
+            self._frame.read_into(change.data)
+            np.bitwise_xor(part, change, out=part)
 
     def finish(self) -> None:
         self._frame.check_end()
