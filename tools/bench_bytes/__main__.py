@@ -17,9 +17,10 @@ from typing import Any
 
 import envs
 from bench_bytes.write import write
-from bench_worker.report import REPOSITORY, machine, publish
+from bench_worker.report import REPOSITORY, RESULTS, machine, publish
 from bench_worker.store import limited
 
+PARTS = ("stores", "loads")
 GOAL_BYTES, GOAL_SECONDS, GOAL_PAUSE = 0.03, 0.2, 0.25
 _STORE_BYTES_PER_SECOND = 100_000_000
 
@@ -33,21 +34,35 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, help="on the disk to read from; by default a new one"
     )
+    parser.add_argument(
+        "--parts",
+        default=",".join(PARTS),
+        help="the others keep their published figures; default: %(default)s",
+    )
     arguments = parser.parse_args()
-    results: dict[str, Any] = {"machine": machine(), "changed_share": arguments.changed_share}
+    parts = arguments.parts.split(",")
+    results: dict[str, Any] = json.loads((RESULTS / "bytes.json").read_text())
     with tempfile.TemporaryDirectory(prefix="bench-bytes-", dir=arguments.folder) as made:
         folder = Path(made)
-        results["bytes"] = write(
-            folder, changed_share=arguments.changed_share, layers=arguments.layers
-        )
-        results["stores"] = {
-            "limited": _measured(folder, arguments.rounds, cached=False),
-            "cached": _measured(folder, arguments.rounds, cached=True),
-        }
-        results["loads"] = {
-            "plain": _loaded(folder, arguments.rounds),
-            "packed": _loaded(folder, arguments.rounds, "--packed"),
-        }
+        sizes = write(folder, changed_share=arguments.changed_share, layers=arguments.layers)
+        if "stores" in parts:
+            results |= {
+                "machine": machine(),
+                "changed_share": arguments.changed_share,
+                "bytes": sizes,
+                "stores": {
+                    "limited": _measured(folder, arguments.rounds, cached=False),
+                    "cached": _measured(folder, arguments.rounds, cached=True),
+                },
+            }
+        if "loads" in parts:
+            results["loads"] = {
+                "machine": machine(),
+                "changed_share": arguments.changed_share,
+                "bytes": sizes["full"],
+                "plain": _loaded(folder, arguments.rounds),
+                "packed": _loaded(folder, arguments.rounds, "--packed"),
+            }
     table = _table(results)
     publish("bytes", results, table)
     sys.stdout.write(table)
@@ -125,11 +140,19 @@ def _loads(loads: dict[str, Any]) -> list[str]:
         for kernels in ("plain", "packed")
     )
     ratio = f"{plain['in place'] / plain['full']:.2f} | ≤ {GOAL_PAUSE:g}"
+    load = loads["machine"]["load_average_at_start"]
+    size, share = loads["bytes"] / 1e9, 100 * loads["changed_share"]
+    about = (
+        f"Measured with a load average of {load} at the start; {size:.2f} GB, {share:g} % of the elements changed;"
+        f" medians of {len(loads['plain']['full'])} rounds."
+    )
     return [
+        about,
+        "",
         "| Processor time of the call that loads, in vLLM's worker on CPUs | in full | in place | in place / full | goal |",
         "| --- | --- | --- | --- | --- |",
         f"| weights as files have them, as on GPUs | {plain['full']:.2f} s | {plain['in place']:.2f} s | {ratio} |",
-        f"| before the pause: the comparison of both versions | | {plain['comparison']:.2f} s | | |",
+        f"| before the pause: the comparison of both versions, and a sample of the model | | {plain['comparison']:.2f} s | | |",
         f"| weights that vLLM packs for CPUs | {packed['full']:.2f} s | in full | | |",
     ]
 
