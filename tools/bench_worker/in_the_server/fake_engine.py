@@ -19,8 +19,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import uvloop
-import vllm.envs as envs
 from prometheus_client import CollectorRegistry
+from vllm import envs
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app

@@ -368,7 +368,9 @@ class Outgoing:
 
     async def start(self, kind: bytes = b"application/json", status: int = 200) -> None:
         headers = [(b"content-type", kind), (b"Content-Length", b"7"), (b"x-other", b"kept")]
-        await self.stamping.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.stamping.send(
+            {"type": "http.response.start", "status": status, "headers": headers}
+        )
 
     async def body(self, body: bytes, *, more: bool) -> None:
         await self.stamping.send({"type": "http.response.body", "body": body, "more_body": more})
