@@ -198,7 +198,7 @@ class Measurement:
         gc.freeze()  # as vLLM's server does once it has started
 
     async def row(self, kind: str, streams: int, pairs: int, *, streamed: bool) -> dict[str, Any]:
-        """Measure one kind of request: at least so many pairs, and more where rounds are short.
+        """Measure one kind of request: at least `pairs` pairs, and more where rounds are short.
 
         A pair is stock, worker, worker, stock or the reverse, so that a machine that grows slower or
         faster meanwhile changes both alike. The ratio is the median of those of the pairs.
