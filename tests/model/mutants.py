@@ -557,8 +557,8 @@ MUTANTS = [
         7,
         "the refusal of one adapter hides that of another",
         "core/lora.py",
-        "for f in worker.state.adapter_failures if f.name == name)",
-        "for f in worker.state.adapter_failures[:1] if f.name == name)",
+        "for f in failed if f.name == name)",
+        "for f in failed[:1] if f.name == name)",
         story="two_adapters_that_one_worker_refuses",
     ),
     Mutant(
