@@ -59,6 +59,10 @@ _REMEDIES = tuple(
             "Add the key {0} to the Secret, or correct it in the fleet.",
         ),
         (
+            r"cannot start: model (/[^\s:]{1,1024}): the source does not exist",
+            "Correct spec.model.source of the fleet, or write the model to {0}.",
+        ),
+        (
             "exceeded quota",
             "Ask for less, or raise the quota: `kubectl -n {namespace} describe resourcequota`.",
         ),

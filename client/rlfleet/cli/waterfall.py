@@ -108,7 +108,7 @@ def _worker_rows(calls: Sequence[Span], begin: datetime, whole: float) -> list[R
             for one in by_pod[pod]
         )
         failed = [one.outcome for one in by_pod[pod] if one.outcome != DONE]
-        rows.append(Row(pod, bars, " ".join([seconds(last(pod)), *failed[-1:]])))
+        rows.append(Row(pod, bars, " ".join([f"at {seconds(last(pod))}", *failed[-1:]])))
     return rows
 
 

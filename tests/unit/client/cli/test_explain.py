@@ -159,6 +159,7 @@ def test_workers_that_lag_alike_share_a_line(monkeypatch: pytest.MonkeyPatch) ->
         ('configmap "engine" not found', "ConfigMap engine in"),
         ("Error: couldn't find key token in Secret rl/hf", "key token"),
         ("pods is forbidden: exceeded quota: gpus, requested: 8", "describe resourcequota"),
+        ("cannot start: model /weights/bsae: the source does not exist", "model to /weights/bsae"),
     ],
 )
 def test_what_kubernetes_says_has_its_remedy(message: str, words: str) -> None:

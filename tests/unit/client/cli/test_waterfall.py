@@ -152,7 +152,7 @@ def test_phases_and_workers_are_to_scale_on_one_axis() -> None:
     phase, worker = found.rows
     assert [(bar.begin, bar.length) for bar in phase.bars] == [(0.0, 0.5)]
     assert [(bar.begin, bar.length) for bar in worker.bars] == [(0.0, 0.5), (0.75, 0.25)]
-    assert worker.value == "4.00s"
+    assert worker.value == "at 4.00s"
 
 
 def test_a_phase_that_has_not_begun_has_no_bar() -> None:
