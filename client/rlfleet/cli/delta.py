@@ -108,6 +108,6 @@ def _render(found: DeltaView) -> None:
     console.print(f"base    {found.base_digest}")
     console.print(f"result  {found.result_digest}")
     console.print(
-        f"Publish it: rlfleet publish {found.version} --path {escape(found.directory)} "
+        f"Publish it, by its path in the workers: rlfleet publish {found.version} --path {escape(found.directory)} "
         f"--digest {found.result_digest}"
     )
