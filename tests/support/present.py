@@ -1,4 +1,4 @@
-"""What a test takes for granted."""
+"""Values that a test takes for granted."""
 
 from __future__ import annotations
 
