@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from tests.engine.conftest import Weights
 from tests.engine.scripts import output_of
 from tests.support import damage
@@ -78,28 +77,6 @@ def test_a_number_that_the_served_type_has_no_place_for_is_refused(
     assert (status, reason) == (422, "CheckpointNotFinite")
     assert "infinite in BF16" in message
     assert worker.state()["version"] == home
-
-
-@pytest.mark.long  # tests/unit/worker/process/test_start_up.py holds it without an engine
-def test_a_worker_loads_such_weights_after_its_start(weights: Weights, tmp_path: Path) -> None:
-    """vLLM takes more from the files of a start than their tensors."""
-    wide = in_float32(weights.b, tmp_path / "wide")
-    environment = {"RLFLEET_START_VERSION": "7", "RLFLEET_START_PATH": str(wide)}
-    with WorkerProcess(
-        tmp_path / "worker", model=weights.a, roots=[tmp_path], environment=environment
-    ) as worker:
-        worker.wait_until_up()
-        before = worker.state()
-        worker.stage("7", wide)
-        worker.must("load", version="7")
-        after = worker.must("admit", version="7")
-
-    assert (before["phase"], before["version"], before["stage_failure"]) == (
-        "joining",
-        "base",
-        None,
-    )
-    assert (after["phase"], after["version"]) == ("serving", "7")
 
 
 TEACHER = """
