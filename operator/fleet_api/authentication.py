@@ -128,8 +128,8 @@ class Authenticator:
         self._refused: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
         self._seen: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
         """The tenants of tokens that were accepted."""
-        self._tenants: TtlCache[str, bool] = TtlCache(MAX_REVIEWS, monotonic)
-        """The same, by name."""
+        self._tenants: TtlCache[tuple[str, str], bool] = TtlCache(MAX_REVIEWS, monotonic)
+        """The same, by address and name."""
         self._counted: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
         self._shared_calls: SharedCalls[bytes, Caller | str] = SharedCalls()
         self._unknown = Rate(
@@ -207,7 +207,8 @@ class Authenticator:
         # the turns of that address.
         named = named_tenant(token)
         turn = (tenant,) if tenant is not None else (address, named)
-        sender = f"{address} {named}" if self._tenants.get(named) else address
+        is_known = self._tenants.get((address, named)) is not None
+        sender = f"{address} {named}" if is_known else address
         async with self._places.of(*turn):
             is_counted = self._counted.get(digest) is not None
             if not (is_seen or is_counted):
@@ -216,7 +217,7 @@ class Authenticator:
             if isinstance(known, Caller):
                 self._accepted.put(digest, known, ACCEPTED_SECONDS)
                 self._seen.put(digest, known.tenant, SEEN_SECONDS)
-                self._tenants.put(known.tenant, True, SEEN_SECONDS)  # noqa: FBT003 - a member of a set
+                self._tenants.put((address, known.tenant), True, SEEN_SECONDS)  # noqa: FBT003 - a member of a set
                 return known
             is_again = is_counted and not is_seen
             self._refused.put(digest, known, REFUSED_AGAIN_SECONDS if is_again else REFUSED_SECONDS)

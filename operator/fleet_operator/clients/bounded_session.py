@@ -18,7 +18,6 @@ import aiohttp
 from fleet_operator.clients.bounded_json import BoundedReader, read_closed
 from fleet_operator.clients.changes_in_turn import ChangesInTurn
 from fleet_operator.errors import TooLarge
-from fleet_operator.time_shares import TimeShares
 
 
 class _Lines:
@@ -35,7 +34,7 @@ class _Lines:
         """Yield the events as lines. Errors: those of `BoundedReader.lines`."""
         reading = asyncio.create_task(self._read())
         try:
-            while (event := await self._changes.next()) is not None:
+            while (event := await self._changes.next(reading)) is not None:
                 kind, found = event
                 yield json.dumps({"type": kind, "object": found}).encode() + b"\n"
             await reading
@@ -43,11 +42,8 @@ class _Lines:
             reading.cancel()
 
     async def _read(self) -> None:
-        try:
-            async for event in self._reader.lines(self._content):
-                self._changes.put(event)
-        finally:
-            self._changes.end()
+        async for event in self._reader.lines(self._content):
+            self._changes.put(event)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)
@@ -58,12 +54,12 @@ def bounded_session(
     headers: Mapping[str, str],
     proxy: str | None,
     on_large: Callable[[], bool],
-    shares: TimeShares,
+    changes: Mapping[str, ChangesInTurn],
 ) -> aiohttp.ClientSession:
     """A session for `kopf.AiohttpSession`.
 
     `on_large`: called for a page that is too large. Returns: whether the next list is in smaller pages. Then
-    kopf lists again, as after a lost connection. `shares`: time of the loop that namespaces have used.
+    kopf lists again, as after a lost connection. `changes`: by path of the watch, for this session and later ones.
     """
     reader = BoundedReader(read_closed)
 
@@ -73,8 +69,9 @@ def bounded_session(
         async def start(self, connection: Any) -> aiohttp.ClientResponse:
             await super().start(connection)
             if self.status < 400 and "watch" in self.url.query:
-                changes = ChangesInTurn(self.url.query.get("resourceVersion", ""), shares)
-                lines = _Lines(self.content, reader, changes)
+                waiting = changes[self.url.path]
+                waiting.begin(self.url.query.get("resourceVersion", ""))
+                lines = _Lines(self.content, reader, waiting)
                 self.content = lines  # type: ignore[assignment]  # it passes the rest on
             return self
 

@@ -1,17 +1,18 @@
-"""The events of one watch, in turns by namespace, until kopf takes them.
+"""The events of a watch, in turns by namespace, until kopf takes them.
 
 kopf handles each event that it gets, and holds those that wait. It takes 1 ms of the loop for one, and tenants decide
 how many there are. So events wait here: of an object only the last one, and those of a namespace for its share of the
 loop's time.
 
-kopf resumes a broken watch at the version of its last event. So an event gets the version from which all that wait
-here come again. The object's own version is in its text.
+kopf resumes a broken watch at the version of its last event. So each event gets the version of the last one that was
+read, and those that wait stay here, as does one that kopf has not taken. If they came again, so would those that
+others have had since: the store would go back. The object's own version is in its text.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fleet_operator.clients.bounded_json import CLOSED
 from fleet_operator.ports import Json
@@ -26,76 +27,109 @@ Event = tuple[str, Json]
 """Type and closed object."""
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """The last event of an object. `before`: the version of the event that was read before it."""
+class _Offered(NamedTuple):
+    """The last event that kopf could take, and the version at which it resumes if it did. `uid`: None without one."""
 
+    uid: str | None
     event: Event
-    namespace: str
-    before: str
+    version: str
 
 
 class ChangesInTurn:
-    """The events that wait. `version`: from which the watch began. `shares`: of the loop."""
+    """The events of one kind of object that wait, over all watches of it. `shares`: of the loop."""
 
-    def __init__(self, version: str, shares: TimeShares) -> None:
-        self._read = version
-        """The version of the last event that was read."""
+    def __init__(self, shares: TimeShares) -> None:
         self._shares = shares
+        self._read = self._taken_at = ""
+        """The versions of the last event that was read, and with the last one that kopf has taken."""
+        self._offered: _Offered | None = None
+        self._forget()
+
+    def _forget(self) -> None:
         self._turns: Turns[str] = Turns(1)
-        self._waiting: dict[str, _Waiting] = {}
-        """By uid, in the order in which they were read."""
+        self._waiting: dict[str, Event] = {}
+        """By uid."""
         self._passing: list[Event] = []
         """Those of no object, such as errors."""
         self._changed = asyncio.Event()
-        self._ended = False
+
+    def begin(self, version: str) -> None:
+        """Note that a watch begins. If kopf has not taken the last event, that waits again. Another `version` than those
+        of events means that kopf has listed all objects since, so that none has to wait any more.
+        """
+        offered, self._offered = self._offered, None
+        if version == self._taken_at:
+            if offered is not None and offered.uid and offered.uid not in self._waiting:
+                self._wait(offered.uid, offered.event)
+        elif offered is None or version != offered.version:
+            self._forget()
+            self._read = version
+        self._taken_at = version
 
     def put(self, event: Event) -> None:
-        """Let an event wait. It replaces the one before it of the same object."""
-        metadata = event[1].get("metadata", {})
+        """Let an event wait. It replaces the one before it of the same object. Nothing reads the text of one that
+        was deleted.
+        """
+        kind, found = event
+        metadata = found.get("metadata", {})
         if "uid" in metadata:
-            uid, namespace = metadata["uid"], metadata.get("namespace", "")
-            if self._waiting.pop(uid, None) is None:
-                self._turns.add((namespace,), uid)
-            self._waiting[uid] = _Waiting(event, namespace, self._read)
+            uid = metadata["uid"]
+            if kind == "DELETED":
+                found = {name: value for name, value in found.items() if name != CLOSED}
+            self._wait(uid, (kind, found))
         else:
             self._passing.append(event)
         self._read = metadata.get("resourceVersion", self._read)
         self._changed.set()
 
-    def end(self) -> None:
-        """Note that no event will come. Those that would have to wait come again in the next watch."""
-        self._ended = True
+    def _wait(self, uid: str, event: Event) -> None:
+        if uid not in self._waiting:
+            self._turns.add((_namespace_of(event),), uid)
+        self._waiting[uid] = event
+
+    async def next(self, reading: asyncio.Future[None]) -> Event | None:
+        """The event whose turn it is: kopf has taken the one before. None at the end of `reading`, if none may go now."""
+        if self._offered is not None:
+            self._taken_at, self._offered = self._offered.version, None
+        reading.add_done_callback(self._wake)
+        try:
+            while (event := self._offer()) is None and not reading.done():
+                self._changed.clear()
+                now = asyncio.get_running_loop().time()
+                waits = [self._shares.wait_seconds(n, now) for n in self._turns.tenants()]
+                try:
+                    async with asyncio.timeout(min(waits, default=None)):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            reading.remove_done_callback(self._wake)
+        return event
+
+    def _wake(self, _: asyncio.Future[None]) -> None:
         self._changed.set()
 
-    async def next(self) -> Event | None:
-        """The event whose turn it is; None at the end."""
-        while True:
-            self._changed.clear()
-            now = asyncio.get_running_loop().time()
-            if self._passing:
-                return self._resumable(self._passing.pop(0))
+    def _offer(self) -> Event | None:
+        """The event that may go now, with the version at which kopf resumes after it."""
+        now, uid = asyncio.get_running_loop().time(), None
+        if self._passing:
+            event = self._passing.pop(0)
+        else:
             uid = self._turns.take(lambda n: not self._shares.wait_seconds(n, now))
-            if uid is not None:
-                waiting = self._waiting.pop(uid)
-                self._turns.leave((waiting.namespace,))
-                text = waiting.event[1].get(CLOSED, "")
-                seconds = EVENT_SECONDS + SECONDS_OF_A_BYTE * len(text)
-                self._shares.note(waiting.namespace, seconds, now)
-                return self._resumable(waiting.event)
-            if self._ended:
+            if uid is None:
                 return None
-            waits = [self._shares.wait_seconds(n, now) for n in self._turns.tenants()]
-            try:
-                async with asyncio.timeout(min(waits, default=None)):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
-
-    def _resumable(self, event: Event) -> Event:
+            event = self._waiting.pop(uid)
+            namespace = _namespace_of(event)
+            self._turns.leave((namespace,))
+            seconds = EVENT_SECONDS + SECONDS_OF_A_BYTE * len(event[1].get(CLOSED, ""))
+            self._shares.note(namespace, seconds, now)
         kind, found = event
-        first = next(iter(self._waiting.values()), None)
-        version = self._read if first is None else first.before
         if "resourceVersion" not in found.get("metadata", {}):
             return event
-        return kind, found | {"metadata": found["metadata"] | {"resourceVersion": version}}
+        self._offered = _Offered(uid, event, self._read)
+        return kind, found | {"metadata": found["metadata"] | {"resourceVersion": self._read}}
+
+
+def _namespace_of(event: Event) -> str:
+    namespace: str = event[1]["metadata"].get("namespace", "")
+    return namespace

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from time import monotonic
@@ -18,6 +19,7 @@ import kopf
 
 from fleet_operator.clients.bounded_json import opened
 from fleet_operator.clients.bounded_session import bounded_session
+from fleet_operator.clients.changes_in_turn import ChangesInTurn
 from fleet_operator.measured import held_seconds
 from fleet_operator.ports import WATCH_SILENCE_SECONDS
 from fleet_operator.runtime.backoff import Backoff
@@ -79,6 +81,7 @@ def build_registry(
     registry = kopf.OperatorRegistry()
     fleets = (names.GROUP, names.VERSION, names.FLEET_PLURAL)
     weights = (names.GROUP, names.VERSION, names.WEIGHTS_PLURAL)
+    changes = defaultdict(lambda: ChangesInTurn(shares))
 
     @kopf.on.login(registry=registry)
     async def login(**kwargs: Any) -> kopf.AiohttpSession | None:
@@ -90,7 +93,7 @@ def build_registry(
             server=found.server,
             default_namespace=found.default_namespace,
             expiration=found.expiration,
-            aiohttp_session=bounded_session(tls, headers, found.proxy_url, on_large, shares),
+            aiohttp_session=bounded_session(tls, headers, found.proxy_url, on_large, changes),
         )
 
     @kopf.on.event(*fleets, registry=registry)

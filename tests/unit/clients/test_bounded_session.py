@@ -16,6 +16,7 @@ from kopf._cogs.clients.errors import APIServerError, APITooManyRequestsError, c
 
 from fleet_operator.clients.bounded_json import TEXT_BYTES, opened
 from fleet_operator.clients.bounded_session import bounded_session
+from fleet_operator.clients.changes_in_turn import ChangesInTurn
 from fleet_operator.errors import TooLarge
 from fleet_operator.ports import UNREAD_BYTES
 from fleet_operator.time_shares import TimeShares
@@ -72,7 +73,7 @@ async def api() -> AsyncIterator[Api]:
 async def session(api: Api) -> AsyncIterator[aiohttp.ClientSession]:
     tls = ssl.create_default_context()
     headers = {"Authorization": "Bearer t"}
-    async with bounded_session(tls, headers, None, api.note_large, TimeShares()) as made:
+    async with bounded_session(tls, headers, None, api.note_large, {"/things": ChangesInTurn(TimeShares())}) as made:
         yield made
 
 

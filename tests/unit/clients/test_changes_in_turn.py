@@ -21,7 +21,9 @@ class Watch:
 
     def __init__(self) -> None:
         self.shares = TimeShares()
-        self.changes = ChangesInTurn("10", self.shares)
+        self.changes = ChangesInTurn(self.shares)
+        self.changes.begin("10")
+        self.reading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.taken: list[tuple[str, str, Any]] = []
         """Type, name and content of each event."""
         self.resumes_at = "10"
@@ -37,7 +39,7 @@ class Watch:
         while True:
             try:
                 async with asyncio.timeout(0):
-                    event = await self.changes.next()
+                    event = await self.changes.next(self.reading)
             except TimeoutError:
                 return
             if event is None:
@@ -48,8 +50,18 @@ class Watch:
             self.resumes_at = found["metadata"].get("resourceVersion", self.resumes_at)
 
 
+    def resume(self, version: str = "") -> None:
+        """Let kopf begin another watch: behind its last event, or at the version of a list."""
+        self.reading = asyncio.get_running_loop().create_future()
+        self.changes.begin(version or self.resumes_at)
+
+    def release(self) -> None:
+        """Let all namespaces have used nothing."""
+        self.shares = self.changes._shares = TimeShares()
+
+
 @pytest.fixture
-def watch() -> Watch:
+async def watch() -> Watch:
     return Watch()
 
 
@@ -60,7 +72,7 @@ async def test_of_an_object_that_changes_all_the_time_the_last_event_waits(watch
     watch.changes.put(changed("quiet", "q", 1011))
     await watch.take()
     of_others = list(watch.taken)
-    watch.shares = watch.changes._shares = TimeShares()
+    watch.release()
     await watch.take()
 
     assert of_others == [("MODIFIED", "q", 1011)]
@@ -76,23 +88,59 @@ async def test_namespaces_take_turns(watch: Watch) -> None:
     assert "q" in [name for _, name, _ in watch.taken[:2]]
 
 
-async def test_a_resumed_watch_brings_what_still_waits(watch: Watch) -> None:
+async def test_a_resumed_watch_brings_what_still_waits_and_nothing_else_again(watch: Watch) -> None:
     watch.hold_back("busy")
-    watch.changes.put(changed("quiet", "q", 11))
-    watch.changes.put(changed("busy", "b", 12))
+    watch.changes.put(changed("busy", "b", 11))
+    watch.changes.put(changed("quiet", "q", 12))
     watch.changes.put(changed("busy", "c", 13))
-    watch.changes.put(changed("quiet", "q", 14))
+    watch.changes.put(changed("quiet", "q", 14, "DELETED"))
+    await watch.take()
     watch.changes.put(changed("busy", "b", 15))
+    watch.reading.set_result(None)
     await watch.take()
-    before_c = watch.resumes_at
-    watch.changes.put(changed("busy", "c", 16))
-    watch.changes.put(changed("quiet", "q", 17))
-    await watch.take()
-    watch.changes.end()
+    resumed_at = watch.resumes_at
+    watch.resume()
+    watch.changes.put(changed("busy", "b", 15))  # the API server sends again what came after the last event
+    watch.release()
     await watch.take()
 
-    assert [content for _, _, content in watch.taken] == [14, 17, None]
-    assert (before_c, watch.resumes_at) == ("12", "14"), "the versions before c and b"
+    assert resumed_at == "14"
+    assert watch.taken == [
+        ("DELETED", "q", 14),
+        ("end", "", None),
+        ("MODIFIED", "b", 15),
+        ("MODIFIED", "c", 13),
+    ]
+
+
+async def test_after_a_list_nothing_waits_any_more(watch: Watch) -> None:
+    watch.hold_back("busy")
+    watch.changes.put(changed("busy", "b", 11))
+    await watch.take()
+    watch.resume("20")
+    watch.release()
+    await watch.take()
+
+    assert watch.taken == []
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_an_event_waits_again_if_kopf_did_not_take_it(watch: Watch, is_taken: bool) -> None:
+    watch.changes.put(changed("a", "x", 11))
+    event = await watch.changes.next(watch.reading)
+    watch.resume("11" if is_taken else "10")
+    await watch.take()
+
+    assert event is not None
+    assert watch.taken == ([] if is_taken else [("MODIFIED", "x", 11)])
+
+
+async def test_the_text_of_a_deleted_object_does_not_wait(watch: Watch) -> None:
+    watch.hold_back("busy")
+    kind, found = changed("busy", "x", 11, "DELETED")
+    watch.changes.put((kind, found | {"closed": "x" * 60_000}))
+
+    assert "closed" not in str(watch.changes._waiting)
 
 
 async def test_a_deletion_takes_the_place_of_a_change(watch: Watch) -> None:
@@ -103,7 +151,7 @@ async def test_a_deletion_takes_the_place_of_a_change(watch: Watch) -> None:
     assert watch.taken == [("DELETED", "x", 12)]
 
 
-async def test_a_bookmark_passes_no_event_that_waits(watch: Watch) -> None:
+async def test_an_event_that_waits_outlasts_a_bookmark(watch: Watch) -> None:
     watch.hold_back("busy")
     watch.changes.put(changed("busy", "b", 11))
     watch.changes.put(("BOOKMARK", {"metadata": {"resourceVersion": "20"}}))
@@ -111,7 +159,10 @@ async def test_a_bookmark_passes_no_event_that_waits(watch: Watch) -> None:
     await watch.take()
 
     assert [kind for kind, _, _ in watch.taken] == ["BOOKMARK", "ERROR"]
-    assert watch.resumes_at == "10"
+    watch.resume("20")
+    watch.release()
+    await watch.take()
+    assert watch.taken[2:] == [("MODIFIED", "b", 11)]
 
 
 async def test_each_event_counts_for_its_namespace_by_its_size(watch: Watch) -> None:

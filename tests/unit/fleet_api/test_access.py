@@ -292,13 +292,21 @@ async def test_unknown_tokens_behind_a_proxy_use_up_no_rate_of_a_tenant_that_the
     for number in range(2):
         cluster.users[token_of("rl", number)] = {"username": f"system:serviceaccount:rl:a-{number}"}
     await known.caller(f"Bearer {token_of('rl', 0)}", "rl", "policy", "proxy")
-    statuses = []
-    for number in range(50):
-        with pytest.raises(Problem) as refused:
-            await known.caller(f"Bearer {token_of(f'x-{number}')}", "rl", "policy", "proxy")
-        statuses.append(refused.value.status)
 
-    assert statuses[-1] == 429
+    async def flood(address: str, *tenants: str) -> int:
+        before = cluster.count(TOKEN_REVIEWS)
+        for tenant in tenants:
+            token = f"{token_of(tenant, 9)}-{address}"
+            with pytest.raises(Problem) as refused:
+                await known.caller(f"Bearer {token}", "rl", "policy", address)
+        assert refused.value.status == 429
+        return cluster.count(TOKEN_REVIEWS) - before
+
+    strangers = [f"x-{number}" for number in range(50)]
+    elsewhere = await flood("another", *strangers)
+    await flood("proxy", *strangers)
+    # A tenant that is known from one address has no rate of its own at another one.
+    assert await flood("a-third", "rl", *strangers) == elsewhere
     assert await known.caller(f"Bearer {token_of('rl', 1)}", "rl", "policy", "proxy")
 
 
