@@ -15,8 +15,8 @@ V = TypeVar("V")
 class SharedReads(Generic[K, V]):
     """Reads of things that change, by key: one at a time, for all requests that came before it began.
 
-    So the result of a request is never older than the request, and any number of requests for one thing cost the
-    API server and the event loop as much as two.
+    So no result is older than its request. Any number of requests for one thing cost the API server and the event
+    loop as much as two.
     """
 
     def __init__(self) -> None:

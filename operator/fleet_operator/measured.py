@@ -1,7 +1,7 @@
 """Measures the time in which a coroutine holds the event loop, without the time in which it waits.
 
-It is time, and not processor time: a process that gets a fifth of a processor runs a step of 20 ms for 100 ms, and
-all others wait as long.
+It is not processor time. A process that gets a fifth of a processor runs a step of 20 ms for 100 ms, and all others
+wait as long.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 LONGEST_STEP_SECONDS = 0.5
-"""A longer step counts as one of this length: the process was stopped meanwhile, which is no cost of a tenant."""
+"""A longer step counts as one of this length: the process was stopped meanwhile, and no tenant has caused that."""
 
 
 def held_seconds(began: float) -> float:
