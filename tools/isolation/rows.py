@@ -25,8 +25,8 @@ _TURNS = "turns by namespace, for places and time"
 _ANSWERS = "length and parts of an answer; time of a namespace"
 _RL_API = "shares of the namespace"
 _BUSY = (
-    "The API server alone takes 3.5 to 3.8 times as long under this attack. In a trace, most of the rest was the "
-    "operator waiting for a processor: API server, operator and attackers share two."
+    "The API server alone takes 4 to 10 times as long under these attacks (*server*). In a trace, most of the rest was "
+    "the operator waiting for a processor: API server, operator and attackers share two."
 )
 _LOOP = (
     "The RL API's event loop and the attack's own clients share the two cores. With httpx's connections and a thread "
