@@ -35,8 +35,8 @@ _LOOP = (
 )
 _LARGE = (
     "The API server decodes, compares and encodes such an object whole for each write, which takes a core for about "
-    "0.3 s. Without an operator, as many writes as a rollout has take 0.8 to 1.4 s under the same attack, which is "
-    "about as long as the rollout."
+    "0.3 s. Without an operator, as many writes as a rollout has take 1.4 to 2.4 s under the same attack, which is "
+    "longer than the rollout."
 )
 
 ROWS = (
