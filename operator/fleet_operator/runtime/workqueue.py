@@ -125,16 +125,14 @@ class WorkQueue(Generic[Key]):
         """Work on keys until cancelled. `work` must not raise."""
         async with asyncio.TaskGroup() as group:
             for lane, number in zip((self._in_turn, self._urgent), self._numbers, strict=True):
-                turn = asyncio.Lock()
                 for _ in range(number):
-                    group.create_task(self._worker(lane, turn, work))
+                    group.create_task(self._worker(lane, work))
 
     async def _worker(
-        self, lane: Turns[Key], turn: asyncio.Lock, work: Callable[[Key], Coroutine[Any, Any, None]]
+        self, lane: Turns[Key], work: Callable[[Key], Coroutine[Any, Any, None]]
     ) -> None:
         while True:
-            async with turn:  # a change wakes one idle worker, and not all of them
-                key = await self._next(lane)
+            key = await self._next(lane)
             run = Measured(work(key))
             try:
                 await run

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from types import FrameType
 from typing import Any
 from unittest.mock import Mock
 
@@ -88,33 +86,6 @@ async def test_a_key_is_worked_on_at_once():
     await run_for(queue, diary.work, 1)
 
     assert diary.begun == [("a", 0)]
-
-
-async def calls_with(workers: int) -> int:
-    """How many functions of the queue run for ten keys, one after the other."""
-    queue, diary = a_queue(workers=workers), Diary()
-    running = asyncio.create_task(queue.run(diary.work))
-    await asyncio.sleep(1)
-    calls = itertools.count()
-
-    def count(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename.endswith("workqueue.py"):
-            next(calls)
-
-    sys.setprofile(count)
-    try:
-        for number in range(10):
-            queue.add(str(number))
-            await asyncio.sleep(1)
-    finally:
-        sys.setprofile(None)
-        running.cancel()
-    assert len(diary.ended) == 10
-    return next(calls)
-
-
-async def test_a_change_wakes_no_worker_that_gets_no_key():
-    assert await calls_with(32) <= 1.1 * await calls_with(2)
 
 
 async def test_a_key_that_is_added_ten_times_is_worked_on_once():
