@@ -243,6 +243,9 @@ def tracked(
     return watched
 
 
+_NO_NAME_YET = object()  # None is a name: of weights that cannot be trusted
+
+
 async def _watched(
     outputs: AsyncGenerator[Any, None],
     tokens: Tokens,
@@ -257,15 +260,15 @@ async def _watched(
     says so with the last one.
     """
     name_now, follows, is_delta = tokens.name_now, tokens.follows, generation.is_delta
-    name: WeightName | None = None
+    name: object = _NO_NAME_YET
     counts: defaultdict[int, int] = defaultdict(int)
     async with aclosing(outputs):
         # The others come from another iterator: see `engine.vllm_requests`.
         for is_first in (True, False):
             async for output in outputs:
-                if is_first or (follows and name_now() is not name):
-                    name = name_now()
-                    tokens.change_weights(name, output.lora_request)
+                if (is_first or follows) and (now := name_now()) is not name:
+                    name = now
+                    tokens.change_weights(now, output.lora_request)
                 for choice in output.outputs:
                     index, new, logprobs = choice.index, len(choice.token_ids), choice.logprobs
                     counts[index] = counts[index] + new if is_delta else new
