@@ -3,8 +3,8 @@
     python tools/site/visit.py build/site SCREENSHOTS --chromium /usr/bin/chromium
 
 It follows the quickstart's links from the front page in the light and the dark theme, uses the search
-and writes PNGs of what it saw. Exit code 1: there was a console error, a request to another host, a
-page or a table of fields wider than the window, or a search without the page that readers look for.
+and writes PNGs of what it saw. Exit code 1: there was a console error or a request to another host. Or
+a page or a table of fields is wider than the window. Or a search misses the page that readers look for.
 """
 
 from __future__ import annotations
