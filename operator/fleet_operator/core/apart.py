@@ -77,10 +77,10 @@ def set_apart(
 
 
 def _holds_for_its_work(worker: Facts) -> bool:
-    """Whether it holds its requests until its work ends, or did so when it answered last. A swap has limits
-    of its own.
+    """Whether it holds its requests until its work ends, or did so when it answered last. A swap to the goal has an
+    earlier limit. One to other weights has only this limit.
     """
-    pod, works = worker.pod, worker.operation is not None and not worker.is_doing("apply")
+    pod, works = worker.pod, worker.operation is not None
     gone = pod.deleting or pod.quarantined or not pod.running
     return worker.admitted and worker.phase in _HOLDS and works and not gone
 
