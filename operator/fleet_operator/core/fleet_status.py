@@ -289,6 +289,7 @@ def _progressing(
     share = counted_of(serving, replicas, "worker", "serves", "serve")
     state = with_waits(f"{share} version {desired.label}", missing, rollout)
     waits, note = rollout.step.awaits_source, rollout.step.told
+    unseen, _, because_unseen, to_come = unseen_workers(observed, missing, share)
     return first_of(
         ConditionType.PROGRESSING,
         (rolling, True, rolling or ConditionReason.ROLLING_OUT, _rolling(rollout)),
@@ -299,6 +300,7 @@ def _progressing(
         (failing, False, ConditionReason.WORKERS_FAILING, failing),
         (waits, True, ConditionReason.WAITING_FOR_CHECKPOINT, note),
         (serving < replicas, True, missing.reason, state),
+        (unseen, True, because_unseen, to_come),
         (True, False, ConditionReason.UP_TO_DATE, "the fleet is up to date"),
     )
 
