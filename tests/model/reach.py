@@ -7,7 +7,7 @@ nothing. Where no decision differs, the history with the mistake would be the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType, GeneratorType
@@ -28,13 +28,14 @@ class _Watch:
     """Mistakes during a history, by their numbers.
 
     Fields:
-        differ: those that made a difference: to a decision, or to a function outside of decisions.
+        differ: those that made a difference: to a decision, or to a function outside of decisions. With what
+            differed first.
         touched: those that made a difference to a function in the present decision; None outside of one.
         is_comparing: functions are called for a comparison, and compare nothing themselves.
         made: the mistake that is made now, for a comparison of decisions.
     """
 
-    differ: set[int] = field(default_factory=set)
+    differ: dict[int, str] = field(default_factory=dict)
     touched: set[int] | None = None
     is_comparing: bool = False
     made: int | None = None
@@ -43,7 +44,10 @@ class _Watch:
         return number in self.differ or (self.touched is not None and number in self.touched)
 
     def note(self, numbers: Iterable[int]) -> None:
-        (self.differ if self.touched is None else self.touched).update(numbers)
+        if self.touched is not None:
+            self.touched.update(numbers)
+        else:
+            self.differ.update(dict.fromkeys(numbers, "the runtime"))
 
 
 @dataclass
@@ -84,12 +88,13 @@ class _Decision(_Probe):
         watch = self.watch
         watch.touched = set(self.others)
         found = _outcome(self.real, given, named)
-        touched, watch.touched = watch.touched - watch.differ, None
+        touched, watch.touched = watch.touched - watch.differ.keys(), None
         said = _said(found)
         for number in sorted(touched):
             watch.made = number
-            if _said(_outcome(self.others.get(number, self.real), given, named)) != said:
-                watch.differ.add(number)
+            other = _outcome(self.others.get(number, self.real), given, named)
+            if _said(other) != said:
+                watch.differ[number] = _difference(found[1], other[1])
         watch.made = None
         return _given_back(*found)
 
@@ -115,9 +120,28 @@ def _said(outcome: tuple[str, Any]) -> tuple[str, Any]:
     return (kind, repr(result)) if kind == "raises" else outcome
 
 
+def _difference(one: object, other: object) -> str:
+    """The parts of two decisions that differ, calls first."""
+    if not isinstance(one, decision.Decision) or not isinstance(other, decision.Decision):
+        return "an error"
+    if one.worker_calls != other.worker_calls or one.pod_actions != other.pod_actions:
+        return "calls"
+    statuses = [(one.fleet, other.fleet)]
+    statuses += [
+        (one.weights[uid], other.weights[uid]) for uid in one.weights.keys() & other.weights.keys()
+    ]
+    found = {
+        f"{type(a).__name__}.{name}"
+        for a, b in statuses
+        for name in type(a).model_fields
+        if getattr(a, name) != getattr(b, name)
+    }
+    return ", ".join(sorted(found)) or "no call and no status"
+
+
 @contextmanager
-def differing(mistakes: Sequence[Mutant | LeftOut]) -> Iterator[set[int]]:
-    """The numbers of the mistakes that have made a difference until now."""
+def differing(mistakes: Sequence[Mutant | LeftOut]) -> Iterator[Mapping[int, str]]:
+    """The numbers of the mistakes that have made a difference until now, with what differed first."""
     watch = _Watch()
     probes = {decision.decide: _Decision(watch, _copy(decision.decide, decision.decide.__code__))}
     for number, mistake in enumerate(mistakes):

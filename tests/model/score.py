@@ -44,25 +44,28 @@ class Played:
 
     Fields:
         steps: of the history as it is.
-        reached: numbers of the mistakes that made a difference.
+        reached: number of a mistake that made a difference → what differed first.
         found: number of a mistake → the steps until a promise broke, and which one.
     """
 
     seed: int
     steps: int
-    reached: frozenset[int]
+    reached: dict[int, str]
     found: dict[int, tuple[int, str]]
 
 
 @dataclass
 class Score:
-    """Sums until now. `tried`: numbers of the mistakes. `reached`: in how many histories each made a difference."""
+    """Sums until now. `tried`: numbers of the mistakes. `reached`: in how many histories each made a difference.
+    `differed`: what differed first, with the seed.
+    """
 
     tried: frozenset[int]
     steps: int = 0
     histories: int = 0
     reached: Counter[int] = field(default_factory=Counter)
     found: dict[int, tuple[int, str]] = field(default_factory=dict)
+    differed: dict[int, str] = field(default_factory=dict)
 
     def take(self, played: Played) -> None:
         for number, (steps, promise) in played.found.items():
@@ -73,7 +76,9 @@ class Score:
                 )
         self.steps += played.steps
         self.histories += 1
-        self.reached.update(played.reached)
+        self.reached.update(played.reached.keys())
+        for number, what in played.reached.items():
+            self.differed.setdefault(number, f", first {what} with seed {played.seed}")
 
     @property
     def percent(self) -> float:
@@ -92,7 +97,7 @@ def play(seed: int, tried: frozenset[int]) -> Played:
     with differing([TRIED[n] for n in numbers]) as differ:
         steps, broken = _outcome(seed)
     assert not broken, f"{broken} without a mistake"
-    reached = frozenset(numbers[n] for n in differ)
+    reached = {numbers[n]: what for n, what in differ.items()}
     found = {}
     for number in sorted(reached):
         with mistaken(TRIED[number]):
@@ -157,7 +162,7 @@ def main() -> int:
     measure(score, given.steps, given.processes)
     for number in sorted(score.tried - score.found.keys()):
         often = f"it made a difference in {score.reached[number]} histories"
-        print(f"not found: {TRIED[number].name} ({often})")
+        print(f"not found: {TRIED[number].name} ({often}{score.differed.get(number, '')})")
     return 0 if score.percent >= given.least else 1
 
 
