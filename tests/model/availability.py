@@ -8,7 +8,7 @@ from tests.model.desired import rollout_of
 
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.percentages import at_most, unavailable_and_surge
-from fleet_operator.core.pod_actions import BeginDrain
+from fleet_operator.core.pod_actions import BeginDrain, DeletePod
 from fleet_operator.core.worker_view import Standing
 from rlfleet_resources.conditions import condition_of
 from rlfleet_resources.reasons import ConditionType
@@ -62,10 +62,12 @@ class Availability:
         sound = [w for w in living if not w.pod.quarantine and not w.facts.pod.ended]
         if len(sound) > observed.spec.replicas:
             return  # scaled away
+        marked = {w.pod.uid for w in living if w.pod.drains_since is not None}
+        stay = {w.pod.uid for w in sound} - marked
         for action in decision.pod_actions:
-            if isinstance(action, BeginDrain):
-                text = f"{action.pod_name} begins to drain, and no successor can be created"
-                self.sim.fail(4, text)
+            if isinstance(action, BeginDrain | DeletePod) and action.pod_uid in stay:
+                text = f"{action.pod_name} is taken away, and no successor can be created"
+                self.sim.fail(4, f"{text} ({action.reason})")
 
     def note_created(self, pod: FakePod, leader: Leader) -> None:
         """A pod is created. The kubelet gives its requests the time that the fleet promises."""

@@ -52,6 +52,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tests.model.availability import Availability
+from tests.model.deserved import Deserved
 from tests.model.desired import BASE_UID, NO_STATUS, rollout_of
 from tests.model.fake_state import digest_of, version_in
 from tests.model.order import check_order
@@ -60,6 +61,7 @@ from tests.model.repeated_calls import RepeatedCalls
 from tests.model.retry_waits import check_retry_waits
 from tests.model.same_files import SameFiles
 from tests.model.stored_first import StoredFirst
+from tests.model.told import Told
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core.identity import same_weights
@@ -157,6 +159,8 @@ class Promises:
         named_again: digests that the trainer has named for versions whose pin was dropped.
         repeated_calls: promise 18.
         availability: promises 4 and 12.
+        deserved: parts of the promises 2, 3, 6, 8 and 12.
+        told: what users read.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -180,6 +184,8 @@ class Promises:
         self.named_again: set[tuple[str, str, str | None, str]] = set()
         self.repeated_calls = RepeatedCalls(simulation)
         self.availability = Availability(simulation)
+        self.deserved = Deserved(simulation)
+        self.told = Told(simulation)
         self.must_be_judged: set[Name] = set()
         self.judged: set[Name] = set()
         self.settings = [self.rollout]
@@ -240,6 +246,7 @@ class Promises:
         self._note_lost_baseline()
         serving = [p for p in self.sim.pods.values() if self.sim.serves(p) and not p.grace]
         for pod in self.sim.pods.values():
+            pod.suspect = pod.suspect or self._may_be_late(pod)
             self._labels_are_true(pod)
             self._names_stand_for_one_digest(pod)
             self._pauses_end(pod)
@@ -457,6 +464,16 @@ class Promises:
                 self.sim.fail(8, f"no operator renewed the pause of {pod.name} in time")
         pod.worker.requests.ended.clear()
 
+    def _may_be_late(self, pod: FakePod) -> bool:
+        """Whether its work lasts longer than it may."""
+        worker = pod.worker
+        times = [r.timeouts for r in self.settings]
+        limits = (
+            (worker.staging, min(t.stage_seconds for t in times)),
+            (worker.work, min(t.load_seconds for t in times)),
+        )
+        return any(t is not None and self.sim.now - t.began_at >= limit for t, limit in limits)
+
     def _may_be_expelled(self, pod: FakePod) -> bool:
         excused = pod.suspect or pod.worker.refuses_files or self._was_left_behind(pod)
         return excused or self.sim.is_rough or not self.forbids_mixing
@@ -634,6 +651,7 @@ class Promises:
         self._ready_adapters_are_true(leader)
         self._adapters_do_not_go_back(known)
         self.availability.note_status(leader)
+        self.told.check(leader, known)
         self._stalled_asks_for_something(leader)
         stalled = condition_of(after.conditions, ConditionType.STALLED)
         self._stays_abandoned(before, after)
@@ -652,12 +670,15 @@ class Promises:
         if (
             halts
             and late
-            and waited < limits.get(before.phase, 0.0)
             and held <= min(r.hold_seconds for r in self.settings)
             and not self._is_swap_late(leader)
         ):
-            text = f"{after.desired_version} is abandoned after {waited:.1f} s in {before.phase}"
-            self.sim.fail(6, f"{text}, before any timeout has passed")
+            if waited < limits.get(before.phase, 0.0):
+                text = (
+                    f"{after.desired_version} is abandoned after {waited:.1f} s in {before.phase}"
+                )
+                self.sim.fail(6, f"{text}, before any timeout has passed")
+            self.deserved.check_late(leader, before, waited)
         self._is_reported_as_late(after, stalled)
         self._watch(after)
 
@@ -764,6 +785,7 @@ class Promises:
         check_retry_waits(self.sim, leader, decision)
         self.same_files.check(leader)
         self.availability.note_decision(leader, decision)
+        self.deserved.note_decision(leader, decision)
         self.repeated_calls.check(leader, decision)
         self._applied_is_recorded(leader, decision)
         if any(pod.grace for pod in self.sim.pods.values()):

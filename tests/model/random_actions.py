@@ -594,13 +594,12 @@ class RandomActions:
     def be_uneven(self) -> None:
         """Each worker is as fast as luck wants it."""
         for pod in self.fleet.pods.values():
-            pod.suspect = True
             pod.worker.slow_seconds = self.chance.choice([0.0, 0.1, 2.0, 6.5, 20.0, 45.0])
         self.fleet.note("fault", "workers are unevenly fast")
 
     def load_without_end(self) -> None:
         """A load or stage that begins now does not end for long."""
-        if pod := self._some_pod(suspect=True):
+        if pod := self._some_pod():
             pod.worker.slow_seconds = NO_END_SECONDS
             self.fleet.note("fault", f"{pod.name} does not end what it begins")
 
@@ -630,7 +629,7 @@ class RandomActions:
             self.fleet.get_ahead(pod, ahead=not pod.worker.ahead)
 
     def slow_down(self) -> None:
-        if pod := self._some_pod(suspect=True):
+        if pod := self._some_pod():
             pod.worker.slow_seconds = self.chance.choice([0.0, 1.0, 10.0, 50.0])
             self.fleet.note("fault", f"{pod.name} takes {pod.worker.slow_seconds} s")
 

@@ -9,6 +9,7 @@ from collections import deque
 from typing import Any
 
 from tests.model.availability import Availability
+from tests.model.deserved import Deserved
 from tests.model.fake_pods import EPOCH_START, FakePod
 from tests.model.fake_requests import FakeRequests
 from tests.model.fake_revisions import FakeRevisions
@@ -22,6 +23,7 @@ from tests.model.repeated_calls import Ignored, RepeatedCalls
 from tests.model.same_files import SameFiles
 from tests.model.simulator import Simulation
 from tests.model.stored_first import StoredFirst
+from tests.model.told import Told
 from tests.model.wire import Wire
 
 from fleet_operator.runtime.attempts import Attempt, Attempts
@@ -47,6 +49,8 @@ _MUTABLE = frozenset(
             Ignored,
             SameFiles,
             StoredFirst,
+            Deserved,
+            Told,
             Faults,
             Simulation,
             Wire,

@@ -83,6 +83,7 @@ class Wire:
         sim.promises.readers.note_sent(leader, call)
         sim.promises.repeated_calls.note_sent(leader, call)
         sim.promises.stored_first.note_sent(leader, call)
+        sim.promises.deserved.note_sent(leader, call)
         call.to_request(leader.epoch)  # raises if the call does not fit into the protocol
         if sim.happens(sim.faults.call_lost):
             leader.note_call(uid, call, sim.now)

@@ -1,0 +1,206 @@
+"""Parts of the promises 2, 3, 6, 8 and 12 that each call must keep, and each report that a version is late.
+
+A sound worker keeps its requests, whether it has some now or not. And no worker and no version is late that
+had less than its time. So a mistake shows without the bad luck that makes it hurt.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from fleet_operator.core.actions import Admit, Apply, Fence, Pause, Resume, Stage
+from fleet_operator.core.percentages import at_most
+from fleet_operator.core.pod_actions import CreatePod
+from fleet_worker.protocol import Phase
+from rlfleet_resources.weights_status import RolloutPhase
+
+if TYPE_CHECKING:
+    from tests.model.fake_pods import FakePod
+    from tests.model.leader import Leader
+    from tests.model.simulator import Simulation
+
+    from fleet_operator.api.fleet import Rollout
+    from fleet_operator.core.actions import WorkerCall
+    from fleet_operator.core.decision import Decision
+    from fleet_operator.core.worker_view import WorkerView
+    from rlfleet_resources.weights_status import WeightsStatus
+
+LEASE_SECONDS = 30.0
+"""As documented."""
+TAKE_OVER_SECONDS = 20.0
+"""As documented: a standby needs as long to take over, and pauses last as long at least."""
+SELDOM_SECONDS = 10.0
+"""A leader that looks more seldom renews pauses instead of loading. A real one looks again after each answer."""
+_KINDS = {
+    RolloutPhase.STAGING: {"stage"},
+    RolloutPhase.PAUSING: {"pause"},
+    RolloutPhase.LOADING: {"load", "apply"},
+    RolloutPhase.JUDGING: {"stage", "fence", "load", "probe"},
+}
+"""The calls that a worker must have got before it can be late in a phase."""
+
+
+class Deserved:
+    """Fields:
+
+    called_at: when a worker's process first got a call of a kind for a version, by any leader.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.sim = simulation
+        self.called_at: dict[tuple[object, ...], float] = {}
+
+    # --- calls --------------------------------------------------------------------------------------
+
+    def note_sent(self, leader: Leader, call: WorkerCall) -> None:
+        """A call is about to leave an operator."""
+        pod = self.sim.pods.get(call.pod_uid)
+        if pod is None:
+            return
+        named = call.work[1:3]
+        if call.kind in {"pause", "fence"}:
+            named = (self.sim.weights.desired_version, self.sim.weights.desired_run_id)
+        key = (pod.uid, pod.worker.restarts, call.kind, *named)
+        self.called_at.setdefault(key, self.sim.now)
+        observed = leader.observed
+        if leader is not self.sim.leader or observed is None or observed.is_external:
+            return
+        if isinstance(call, Pause | Apply) and call.lease_seconds > LEASE_SECONDS:
+            self.sim.fail(3, f"{call.work} on {call.pod_name} for {call.lease_seconds:.0f} s")
+        worker = next((w for w in observed.workers if w.pod.uid == call.pod_uid), None)
+        if worker is None:
+            return
+        if isinstance(call, Fence):
+            self._may_be_fenced(leader, call, pod, worker)
+        if isinstance(call, Admit | Resume) and self.sim.promises.agree:
+            self._opens_alone(leader, call)
+        judges = self.sim.weights.phase is RolloutPhase.JUDGING
+        if isinstance(call, Stage) and judges and leader.desired is self.sim.desired:
+            self._has_a_baseline(leader, call, worker)
+
+    def _may_be_fenced(self, leader: Leader, call: Fence, pod: FakePod, worker: WorkerView) -> None:
+        """A sound worker that serves has time for its requests: as long as an update or a pause may take."""
+        promises, state = self.sim.promises, worker.state
+        serves = state is not None and state.phase is Phase.SERVING and state.admitted
+        if not serves or worker.silent_seconds or pod.suspect or pod.worker.refuses_files:
+            return
+        assert leader.observed is not None
+        if worker.pod.drains_since is not None:
+            least, number = leader.observed.spec.update.drain_timeout_seconds, 12
+        else:
+            least, number = min(r.pause.drain_timeout_seconds for r in promises.settings), 8
+        if call.drain_timeout_seconds < least:
+            seconds = call.drain_timeout_seconds
+            self.sim.fail(
+                number,
+                f"{call.pod_name} serves, and its fence leaves it {seconds:.0f} of {least} s",
+            )
+
+    def _has_a_baseline(self, leader: Leader, call: Stage, worker: WorkerView) -> None:
+        """A canary has the applied weights, or their answers, before it reads others. Else it loads them first, if any
+        worker can.
+        """
+        promises, applied = self.sim.promises, leader.fleet.applied
+        name = (str(call.version), call.run_id)
+        if name not in promises.must_be_judged - promises.judged or applied is None:
+            return
+        state = worker.state
+        if state is None or name[0] in promises.incomparable:
+            return
+        known = {name, (state.version, state.run_id)}
+        if state.probe is not None:
+            known.add((state.probe.version, state.probe.run_id))
+            known.add((str(state.probe.compared_with), state.probe.compared_with_run_id))
+        refused = (state.stage_failure, *state.earlier_stage_failures)
+        known |= {(f.version, f.run_id) for f in refused if f is not None}
+        if (applied.version, applied.run_id) not in known:
+            what = f"{call.work} on {call.pod_name}, the canary"
+            self.sim.fail(1, f"{what}, which has {known} and no answers of {applied.version}")
+
+    def _opens_alone(self, leader: Leader, call: Admit | Resume) -> None:
+        """No other worker may generate with other weights, as far as the leader knows."""
+        assert leader.observed is not None
+        name = (call.version, call.run_id)
+        for worker in leader.observed.workers:
+            seen, state = worker.pod, worker.state
+            gone = seen.deleting or seen.quarantine or not seen.running
+            if gone or seen.uid == call.pod_uid:
+                continue
+            if state is None:
+                has, generates = None, seen.ready
+            else:
+                holds = state.phase in {Phase.PAUSED, Phase.LOADING} and not worker.silent_seconds
+                has, generates = (state.version, state.run_id), state.admitted and not holds
+            if generates and has != name:
+                what = f"{call.work} on {call.pod_name}"
+                self.sim.fail(2, f"{what}, and {seen.name} may generate with {has}")
+
+    def note_decision(self, leader: Leader, decision: Decision) -> None:
+        """The leader has decided. A worker that loads keeps its pause for as long as a standby needs."""
+        observed = leader.observed
+        if leader is not self.sim.leader or observed is None or observed.is_external:
+            return
+        called = {c.pod_uid for c in decision.worker_calls}
+        called |= {a.pod_uid for a in decision.pod_actions if not isinstance(a, CreatePod)}
+        for worker in observed.workers:
+            state, seen = worker.state, worker.pod
+            gone = seen.deleting or seen.quarantine or not seen.running or seen.drains_since
+            if gone or state is None or state.pause is None or state.operation is None:
+                continue
+            left_seconds = state.pause.lease_remaining_seconds - worker.state_age_seconds
+            loads = state.operation.kind == "load" and state.admitted and not worker.silent_seconds
+            renews = seen.uid in called or worker.is_called_to("pause")
+            if loads and left_seconds < TAKE_OVER_SECONDS and not renews:
+                self.sim.fail(8, f"{seen.name} loads, and its pause ends in {left_seconds:.1f} s")
+
+    # --- versions -----------------------------------------------------------------------------------
+
+    def check_late(self, leader: Leader, before: WeightsStatus, waited: float) -> None:
+        """The leader abandons a version as late, after this time in its phase. Some worker does not answer, or has had
+        the whole timeout since the call for it. Or all workers together had one timeout more than they need one
+        after the other.
+        """
+        observed, kinds = leader.observed, _KINDS.get(before.phase)
+        if observed is None or kinds is None:
+            return
+        name = (before.desired_version, before.desired_run_id)
+        limits = [
+            self._limits(r, before.phase, len(observed.workers)) for r in self.sim.promises.settings
+        ]
+        limit, longest = min(s for s, _ in limits), min(s for _, s in limits)
+        seldom = leader.looked_at[1] - leader.looked_at[0] >= SELDOM_SECONDS
+        if waited > longest or seldom:
+            return
+        for worker in observed.workers:
+            if worker.silent_seconds or worker.state is None:
+                return
+            uid, restarts = worker.pod.uid, worker.pod.restarts
+            times = [self.called_at.get((uid, restarts, kind, *name)) for kind in kinds]
+            had = [self.sim.now - at for at in times if at is not None]
+            lacks = (worker.version, worker.state.run_id) != name
+            if (lacks or before.phase is RolloutPhase.JUDGING) and max(had, default=0.0) >= limit:
+                return
+        text = (
+            f"{before.desired_version} is abandoned as late after {waited:.1f} s in {before.phase}"
+        )
+        self.sim.fail(6, f"{text}, and no worker had {limit:.0f} s for it since its call")
+
+    def _limits(self, rollout: Rollout, phase: RolloutPhase, workers: int) -> tuple[float, float]:
+        """The time of one worker in a phase, and that of all workers together."""
+        times, replicas = rollout.timeouts, self.sim.replicas
+        drain_seconds = rollout.pause.limit()
+        groups = 1
+        if rollout.max_staging is not None:
+            groups = ceil(max(replicas, workers) / max(1, at_most(rollout.max_staging, replicas)))
+        stage_seconds = float(times.stage_seconds)
+        match phase:
+            case RolloutPhase.STAGING:
+                return stage_seconds, stage_seconds * (groups + 1)
+            case RolloutPhase.PAUSING:
+                limit = times.pause_seconds + drain_seconds
+            case RolloutPhase.LOADING:
+                limit = float(times.load_seconds)
+            case _:
+                limit = stage_seconds + 3 * times.load_seconds + drain_seconds
+        return limit, 2 * limit

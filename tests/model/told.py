@@ -1,0 +1,232 @@
+"""Part of promise 6: what users read in a status is so, as far as the leader knows.
+
+Judged from what workers have answered and from their pods, at each decision of the leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tests.model.desired import NO_STATUS
+
+from fleet_operator.core.dropped_pins import may_be_dropped
+from fleet_operator.core.identity import WeightsId
+from fleet_worker.protocol import Phase, Reason
+from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.weights_status import RolloutPhase
+
+if TYPE_CHECKING:
+    from tests.model.leader import Leader
+    from tests.model.simulator import Simulation
+
+    from fleet_operator.core.worker_view import WorkerView
+    from rlfleet_resources.fleet_status import FleetStatus, Transition
+    from rlfleet_resources.weights_status import WeightsStatus
+
+RECYCLED_SECONDS = 330.0
+"""The longest wait before a worker is recreated, as documented, and more than one look."""
+_HOLD = frozenset({Phase.PAUSED, Phase.LOADING})
+_SAYS_WHY = frozenset(
+    {ConditionReason.SUSPENDED, ConditionReason.NO_WORKERS, ConditionReason.HALTED}
+)
+
+
+class Told:
+    """Fields:
+
+    recorded: the term of a leader, and the operation that it has recorded last.
+    known: uids of workers that answered when it became one of other weights.
+    named: the weights that it has named.
+    failed_since: uid of a pod that has failed → since when the leader knows.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.sim = simulation
+        self.recorded: tuple[int, Transition | None] = (0, None)
+        self.known: set[str] = set()
+        self.named: set[tuple[str, str | None]] = set()
+        self.failed_since: dict[str, float] = {}
+
+    def check(self, leader: Leader, known: Mapping[str, WeightsStatus]) -> None:
+        """The leader has decided its statuses. `known`: those of WeightVersions before."""
+        observed, desired = leader.observed, leader.desired
+        if observed is None or desired is None or observed.is_external:
+            return
+        status = leader.weights.get(desired.base_uid, NO_STATUS)
+        if not self._is_said(leader.fleet):
+            reasons = {c.type: c.reason for c in leader.fleet.conditions}
+            self.sim.fail(6, f"the fleet is not Ready, not Progressing, and not Stalled: {reasons}")
+        for uid, one in leader.weights.items():
+            of_fleet = condition_of(leader.fleet.conditions, ConditionType.STALLED) is not None
+            if not (of_fleet or one.phase is RolloutPhase.APPLIED or self._is_said(one)):
+                self.sim.fail(6, f"{uid} is not Ready, not Progressing, and not Stalled")
+        live = [w for w in observed.workers if not w.pod.deleting]
+        there = [w for w in live if not w.pod.quarantine and w.pod.running]
+        answer = [w for w in there if w.state is not None and not w.silent_seconds]
+        self._failed_ones_go(leader.fleet, live)
+        self._unread_pins_stay(leader)
+        if desired.base is not None:
+            self._phase_is_true(leader, status, answer)
+            self._refusals_are_told(leader, status)
+            self._verdict_is_earned(leader, status, answer)
+            if there and not answer:
+                self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)
+
+    def _is_said(self, status: FleetStatus | WeightsStatus) -> bool:
+        """Whether what is not ready is on its way, or stalled, or its user has asked for that."""
+        ready, progressing, stalled = (
+            condition_of(status.conditions, kind)
+            for kind in (ConditionType.READY, ConditionType.PROGRESSING, ConditionType.STALLED)
+        )
+        known = ready is None or ready.status == "True" or ready.reason in _SAYS_WHY
+        comes = progressing is not None and progressing.status == "True"
+        return known or comes or stalled is not None
+
+    def _failed_ones_go(self, fleet: FleetStatus, live: list[WorkerView]) -> None:
+        """A pod that has failed for good is recreated in time, or the fleet is stalled."""
+        failed = {
+            w.pod.uid: w.pod.name for w in live if w.pod.quarantine or w.pod.phase == "Failed"
+        }
+        now, known = self.sim.now, self.failed_since
+        self.failed_since = {uid: known.get(uid, now) for uid in failed}
+        late = [
+            failed[uid]
+            for uid, since in self.failed_since.items()
+            if now - since > RECYCLED_SECONDS
+        ]
+        if late and condition_of(fleet.conditions, ConditionType.STALLED) is None:
+            self.sim.fail(6, f"{late} have failed for {RECYCLED_SECONDS:.0f} s, and stay")
+
+    def _unread_pins_stay(self, leader: Leader) -> None:
+        """No version gets a new pin while the status has one for it that cannot be read."""
+        status, stored = leader.fleet, leader.stored
+        raws = [e.raw for e in status.unread.entries if e.within == "pinned"]
+        unread = {(r.get("version"), r.get("runID")) for r in raws if isinstance(r, dict)}
+        if not unread:
+            return
+        pins, before = ({(p.version, p.run_id) for p in s.pinned} for s in (status, stored))
+        if added := (pins - before) & unread:
+            self.sim.fail(9, f"{added} get a pin, and have one that cannot be read")
+
+    def _phase_is_true(
+        self, leader: Leader, status: WeightsStatus, answer: list[WorkerView]
+    ) -> None:
+        name = (status.desired_version, status.desired_run_id)
+        members = [w for w in answer if w.state is not None and w.state.admitted]
+        has = [w for w in members if _has(w, name)]
+        holds = [w.pod.name for w in members if w.state is not None and w.state.phase in _HOLD]
+        ends = status.phase in {RolloutPhase.APPLIED, RolloutPhase.RESUMING}
+        if ends and len(has) < len(members):
+            share = f"{len(has)} of {len(members)}"
+            self.sim.fail(6, f"{name} is {status.phase}, and {share} workers have it")
+        if status.phase is RolloutPhase.APPLIED and holds:
+            self.sim.fail(6, f"{name} is Applied, and {holds} hold their requests")
+        self._record_says_why(leader, members)
+        absent = [w for w in answer if _finds_nothing(w, name)]
+        found = any(_has(w, name) or _holds_bytes(w, name) for w in answer)
+        was_seen = name in self.sim.promises.meant
+        begun = status.phase in {RolloutPhase.STAGING, RolloutPhase.JUDGING, RolloutPhase.PAUSING}
+        stalled = condition_of(status.conditions, ConditionType.STALLED) is not None
+        if absent and len(absent) == len(answer) and begun and not (found or was_seen or stalled):
+            self.sim.fail(6, f"{name} is {status.phase}, and no worker has found its directory")
+
+    def _is_still_judged(self, leader: Leader, before: WeightsStatus, after: WeightsStatus) -> None:
+        """The time to judge a version does not begin again when all canaries have died."""
+        judges = (
+            self.sim.promises.rollout.strategy == "Canary" and leader.desired is self.sim.desired
+        )
+        asked, known = ((s.observed_generation, s.retried) for s in (after, before))
+        phases = before.phase, after.phase
+        if judges and asked == known and phases == (RolloutPhase.JUDGING, RolloutPhase.PENDING):
+            self.sim.fail(
+                6, f"no canary of {after.desired_version} answers, and its time begins again"
+            )
+
+    def _record_says_why(self, leader: Leader, members: list[WorkerView]) -> None:
+        """The record of the operation in progress names the weights of each worker that holds its requests. It
+        becomes one of other weights only when these workers have their bytes.
+        """
+        holds = [w for w in members if w.state is not None and w.state.phase is Phase.PAUSED]
+        current, applied = leader.fleet.transition, leader.fleet.applied
+        (term, before), self.recorded = self.recorded, (leader.term, current)
+        if term != leader.term or current is None or applied is None:
+            if term == leader.term and before is not None and holds and current is None:
+                self.sim.fail(5, f"{holds[0].pod.name} is held, and the record of this is gone")
+            self.known, self.named = set(), set()
+            return
+        goal, agree = (current.version, current.run_id), self.sim.promises.agree
+        if before is None or goal != (before.version, before.run_id):
+            self.known = {w.pod.uid for w in members}
+            lack = [w.pod.name for w in holds if not (_has(w, goal) or _holds_bytes(w, goal))]
+            if before is not None and lack and agree:
+                text = f"the record of {before.version} becomes one of {goal}, which {lack} lack"
+                self.sim.fail(5, text)
+        self.named |= {(w.version, w.run_id) for w in (current, current.base, applied)}
+        for worker in holds:
+            is_named = any(_has(worker, name) for name in self.named)
+            if worker.pod.uid in self.known and not is_named and agree:
+                what = f"{worker.pod.name} is held with {worker.version}"
+                self.sim.fail(5, f"{what}, and the record names {self.named}")
+
+    def _refusals_are_told(self, leader: Leader, status: WeightsStatus) -> None:
+        """A version that may have meant other files, and a step back without a permission, are stalled."""
+        spec, promises = self.sim.desired.base_spec, self.sim.promises
+        stalled = condition_of(status.conditions, ConditionType.STALLED)
+        suspended = status.phase is RolloutPhase.SUSPENDED
+        if (
+            leader.desired is not self.sim.desired
+            or spec is None
+            or stalled is not None
+            or suspended
+        ):
+            return
+        name = (spec.version, spec.run_id)
+        known = (leader.fleet.applied, leader.fleet.transition)
+        names = {(w.version, w.run_id) for w in (*known, *leader.fleet.pinned) if w}
+        is_dropped = may_be_dropped(leader.fleet.dropped_pins, WeightsId(*name))
+        if is_dropped and name not in names and spec.digest is None:
+            self.sim.fail(9, f"the pin of {name} may be dropped, and no digest is asked for")
+        if promises._is_a_rewind(spec) and not promises.unknown:
+            self.sim.fail(5, f"{spec.version} is a step back, and that is not reported")
+
+    def _verdict_is_earned(
+        self, leader: Leader, status: WeightsStatus, answer: list[WorkerView]
+    ) -> None:
+        """Canaries have compared a version with the applied weights, if any worker can."""
+        assert leader.decision is not None
+        verdict = leader.decision.rollout.step.verdict
+        if verdict is None:
+            return
+        name, applied = (verdict.version, verdict.run_id), leader.fleet.applied
+        for worker in answer:
+            if worker.pod.name not in verdict.pods or worker.state is None or applied is None:
+                continue
+            report = worker.state.probe
+            if report is None or (report.version, report.run_id) != name:
+                self.sim.fail(1, f"{worker.pod.name} has not run the prompts on {name}")
+            compared = report.compared_with, report.compared_with_run_id
+            is_like = compared == (applied.version, applied.run_id)
+            if not is_like and verdict.version not in self.sim.promises.incomparable:
+                self.sim.fail(
+                    1, f"{worker.pod.name} compared {name} with {compared}, not {applied.version}"
+                )
+
+
+def _has(worker: WorkerView, name: tuple[str | None, str | None]) -> bool:
+    return worker.state is not None and (worker.state.version, worker.state.run_id) == name
+
+
+def _holds_bytes(worker: WorkerView, name: tuple[str | None, str | None]) -> bool:
+    staged = worker.state.staged if worker.state is not None else None
+    return staged is not None and (staged.version, staged.run_id) == name
+
+
+def _finds_nothing(worker: WorkerView, name: tuple[str | None, str | None]) -> bool:
+    failure = worker.state.stage_failure if worker.state is not None else None
+    return (
+        failure is not None
+        and failure.reason is Reason.SOURCE_ABSENT
+        and (failure.version, failure.run_id) == name
+    )
