@@ -34,6 +34,7 @@ from fleet_worker.errors import Refusal
 from fleet_worker.process import handover, start_up, start_weights
 from fleet_worker.process.settings import Settings
 from fleet_worker.protocol import Reason
+from free_ports import free_port
 
 
 @pytest.fixture
@@ -245,10 +246,11 @@ def test_the_digests_of_the_tensors_lie_next_to_the_weights_of_a_start(
 def test_each_start_has_a_directory_of_the_same_name_with_its_own_files(
     prepare: Prepare, tmp_path: Path
 ) -> None:
-    first = prepare().directory
+    port = free_port()  # its number is in the name
+    first = prepare(admin_port=port).directory
     (Path(first) / "left-over.safetensors").touch()
     path = write_tiny(tmp_path / "root" / "7", 7.0)
-    second = prepare(environment=started_on("7", path))
+    second = prepare(admin_port=port, environment=started_on("7", path))
 
     assert second.directory == first
     assert weights_of(second) == (path / damage.WEIGHTS).read_bytes()
