@@ -125,8 +125,7 @@ class EndpointPlugin:
         await _check_engine_names(engine_client)
         # vLLM parses one of its variables again for each token. Its other processes use this cache.
         importlib.import_module(ENVIRONMENT).enable_envs_cache()
-        generate = sent_again(engine_client.generate, agent)
-        generate = with_adapters(generate, agent.adapters.using)
+        generate = with_adapters(sent_again(engine_client.generate, agent), agent.adapters.using)
         engine_client.generate = tracked(
             generate, agent.names, is_drained=lambda: agent.quiescence.drain_timed_out
         )

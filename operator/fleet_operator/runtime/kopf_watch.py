@@ -81,7 +81,7 @@ def build_registry(
     registry = kopf.OperatorRegistry()
     fleets = (names.GROUP, names.VERSION, names.FLEET_PLURAL)
     weights = (names.GROUP, names.VERSION, names.WEIGHTS_PLURAL)
-    changes = defaultdict(lambda: ChangesInTurn(shares))
+    changes: defaultdict[str, ChangesInTurn] = defaultdict(lambda: ChangesInTurn(shares))
 
     @kopf.on.login(registry=registry)
     async def login(**kwargs: Any) -> kopf.AiohttpSession | None:

@@ -73,7 +73,9 @@ async def api() -> AsyncIterator[Api]:
 async def session(api: Api) -> AsyncIterator[aiohttp.ClientSession]:
     tls = ssl.create_default_context()
     headers = {"Authorization": "Bearer t"}
-    async with bounded_session(tls, headers, None, api.note_large, {"/things": ChangesInTurn(TimeShares())}) as made:
+    async with bounded_session(
+        tls, headers, None, api.note_large, {"/things": ChangesInTurn(TimeShares())}
+    ) as made:
         yield made
 
 

@@ -49,7 +49,6 @@ class Watch:
             self.taken.append((kind, found["metadata"].get("name", ""), found.get("is")))
             self.resumes_at = found["metadata"].get("resourceVersion", self.resumes_at)
 
-
     def resume(self, version: str = "") -> None:
         """Let kopf begin another watch: behind its last event, or at the version of a list."""
         self.reading = asyncio.get_running_loop().create_future()
@@ -100,7 +99,9 @@ async def test_a_resumed_watch_brings_what_still_waits_and_nothing_else_again(wa
     await watch.take()
     resumed_at = watch.resumes_at
     watch.resume()
-    watch.changes.put(changed("busy", "b", 15))  # the API server sends again what came after the last event
+    watch.changes.put(
+        changed("busy", "b", 15)
+    )  # the API server sends again what came after the last event
     watch.release()
     await watch.take()
 

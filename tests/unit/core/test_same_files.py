@@ -240,7 +240,10 @@ def test_pins_of_an_adapter_that_another_operator_made_are_compared_and_stored()
 def pinned_adapters(*known: tuple[str, str]) -> FleetStatus:
     pins = tuple(
         PinnedAdapter(
-            adapter=name, version=version, digest=D1, source=WeightSource(path=f"/weights/{version}")
+            adapter=name,
+            version=version,
+            digest=D1,
+            source=WeightSource(path=f"/weights/{version}"),
         )
         for name, version in known
     )

@@ -13,7 +13,6 @@ from tests.support.fake_cluster import FakeCluster, pod
 from tests.unit.fleet_api.conftest import Api
 from tests.unit.fleet_api.test_grants import cluster_with, fleet
 
-import fleet_operator.measured
 from fleet_api.fleets import Fleets
 from fleet_api.grants import Grants
 from fleet_api.loop_time import LoopTime, measured, turn

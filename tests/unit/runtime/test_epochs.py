@@ -24,8 +24,7 @@ def goal_of(version: str, **adapters: str) -> dict[str, WeightsId]:
 def test_the_sequence_grows_with_every_new_goal_and_only_then():
     epochs = Epochs(KEY, lambda: 5)
     sequences = [
-        epochs.for_step(goal_of(goal), admits=False).sequence
-        for goal in ("1", "1", "2", "2", "1")
+        epochs.for_step(goal_of(goal), admits=False).sequence for goal in ("1", "1", "2", "2", "1")
     ]
 
     assert sequences == [1, 1, 2, 2, 3]
@@ -75,9 +74,7 @@ def test_the_term_is_always_todays():
     terms = iter((5, 9))
     epochs = Epochs(KEY, lambda: next(terms))
 
-    assert epochs.for_step(goal_of("1"), admits=False) < epochs.for_step(
-        goal_of("1"), admits=False
-    )
+    assert epochs.for_step(goal_of("1"), admits=False) < epochs.for_step(goal_of("1"), admits=False)
 
 
 POD = make_worker(0).pod_view()
