@@ -667,7 +667,7 @@ class LaggardReason(_Reason):
         Severity.WAITS,
         "The workers that this one was to read the version from have ended, are too slow, or sent other bytes.",
         "Wait: the operator names others, or lets the worker read the store.",
-        "If it stays, look for `is not asked again` in the worker's log, and check NetworkPolicies on the peer port.",
+        "If it stays, the conditions of the WeightVersion name the pods and the cause (`cannot read from peers`). Renew an expired certificate, and check NetworkPolicies on the peer port.",
     )
     ENGINE_FAILED = (
         "EngineFailed",

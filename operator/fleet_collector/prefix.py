@@ -11,8 +11,8 @@ step_40/.rlfleet-aside-1a2b3c4d   "aside"             no worker opens the versio
 Each arrow is a write that the store makes only if the mark is as it was, so it has one winner. As long as an object of
 a decided version is left, the mark is, so no worker takes the rest for the whole. A decision names objects with their
 ETags and times: what a trainer writes under the same names meanwhile is another object, and stays. If a trainer has
-written to the version before its first object goes, all of it stays. What it writes between a listing and the deletion
-after it may go, since the library deletes by name alone. The listing after the last deletion reports that.
+written to the version before its first object goes, all of it stays. The library deletes by name
+alone: an object written between a listing and the deletion after it goes, too. The last listing reports that.
 """
 
 from __future__ import annotations

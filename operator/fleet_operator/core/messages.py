@@ -172,8 +172,8 @@ def unready(workers: Sequence[WorkerView], goal: Checkpoint) -> str:
 
 
 def peers_told(workers: Sequence[WorkerView]) -> str:
-    """The part of a note that names the workers that read from peers, with these, peers with other bytes than those
-    of the version, and peers that others cannot read. Empty without any.
+    """The part of a note about peers: the workers that read from them, peers with other bytes than those of the
+    version, and peers that others cannot read. Empty without any.
 
     A peer that has stopped to serve the version has only passed on what it read itself, and found it out, or has
     ended.
