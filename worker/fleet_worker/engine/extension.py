@@ -218,7 +218,10 @@ class WorkerExtension(RankCalls):
         held.want(links)
         finding.want(base, links, room)
         answer = held.state() | {"changes": finding.size_bytes}  # read after `done`
-        if answer["done"] and (found := finding.ready_from(self._rlfleet_loaded)) is not None:
+        found = finding.ready_from(self._rlfleet_loaded)
+        if found is None:
+            self._rlfleet_before = None  # else it would keep changes that no load needs any more
+        elif answer["done"]:
             self._rlfleet_note_before(found)
         return answer
 

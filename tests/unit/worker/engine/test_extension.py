@@ -526,7 +526,12 @@ def test_parameters_are_sampled_once_before_the_pause_of_a_load_in_place(
         before = len(sampled)
         worker._rlfleet_change([now], [base], {}, {})
 
-    assert (before, sampled, worker._rlfleet_memory) == (1, ["sample"], "sample")
+        assert (before, sampled, worker._rlfleet_memory) == (1, ["sample"], "sample")
+        held_once(worker, base, [now])
+        assert len(sampled) == 2
+        worker.rlfleet_hold([])
+
+    assert worker._rlfleet_before is None, "the changes are forgotten with their version"
 
 
 def _key(link: str) -> tuple[int, int]:
