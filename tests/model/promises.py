@@ -58,10 +58,10 @@ from tests.model.fake_state import digest_of, version_in
 from tests.model.order import check_order
 from tests.model.readers import Readers
 from tests.model.repeated_calls import RepeatedCalls
+from tests.model.reported import Reported
 from tests.model.retry_waits import check_retry_waits
 from tests.model.same_files import SameFiles
 from tests.model.stored_first import StoredFirst
-from tests.model.told import Told
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core.identity import same_weights
@@ -160,7 +160,7 @@ class Promises:
         repeated_calls: promise 18.
         availability: promises 4 and 12.
         deserved: parts of the promises 2, 3, 6, 8 and 12.
-        told: what users read.
+        reported: what users read.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -185,7 +185,7 @@ class Promises:
         self.repeated_calls = RepeatedCalls(simulation)
         self.availability = Availability(simulation)
         self.deserved = Deserved(simulation)
-        self.told = Told(simulation)
+        self.reported = Reported(simulation)
         self.must_be_judged: set[Name] = set()
         self.judged: set[Name] = set()
         self.settings = [self.rollout]
@@ -651,7 +651,7 @@ class Promises:
         self._ready_adapters_are_true(leader)
         self._adapters_do_not_go_back(known)
         self.availability.note_status(leader)
-        self.told.check(leader, known)
+        self.reported.check(leader, known)
         self._stalled_asks_for_something(leader)
         stalled = condition_of(after.conditions, ConditionType.STALLED)
         self._stays_abandoned(before, after)

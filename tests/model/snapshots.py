@@ -20,10 +20,10 @@ from tests.model.leader import Doing, Flight, Leader
 from tests.model.promises import Promises
 from tests.model.readers import Readers
 from tests.model.repeated_calls import Ignored, RepeatedCalls
+from tests.model.reported import Reported
 from tests.model.same_files import SameFiles
 from tests.model.simulator import Simulation
 from tests.model.stored_first import StoredFirst
-from tests.model.told import Told
 from tests.model.wire import Wire
 
 from fleet_operator.runtime.attempts import Attempt, Attempts
@@ -50,7 +50,7 @@ _MUTABLE = frozenset(
             SameFiles,
             StoredFirst,
             Deserved,
-            Told,
+            Reported,
             Faults,
             Simulation,
             Wire,

@@ -33,7 +33,7 @@ _SAYS_WHY = frozenset(
 )
 
 
-class Told:
+class Reported:
     """Fields:
 
     recorded: the term of a leader, and the operation that it has recorded last.
@@ -69,7 +69,7 @@ class Told:
         self._unread_pins_stay(leader)
         if desired.base is not None:
             self._phase_is_true(leader, status, answer)
-            self._refusals_are_told(leader, status)
+            self._refusals_are_reported(leader, status)
             self._verdict_is_earned(leader, status, answer)
             if there and not answer:
                 self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)
@@ -170,7 +170,7 @@ class Told:
                 what = f"{worker.pod.name} is held with {worker.version}"
                 self.sim.fail(5, f"{what}, and the record names {self.named}")
 
-    def _refusals_are_told(self, leader: Leader, status: WeightsStatus) -> None:
+    def _refusals_are_reported(self, leader: Leader, status: WeightsStatus) -> None:
         """A version that may have meant other files, and a step back without a permission, are stalled."""
         spec, promises = self.sim.desired.base_spec, self.sim.promises
         stalled = condition_of(status.conditions, ConditionType.STALLED)
