@@ -1,7 +1,7 @@
 """Fields of a fleet that are fields of a container or a pod in Kubernetes, in the same words.
 
-What the operator only copies into pods is a `FreeMap`: the CRD alone says what it may hold. Absent
-fields stay absent: the defaults are those of Kubernetes.
+A part that the operator only copies into pods is a `FreeMap`: the CRD alone says what it may hold.
+Absent fields stay absent: the defaults are those of Kubernetes.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ kopf handles each event that it gets, and holds those that wait. It takes 1 ms o
 how many there are. So events wait here: of an object only the last one, and those of a namespace for its share of the
 loop's time.
 
-kopf resumes a broken watch at the version of its last event. So each event gets the version of the last one that was
-read, and those that wait stay here, as does one that kopf has not taken. If they came again, so would those that
-others have had since: the store would go back. The object's own version is in its text.
+kopf resumes a broken watch at the version of its last event. So each event gets the version of the one read last, and
+those that wait stay here, as does one that kopf has not taken. If they came again, so would later ones of others: the
+store would go back. The object's own version is in its text.
 """
 
 from __future__ import annotations

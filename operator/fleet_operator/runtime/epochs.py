@@ -1,5 +1,5 @@
-"""The epoch of every call to a worker: the leader's term, and a sequence that grows with each new goal of
-the fleet or of an adapter, and after each step that admits workers. Workers refuse calls of an older epoch, so a late call
+"""The epoch of every call to a worker: the leader's term, and a sequence. It grows with each new goal of the fleet
+or of an adapter, and after each step that admits workers. Workers refuse calls of an older epoch, so a late call
 for an older goal has no effect, nor has a late admission after another call.
 
 A worker may have obeyed a newer term than the leader's if the Lease was deleted and recreated. Then the

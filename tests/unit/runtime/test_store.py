@@ -232,10 +232,10 @@ class TestObjectsOfAnotherRelease:
 
     def test_why_names_fields_and_never_their_values(self, seen):
         body = fleet()
-        body["spec"]["engine"] = {"env": [{"name": "1 2", "value": {"token": "s3cret"}}]}
+        body["spec"]["engine"] = {"args": [{"token": "s3cret"}]}
         seen.store.put_fleet(body)
 
-        assert "spec.engine.env.0.name" in seen.store.fleet(KEY).unreadable
+        assert "spec.engine.args.0" in seen.store.fleet(KEY).unreadable
         assert "s3cret" not in seen.store.fleet(KEY).unreadable
 
     def test_an_unreadable_weightversion_is_reported_and_the_last_one_stays(self, seen, caplog):

@@ -46,7 +46,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a pass must do.
+    """The work of a pass.
 
     Fields:
         files: open regular files.

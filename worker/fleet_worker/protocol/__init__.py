@@ -7,7 +7,7 @@ one again is safe.
 Durations are seconds on the worker's own clock. They are ages, not timestamps, because the clocks of
 two machines differ.
 
-What is imported here is what the package offers.
+The package offers all that is imported here.
 """
 
 from __future__ import annotations
