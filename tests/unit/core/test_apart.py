@@ -120,6 +120,23 @@ def made_of(taken: Step, *workers: WorkerBuilder) -> Step:
     return permitted(apart, Situation(goal=taken.goal, others=others))[0]
 
 
+@pytest.mark.parametrize(
+    ("other", "calls"),
+    [
+        pytest.param(W(1).serving("41"), {"fence on policy-0"}, id="another one serves the applied ones"),
+        pytest.param(W(1).joining("41"), {"fence on policy-0"}, id="another one could at once"),
+        pytest.param(W(1).joining("base"), set(), id="no other one has them"),
+        pytest.param(W(1).joining("41").doing("stage", "42"), set(), id="it is busy"),
+    ],
+)
+def test_a_worker_at_weights_that_the_fleet_does_not_serve_goes_if_another_one_can_serve(
+    other, calls
+):
+    made = made_of(step(STAGE), W(0).serving("base"), other)
+
+    assert set(texts_of(made.actions)) - {"stage 42 on policy-4"} == calls
+
+
 HOLD = 60 + 60 + 600
 HANGS = W(0).loading("41", "42").working_for(601)
 SWAPS = W(0).loading("41", "42").doing("apply", "42").working_for(601)
