@@ -26,6 +26,8 @@ MAX_CONNECTIONS = 8192
 SECONDS = 10.0
 """From the connection, or the first byte of a later request on it. Then the connection ends."""
 _READ_SECONDS = 0.1
+_LOG_SECONDS = 10.0
+"""At most one line on refused connections is logged within it: strangers may try as often as they like."""
 
 
 class Heads:
@@ -38,6 +40,7 @@ class Heads:
         )
         self._open: dict[Connection, None] = {}
         """The oldest come first."""
+        self._log_at = 0.0
 
     def note(self, connection: Connection) -> None:
         """Note a connection that is made, after the handshake of TLS. asyncio reports the end of no other one."""
@@ -49,12 +52,18 @@ class Heads:
             idle.abort()
             if idle is connection:
                 self._on_refused()
-                _LOG.warning(
-                    "a new connection was ended at once: all %d of this port have a request. Spread the clients "
-                    "over more workers or replicas",
-                    MAX_CONNECTIONS,
-                    extra=fields("connection_refused"),
-                )
+                self._log_refused(asyncio.get_running_loop().time())
+
+    def _log_refused(self, now: float) -> None:
+        if now < self._log_at:
+            return
+        self._log_at = now + _LOG_SECONDS
+        _LOG.warning(
+            "a new connection was ended at once: all %d of this port have a request. Spread the clients over more "
+            "workers or replicas",
+            MAX_CONNECTIONS,
+            extra=fields("connection_refused"),
+        )
 
     def charge(self, connection: Connection, size_bytes: int) -> None:
         """Note the bytes of a head, and end the longest ones beyond the limit."""
