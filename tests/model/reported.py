@@ -37,16 +37,12 @@ class Reported:
     """Fields:
 
     recorded: the term of a leader, and the operation that it has recorded last.
-    known: uids of workers that answered when it became one of other weights.
-    named: the weights that it has named.
     failed_since: uid of a pod that has failed → since when the leader knows.
     """
 
     def __init__(self, simulation: Simulation) -> None:
         self.sim = simulation
         self.recorded: tuple[int, Transition | None] = (0, None)
-        self.known: set[str] = set()
-        self.named: set[tuple[str, str | None]] = set()
         self.failed_since: dict[str, float] = {}
 
     def check(self, leader: Leader, known: Mapping[str, WeightsStatus]) -> None:
@@ -145,30 +141,21 @@ class Reported:
             )
 
     def _record_says_why(self, leader: Leader, members: list[WorkerView]) -> None:
-        """The record of the operation in progress names the weights of each worker that holds its requests. It
+        """The operation in progress is recorded while workers that answer hold their requests for it. The record
         becomes one of other weights only when these workers have their bytes.
         """
         holds = [w for w in members if w.state is not None and w.state.phase is Phase.PAUSED]
-        current, applied = leader.fleet.transition, leader.fleet.applied
+        current = leader.fleet.transition
         (term, before), self.recorded = self.recorded, (leader.term, current)
-        if term != leader.term or current is None or applied is None:
-            if term == leader.term and before is not None and holds and current is None:
-                self.sim.fail(5, f"{holds[0].pod.name} is held, and the record of this is gone")
-            self.known, self.named = set(), set()
+        if term != leader.term or before is None or not holds:
             return
-        goal, agree = (current.version, current.run_id), self.sim.promises.agree
-        if before is None or goal != (before.version, before.run_id):
-            self.known = {w.pod.uid for w in members}
-            lack = [w.pod.name for w in holds if not (_has(w, goal) or _holds_bytes(w, goal))]
-            if before is not None and lack and agree:
-                text = f"the record of {before.version} becomes one of {goal}, which {lack} lack"
-                self.sim.fail(5, text)
-        self.named |= {(w.version, w.run_id) for w in (current, current.base, applied)}
-        for worker in holds:
-            is_named = any(_has(worker, name) for name in self.named)
-            if worker.pod.uid in self.known and not is_named and agree:
-                what = f"{worker.pod.name} is held with {worker.version}"
-                self.sim.fail(5, f"{what}, and the record names {self.named}")
+        if current is None:
+            self.sim.fail(5, f"{holds[0].pod.name} is held, and the record of this is gone")
+        goal = (current.version, current.run_id)
+        lack = [w.pod.name for w in holds if not (_has(w, goal) or _holds_bytes(w, goal))]
+        if lack and goal != (before.version, before.run_id) and self.sim.promises.agree:
+            text = f"the record of {before.version} becomes one of {goal}, which {lack} lack"
+            self.sim.fail(5, text)
 
     def _refusals_are_reported(self, leader: Leader, status: WeightsStatus) -> None:
         """A version that may have meant other files, and a step back without a permission, are stalled."""
