@@ -733,14 +733,17 @@ class Promises:
 
     def _applied_is_recorded(self, leader: Leader, decision: Decision) -> None:
         """A rollback goes to the version of the last rollout that has ended on most replicas. A suspended
-        one ends when it is resumed.
+        one ends on all, or when it is resumed.
         """
         plan, observed = decision.rollout, leader.observed
         spec = leader.desired.base_spec if leader.desired is not None else None
-        if observed is None or observed.is_external or (spec is not None and spec.suspend):
+        if observed is None or observed.is_external:
             return
         serve = sum(w.standing is Standing.OPEN for w in observed.workers)
-        ends = plan.step.phase is RolloutPhase.APPLIED and 2 * serve > observed.expected_workers
+        wanted = observed.expected_workers
+        if spec is None or not spec.suspend:
+            wanted = wanted // 2 + 1
+        ends = plan.step.phase is RolloutPhase.APPLIED and serve and serve >= wanted
         if ends and not same_weights(plan.applied, plan.step.goal):
             served, back = plan.step.goal.label, plan.applied.label
             self.sim.fail(5, f"{served} is Applied, and a rollback would go to {back}")

@@ -98,14 +98,15 @@ def applied_after(step: Step, view: RolloutView, transition: Transition | None) 
     die before its answer arrives, and the fleet must not go back behind the version that it served.
 
     Recorded at the end of a rollout, too, since a swap opens no worker. If the rollout took no worker away,
-    most of the replicas must serve: one worker may have been left behind with these weights.
+    most of the replicas must serve: one worker may have been left behind with these weights. While it is
+    suspended, all must: the missing ones would join at them.
     """
     opened = (a for a in step.actions if isinstance(a, Resume | Admit))
     opens = any(same_weights(a, step.goal) for a in opened)
     moved = transition is not None and same_weights(Checkpoint.recorded(transition), step.goal)
     serve = view.members.count(lambda f: f.standing is Standing.OPEN)
-    ends = step.phase is RolloutPhase.APPLIED and (moved or 2 * serve > view.replicas)
-    whole = (opens or (ends and not view.suspended)) and view.members.all(
+    enough = serve >= view.replicas if view.suspended else moved or 2 * serve > view.replicas
+    whole = (opens or (step.phase is RolloutPhase.APPLIED and enough)) and view.members.all(
         lambda f: f.has_loaded(step.goal)
     )
     return step.goal if whole else view.applied

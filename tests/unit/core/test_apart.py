@@ -123,7 +123,9 @@ def made_of(taken: Step, *workers: WorkerBuilder) -> Step:
 @pytest.mark.parametrize(
     ("other", "calls"),
     [
-        pytest.param(W(1).serving("41"), {"fence on policy-0"}, id="another one serves the applied ones"),
+        pytest.param(
+            W(1).serving("41"), {"fence on policy-0"}, id="another one serves the applied ones"
+        ),
         pytest.param(W(1).joining("41"), {"fence on policy-0"}, id="another one could at once"),
         pytest.param(W(1).joining("base"), set(), id="no other one has them"),
         pytest.param(W(1).joining("41").doing("stage", "42"), set(), id="it is busy"),

@@ -157,6 +157,9 @@ class TestRecordedWithTheCalls:
             pytest.param(
                 [W(0).serving("42"), W(1).serving("42")], {"suspended": True}, "41", id="suspended"
             ),
+            pytest.param(
+                [W(n).serving("42") for n in range(3)], {"suspended": True}, "42", id="all have it"
+            ),
             pytest.param([], {}, "41", id="none"),
         ],
     )
