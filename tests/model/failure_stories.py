@@ -9,6 +9,7 @@ from tests.model.faults import Faults
 from fleet_operator.core.actions import Fence
 from fleet_worker.lifecycle.refused_stages import with_refusal
 from fleet_worker.protocol import PauseMode, PauseRequest, Phase, Reason
+from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.weights_status import RolloutPhase
 
@@ -377,6 +378,11 @@ def a_label_whose_pin_was_dropped() -> Chronicle:
     return its.end()
 
 
+def goes_to(status: FleetStatus) -> str:
+    """The version that the stored status names as the goal."""
+    return "" if status.transition is None else status.transition.version
+
+
 def a_pause_that_ends_while_nothing_can_be_written() -> Chronicle:
     """A worker is paused in a Rolling rollout while the next one cannot be written down: it serves again"""
     short = {
@@ -389,9 +395,11 @@ def a_pause_that_ends_while_nothing_can_be_written() -> Chronicle:
     its.fleet.publish("2")
     held = its.fleet.pod(0).worker
     its.until(lambda: held.label == "2" and held.phase is Phase.SERVING)
+    its.fleet.publish("3")
+    its.until(lambda: goes_to(its.fleet.fleet_stored) == "3")
     its.fleet.note("fault", "no status can be written")
     its.fleet.faults = Faults(status_unwritten=1.0)
-    its.fleet.publish("3")
+    its.fleet.publish("4")
     assert held.epoch is not None
     pause = PauseRequest(
         mode=PauseMode.KEEP, drain_timeout_seconds=0, lease_seconds=30, epoch=held.epoch

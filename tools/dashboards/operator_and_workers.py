@@ -334,6 +334,15 @@ def _requests() -> Section:
                 unit="reqps",
             ),
             graph(
+                "Refused connections",
+                "New connections that ended at once: all others of their port had a request.",
+                Query(
+                    "sum by (namespace, pod, port) "
+                    f"(rate(rlfleet_worker_refused_connections_total{{{CHOSEN}}}[{_RATE}]))",
+                    f"{_POD} {{{{port}}}}",
+                ),
+            ),
+            graph(
                 "Replies without a version",
                 "Must stay 0. Do not train on these replies.",
                 Query(

@@ -68,6 +68,14 @@ def rl_api() -> Section:
                 stacked=True,
             ),
             graph(
+                "Refused connections",
+                "New connections that ended at once: all others had a request.",
+                Query(
+                    f"sum by (pod) (rate(rlfleet_rl_api_refused_connections_total[{_RATE}]))",
+                    "{{pod}}",
+                ),
+            ),
+            graph(
                 "Changes",
                 "Requests that may change something, from callers with the right.",
                 Query(

@@ -8,7 +8,7 @@ import pytest
 from tests.model.runtime.support import only
 from tests.support.rig import FLEET_PATH, Rig
 
-from fleet_operator.core.decision import decide
+from fleet_operator.core.decision import deciding
 from fleet_operator.errors import Retryable
 from fleet_operator.runtime import reconcile as reconcile_module
 
@@ -101,11 +101,11 @@ class TestErrors:
         def plan(observed, **given):
             if observed.generation == 2:
                 raise RuntimeError("a defect of ours")
-            return decide(observed, **given)
+            return deciding(observed, **given)
 
         async with Rig() as rig:
             await rig.applied("1")
-            monkeypatch.setattr(reconcile_module, "decide", plan)
+            monkeypatch.setattr(reconcile_module, "deciding", plan)
             rig.change(FLEET_PATH, replicas=4)
             await asyncio.sleep(65)
             assert len(rig.workers.workers) == 3

@@ -316,7 +316,7 @@ def break_statuses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_decide(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "decide", raising)
+    monkeypatch.setattr(reconcile, "deciding", raising)
 
 
 def break_observing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_workers_that_hear_nothing_after_a_defect_are_reported_until_it_has_pass
         async with Hearing(version="1", staleness=REFUSE) as rig:
             await rig.applied("1")
             with monkeypatch.context() as broken:
-                broken.setattr(reconcile, "decide", Mock(side_effect=KeyError("a defect")))
+                broken.setattr(reconcile, "deciding", Mock(side_effect=KeyError("a defect")))
                 rig.publish("2")
                 await rig.until(lambda: stale(rig) == "DesiredUnheard")
             await rig.applied("2")

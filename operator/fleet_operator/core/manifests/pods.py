@@ -149,8 +149,14 @@ def _with_own_variables(
     overlaid: list[dict[str, Any]], own: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The variables of an overlay, except that it cannot change those of the protocol."""
-    kept = {v["name"]: v for v in own if v["name"].startswith(_OWN_VARIABLES)}
-    return [kept.get(v["name"], v) for v in overlaid]
+    kept = {name: v for v in own if (name := _name_of(v)).startswith(_OWN_VARIABLES)}
+    return [kept.get(_name_of(v), v) for v in overlaid]
+
+
+def _name_of(variable: dict[str, Any]) -> str:
+    """Its name; empty if it has none: the API server refuses the pod, and says so."""
+    name = variable.get("name")
+    return name if isinstance(name, str) else ""
 
 
 def _volumes(observed: FleetObserved) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lifecycle.freshness import LAG_LABELS
+from fleet_worker.lifecycle.metrics import PORTS
 from fleet_worker.logs import fields, json_formatter
 from fleet_worker.protocol import PauseMode, Phase, PromptsRequest, Reason, WorkerState
 
@@ -111,6 +112,7 @@ async def test_every_metric_has_help_type_and_labels_from_fixed_sets(
     for name, family in after.items():
         for sample in family.samples:
             allowed = {"phase": set(Phase), "reason": set(Reason), "lag": set(LAG_LABELS)}
+            allowed["port"] = set(PORTS)
             for label, value in sample.labels.items():
                 if label in allowed:
                     assert value in allowed[label], name
