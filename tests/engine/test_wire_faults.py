@@ -58,7 +58,8 @@ async def through_a_line(
         quiescence=SimpleNamespace(inside=0),
         freshness=Freshness(time.monotonic),
     )
-    nobody: Any = SimpleNamespace(unlabelled=lambda: None, made=lambda *_: None)
+    counter = SimpleNamespace(inc=lambda: None)
+    nobody: Any = SimpleNamespace(unlabelled=counter, made=lambda *_: None)
     facts = fake_facts(max_length=4096, id_limit=512, routes_experts=True)
     keeper = GateKeeper(agent, nobody, nobody, Translations(facts), PublicKey())
     gate = Gate(line)

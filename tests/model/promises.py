@@ -739,7 +739,8 @@ class Promises:
         spec = leader.desired.base_spec if leader.desired is not None else None
         if observed is None or observed.is_external:
             return
-        serve = sum(w.standing is Standing.OPEN for w in observed.workers)
+        opened = (w for w in observed.workers if w.standing is Standing.OPEN)
+        serve = sum(w.has_loaded(plan.step.goal) for w in opened)
         wanted = observed.expected_workers
         if spec is None or not spec.suspend:
             wanted = wanted // 2 + 1

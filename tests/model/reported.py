@@ -38,12 +38,14 @@ class Reported:
 
     recorded: the term of a leader, and the operation that it has recorded last.
     failed_since: uid of a pod that has failed → since when the leader knows.
+    judged_by: the term of the leader that has judged last.
     """
 
     def __init__(self, simulation: Simulation) -> None:
         self.sim = simulation
         self.recorded: tuple[int, Transition | None] = (0, None)
         self.failed_since: dict[str, float] = {}
+        self.judged_by = 0
 
     def check(self, leader: Leader, known: Mapping[str, WeightsStatus]) -> None:
         """The leader has decided its statuses. `known`: those of WeightVersions before."""
@@ -69,6 +71,8 @@ class Reported:
             self._verdict_is_earned(leader, status, answer)
             if there and not answer:
                 self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)
+            if status.phase is RolloutPhase.JUDGING:
+                self.judged_by = leader.term
 
     def _is_said(self, status: FleetStatus | WeightsStatus) -> bool:
         """Whether what is not ready is on its way, or stalled, or its user has asked for that."""
@@ -129,9 +133,11 @@ class Reported:
             self.sim.fail(6, f"{name} is {status.phase}, and no worker has found its directory")
 
     def _is_still_judged(self, leader: Leader, before: WeightsStatus, after: WeightsStatus) -> None:
-        """The time to judge a version does not begin again when all canaries have died."""
+        """The time to judge a version does not begin again when all canaries have died. It does for each leader."""
         judges = (
-            self.sim.promises.rollout.strategy == "Canary" and leader.desired is self.sim.desired
+            self.sim.promises.rollout.strategy == "Canary"
+            and leader.desired is self.sim.desired
+            and self.judged_by == leader.term
         )
         asked, known = ((s.observed_generation, s.retried) for s in (after, before))
         phases = before.phase, after.phase
