@@ -82,7 +82,7 @@ class RepeatedCalls:
             return  # the worker says itself when to come again
         # Each load has a pause of its own.
         of_load = pod.worker.weights if call.kind == "pause" else None
-        self._is_spaced(call, called)
+        self._is_spaced(call, called, pod.worker)
         lately = self.sent.setdefault((*called, of_load), deque())
         lately.append(now)
         while lately[0] <= now - 60:
@@ -90,13 +90,15 @@ class RepeatedCalls:
         if len(lately) > CALLS_PER_MINUTE:
             self.sim.fail(18, f"{call.pod_name} gets {call.work} {len(lately)} times in a minute")
 
-    def _is_spaced(self, call: WorkerCall, called: Called) -> None:
-        """Calls that a worker refuses or ignores come ever later."""
+    def _is_spaced(self, call: WorkerCall, called: Called, worker: FakeWorker) -> None:
+        """Calls that a worker refuses or ignores come ever later. After the first one that it claims to follow, the
+        next one comes at once. Calls before may have got no answer.
+        """
         known = self.ignored.get(called)
         if known is None or known.count < 3:
             return
-        seconds = known.last_at - known.first_at
-        least = SPACED_SECONDS[min(known.count, len(SPACED_SECONDS)) - 1]
+        seconds, count = known.last_at - known.first_at, known.count - worker.claims
+        least = SPACED_SECONDS[min(count, len(SPACED_SECONDS)) - 1]
         if seconds < least:
             text = f"{call.pod_name} gets {call.work} {known.count} times within {seconds:.1f} s"
             self.sim.fail(18, f"{text}, and follows none")

@@ -141,6 +141,8 @@ class Reported:
         )
         asked, known = ((s.observed_generation, s.retried) for s in (after, before))
         phases = before.phase, after.phase
+        if after.canary is not None and after.canary.passed:
+            return  # it was judged, and waits for workers
         if judges and asked == known and phases == (RolloutPhase.JUDGING, RolloutPhase.PENDING):
             self.sim.fail(
                 6, f"no canary of {after.desired_version} answers, and its time begins again"
