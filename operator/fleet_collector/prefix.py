@@ -12,7 +12,8 @@ Each arrow is a write that the store makes only if the mark is as it was, so it 
 a decided version is left, the mark is, so no worker takes the rest for the whole. A decision names objects with their
 ETags and times: what a trainer writes under the same names meanwhile is another object, and stays. If a trainer has
 written to the version before its first object goes, all of it stays. The library deletes by name
-alone: an object written between a listing and the deletion after it goes, too. The last listing reports that.
+alone: an object written between a listing and the deletion after it goes, too. If the last listing has other objects,
+it reports that. If a trainer has written nothing else yet, nothing shows it.
 """
 
 from __future__ import annotations

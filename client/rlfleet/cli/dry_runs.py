@@ -16,6 +16,7 @@ from rlfleet_resources.names import API_VERSION
 
 KINDS = {FLEET: Kind.FLEETS, WEIGHTS: Kind.WEIGHTS}
 _FIELD = re.compile(r"\bspec(?:\.\w+|\[\d+\])+")
+_FREE_KEYS = re.compile(r"\.(limits|requests|nodeSelector|labels|annotations|matchLabels)\..*")
 _UNQUOTED = re.compile(r'must be of type string: "(integer|number|boolean)"')
 _NOISE = re.compile(r", <nil>: Invalid value: null: some validation rules were not checked[^\]]*")
 _DRY_RUN = {
@@ -90,10 +91,11 @@ def _refused(one: Manifest, reason: str, message: str) -> Finding:
     """A refusal with the field to correct: of an unknown one it is the field around it, which may have to be
     a list or a text.
     """
-    field = _FIELD.search(message)
+    _, is_named, named = message.partition(" is invalid: ")
+    field = _FIELD.search(named if is_named else message)
     if field is None:
         return failed(one, reason, message, "correct the field that the message names")
-    path = re.sub(r"\[\d+\]", "", field[0])
+    path = _FREE_KEYS.sub(r".\1", re.sub(r"\[\d+\]", "", field[0]))
     if _UNKNOWN in message:
         path = path.rpartition(".")[0]
     remedy = f"kubectl explain {KINDS[one.kind].value}.{path} has what belongs there"

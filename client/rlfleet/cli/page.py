@@ -17,7 +17,6 @@ from rlfleet_resources.conditions import Condition
 from rlfleet_resources.fleet_status import Laggard
 from rlfleet_resources.weights_status import HistoryEntry
 
-_AS_ABOVE = "as above"
 _STYLE = f"""{COLOURS}
 body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
@@ -265,11 +264,12 @@ def _lagging(found: Sequence[Laggard]) -> str:
 def _conditions(found: Sequence[tuple[str, Condition]]) -> str:
     if not found:
         return "<p>The operator has reported no condition.</p>"
-    rows, said = list[list[str]](), set[str]()
+    rows, said = list[list[str]](), dict[str, str]()
     for of, c in found:
-        message = _AS_ABOVE if len(c.message) > len(_AS_ABOVE) and c.message in said else c.message
+        first = f"as {c.type} of {of}"
+        known = said.setdefault(c.message, first)
+        message = known if known != first and len(known) < len(c.message) else c.message
         rows.append([of, c.type, c.status, c.reason, message, moment(c.last_transition_time)])
-        said.add(c.message)
     return table(["Object", "Type", "Status", "Reason", "Message", "Since"], rows)
 
 

@@ -27,6 +27,8 @@ _BLOCK = 1 << 20
 """Elements to compare at a time."""
 SAMPLE = 1 << 16
 """Elements of a model to compare around a load, of the changed ones and again of all in the changed tensors."""
+LEAST_OF_A_PART = 64
+"""At least so many elements of each part of a tensor."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -235,12 +237,17 @@ def _found(
 
 def share_of_sample(parts: int) -> int:
     """Return how many elements of each part to compare."""
-    return max(64, SAMPLE // max(1, parts))
+    return max(LEAST_OF_A_PART, SAMPLE // max(1, parts))
+
+
+def sample_of(size: int, few: int) -> np.ndarray:
+    """Return indices that are spread evenly over this size: `few` of them, or all."""
+    return np.unique(np.linspace(0, size - 1, few).astype(np.intp))
 
 
 def changed_at(positions: np.ndarray, before: np.ndarray, now: np.ndarray, few: int) -> Changed:
     """Return the changed elements of a tensor, with the bits of all its elements in both versions."""
-    sampled = np.unique(np.linspace(0, len(positions) - 1, few).astype(np.intp))
+    sampled = sample_of(len(positions), few)
     return Changed(positions, now[positions], sampled, before[positions[sampled]])
 
 

@@ -26,9 +26,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fleet_worker.engine.changes import (
+    LEAST_OF_A_PART,
     Changed,
     NotInPlaceError,
     PartlyWrittenError,
+    sample_of,
     share_of_sample,
 )
 from fleet_worker.engine.parameters import bits_of
@@ -204,9 +206,8 @@ class Writing:
     Fields:
         at: their indices in the part, in its order.
         values: of the version.
-        few: indices of a sample of them.
+        few: indices of a sample of them. A part of a tensor may have few of its tensor's sample, or none.
         before: the bits of the sample in the version before.
-        after: those in the version.
     """
 
     placed: Placed
@@ -214,15 +215,25 @@ class Writing:
     values: np.ndarray
     few: np.ndarray
     before: np.ndarray
-    after: np.ndarray
 
     def write(self) -> None:
         """Write them."""
         _put(self.placed.target, self.at, self.values)
 
-    def is_in_model(self, bits: np.ndarray) -> bool:
-        """Whether the sample has these bits in the model."""
-        return _has(self.placed.target, self.few, torch.from_numpy(bits))
+    def has_base(self, chosen: np.random.Generator) -> bool:
+        """Whether samples of the changed elements, and of the others, are those of the version before. The others are
+        the same in both versions.
+        """
+        source, target = self.placed.source, self.placed.target
+        others = np.setdiff1d(chosen.integers(0, source.numel(), LEAST_OF_A_PART), self.at)
+        of_both = bits_of(_taken(source, torch.from_numpy(others)))
+        known = torch.from_numpy(self.before)
+        return _has(target, others, of_both) and _has(target, self.few, known)
+
+    def is_written(self) -> bool:
+        """Whether a sample of the changed elements is in the model."""
+        some = sample_of(len(self.at), max(LEAST_OF_A_PART, len(self.few)))
+        return _has(self.placed.target, self.at[some], torch.from_numpy(self.values[some]))
 
 
 def writings(placed: Iterable[Placed], changes: Mapping[str, Changed]) -> list[Writing]:
@@ -238,19 +249,19 @@ def writings(placed: Iterable[Placed], changes: Mapping[str, Changed]) -> list[W
         at, which = _within(each, changed.positions)
         if len(at):
             few, of_few = _within(each, changed.positions[changed.sampled])
-            before, after = changed.before[of_few], changed.values[changed.sampled][of_few]
-            found.append(Writing(each, at, changed.values[which], few, before, after))
+            found.append(Writing(each, at, changed.values[which], few, changed.before[of_few]))
     return found
 
 
 def check_base(writings: Sequence[Writing]) -> None:
-    """Check at a sample of the elements that will change that a model has the version before.
+    """Check at samples that a model has the version before.
 
     Errors:
         NotInPlaceError: It has not.
     """
+    chosen = np.random.default_rng(_SEED)
     for each in writings:
-        if not each.is_in_model(each.before):
+        if not each.has_base(chosen):
             name = each.placed.name
             raise NotInPlaceError(f"the engine has other values of {name} than its version")
 
@@ -278,7 +289,7 @@ def write(writings: Sequence[Writing], placed: Sequence[Placed]) -> None:
 
 def _check_written(writings: Sequence[Writing]) -> None:
     for each in writings:
-        if not each.is_in_model(each.after):
+        if not each.is_written():
             raise PartlyWrittenError(f"the model lacks changed elements of {each.placed.name}")
 
 

@@ -36,9 +36,12 @@ async def make_ready(worker: Worker) -> None:
     checkpoint = staged.checkpoint if staged is not None and staged.in_memory else None
 
     def is_wanted() -> bool:
-        return worker.staging.staged is staged and not worker.changes
+        reads_model = base is not None and worker.asleep
+        return worker.staging.staged is staged and not worker.changes and not reads_model
 
-    base = base_in_place(worker, staged).checkpoint if staged is not None else None
+    base = None
+    if staged is not None and not worker.asleep:  # a sleeping engine has no weights to compare
+        base = base_in_place(worker, staged).checkpoint
     held = worker.held_by_engine
     room = worker.memory_left() + held.changes_bytes if base is not None else 0
     try:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.support.fake_engine import touched, untouched
-from tests.support.worker_harness import WorkerHarness
+from tests.support.worker_harness import HOLDER, TrainerHarness, WorkerHarness, step
 
 from fleet_worker.engine.records import HeldBytes
 from fleet_worker.errors import EngineFailure
 from fleet_worker.lifecycle.settling import make_ready, settle
 from fleet_worker.lifecycle.weights import Received, Weights
-from fleet_worker.protocol import Phase, SwapTimings
+from fleet_worker.protocol import PauseMode, Phase, SwapTimings
 
 
 @pytest.fixture
@@ -171,3 +172,24 @@ async def test_a_version_that_is_not_in_memory_is_loaded_in_full(in_place: Worke
     assert await swapped(in_place, "2") == [f"load {in_place.root / '2'}"]
     assert isinstance(in_place.agent.good, Weights)
     assert "not in memory" in timings(in_place).why_full
+
+
+async def test_a_sleeping_engine_compares_nothing(
+    trainer: TrainerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, driver, asleep = trainer.harness, trainer.driver, list[object]()
+    worker.agent.loads_in_place = True
+    await driver.files.load(HOLDER, step(trainer, 5))
+    hold = worker.engine.hold
+
+    async def held(checkpoint: Any, base: Any = None, room: int = 0) -> Any:
+        if worker.agent.asleep:
+            asleep.append(base)
+        return await hold(checkpoint, base, room)
+
+    monkeypatch.setattr(worker.engine, "hold", held)
+    await driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
+    await driver.files.load(HOLDER, step(trainer, 6))
+
+    assert asleep
+    assert set(asleep) == {None}
