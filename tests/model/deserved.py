@@ -30,8 +30,6 @@ LEASE_SECONDS = 30.0
 """As documented."""
 TAKE_OVER_SECONDS = 20.0
 """As documented: a standby needs as long to take over, and pauses last as long at least."""
-SELDOM_SECONDS = 10.0
-"""A leader that looks more seldom renews pauses instead of loading. A real one looks again after each answer."""
 _KINDS = {
     RolloutPhase.STAGING: {"stage"},
     RolloutPhase.PAUSING: {"pause"},
@@ -105,9 +103,11 @@ class Deserved:
         name = (str(call.version), call.run_id)
         if name not in promises.must_be_judged - promises.judged or applied is None:
             return
-        state = worker.state
+        state, pod = worker.state, self.sim.pods.get(worker.pod.uid)
         if state is None or name[0] in promises.incomparable:
             return
+        if pod is None or pod.worker.lies_about("load") or pod.worker.refuses_all("load"):
+            return  # it cannot be given them
         known = {name, (state.version, state.run_id)}
         if state.probe is not None:
             known.add((state.probe.version, state.probe.run_id))
@@ -169,8 +169,7 @@ class Deserved:
             self._limits(r, before.phase, len(observed.workers)) for r in self.sim.promises.settings
         ]
         limit, longest = min(s for s, _ in limits), min(s for _, s in limits)
-        seldom = leader.looked_at[1] - leader.looked_at[0] >= SELDOM_SECONDS
-        if waited > longest or seldom:
+        if waited > longest or leader.looks_seldom:
             return
         for worker in observed.workers:
             if worker.silent_seconds or worker.state is None:

@@ -63,6 +63,9 @@ def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     return remembered
 
 
+SELDOM_SECONDS = 10.0
+
+
 @contextmanager
 def _room_for(pins: int | None) -> Iterator[None]:
     """A status holds this number of pins meanwhile, and half of it for adapters: a short history would never
@@ -234,6 +237,13 @@ class Leader:
         self.weights = dict(decision.weights)  # of what is deleted nothing is kept
         self.decision = decision
         return decision
+
+    @property
+    def looks_seldom(self) -> bool:
+        """Whether so much time is between its looks that each one renews pauses, and none is left for loads. A real
+        leader looks again after each answer.
+        """
+        return self.looked_at[1] - self.looked_at[0] >= SELDOM_SECONDS
 
     def own(self, now: float) -> float:
         """A moment on its monotonic clock."""

@@ -62,6 +62,7 @@ from tests.model.reported import Reported
 from tests.model.retry_waits import check_retry_waits
 from tests.model.same_files import SameFiles
 from tests.model.stored_first import StoredFirst
+from tests.model.wire import GRACE_AFTER_A_LIE
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core.identity import same_weights
@@ -382,6 +383,8 @@ class Promises:
         is_new = files.changed_at.get(path, 0.0) > asked_at
         if spec.digest is not None or is_new or path in files.absent:
             return
+        if any(pod.worker.lies_about("stage") for pod in self.sim.pods.values()):
+            return  # it may have answered that it has read them
         was_served = self.served_at.get((spec.adapter, *key[1:]), self.sim.now) < asked_at
         unread = was_served and files.read_at.get(path, -1.0) < asked_at
         if meant is not None and (unread or digest_of(files.at(path)) != meant):
@@ -458,6 +461,7 @@ class Promises:
                 why == "fence"
                 and not self._may_be_expelled(pod)
                 and pod.uid not in self.availability.planned
+                and not self.sim.leader.looks_seldom
             ):
                 self.sim.fail(8, f"{pod.name} has no fault and was fenced")
             if why == "lease" and not self._may_be_expelled(pod) and self._was_looked_at(pod):
@@ -632,7 +636,11 @@ class Promises:
         )
 
     def note_leader(self) -> None:
-        """A new leader has started. Where versions mix, it knows only what is stored."""
+        """A new leader has started. Where versions mix, it knows only what is stored. It has as long as the last one
+        to act on a worker that has lied.
+        """
+        for pod in self.sim.pods.values():
+            pod.grace = GRACE_AFTER_A_LIE if pod.grace else 0
         self.readers.asked.clear()
         self.stored_first.note_leader()
         self.repeated_calls.ignored.clear()  # the terms of leaders begin again after the Lease was deleted
