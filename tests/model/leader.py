@@ -240,7 +240,7 @@ class Leader:
 
     @property
     def looks_seldom(self) -> bool:
-        """Whether so much time is between its looks that each one renews pauses, and none is left for loads. A real
+        """Whether its looks are so far apart that each one renews pauses, and none is left for loads. A real
         leader looks again after each answer.
         """
         return self.looked_at[1] - self.looked_at[0] >= SELDOM_SECONDS

@@ -28,7 +28,7 @@ _BLOCK = 1 << 20
 SAMPLE = 1 << 16
 """Elements of a model to compare around a load, of the changed ones and again of all in the changed tensors."""
 LEAST_OF_A_PART = 64
-"""At least so many elements of each part of a tensor."""
+"""Elements of each part of a tensor to compare at least."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
