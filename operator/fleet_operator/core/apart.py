@@ -98,9 +98,7 @@ def _with_other_bytes(view: RolloutView, pins: Pins) -> Workers:
 
 def _of_other_versions(step: Step, view: RolloutView) -> list[WorkerView]:
     serving = view.members.where(lambda f: f.standing is Standing.OPEN)
-    # It would wait for the others, and each newer version puts off the rollout that replaces them.
-    ready = view.joining.where(lambda f: f.phase is Phase.JOINING and not f.operation)
-    if not serving.plus(ready).any(lambda f: f.has_loaded(view.applied)):
+    if not (serving.any(lambda f: f.has_loaded(view.applied)) or _could_serve(view)):
         return []
     loads = {a.pod_uid for a in step.actions if isinstance(a, Load) and same_weights(a, step.goal)}
 
@@ -112,6 +110,16 @@ def _of_other_versions(step: Step, view: RolloutView) -> list[WorkerView]:
     # When its lease ends, it would generate again.
     back = view.held.where(lambda f: f.paused_unchanged and not f.operation).where(differs)
     return [*serving.where(differs), *(m for m in back if m.pod.uid not in loads)]
+
+
+def _could_serve(view: RolloutView) -> bool:
+    """Whether a joining worker lacks nothing to serve the applied weights. It would wait for workers that have others,
+    and each newer version puts off the rollout that replaces these.
+    """
+    has_them = view.joining.where(
+        lambda f: f.phase is Phase.JOINING and not f.operation and f.has_loaded(view.applied)
+    )
+    return any(all(goal.is_met_by(w) for goal in view.lora_goals) for w in has_them)
 
 
 def _before_opening(step: Step, view: RolloutView) -> tuple[Step, Mapping[WeightsId, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support.builders import (
     NOW,
@@ -19,11 +21,13 @@ from tests.support.figures import figures
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.apart import set_apart
+from fleet_operator.core.lora_goals import LoraGoal
 from fleet_operator.core.permits import Situation, permitted
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.worker_view import PROBE_SECONDS
+from fleet_worker.protocol import AdapterSlots
 from rlfleet_resources.fleet_status import FleetStatus
 from rlfleet_resources.weights_status import RolloutPhase
 
@@ -137,6 +141,14 @@ def test_a_worker_at_weights_that_the_fleet_does_not_serve_goes_if_another_one_c
     made = made_of(step(STAGE), W(0).serving("base"), other)
 
     assert set(texts_of(made.actions)) - {"stage 42 on policy-4"} == calls
+
+
+def test_it_keeps_serving_while_the_other_one_lacks_an_adapter():
+    adapter = LoraGoal(name="math", desired=target("7"), applied=target("7"), pins=Pins())
+    lacks = W(1).joining("41").reporting(adapter_slots=AdapterSlots(total=1, used=0, max_rank=16))
+    view = replace(make_view(W(0).serving("base"), lacks), lora_goals=(adapter,))
+
+    assert not set_apart(step(), view, Pins())[0].actions
 
 
 HOLD = 60 + 60 + 600
