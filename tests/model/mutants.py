@@ -842,8 +842,8 @@ MUTANTS = [
         5,
         "the applied version stays behind while a worker is missing",
         "core/applied.py",
-        "ends = step.phase is RolloutPhase.APPLIED and",
-        "ends = False and",
+        "(step.phase is RolloutPhase.APPLIED and enough)",
+        "(step is None and enough)",
     ),
     Mutant(
         6,
