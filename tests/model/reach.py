@@ -7,7 +7,7 @@ nothing. Where no decision differs, the history with the mistake would be the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType, GeneratorType
@@ -102,14 +102,30 @@ class _Decision(_Probe):
 def _given_back(kind: str, result: Any) -> Any:
     if kind == "raises":
         raise result
-    return iter(result) if kind == "yields" else result
+    return _played(*result) if kind == "yields" else result
+
+
+def _played(yielded: Sequence[Any], returned: Any) -> Generator[Any, None, Any]:
+    yield from yielded
+    return returned
+
+
+def _run(generator: Generator[Any, None, Any]) -> tuple[Sequence[Any], Any]:
+    """Returns what a generator yields and returns."""
+    yielded = []
+    while True:
+        try:
+            yielded.append(next(generator))
+        except StopIteration as ended:
+            return yielded, ended.value
 
 
 def _outcome(function: Callable[..., Any], given: Any, named: Any) -> tuple[str, Any]:
-    """Returns the result of a call: a value, all that it yields, or an error."""
+    """Returns the result of a call: a value, all that it yields and returns, or an error."""
     try:
         found = function(*given, **named)
-        return ("yields", [*found]) if isinstance(found, GeneratorType) else ("returns", found)
+        is_generator = isinstance(found, GeneratorType)
+        return ("yields", _run(found)) if is_generator else ("returns", found)
     except Exception as error:  # noqa: BLE001 - a mistake may raise anything
         return "raises", error
 
