@@ -21,6 +21,7 @@ from tests.support.programs import written_by
 from tests.support.slime_deltas import write_delta
 from tests.support.stagers import InspectorWithStagers
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
+from tests.support.waiting import eventually
 from tests.support.worker_harness import start_worker
 
 import fleet_worker
@@ -488,11 +489,16 @@ def test_threads_of_a_store_do_not_take_the_memory_of_a_question_on_large_machin
     pool = Stagers()
     stager = pool.take()
     answer, _ = stager.ask(ListObjects(uri=uri), [], lambda: None)
-    names = [each.read_text() for each in Path(f"/proc/{stager.pid}/task").glob("*/comm")]
+
+    def threads() -> int:
+        names = [each.read_text() for each in Path(f"/proc/{stager.pid}/task").glob("*/comm")]
+        return sum(name.startswith("tokio") for name in names)
+
+    # A thread has its name a moment after it has begun.
+    eventually(lambda: threads() == STORE_THREADS, describe=lambda: f"{threads()} threads")
     pool.give_back(stager)
     pool.close()
     assert isinstance(answer, FoundObjects)
-    assert sum(name.startswith("tokio") for name in names) == STORE_THREADS
 
 
 async def test_a_variable_of_the_engine_sets_no_option_of_a_store(
