@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from types import coroutine
 
 from fleet_operator.core.decision import Decision, deciding
 from fleet_operator.core.observed import FleetObserved, WeightsView
@@ -127,7 +128,9 @@ class Reconciler:
         observed = self._observer.observe(session, record, record.spec)
         observed = replace(observed, has_token=caller is not None)
         observed = await _with_template(session, observed)
-        decision = await _decided(observed, self._default_image, now)
+        # Other fleets get the event loop between two steps of it.
+        decided = coroutine(deciding)(observed, default_image=self._default_image, now=now)
+        decision = await decided
         session.defects.note_all(decision.defects)
         rollout = decision.rollout
         self._observer.note_decided(session, decision.weights)
@@ -239,18 +242,6 @@ class Reconciler:
             # Any number of names can be mentioned, and the objects tell all. A change begins another session.
             self._sessions.forget(key)
         return None
-
-
-async def _decided(observed: FleetObserved, default_image: str, now: datetime) -> Decision:
-    """The decision. Other fleets get the event loop between two steps of it."""
-    steps = deciding(observed, default_image=default_image, now=now)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            decision: Decision = ended.value
-            return decision
-        await asyncio.sleep(0)
 
 
 async def _with_template(session: FleetSession, observed: FleetObserved) -> FleetObserved:
