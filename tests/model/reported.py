@@ -125,7 +125,9 @@ class Reported:
             self.sim.fail(6, f"{name} is Applied, and {holds} hold their requests")
         self._record_says_why(leader, members)
         absent = [w for w in answer if _finds_nothing(w, name)]
-        found = any(_has(w, name) or _holds_bytes(w, name) for w in answer)
+        assert leader.observed is not None
+        known = leader.observed.workers  # also those that have just become silent
+        found = any(_has(w, name) or _holds_bytes(w, name) for w in known)
         was_seen = name in self.sim.promises.meant
         begun = status.phase in {RolloutPhase.STAGING, RolloutPhase.JUDGING, RolloutPhase.PAUSING}
         stalled = condition_of(status.conditions, ConditionType.STALLED) is not None
