@@ -231,6 +231,10 @@ def test_a_device_that_works_does_not_delay_the_end_of_the_process(
     assert all(each.daemon for each in working)
 
 
+def test_bytes_that_come_from_files_go_through_pinned_memory_too(held: Any) -> None:
+    assert done(held)["buffers"]
+
+
 def test_without_a_device_files_are_mapped_only(held_module: Any, files: Files) -> None:
     held = held_module.Held(None)
     answer = done(held, files.link("a"))
