@@ -12,7 +12,10 @@ from fleet_worker.engine.port import Engine
 from fleet_worker.errors import EngineFailure
 
 _LOG = logging.getLogger(__name__)
-_AGAIN_SECONDS = 0.05
+_AGAIN_SECONDS, _LATER, _MOST_SECONDS = 0.05, 1.25, 1.0
+"""First wait for the next question, how much longer each is, and the longest: the engine makes no step while it
+answers.
+"""
 _HOLD_SECONDS = 300.0
 """To register memory takes about 0.3 s per GB, to unmap it less."""
 _COMPARE_SECONDS_PER_BYTE = 10 / 1e9
@@ -72,7 +75,7 @@ class HeldByEngine:
         Errors:
             EngineFailure (untouched): Some process may hold something else.
         """
-        seconds = _HOLD_SECONDS
+        seconds, again = _HOLD_SECONDS, _AGAIN_SECONDS
         if checkpoint is not None and base is not None:
             seconds += _COMPARE_SECONDS_PER_BYTE * checkpoint.size_bytes
         try:
@@ -92,7 +95,8 @@ class HeldByEngine:
                             if each.checkpoint is checkpoint or each not in before
                         ]
                         return held.line
-                    await asyncio.sleep(_AGAIN_SECONDS)
+                    await asyncio.sleep(again)
+                    again = min(_MOST_SECONDS, _LATER * again)
         except TimeoutError as error:
             message = f"the engine's processes still work on staged bytes after {seconds:.0f} s"
             raise EngineFailure(message, touched=False) from error

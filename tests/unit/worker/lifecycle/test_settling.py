@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from tests.support import virtual_time
 from tests.support.fake_engine import touched, untouched
 from tests.support.present import present
 from tests.support.waiting import soon
@@ -236,6 +239,20 @@ async def test_memory_that_the_engine_does_not_let_go_of_is_not_free(
 
     assert serving.state.staged.version == "2"
     assert not serving.state.staged.in_memory
+
+
+@pytest.mark.parametrize(("seconds", "most_calls"), [(0.04, 2), (1, 10), (10, 25), (100, 120)])
+def test_an_engine_that_works_long_is_asked_less_often(seconds: float, most_calls: int) -> None:
+    ends, calls = virtual_time.START_SECONDS + seconds, list[float]()
+
+    async def hold(*_: object) -> HeldBytes:
+        calls.append(virtual_time.now())
+        return PINNED if calls[-1] >= ends else WORKING
+
+    engine: Any = SimpleNamespace(hold=hold)
+    assert virtual_time.run(held_bytes.HeldByEngine(engine).hold(None, lambda: True)) == "pinned"
+    assert len(calls) <= most_calls
+    assert calls[-1] <= ends + min(1, 0.25 * seconds + 0.05)
 
 
 @pytest.mark.parametrize("compares", [False, True])
