@@ -23,6 +23,7 @@ from fleet_operator.api.router import Router
 from fleet_operator.api.serving import Serving
 from fleet_operator.api.volumes import WeightVolume
 from rlfleet_resources.base import Resource
+from rlfleet_resources.fleet_status import TransitionStrategy
 from rlfleet_resources.source import VersionLabel, WeightRoot, WeightSource
 
 MAX_REPLICAS = 10_000
@@ -172,11 +173,14 @@ class Adapters(Resource):
     max_rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] = 16
 
 
+Strategy = Literal[TransitionStrategy, "Canary"]
+
+
 class Canary(Resource):
     """How the strategy Canary judges."""
 
     workers: IntOrPercent = 1
-    then: Literal["Synchronized", "InFlight", "Rolling"] = "Synchronized"
+    then: TransitionStrategy = "Synchronized"
     prompts: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=4000)], ...], Field(max_length=32)
     ] = ()
@@ -189,7 +193,7 @@ class Canary(Resource):
 class Rollout(Resource):
     """How a new version reaches the workers."""
 
-    strategy: Literal["Synchronized", "InFlight", "Rolling", "Canary"] = "Synchronized"
+    strategy: Strategy = "Synchronized"
     canary: Canary = Canary()
     pause: Pause = Pause()
     max_unavailable: IntOrPercent = "25%"

@@ -16,6 +16,7 @@ from fleet_operator.api.fleet import (
     NoneOrPercent,
     PauseMode,
     Rollout,
+    Strategy,
 )
 from rlfleet_resources.base import Resource
 from rlfleet_resources.retention import Retention
@@ -49,7 +50,7 @@ class TimeoutOverrides(Resource):
 class RolloutOverrides(Resource):
     """Settings that differ from the fleet's `rollout` for this version."""
 
-    strategy: Literal["Synchronized", "InFlight", "Rolling", "Canary"] | None = None
+    strategy: Strategy | None = None
     pause: PauseOverrides = PauseOverrides()
     max_unavailable: IntOrPercent | None = None
     max_staging: IntOrPercent | None = None
