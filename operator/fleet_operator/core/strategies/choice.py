@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from fleet_operator.core.checkpoint import Checkpoint
@@ -13,16 +12,20 @@ from fleet_operator.core.strategies.shared import begun_by, serves
 from rlfleet_resources.fleet_status import TransitionStrategy
 from rlfleet_resources.weights_status import RolloutPhase
 
-_STRATEGIES: Mapping[TransitionStrategy, Strategy] = {
-    "Synchronized": synchronized.step,
-    "InFlight": in_flight.step,
-    "Rolling": rolling.step,
-}
+
+def _named(strategy: TransitionStrategy) -> Strategy:
+    match strategy:
+        case "Synchronized":
+            return synchronized.step
+        case "InFlight":
+            return in_flight.step
+        case "Rolling":
+            return rolling.step
 
 
 def strategy_of(view: RolloutView) -> Strategy:
     """Returns what decides the next step of a view like this one."""
-    strategy, judges = _STRATEGIES[view.strategy], view.settings.strategy == "Canary"
+    strategy, judges = _named(view.strategy), view.settings.strategy == "Canary"
     current = view.transition
     if current is None:
         return canary.then(strategy) if judges else strategy
