@@ -64,12 +64,24 @@ def history(
         actions.change_template()
         fleet.scale(max(1, fleet.replicas - 1))
     _come_to_an_end(fleet, actions)
-    at_rest = fleet.converged()
+    at_rest, before = fleet.converged(), len(fleet.log)
     writes = fleet.run_quietly()
-    # The operator retries a stalled part and writes two statuses, at most once a second.
-    if writes > (0 if at_rest else 20):
+    # The operator retries a stalled part and writes the statuses of all objects, at most once a second.
+    if writes > (0 if at_rest else 10 * (1 + len(fleet.leader.weights))):
         fleet.fail(7, f"{writes} writes of a fleet at rest")
+    _says_nothing_again(fleet, before)
     return fleet
+
+
+def _says_nothing_again(fleet: Simulation, before: int) -> None:
+    """What users were told in the last minute is so. `before`: entries of the log before the rest."""
+    told = [entry for entry in fleet.log if entry.who == "event"]
+    for entry in (entry for entry in fleet.log[before:] if entry.who == "event"):
+        times = [e.at for e in told if e.what == entry.what and entry.at - 60 < e.at < entry.at]
+        if times:
+            fleet.fail(
+                7, f"at rest an Event repeats after {entry.at - max(times):.0f} s: {entry.what}"
+            )
 
 
 def _storm(fleet: Simulation, actions: RandomActions, swarm: Swarm) -> None:

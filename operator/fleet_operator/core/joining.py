@@ -153,10 +153,14 @@ def _problem_of_stuck(
 
     Counts workers in all phases, so that a load that breaks repeatedly stays one problem. A
     worker whose load of the goal broke the engine may never try the fallback: its recovery can take
-    longer than the wait before the next attempt.
+    longer than the wait before the next attempt. One that has the fallback joins with it only where both
+    may serve.
     """
     last = admission.fallback  # tried only after the goal has failed
-    outside = joining.where(lambda f: f.refuses and not (f.has_loaded(goal) or f.has_loaded(last)))
+    admissible = (goal, last) if admission.allows_mixing else (goal,)
+    outside = joining.where(
+        lambda f: f.refuses and not any(f.has_loaded(weights) for weights in admissible)
+    )
     out = [w for w in outside if worker_failures.failure_of(w, last)]
     if out:
         return problem_of_joiners(out, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.builders import WorkerBuilder, make_view, make_worker, target, texts_of
 from tests.support.present import present
 
@@ -164,6 +165,15 @@ class TestWorkerThatCannotJoin:
 
         assert problem is not None
         assert problem.message.startswith("1 worker cannot join at version 42")
+
+    @pytest.mark.parametrize("mixed", [False, True])
+    def test_a_worker_with_the_fallback_is_reported_where_it_may_not_join_with_it(
+        self, *, mixed: bool
+    ):
+        broke = joining_worker(version="41").failed_to_load("42", age_seconds=5)
+        problem = decide(broke, fallback="41", mixed=mixed).problem
+
+        assert (problem is None) is mixed
 
     def test_a_worker_that_cannot_join_is_reported_once_the_other_version_failed(self):
         refused = joining_worker().refused("41", Reason.SOURCE_NOT_FOUND)
