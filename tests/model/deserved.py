@@ -157,9 +157,9 @@ class Deserved:
     # --- versions -----------------------------------------------------------------------------------
 
     def check_late(self, leader: Leader, before: WeightsStatus, waited: float) -> None:
-        """The leader abandons a version as late, after this time in its phase. Some worker does not answer, or has had
-        the whole timeout since the call for it. Or all workers together had one timeout more than they need one
-        after the other.
+        """The leader abandons a version as late, after this time in its phase. Some worker has had the whole timeout
+        since the call for it, or does not answer, and the phase has taken that long. Or all workers together had
+        one timeout more than they need one after the other.
         """
         observed, kinds = leader.observed, _KINDS.get(before.phase)
         if observed is None or kinds is None:
@@ -173,7 +173,9 @@ class Deserved:
             return
         for worker in observed.workers:
             if worker.silent_seconds or worker.state is None:
-                return
+                if waited >= limit:
+                    return
+                continue
             uid, restarts = worker.pod.uid, worker.pod.restarts
             times = [self.called_at.get((uid, restarts, kind, *name)) for kind in kinds]
             had = [self.sim.now - at for at in times if at is not None]
