@@ -78,13 +78,21 @@ class Deserved:
             self._has_a_baseline(leader, call, worker)
 
     def _may_be_fenced(self, leader: Leader, call: Fence, pod: FakePod, worker: WorkerView) -> None:
-        """A sound worker that serves has time for its requests: as long as an update or a pause may take."""
+        """A sound worker that serves has time for its requests: as long as an update may take. One that must not serve
+        its version next to others has the time of a pause.
+        """
         promises, state = self.sim.promises, worker.state
-        serves = state is not None and state.phase is Phase.SERVING and state.admitted
-        if not serves or worker.silent_seconds or pod.suspect or pod.worker.refuses_files:
+        if state is None or state.phase is not Phase.SERVING or not state.admitted:
+            return
+        if worker.silent_seconds or pod.suspect or pod.worker.refuses_files:
             return
         assert leader.observed is not None
-        if worker.pod.drains_since is not None:
+        applied = leader.fleet.applied
+        mixes = applied is None or (state.version, state.run_id) != (
+            applied.version,
+            applied.run_id,
+        )
+        if worker.pod.drains_since is not None and not (mixes and promises.forbids_mixing):
             least, number = leader.observed.spec.update.drain_timeout_seconds, 12
         else:
             least, number = min(r.pause.drain_timeout_seconds for r in promises.settings), 8
