@@ -83,6 +83,9 @@ class Convergence:
         """
         serving = [p for p in self.pods.values() if self.serves(p)]
         versions = {p.worker.weights for p in serving}
+        observed = self.leader.observed
+        if observed is None or any(w.call is not None for w in observed.workers):
+            return False
         return (
             len(self.pods) == len(serving) == self.replicas
             and len(versions) == 1

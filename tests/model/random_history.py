@@ -64,7 +64,6 @@ def history(
         actions.change_template()
         fleet.scale(max(1, fleet.replicas - 1))
     _come_to_an_end(fleet, actions)
-    fleet.look(1)  # the last answers may free a source
     at_rest, before = fleet.converged(), len(fleet.log)
     writes = fleet.run_quietly()
     # The operator retries a stalled part and writes the statuses of all objects, at most once a second.
