@@ -9,6 +9,8 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
+from tests.model.desired import rollout_of
+
 from fleet_operator.core.actions import Admit, Apply, Fence, Pause, Resume, Stage
 from fleet_operator.core.percentages import at_most
 from fleet_operator.core.pod_actions import CreatePod
@@ -64,6 +66,8 @@ class Deserved:
         observed = leader.observed
         if leader is not self.sim.leader or observed is None or observed.is_external:
             return
+        if isinstance(call, Pause):
+            self._pause_has_a_barrier(leader, call)
         if isinstance(call, Pause | Apply) and call.lease_seconds > LEASE_SECONDS:
             self.sim.fail(3, f"{call.work} on {call.pod_name} for {call.lease_seconds:.0f} s")
         worker = next((w for w in observed.workers if w.pod.uid == call.pod_uid), None)
@@ -76,6 +80,15 @@ class Deserved:
         judges = self.sim.weights.phase is RolloutPhase.JUDGING
         if isinstance(call, Stage) and judges and leader.desired is self.sim.desired:
             self._has_a_baseline(leader, call, worker)
+
+    def _pause_has_a_barrier(self, leader: Leader, call: Pause) -> None:
+        """Where versions may mix, nothing needs a pause, and none is renewed. A barrier that is recorded may."""
+        assert leader.desired is not None
+        rollout, stored = rollout_of(leader.desired), self.sim.fleet_stored.transition
+        last = rollout.canary.then if rollout.strategy == "Canary" else rollout.strategy
+        known = [w.strategy for w in (stored, leader.fleet.transition) if w is not None]
+        if last != "Synchronized" and "Synchronized" not in known:
+            self.sim.fail(3, f"{call.work} on {call.pod_name}, and {last} needs no pause")
 
     def _may_be_fenced(self, leader: Leader, call: Fence, pod: FakePod, worker: WorkerView) -> None:
         """A sound worker that serves has time for its requests: as long as an update may take. One that must not serve

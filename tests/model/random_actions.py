@@ -28,6 +28,9 @@ KINDS = (
 """The kinds of calls, as workers name them."""
 FOLDERS = ["/weights/step_{version}", "/weights/other/step_{version}"]
 
+ABOUT_LATE_WORK, ABOUT_ADAPTERS = 0.25, 0.25
+"""The shares of histories in which things happen by rules only, and which are about one subject."""
+
 
 @dataclass
 class RandomActions:
@@ -126,8 +129,19 @@ class RandomActions:
         self.copies = Random(f"copies of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
         self.moments = Random(f"moments of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
         if self.swarm.is_focused:
-            self.themes = [self.themes[0], *self.moments.sample(self.themes, 2)]
+            self.themes = self._some_themes()
         self.draw()
+
+    def _some_themes(self) -> list[list[Callable[[], None]]]:
+        """Two or three themes that meet. Late work under changing requests, and adapters, need most of them."""
+        requests, late, *others = self.themes
+        about = self.moments.random()
+        if about < ABOUT_LATE_WORK:
+            return [requests, late]
+        if about < ABOUT_LATE_WORK + ABOUT_ADAPTERS:
+            self.adapters.act_often()
+            return [others[-1], self.moments.choice(self.themes)]
+        return [requests, *self.moments.sample(self.themes, 2)]
 
     def all_themes(self) -> list[list[Callable[[], None]]]:
         """Actions that belong together. Most mistakes show where a few of one or two themes meet."""

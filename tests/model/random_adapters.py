@@ -45,7 +45,12 @@ class RandomAdapters:
         quiet = [(0.3, self.publish_next), (0.1, self.return_to_other_files)]
         self.kinds += [self.return_to_other_files, self.name_like_model, self.leave_unfinished]
         self.kinds += [self.create_again, self.create_again]
+        self.all = self.actions
         self.actions = self.chance.choice([[], [], self.actions, quiet])
+
+    def act_often(self) -> None:
+        """The history is about adapters."""
+        self.actions = self.all
 
     def act_at_random(self, scale: float) -> None:
         """Let happen what may."""

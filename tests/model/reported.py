@@ -12,6 +12,7 @@ from tests.model.desired import NO_STATUS
 
 from fleet_operator.core.dropped_pins import may_be_dropped
 from fleet_operator.core.identity import WeightsId
+from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Phase, Reason
 from rlfleet_resources.conditions import condition_of
 from rlfleet_resources.reasons import ConditionReason, ConditionType
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from tests.model.leader import Leader
     from tests.model.simulator import Simulation
 
+    from fleet_operator.api.weights import WeightsSpec
     from fleet_operator.core.worker_view import WorkerView
-    from rlfleet_resources.fleet_status import FleetStatus, Transition
+    from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus, Transition
     from rlfleet_resources.weights_status import WeightsStatus
 
 RECYCLED_SECONDS = 330.0
 """The longest wait before a worker is recreated, as documented, and more than one look."""
+_ENDS = frozenset({RolloutPhase.APPLIED, RolloutPhase.RESUMING})
 _HOLD = frozenset({Phase.PAUSED, Phase.LOADING})
 _SAYS_WHY = frozenset(
     {ConditionReason.SUSPENDED, ConditionReason.NO_WORKERS, ConditionReason.HALTED}
@@ -39,6 +42,8 @@ class Reported:
     recorded: the term of a leader, and the operation that it has recorded last.
     failed_since: uid of a pod that has failed → since when the leader knows.
     judged_by: the term of the leader that has judged last.
+    applied: the term of a leader, and the weights that it has recorded as applied last.
+    named_others: the term of a leader, and a version of a WeightVersion → when it named other files.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -46,6 +51,8 @@ class Reported:
         self.recorded: tuple[int, Transition | None] = (0, None)
         self.failed_since: dict[str, float] = {}
         self.judged_by = 0
+        self.applied: tuple[int, AppliedWeights | None] = (0, None)
+        self.named_others: dict[tuple[object, ...], float] = {}
 
     def check(self, leader: Leader, known: Mapping[str, WeightsStatus]) -> None:
         """The leader has decided its statuses. `known`: those of WeightVersions before."""
@@ -65,8 +72,13 @@ class Reported:
         answer = [w for w in there if w.state is not None and not w.silent_seconds]
         self._failed_ones_go(leader.fleet, live)
         self._unread_pins_stay(leader)
+        self._pins_are_in_order(leader)
+        for uid, asked in desired.weights:
+            if uid in leader.weights and desired is self.sim.desired:
+                self._unread_files_are_noted(leader, uid, asked.view(uid).spec)
         if desired.base is not None:
             self._phase_is_true(leader, status, answer)
+            self._silent_ones_have_it(status, there)
             self._refusals_are_reported(leader, status)
             self._verdict_is_earned(leader, status, answer)
             if there and not answer:
@@ -110,6 +122,59 @@ class Reported:
         if added := (pins - before) & unread:
             self.sim.fail(9, f"{added} get a pin, and have one that cannot be read")
 
+    def _pins_are_in_order(self, leader: Leader) -> None:
+        """Weights that become the applied ones have their pin before that of the former ones, since the status loses its last
+        pins first.
+        """
+        (term, before), now = self.applied, leader.fleet.applied
+        self.applied = leader.term, now
+        places = {(p.version, p.run_id): n for n, p in enumerate(leader.fleet.pinned)}
+        if term != leader.term or before is None or now is None:
+            return
+        old, new = (places.get((w.version, w.run_id)) for w in (before, now))
+        if old is not None and new is not None and new > old:
+            text = f"{now.version} becomes the applied version after {before.version}"
+            self.sim.fail(9, f"{text}, and its pin is dropped first")
+
+    def _unread_files_are_noted(self, leader: Leader, uid: str, spec: WeightsSpec) -> None:
+        """A WeightVersion remembers that no worker has read its files: it names a version that was served before, or
+        has named other files for it. So it is not `Ready` unless a worker reads them.
+        """
+        promises, files, name = self.sim.promises, self.sim.files, (spec.version, spec.run_id)
+        key, source = (uid, *name), spec.source.resolve(spec.version)
+        pins = leader.fleet.pinned_adapters if spec.adapter else leader.fleet.pinned
+        is_pinned = any(
+            (p.version, p.run_id) == name and getattr(p, "adapter", "") == spec.adapter
+            for p in pins
+        )
+        path, served_at = str(source), promises.served_at.get((spec.adapter, *name))
+        others = served_at is not None and not spec.adapter
+        if others and source not in promises.sources.get(name, set()):
+            self.named_others[leader.term, *key] = self.sim.now
+            return
+        since = promises.asked_at.get(key, 0.0)
+        is_new = served_at is not None and served_at < since and key not in promises.confirmed
+        since = self.named_others.get((leader.term, *key), since if is_new else -1.0)
+        liars = any(p.worker.lies_about("stage") for p in self.sim.pods.values())
+        changed = files.changed_at.get(path, 0.0) > since or path in files.absent
+        if since < 0 or not is_pinned or liars or changed or files.read_at.get(path, 0.0) >= since:
+            return
+        if not leader.weights[uid].files_unread:
+            text = f"no worker has read the files in {path} since {uid} names them"
+            self.sim.fail(9, f"{text}, and its status does not say so")
+
+    def _silent_ones_have_it(self, status: WeightsStatus, there: list[WorkerView]) -> None:
+        """Where versions must not mix, a version is not on all workers while one may generate with another. It
+        does not answer now.
+        """
+        name, ends = (status.desired_version, status.desired_run_id), status.phase in _ENDS
+        if not ends or not self.sim.promises.agree:
+            return
+        for worker in there:
+            if worker.standing is Standing.UNKNOWN and worker.state and not _has(worker, name):
+                text = f"{name} is {status.phase}, and {worker.pod.name}, which is silent"
+                self.sim.fail(6, f"{text}, may serve {worker.state.version}")
+
     def _phase_is_true(
         self, leader: Leader, status: WeightsStatus, answer: list[WorkerView]
     ) -> None:
@@ -117,8 +182,7 @@ class Reported:
         members = [w for w in answer if w.state is not None and w.state.admitted]
         has = [w for w in members if _has(w, name)]
         holds = [w.pod.name for w in members if w.state is not None and w.state.phase in _HOLD]
-        ends = status.phase in {RolloutPhase.APPLIED, RolloutPhase.RESUMING}
-        if ends and len(has) < len(members):
+        if status.phase in _ENDS and len(has) < len(members):
             share = f"{len(has)} of {len(members)}"
             self.sim.fail(6, f"{name} is {status.phase}, and {share} workers have it")
         if status.phase is RolloutPhase.APPLIED and holds:
