@@ -28,7 +28,7 @@ KINDS = (
 """The kinds of calls, as workers name them."""
 FOLDERS = ["/weights/step_{version}", "/weights/other/step_{version}"]
 
-ABOUT_LATE_WORK, ABOUT_ADAPTERS = 0.25, 0.25
+ABOUT_LATE_WORK, ABOUT_LEADERS, ABOUT_ADAPTERS = 0.2, 0.2, 0.2
 """The shares of histories in which things happen by rules only, and which are about one subject."""
 
 
@@ -133,12 +133,14 @@ class RandomActions:
         self.draw()
 
     def _some_themes(self) -> list[list[Callable[[], None]]]:
-        """Two or three themes that meet. Late work under changing requests, and adapters, need most of them."""
-        requests, late, *others = self.themes
+        """Two or three themes that meet. Late work and leaders under changing requests, and adapters, need most of them."""
+        requests, late, leaders, *others = self.themes
         about = self.moments.random()
         if about < ABOUT_LATE_WORK:
             return [requests, late]
-        if about < ABOUT_LATE_WORK + ABOUT_ADAPTERS:
+        if about < ABOUT_LATE_WORK + ABOUT_LEADERS:
+            return [requests, leaders]
+        if about > 1 - ABOUT_ADAPTERS:
             self.adapters.act_often()
             return [others[-1], self.moments.choice(self.themes)]
         return [requests, *self.moments.sample(self.themes, 2)]

@@ -31,6 +31,7 @@ RECYCLED_SECONDS = 330.0
 """The longest wait before a worker is recreated, as documented, and more than one look."""
 _ENDS = frozenset({RolloutPhase.APPLIED, RolloutPhase.RESUMING})
 _HOLD = frozenset({Phase.PAUSED, Phase.LOADING})
+_CANNOT_JUDGE = frozenset({Phase.STARTING, Phase.BROKEN})
 _SAYS_WHY = frozenset(
     {ConditionReason.SUSPENDED, ConditionReason.NO_WORKERS, ConditionReason.HALTED}
 )
@@ -81,7 +82,7 @@ class Reported:
             self._silent_ones_have_it(status, there)
             self._refusals_are_reported(leader, status)
             self._verdict_is_earned(leader, status, answer)
-            if there and not answer:
+            if there and all(w.facts.phase in _CANNOT_JUDGE for w in answer):
                 self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)
             if status.phase is RolloutPhase.JUDGING:
                 self.judged_by = leader.term

@@ -42,12 +42,11 @@ class SameFiles:
             if status is None or not status.is_about(spec.version, spec.run_id):
                 continue
             ready = condition_of(status.conditions, ConditionType.READY)
-            if ready is None or ready.status != "True":
-                continue
+            is_ready = ready is not None and ready.status == "True"
             key = (spec.adapter, spec.run_id, spec.version)
             found = condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED)
             warned = found is not None and found.reason is ConditionReason.SAME_FILES
-            if not warned and (twin := self._earlier(key, pins)):
+            if is_ready and not warned and (twin := self._earlier(key, pins)):
                 self.sim.fail(17, f"{key} has the files of {twin}, and nothing says so")
             others = self.digests.get((*key[:2], pins.get(key, "")), set()) - {spec.version}
             if warned and not others:
@@ -69,6 +68,11 @@ class SameFiles:
             self.seen += 1
             self.since.setdefault(key, self.seen)
             self.digests.setdefault((*key[:2], digest), set()).add(key[2])
+        for own in (*status.pinned, *status.pinned_adapters):
+            named = (getattr(own, "adapter", ""), own.run_id, own.digest)
+            others = self.digests.get(named, set()) - {own.version}
+            if own.same_as is not None and own.same_as not in others:
+                self.sim.fail(17, f"{own.version} of {own.run_id} is noted to be {own.same_as}")
         return pins
 
     def _earlier(self, key: Pinned, pins: dict[Pinned, str]) -> Pinned | None:
