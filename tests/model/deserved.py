@@ -133,7 +133,7 @@ class Deserved:
         if state.probe is not None:
             known.add((state.probe.version, state.probe.run_id))
             known.add((str(state.probe.compared_with), state.probe.compared_with_run_id))
-        refused = (state.stage_failure, *state.earlier_stage_failures)
+        refused = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
         known |= {(f.version, f.run_id) for f in refused if f is not None}
         if (applied.version, applied.run_id) not in known:
             what = f"{call.work} on {call.pod_name}, the canary"

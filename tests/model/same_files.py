@@ -24,13 +24,13 @@ class SameFiles:
     """Fields:
 
     since: pins of the leader's status, read or not, and the number of pins that came before.
-    digests: versions that ever had a digest, by adapter, run and digest.
+    digests: versions that ever had a digest, by adapter, run and digest. The first one is that which had it first.
     """
 
     def __init__(self, simulation: Simulation) -> None:
         self.sim = simulation
         self.since: dict[Pinned, int] = {}
-        self.digests: dict[tuple[str, str | None, str], set[str]] = {}
+        self.digests: dict[tuple[str, str | None, str], list[str]] = {}
         self.seen = 0
 
     def check(self, leader: Leader) -> None:
@@ -48,7 +48,7 @@ class SameFiles:
             warned = found is not None and found.reason is ConditionReason.SAME_FILES
             if is_ready and not warned and (twin := self._earlier(key, pins)):
                 self.sim.fail(17, f"{key} has the files of {twin}, and nothing says so")
-            others = self.digests.get((*key[:2], pins.get(key, "")), set()) - {spec.version}
+            others = set(self.digests.get((*key[:2], pins.get(key, "")), ())) - {spec.version}
             if warned and not others:
                 self.sim.fail(17, f"{key} is reported to have the files of another version")
 
@@ -67,17 +67,20 @@ class SameFiles:
         for key, digest in pins.items():
             self.seen += 1
             self.since.setdefault(key, self.seen)
-            self.digests.setdefault((*key[:2], digest), set()).add(key[2])
+            had_it = self.digests.setdefault((*key[:2], digest), [])
+            had_it += [key[2]] if key[2] not in had_it else []
         for own in (*status.pinned, *status.pinned_adapters):
             named = (getattr(own, "adapter", ""), own.run_id, own.digest)
-            others = self.digests.get(named, set()) - {own.version}
+            others = set(self.digests.get(named, ())) - {own.version}
             if own.same_as is not None and own.same_as not in others:
                 self.sim.fail(17, f"{own.version} of {own.run_id} is noted to be {own.same_as}")
         return pins
 
     def _earlier(self, key: Pinned, pins: dict[Pinned, str]) -> Pinned | None:
-        """A version of the same run with the same digest, whose pin was there before."""
-        if key not in pins:
+        """A version of the same run with the same digest, whose pin was there before. If the first version that had
+        the files comes back after its pin was dropped, it is not their copy.
+        """
+        if key not in pins or self.digests[(*key[:2], pins[key])][0] == key[2]:
             return None
         earlier = (
             other
