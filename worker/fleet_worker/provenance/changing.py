@@ -79,9 +79,8 @@ class Changes:
 
     @property
     def are_made(self) -> bool:
-        """Whether the next events need no change, unless another choice ends."""
-        reply = self._reply
-        return reply.patch is None and reply.chunk is None and not self._rest and self._are_stamped
+        """Whether the next events need no change but the patch, unless another choice ends."""
+        return self._reply.chunk is None and not self._rest and self._are_stamped
 
     @property
     def _are_stamped(self) -> bool:

@@ -53,7 +53,7 @@ class Stamping:
 
     __slots__ = (
         *("_changes", "_demand", "_demands", "_dialect", "_is_aborted", "_on_unlabelled", "_order"),
-        *("_passes", "_pieces", "_send", "_start", "_streamed", "_tokens"),
+        *("_passes", "_patch", "_pieces", "_send", "_start", "_streamed", "_tokens"),
     )
 
     def __init__(
@@ -82,6 +82,7 @@ class Stamping:
         self._tokens = tokens
         self._dialect = reply.dialect
         self._changes = Changes(reply, tokens)
+        self._patch = reply.patch
         self._demand = demand
         self._demands = not demand.is_any
         self._order = order
@@ -95,7 +96,15 @@ class Stamping:
     def send(self, message: Message) -> Awaitable[None]:
         """Take one message of the reply. A coroutine of ours for each token would cost too much, and so would `__call__`."""
         if self._passes and not self._tokens.has_news and message.get("more_body", False):
-            return self._send(message)
+            if self._patch is None:
+                return self._send(message)
+            body = message["body"]
+            if body.endswith(b"\n\n"):
+                try:
+                    patched = self._patch(body)
+                except Exception:  # noqa: BLE001 - it fails there, too, which ends the stream
+                    return self._pass_events(message)
+                return self._send({**message, "body": patched})
         if message["type"] == "http.response.start":
             return self._begin(message)
         return self._pass_events(message) if self._streamed else self._pass_whole(message)

@@ -50,7 +50,7 @@ def stream_of(tokens: int) -> list[list[FakeChoice]]:
         pytest.param("/v1/completions", {}, DEMAND, 5, id="with a demand"),
         pytest.param("/v1/chat/completions", CHAT, {}, 3, id="chat"),
         pytest.param("/inference/v1/generate", TOKENS, {}, 3, id="generate"),
-        pytest.param("/inference/v1/generate", LOGPROBS, {}, 8, id="log-probabilities"),
+        pytest.param("/inference/v1/generate", LOGPROBS, {}, 5, id="log-probabilities"),
     ],
 )
 async def test_a_token_in_the_middle_of_a_stream_takes_a_handful_of_calls(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.checkpoint.identity import WeightName, WeightNames
 from fleet_worker.gateway.gate import Gate
+from fleet_worker.gateway.translate import generate
 from fleet_worker.http.asgi import Receive, Scope, Send, answer, read_body
 from fleet_worker.lifecycle.kept_cache import KeptCache
 from fleet_worker.provenance.tracking import collecting, tracked
@@ -70,6 +72,33 @@ async def test_each_choice_of_a_stream_is_stamped_at_its_end(port: FakePort, cut
     assert "x-weight-version-end" not in reply.headers
     assert reply.text.endswith("data: [DONE]\n\n")
     assert reply.text.count("data: ") == 5
+
+
+@pytest.mark.parametrize("cut", [1, 60, 10**9])
+@pytest.mark.parametrize("breaks_at", [None, 2, 3])
+async def test_each_event_of_a_token_stream_names_its_tokens_or_the_stream_ends_with_an_error(
+    port: FakePort, monkeypatch: pytest.MonkeyPatch, cut: int, breaks_at: int | None
+) -> None:
+    rewrite = generate._named
+
+    def named(entry: re.Match[bytes]) -> bytes:
+        if breaks_at is not None and int(entry[1]) == breaks_at:
+            raise ValueError(entry[1])
+        return rewrite(entry)
+
+    monkeypatch.setattr(generate, "_named", named)
+    entries = [{"content": [{"token_id": number, "logprob": -1.0}]} for number in range(5)]
+    port.server.reply = [{"choices": [{"index": 0, "logprobs": each}]} for each in entries]
+    port.server.prompts = [[*[[FakeChoice(0)]] * 5, [ended(0, ("base", 0, 2))]]]
+    port.server.cut = cut
+    sampling = {"logprobs": 1}
+    path = "/inference/v1/generate"
+    reply = await port.ask(path, token_ids=[1], sampling_params=sampling, stream=True)
+
+    found = re.findall(r'"token_id":(\d),"token":"token_id:(\d)"', reply.text)
+    assert found == [(str(n), str(n)) for n in range(5 if breaks_at is None else breaks_at)]
+    assert ('"error"' in reply.text) == (breaks_at is not None)
+    assert reply.text.endswith("data: [DONE]\n\n")
 
 
 async def test_the_header_of_a_stream_names_the_version_of_its_first_token(
