@@ -22,6 +22,9 @@ _MAX_LINES = 2000
 _MAX_LINE_BYTES = 4096
 """The longest line of vLLM, the configuration of the cache, has less than half of it."""
 
+_COPIES, _LINE_BYTES = 3, 300
+"""A kept line is in memory by itself, in the joined page and in the reply. Its objects take some bytes more."""
+
 
 class Page:
     """The kept lines of the page of one worker, which comes in parts. `pod`: its name.
@@ -29,11 +32,15 @@ class Page:
     Fields:
         samples: names, and lines with the pod.
         kinds: counter or gauge, by name.
+        kept_bytes: memory of both until the joined page is sent.
+        is_cut: there was no memory for the rest.
     """
 
     def __init__(self, pod: str) -> None:
         self.samples: list[tuple[str, str]] = []
         self.kinds: dict[str, str] = {}
+        self.kept_bytes = 0
+        self.is_cut = False
         self._pod = pod
         self._rest = b""
         self._left = _MAX_LINES
@@ -59,6 +66,9 @@ class Page:
             self.samples.append((name, f'{name}{{pod="{self._pod}",{labels}}} {value}\n'))
         elif kind := _KIND.fullmatch(text):
             self.kinds.setdefault(kind[1], kind[2])
+        else:
+            return
+        self.kept_bytes += _COPIES * len(text) + _LINE_BYTES
 
 
 def together(pages: Iterable[Page]) -> str:

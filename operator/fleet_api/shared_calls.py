@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from fleet_api.loop_time import measured
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -24,7 +26,7 @@ class SharedCalls(Generic[K, V]):
         """The result of the call in progress for this key, or of a new one. Errors: those of the call."""
         task = self._tasks.get(key)
         if task is None:
-            task = self._tasks[key] = asyncio.create_task(call())
+            task = self._tasks[key] = asyncio.create_task(_measured(call))
             task.add_done_callback(partial(self._ended, key))
         # The first client may leave, and others wait for the same call.
         return await asyncio.shield(task)
@@ -33,3 +35,7 @@ class SharedCalls(Generic[K, V]):
         del self._tasks[key]
         if not task.cancelled():
             task.exception()  # so that asyncio does not report it, if no request waits any more
+
+
+async def _measured(call: Callable[[], Coroutine[Any, Any, V]]) -> V:
+    return await measured(call())

@@ -12,8 +12,10 @@ from aiohttp import web
 from fleet_api.calls import Access, Call
 from fleet_api.contract import Contract
 from fleet_api.fleets import Fleet, Fleets
+from fleet_api.limits import Slot, Slots
+from fleet_api.loop_time import measured, turn
 from fleet_api.metric_pages import Page, together
-from fleet_api.problems import Problem
+from fleet_api.problems import Problem, busy
 from fleet_api.route import Route
 from fleet_api.shared_calls import SharedCalls
 from fleet_api.workers import metrics_addresses
@@ -24,6 +26,8 @@ PAGE_SECONDS = 3.0
 """prime-rl waits 5 s for the whole page."""
 _MAX_PAGE_BYTES = 4 * 1024 * 1024
 """Largest page of one worker, whose image decides it. One part of it at a time is in memory."""
+PAGES_BYTES = 64 * 1024 * 1024
+"""What is kept of all pages. Those of `MAX_WORKERS` workers with 150 lines fit into the half that a namespace has."""
 
 
 class WorkerMetrics:
@@ -32,6 +36,7 @@ class WorkerMetrics:
     def __init__(self, fleets: Fleets) -> None:
         self._fleets = fleets
         self._shared_calls: SharedCalls[tuple[str, str], str] = SharedCalls()
+        self._memory = Slots(PAGES_BYTES)
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -47,7 +52,7 @@ class WorkerMetrics:
     async def page(self, call: Call) -> web.Response:
         """Numbers of all engines, without buckets; a comment names each worker that does not answer.
 
-        Errors: Problem 409 for a fleet that is too large for one page.
+        Errors: Problem 409 for a fleet that is too large for one page, 503 if the pages of its namespace are.
         """
         fleet = call.fleet
         if fleet.spec.replicas > MAX_WORKERS:
@@ -63,16 +68,28 @@ class WorkerMetrics:
 
     async def _together(self, fleet: Fleet) -> str:
         addresses = metrics_addresses(fleet, await self._fleets.pods(fleet))
-        # All at once: behind a limit, workers that are silent would hide others.
-        found = await asyncio.gather(*(self._page(pod, url) for pod, url in addresses.items()))
-        silent = (
-            f"# {p} does not answer\n"
-            for p, page in zip(addresses, found, strict=True)
-            if page is None
-        )
-        return together(page for page in found if page is not None) + "".join(silent)
+        memory = self._memory.open(fleet.namespace)
+        try:
+            # All at once: behind a limit, workers that are silent would hide others.
+            found = await asyncio.gather(
+                *(measured(self._page(pod, url, memory)) for pod, url in addresses.items())
+            )
+            if any(page is not None and page.is_cut for page in found):
+                raise busy(
+                    "NamespaceOverloaded",
+                    f"the metrics of the workers in namespace {fleet.namespace!r} are longer than its share of the "
+                    "memory; have Prometheus scrape the workers",
+                )
+            silent = (
+                f"# {p} does not answer\n"
+                for p, page in zip(addresses, found, strict=True)
+                if page is None
+            )
+            return together(page for page in found if page is not None) + "".join(silent)
+        finally:
+            memory.release()
 
-    async def _page(self, pod: str, url: str) -> Page | None:
+    async def _page(self, pod: str, url: str, memory: Slot) -> Page | None:
         """The page of one worker; None without an answer in time, so that the others are still shown."""
         page, left = Page(pod), _MAX_PAGE_BYTES
         try:
@@ -83,10 +100,15 @@ class WorkerMetrics:
                 if reply.status != HTTPStatus.OK:
                     return None
                 async for part in reply.content.iter_any():
+                    before = page.kept_bytes
                     page.take(part[:left])
+                    if not memory.add(page.kept_bytes - before):
+                        page.is_cut = True
+                        return page
                     left -= len(part)
                     if left <= 0:
                         break  # a line may be cut there, so it is left out
+                    await turn()
                 else:
                     page.take(b"\n")
         except (aiohttp.ClientError, TimeoutError, OSError):

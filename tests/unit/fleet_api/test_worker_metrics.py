@@ -130,6 +130,11 @@ async def pages(cluster: FakeCluster) -> AsyncIterator[dict[str, web.Response]]:
         await server.close()
 
 
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_metrics, "PAGES_BYTES", 200_000)
+
+
 async def test_one_request_has_the_numbers_of_all_workers(
     api: Api, pages: dict[str, web.Response]
 ) -> None:
@@ -162,6 +167,20 @@ async def test_a_fleet_that_is_too_large_for_one_page_is_409(api: Api) -> None:
     status, problem = await api.get("/metrics")
     assert (status, problem["reason"]) == (409, "TooManyWorkers")
     assert "Prometheus" in problem["detail"]
+
+
+async def test_pages_beyond_the_share_of_a_namespace_are_503_until_they_are_shorter(
+    little_memory: None, api: Api, pages: dict[str, web.Response]
+) -> None:
+    """Forty workers with such pages would fill the memory of the process, for all namespaces."""
+    lines = (f'vllm:a{n}{{engine="0",reason="{"x" * 2000}"}} 1.0\n' for n in range(100))
+    pages["policy-0"] = web.Response(text="".join(lines))
+
+    status, problem = await api.get("/metrics")
+    assert (status, problem["reason"]) == (503, "NamespaceOverloaded")
+
+    pages["policy-0"] = web.Response(text=PAGE)
+    assert (await api.get("/metrics"))[0] == 200
 
 
 async def test_workers_that_are_silent_hide_no_others(
