@@ -23,14 +23,19 @@ from fleet_api.metrics import Metrics
 from fleet_api.openapi import document
 from fleet_api.problems import Problem, invalid, of_error, of_http
 from fleet_api.route import READING_METHODS, Route
+from fleet_api.whole_body import held_back
+from fleet_operator.places import Places
 from rlfleet.errors import RlfleetError
 
 logger = logging.getLogger(__name__)
 
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REFUSED_SECONDS = 0.25
-"""A request beyond a rate, or without the right, is refused after this time. Clients that send it again at once
-would keep the loop busy."""
+"""A request beyond a rate, or without the right, is refused after this time at least. Clients that send it again at
+once would keep the loop busy."""
+REFUSED_PER_SECOND = 200.0
+"""Such refusals of the process, in turns by address, and there by caller. With 2,000 connections of a stranger it
+could do nothing else."""
 _REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS})
 CLIENT_LEFT = 499
 """The status in the audit of a request whose client closed the connection, as nginx writes it."""
@@ -69,7 +74,11 @@ def application(
 
     app = web.Application(
         client_max_size=MAX_BODY_BYTES,
-        middlewares=[_audited(metrics), _explained, _limited(arriving, limits, proxied)],
+        middlewares=[
+            _audited(metrics),
+            _explained(Places(1)),
+            _limited(arriving, limits, proxied),
+        ],
     )
     add_health(app, not_ready)
     app[PROXIED] = set()
@@ -133,17 +142,28 @@ def _record(request: web.Request, request_id: str, status: int, metrics: Metrics
         )
 
 
-@web.middleware
-async def _explained(request: web.Request, handler: Handle) -> web.StreamResponse:
-    """Answer every error as a problem."""
-    try:
-        return await handler(request)
-    except Exception as error:  # noqa: BLE001 - a client gets an answer, and the log the trace
-        problem = _problem_of(error, request.method)
-        request[AUDITED].reason = problem.reason
-        if problem.status in _REFUSALS:
-            await asyncio.sleep(REFUSED_SECONDS)
-        return problem.response()
+def _explained(refusing: Places) -> Middleware:
+    @web.middleware
+    async def explained(request: web.Request, handler: Handle) -> web.StreamResponse:
+        """Answer every error as a problem."""
+        try:
+            return await handler(request)
+        except Exception as error:  # noqa: BLE001 - a client gets an answer, and the log the trace
+            problem = _problem_of(error, request.method)
+            request[AUDITED].reason = problem.reason
+            if problem.status in _REFUSALS:
+                await _wait_to_refuse(request, refusing)
+            return problem.response()
+
+    return explained
+
+
+async def _wait_to_refuse(request: web.Request, refusing: Places) -> None:
+    """Wait for the turn of a refusal. Nothing of the request's body is in memory meanwhile."""
+    with held_back(request, drops=True):
+        await asyncio.sleep(REFUSED_SECONDS)
+        async with refusing.of(address_of(request), request[AUDITED].caller):
+            await asyncio.sleep(1 / REFUSED_PER_SECOND)
 
 
 def _problem_of(error: Exception, method: str) -> Problem:

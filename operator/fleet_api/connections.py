@@ -24,15 +24,18 @@ READ_BYTES = 8 * 1024
 """Size from which a reply is not read further until its client has read it. Half a MiB of each reply was in
 memory with the defaults of aiohttp and Linux."""
 RECEIVED_BYTES = 16 * 1024
-"""The part of a reply that Linux holds at most, and about the most that is read at once."""
+"""The part of a body or a reply that Linux holds at most, and about the most that is read at once."""
+WRITTEN_BYTES = 16 * 1024
+"""A body or a reply waits for its reader once this part of it is written and not sent."""
 
 
 def socket_of(address: Any) -> socket.socket:
-    """A socket for a connection to a worker, which receives little at once. `address`: of getaddrinfo."""
+    """A socket for a connection to a worker, which holds little in both directions. `address`: of getaddrinfo."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     made.settimeout(0)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WRITTEN_BYTES)
     return made
 
 

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import StreamReader, web
 
+from fleet_api.calls import AUDITED
+from fleet_api.whole_body import READ_BYTES
 from fleet_operator.own_ports.parse_errors import forget_frames, waiting_messages
 from fleet_worker.http import heads
 
@@ -63,11 +65,20 @@ class _Connection(heads.Connection):
         return self.request is not None
 
     @property
+    def gives_way(self) -> bool:
+        audited = None if self.request is None else self.request.get(AUDITED)
+        return not self.is_busy or bool(audited and audited.reason)
+
+    @property
     def reads_body(self) -> bool:
         return self._body is not None and not self._body.is_eof()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._opened[self.inner] = self
+        if hasattr(
+            transport, "set_read_buffer_limits"
+        ):  # of TLS, which holds as much besides the socket
+            transport.set_read_buffer_limits(high=READ_BYTES)
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import cast
@@ -11,9 +12,11 @@ from typing import cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from fleet_api.connections import RECEIVED_BYTES
 from fleet_api.heads import Heads
 from fleet_api.settings import Settings
 from fleet_api.tls import Certificate
+from fleet_api.whole_body import READ_BYTES
 from fleet_operator.own_ports.bounded_site import METRICS, PROBES, BoundedSite
 
 BACKLOG = 128
@@ -66,6 +69,7 @@ async def listening(
             logger=_connections,
             handler_cancellation=True,
             shutdown_timeout=SHUTDOWN_SECONDS,
+            read_bufsize=READ_BYTES,
         )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
@@ -80,6 +84,8 @@ async def listening(
                 backlog=BACKLOG,
             )
         stack.callback(server.close)
+        for each in server.sockets:  # their connections inherit it
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
         for own, port, bounds in (
             (metrics, settings.metrics_port, METRICS),
             (probes, settings.probe_port, PROBES),

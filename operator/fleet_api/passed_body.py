@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from typing import cast
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import StreamWriter
+from aiohttp.payload import Payload
 
 from fleet_api.bodies import in_time
+from fleet_api.connections import WRITTEN_BYTES
 from fleet_api.limits import Slot
 from fleet_api.problems import Problem, too_large
+from fleet_api.whole_body import held_back
 
 
-class PassedBody:
+class PassedBody(Payload):
     """The body of a request, up to a limit. It keeps the parts while there is memory for them.
 
     Args:
@@ -22,6 +28,8 @@ class PassedBody:
         fault: why the client's body could not be sent on.
     """
 
+    _autoclose = True
+
     def __init__(
         self,
         request: web.Request,
@@ -30,6 +38,7 @@ class PassedBody:
         memory: Slot,
         may_need: Callable[[bytearray], bool],
     ) -> None:
+        super().__init__(request)
         self._request = request
         self._max_bytes = max_bytes
         self._memory = memory
@@ -40,8 +49,20 @@ class PassedBody:
         if (request.content_length or 0) > max_bytes:
             raise too_large(max_bytes)
 
-    async def parts(self) -> AsyncIterator[bytes]:
-        """The parts as they come, decompressed. Ends with an error after the limit, or without a next part."""
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """See `Payload`. aiohttp needs no text of it."""
+        raise NotImplementedError
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Send the parts as they come, decompressed. A part that the worker does not read holds back the next one.
+
+        Errors: Problem after the limit, or without a next part. Those of the connections.
+        """
+        self._consumed = True
+        own = cast("StreamWriter", writer)
+        transport = own.transport
+        if transport is not None:
+            transport.set_write_buffer_limits(high=WRITTEN_BYTES)
         size = 0
         try:
             while part := await self._next():
@@ -49,7 +70,10 @@ class PassedBody:
                 if size > self._max_bytes:
                     raise too_large(self._max_bytes)
                 self._keep(part)
-                yield part
+                await own.write(part, drain=False)
+                if transport is not None and transport.get_write_buffer_size() > WRITTEN_BYTES:
+                    with held_back(self._request):
+                        await own.drain()
         except (Problem, web.RequestPayloadError) as error:
             self.fault = error
             raise

@@ -6,11 +6,9 @@ import aiohttp
 from aiohttp import web
 
 from fleet_api.calls import Call
-from fleet_api.connections import RECEIVED_BYTES
+from fleet_api.connections import RECEIVED_BYTES, WRITTEN_BYTES
 from fleet_api.limits import Slots
 
-WRITTEN_BYTES = 16 * 1024
-"""A reply waits for its client once this part of it is written and not sent."""
 UNREAD_BYTES = 48 * 1024 * 1024
 """Parts of all replies that wait for their clients. Of the 256 MiB of the chart the process needs 80, and each
 reply that waits about 100 KiB."""

@@ -124,6 +124,9 @@ class Proxy:
         response: web.StreamResponse | None = None
         try:
             async with self._reply(call, headers, body) as reply:
+                if reply.status < HTTPStatus.OK:
+                    # A proxy in front of the RL API would take the connection for one of another protocol.
+                    raise aiohttp.ClientPayloadError("the reply has no status")
                 if reply.status == HTTPStatus.UNAUTHORIZED:
                     raise _key_refused(call.fleet)
                 response = web.StreamResponse(
@@ -156,7 +159,7 @@ class Proxy:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The first reply of a worker that meets the request's demand, or else the last one."""
         async with self._connections.kept() as kept:
-            parts = body.parts() if call.request.body_exists else None
+            parts = body if call.request.body_exists else None
             is_routed = path_of(call.request) in _ROUTED_PATHS
             find = self._destinations.of if is_routed else self._destinations.behind
             reply = await _send(kept, call, await find(call.fleet), headers, parts)

@@ -16,6 +16,7 @@ from tests.support.left_behind import leave_behind
 from tests.unit.fleet_api.test_tls import issue
 
 from fleet_api import listeners
+from fleet_api.calls import AUDITED, Audited
 from fleet_api.settings import Settings
 from fleet_worker.http import heads
 from free_ports import free_port
@@ -45,6 +46,9 @@ class Served:
         async def answer(request: web.Request) -> web.Response:
             if request.path == "/refused":
                 return web.Response(status=401)
+            if request.path == "/refused-late":
+                request[AUDITED] = Audited(reason="Unauthorized")
+                await self.go_on.wait()
             if request.path == "/slow":
                 self.begun.release()
                 await self.go_on.wait()
@@ -225,6 +229,20 @@ async def test_the_oldest_idle_connection_gives_way_and_running_requests_stay(
     assert await served.answers()
     idle = [await served.open(GET) for _ in range(4)]
     assert [await has_ended(each) for each in idle[:2]] == [True, True]
+    served.go_on.set()
+    assert b" 200 " in await asyncio.wait_for(running.readline(), 10)
+
+
+async def test_requests_that_wait_for_their_refusal_give_way(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger could hold all connections with them."""
+    monkeypatch.setattr(heads, "MAX_CONNECTIONS", 3)
+    running, _ = await served.open(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
+    refused = b"GET /refused-late HTTP/1.1\r\nHost: a\r\n\r\n"
+    waiting = [await served.open(refused) for _ in range(4)]
+    assert [await has_ended(each) for each in waiting[:2]] == [True, True]
+    assert await served.answers()
     served.go_on.set()
     assert b" 200 " in await asyncio.wait_for(running.readline(), 10)
 

@@ -27,6 +27,7 @@ class FakeUpstream:
         self.go_on = asyncio.Event()
         self.left = asyncio.Event()
         self.breaks = False
+        self.status = 418
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", self._answer)
         self.server = TestServer(app)
@@ -38,7 +39,7 @@ class FakeUpstream:
         if request.path != CHAT:
             return web.json_response(
                 {"data": []},
-                status=418,
+                status=self.status,
                 headers={
                     "x-weight-version-start": "43",
                     "Set-Cookie": "a=b",
@@ -159,6 +160,16 @@ async def test_a_reply_has_the_headers_of_weights_and_none_that_steer_a_browser(
         assert not {"Set-Cookie", "Access-Control-Allow-Origin", "X-Accel-Redirect"} & set(
             reply.headers
         )
+
+
+@pytest.mark.parametrize("status", [101, 0])
+async def test_a_reply_that_is_not_http_to_its_end_is_503(
+    api: Api, fake_upstream: FakeUpstream, status: int
+) -> None:
+    """A proxy in front of the RL API would take a connection after 101 for one of another protocol."""
+    fake_upstream.status = status
+    reply, problem = await api.get("/v1/models")
+    assert (reply, problem["reason"]) == (503, "NoReply")
 
 
 async def test_a_right_on_another_fleet_reaches_no_worker(

@@ -1,20 +1,31 @@
-"""Replies that clients do not read cost other namespaces nothing, and bounded memory."""
+"""Replies that clients do not read, and bodies that nothing reads, cost other namespaces nothing."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from tests.support.fake_cluster import READER
+from tests.support.certificates import issue
+from tests.support.fake_cluster import READER, FakeCluster
 from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import Api
 
-from fleet_api import passed_reply
+import fleet_api.app
+from fleet_api import listeners, passed_reply
 from fleet_api.connections import RECEIVED_BYTES, socket_of
+from fleet_api.lifecycle import Lifecycle
+from fleet_api.main import build
+from fleet_api.metrics import Metrics
+from fleet_api.settings import parse_settings
+from free_ports import free_port
 
 CHAT = "/v1/chat/completions"
 EVE = "eve"
@@ -105,3 +116,40 @@ async def test_a_reply_that_is_read_late_arrives_whole(
         wanted = 2000 * len(PART)  # more than all buffers hold
         assert fake_upstream.sent_bytes < wanted
         assert len(await reply.content.readexactly(wanted)) == wanted
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("token", [READER, "unknown"], ids=["for a worker", "of a stranger"])
+async def test_a_body_that_is_not_read_stays_with_its_client(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, token: str, is_tls: bool
+) -> None:
+    """Three hundred of them filled the memory of the process."""
+    monkeypatch.setattr(fleet_api.app, "REFUSED_SECONDS", 60.0)
+    monkeypatch.setattr(listeners, "SHUTDOWN_SECONDS", 0.1)
+    certificate, key = issue(tmp_path, "localhost")
+    flags = [f"--tls-cert={certificate}", f"--tls-key={key}"] if is_tls else []
+    settings = parse_settings(["--host=127.0.0.1", f"--port={free_port()}", *flags])
+    app = build(settings, cluster, Lifecycle(), Metrics())
+    others = (web.Application(), web.Application())
+    head = f"POST /fleets/rl/policy{CHAT} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n"
+    tls = ssl.create_default_context(cafile=str(certificate)) if is_tls else None
+
+    def taken() -> int:
+        """The bytes of a body that are taken from its client."""
+        plain = socket.create_connection(("127.0.0.1", settings.port))
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, RECEIVED_BYTES)
+        with tls.wrap_socket(plain, server_hostname="localhost") if tls else plain as made:
+            made.sendall(f"{head}Content-Length: 4000000\r\n\r\n".encode())
+            made.settimeout(1)
+            size = 0
+            with suppress(TimeoutError):
+                while size < 4_000_000:
+                    size += made.send(PART)
+            return size
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
+        cluster.lead(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        async with listeners.listening(app, *others, settings):
+            size = await asyncio.to_thread(taken)
+    assert size < 400_000

@@ -47,7 +47,7 @@ class Heads:
         self._open[connection] = None
         if len(self._open) > MAX_CONNECTIONS:
             # The new one is idle, so that there is one.
-            idle = next(each for each in self._open if not each.is_busy)
+            idle = next(each for each in self._open if each.gives_way)
             self.forget(idle)
             idle.abort()
             if idle is connection:
@@ -92,6 +92,11 @@ class Connection(Passing):
     @abstractmethod
     def is_busy(self) -> bool:
         """Whether a request runs."""
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether it may end for a new connection."""
+        return not self.is_busy
 
     @property
     @abstractmethod
