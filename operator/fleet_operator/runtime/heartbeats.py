@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from math import inf
 
 from fleet_operator.errors import FleetError
 from fleet_operator.ports import Json, Kube
@@ -19,7 +20,6 @@ from rlfleet_resources.names import heartbeat_name
 HEARTBEAT_SECONDS = 30.0
 LOOK_SECONDS = 5.0
 """How often the operator looks for namespaces without a recent heartbeat: new ones, and those that failed."""
-_AT_ONCE = 4
 
 
 def lease_path(namespace: str, operator: str) -> str:
@@ -45,37 +45,39 @@ class Heartbeats:
         self._kube = kube
         self._operator = operator
         self._sessions = sessions
-        self._renewed_at: dict[str, float] = {}
+        self._begun_at: dict[str, float] = {}
+        """When the last renewal began; in the future while it is on its way, and in the past if it failed."""
 
     async def run(self) -> None:
-        """Renew until cancelled."""
-        while True:
-            await self.renew()
-            await asyncio.sleep(LOOK_SECONDS)
+        """Renew until cancelled. A namespace whose requests take long delays the Lease of no other one."""
+        self._begun_at.clear()  # a run that ended has left none on its way
+        async with asyncio.TaskGroup() as group:
+            while True:
+                due = self.due()
+                for namespace, sessions in due.items():
+                    group.create_task(self.renew(namespace, sessions))
+                    await asyncio.sleep(LOOK_SECONDS / len(due))  # not all of them at one moment
+                if not due:
+                    await asyncio.sleep(LOOK_SECONDS)
 
-    async def renew(self) -> None:
-        """Renew the Leases that are due. A refusal is a problem of the fleets in that namespace."""
+    def due(self) -> dict[str, list[FleetSession]]:
+        """The namespaces without a recent heartbeat, and without one that is on its way, with their fleets."""
         fleets: dict[str, list[FleetSession]] = {}
         for session in self._sessions:
             if session.uid and session.driver is None:
                 fleets.setdefault(session.key[0], []).append(session)
-        self._renewed_at = {n: at for n, at in self._renewed_at.items() if n in fleets}
-        clock = asyncio.get_running_loop().time
-        places = asyncio.Semaphore(_AT_ONCE)
+        self._begun_at = {n: at for n, at in self._begun_at.items() if n in fleets}
+        before = asyncio.get_running_loop().time() - HEARTBEAT_SECONDS
+        return {n: of for n, of in fleets.items() if self._begun_at.get(n, -inf) <= before}
 
-        async def beat(namespace: str) -> None:
-            async with places:
-                now = clock()
-                error = await self._renew_one(namespace)
-            if error is None:
-                self._renewed_at[namespace] = now
-            for session in fleets[namespace]:
-                session.problems.note(HEARTBEAT, error)
-
-        due_before = clock() - HEARTBEAT_SECONDS
-        never = float("-inf")
-        due = [n for n in fleets if self._renewed_at.get(n, never) <= due_before]
-        await asyncio.gather(*map(beat, due))
+    async def renew(self, namespace: str, sessions: Iterable[FleetSession]) -> None:
+        """Renew one Lease. A refusal is a problem of the fleets in that namespace."""
+        now = asyncio.get_running_loop().time()
+        self._begun_at[namespace] = inf
+        error = await self._renew_one(namespace)
+        self._begun_at[namespace] = now if error is None else -inf
+        for session in sessions:
+            session.problems.note(HEARTBEAT, error)
 
     async def _renew_one(self, namespace: str) -> FleetError | None:
         try:
