@@ -68,6 +68,19 @@ async def test_no_lease_lapses_while_a_leader_is_alive() -> None:
     assert await lowest_lease(1500) > RENEWED_ABOVE_SECONDS
 
 
+async def test_a_fleet_has_a_deadline_while_its_workers_are_paused() -> None:
+    async with a_rig() as rig:
+        await rig.applied("1")
+        queue, workers = rig.operator.queue, rig.workers.workers
+        assert queue._deadline(("rl", "policy"), now()) is None
+        for worker in workers.values():
+            worker.slow_seconds = LOAD_SECONDS
+        rig.publish("2")
+        await rig.until(lambda: all(w.phase is Phase.LOADING for w in workers.values()))
+        first = min(w.lease_until for w in workers.values() if w.lease_until is not None)
+        assert queue._deadline(("rl", "policy"), now()) == pytest.approx(first, abs=1)
+
+
 async def test_a_rollout_takes_as_long_as_alone() -> None:
     async def seconds(fleets: int) -> float:
         async with a_rig() as rig:

@@ -40,10 +40,14 @@ def state() -> WorkerState:
 
 
 class Harness:
-    """Reads of ten workers. `seconds`: how long each takes, by ordinal. `dead`: these never answer."""
+    """Reads of ten workers. `seconds`: how long each takes, by ordinal. `cost_seconds`: of the loop, for each answer.
+    `dead`: these never answer.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[int, float] = {}
+        self.cost_seconds = 0.0
+        self.shares = TimeShares()
         self.dead: set[int] = set()
         self.external = False
         self.changed: dict[str, Any] = {}
@@ -58,7 +62,7 @@ class Harness:
             self.cache,
             Metrics(),
             requeue=lambda _, seconds: self.again.append(seconds),
-            shares=TimeShares(),
+            shares=self.shares,
         )
         informer = Mock()
         informer.pods_of.side_effect = lambda _: self.pods
@@ -76,7 +80,8 @@ class Harness:
             await asyncio.sleep(HANG_SECONDS)
             return SILENCE
         await asyncio.sleep(self.seconds.get(ordinal, 0))
-        return WorkerAnswer(state=state().model_copy(update=self.changed))
+        changed = state().model_copy(update=self.changed)
+        return WorkerAnswer(state=changed, cost_seconds=self.cost_seconds)
 
     async def tell(self, worker: Addressee, _: WantedRequest) -> WorkerAnswer:
         return await self.state(worker)
@@ -111,6 +116,18 @@ async def test_workers_that_were_never_read_are_waited_for(harness: Harness):
     harness.seconds = {3: 0.1}
     assert await harness.took(harness.ask) == pytest.approx(0.1)
     assert harness.known() == list(range(10))
+
+
+async def test_the_time_that_answers_cost_counts_for_the_namespace_of_their_fleet(harness: Harness):
+    harness.cost_seconds = 0.3
+    harness.shares.note("another", 0.1, now())
+    namespace, _ = harness.caller.session.key
+    assert not harness.shares.wait_seconds(namespace, now())
+
+    await harness.took(harness.ask)
+
+    assert harness.shares.wait_seconds(namespace, now()) > 1
+    assert not harness.shares.wait_seconds("another", now())
 
 
 async def test_a_worker_that_left_a_read_unanswered_is_read_again_without_waiting(harness: Harness):
