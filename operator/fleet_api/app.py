@@ -77,7 +77,7 @@ def application(
         middlewares=[
             _audited(metrics),
             _explained(Places(1)),
-            _limited(arriving, limits, proxied),
+            _limited(admission, arriving, limits, proxied),
         ],
     )
     add_health(app, not_ready)
@@ -196,7 +196,9 @@ def _is_proxied(request: web.Request) -> bool:
     return resource is not None and resource.canonical in request.app[PROXIED]
 
 
-def _limited(arriving: Slots, limits: Limits, proxied: Limits) -> Middleware:
+def _limited(
+    admission: Admission, arriving: Slots, limits: Limits, proxied: Limits
+) -> Middleware:
     @web.middleware
     async def limited(request: web.Request, handler: Handle) -> web.StreamResponse:
         if request.path in HEALTH_PATHS:
@@ -205,8 +207,8 @@ def _limited(arriving: Slots, limits: Limits, proxied: Limits) -> Middleware:
         request[LIMITS] = which
         if request.match_info.get("namespace") is None:
             which.rate.take(address_of(request))  # no route of a fleet, so that it has no caller
-        # The caller and its rights are not known yet, so the request takes nothing from a tenant.
-        with arriving.slot() as request[SLOT]:
+        # The rights of the caller are not known yet, so the request takes nothing from the namespace of the fleet.
+        with arriving.slot(admission.sender(request)) as request[SLOT]:
             return await handler(request)
 
     return limited

@@ -140,6 +140,14 @@ class Authenticator:
             flag="--unknown-tokens-per-second",
         )
 
+    def sender(self, authorization: str, address: str) -> str:
+        """Whose request this is while its token may wait for a review: the tenant of an accepted token. Else the address,
+        and there the tenant that the token names.
+        """
+        token = authorization.partition(" ")[2].strip()
+        tenant = self._seen.get(hashlib.sha256(token.encode(errors="replace")).digest())
+        return tenant or f"{address} {named_tenant(token)}"
+
     async def caller(
         self, authorization: str, namespace: str, fleet: str, address: str = ""
     ) -> Caller:

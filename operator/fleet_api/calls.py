@@ -172,6 +172,11 @@ class Admission:
 
         return handle
 
+    def sender(self, request: web.Request) -> str:
+        """Whose request this is while it is not authorized."""
+        authorization = request.headers.get("Authorization", "")
+        return self._authenticator.sender(authorization, address_of(request))
+
     async def _authorized(self, request: web.Request) -> Caller:
         """The caller, if it may read the fleet. Errors: Problem 401, 403, 404, 429; those of `Cluster`."""
         # Nothing about a fleet, not even its existence, is read for a caller without the right.

@@ -94,6 +94,7 @@ class Slots:
         on_change: Called with the number of taken slots at each change.
         what: What the slots are for, in messages.
         flag: The flag that sets `limit`, for messages.
+        owner: Who has a share, in messages.
     """
 
     def __init__(
@@ -103,11 +104,14 @@ class Slots:
         *,
         what: str = "requests are running",
         flag: str = "--concurrent-requests",
+        owner: str = "namespace {!r}",
     ) -> None:
+        self._owner = owner
         self._limit = limit
         self._on_change = on_change
         self._what = what
         self._remedy = f"send the request again, or raise {flag} or the number of replicas"
+        self._free = limit
         self._taken: Counter[str] = Counter()
 
     @contextmanager
@@ -130,10 +134,6 @@ class Slots:
             lambda amount: self._fits(tenant, amount), lambda change: self._count(tenant, change)
         )
 
-    @property
-    def _free(self) -> int:
-        return self._limit - self._taken.total()
-
     def _fits(self, tenant: str, amount: int) -> bool:
         return (self._taken[tenant] if tenant else 0) + amount <= self._free
 
@@ -145,15 +145,16 @@ class Slots:
             )
         return busy(
             "NamespaceOverloaded",
-            f"{self._taken[tenant]} of {self._limit} {self._what} for namespace {tenant!r}, which is its "
+            f"{self._taken[tenant]} of {self._limit} {self._what} for {self._owner.format(tenant)}, which is its "
             f"share; {self._remedy}",
         )
 
     def _count(self, tenant: str, change: int) -> None:
+        self._free -= change
         self._taken[tenant] += change
         if not self._taken[tenant]:
             del self._taken[tenant]
-        self._on_change(self._taken.total())
+        self._on_change(self._limit - self._free)
 
 
 class Slot:

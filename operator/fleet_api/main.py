@@ -124,6 +124,8 @@ def build(
         arriving=Slots(
             settings.concurrent_requests + settings.concurrent_proxied_requests,
             metrics.in_work.labels("arriving").set,
+            what="requests are not authorized yet",
+            owner="this sender",
         ),
         limits=_limits(
             settings.requests_per_second,

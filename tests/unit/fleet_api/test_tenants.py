@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.support.fake_cluster import ACCESS_REVIEWS, READER, STRANGER, TRAINER
+from tests.support.fake_cluster import ACCESS_REVIEWS, READER, STRANGER, TOKEN_REVIEWS, TRAINER
 from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import Api
 
@@ -250,3 +251,32 @@ async def test_a_request_without_the_right_takes_nothing_from_the_namespace(api:
     finally:
         hangs.set()
     assert {(await one)[0] for one in strangers} == {403}
+
+
+@pytest.mark.parametrize(
+    "flags", [["--concurrent-requests=2", "--concurrent-proxied-requests=8"]], ids=["10 places"]
+)
+@pytest.mark.parametrize("reviews", [ACCESS_REVIEWS, TOKEN_REVIEWS])
+async def test_requests_of_a_tenant_that_wait_for_reviews_leave_places_to_another(
+    api: Api, eves: str, reviews: str
+) -> None:
+    """An account has rights to review without an end, one for each name of a fleet, and a namespace has tokens."""
+    hangs, call = asyncio.Event(), api.cluster.call
+
+    async def slow(method: str, path: str, *rest: Any, **options: Any) -> Any:
+        if path == reviews and "eve" in str(options["body"]):
+            await hangs.wait()
+        return await call(method, path, *rest, **options)
+
+    assert [(await api.get(STATE, token))[0] for token in (READER, TRAINER)] == [200, 200]
+    api.cluster.call = slow
+    url = eves.replace("/policy", "/no-{}") + STATE
+    flood = [asyncio.ensure_future(api.get(url.format(n), EVES[n % 2])) for n in range(20)]
+    try:
+        await soon(lambda: any(one.done() for one in flood))
+        assert (await api.get(STATE))[0] == 200
+        assert (await api.send("PUT", WEIGHTS, TRAINER, json=PUBLICATION))[0] == 202
+    finally:
+        hangs.set()
+        statuses = Counter([(await one)[0] for one in flood])
+    assert statuses.keys() == {403, 503}
