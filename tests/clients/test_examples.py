@@ -156,6 +156,27 @@ async def test_a_sharded_model_is_gathered_and_published(api: RlApi, tmp_path: P
     assert last != base
 
 
+async def test_files_of_the_parts_of_a_sharded_model_are_published(
+    api: RlApi, tmp_path: Path
+) -> None:
+    printed = await run(
+        api,
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+        *(str(TRAINERS / "sharded_files.py"), str(tmp_path / "run")),
+        GLOO_SOCKET_IFNAME="lo",
+        OMP_NUM_THREADS="1",
+    )
+    found = json.loads(printed)
+
+    assert found["versions"] == [None, "1", "2"]
+    assert [words.partition(" is ")[0] for words in found["refused"]] == ["0.bias", "0.weight"]
+    result = read_tensors(tmp_path / "run/step_1")
+    for step in (2, 3):
+        result = apply(result, tmp_path / f"run/step_{step}")
+    assert {name: data.hex() for name, data in result.items()} == found["gathered"]
+    assert api.objects.weights["spec"]["digest"] == digest_in(str(tmp_path / "local_3"))
+
+
 @pytest.mark.parametrize(
     ("recipe", "expected"),
     [

@@ -106,7 +106,17 @@ class FromDirectory:
                 f"{self._directory} has no .safetensors file; save the full weights there first"
             )
         texts = read_texts(self._directory)
-        return Layout(tuple(self._file(name) for name in sorted(weights)), texts, index)
+        files = tuple(self._file(name) for name in sorted(weights))
+        places = dict[str, str]()
+        for file in files:
+            for entry in file.tensors:
+                if (other := places.setdefault(entry.name, file.name)) != file.name:
+                    raise UnusableWeights(
+                        f"{entry.name} is in {other} and in {file.name} of {self._directory}, as parts of a "
+                        "sharded model are; merge them first, for files of torch.distributed.checkpoint with "
+                        "HuggingFaceStorageWriter(…, enable_consolidation=True)"
+                    )
+        return Layout(files, texts, index)
 
     def _file(self, name: str) -> WeightFile:
         descriptor = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)

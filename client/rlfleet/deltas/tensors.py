@@ -44,7 +44,8 @@ def signature_of(name: str, tensor: Any) -> tuple[str, tuple[int, ...]]:
         raise UnusableWeights(
             f"{name} is a part of a sharded tensor; gather it first, for FSDP with "
             "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)), "
-            "or save the parts as files and give directory="
+            "or save it with torch.distributed.checkpoint's HuggingFaceStorageWriter(…, save_distributed=True, "
+            "enable_consolidation=True) and give directory="
         )
     if getattr(getattr(tensor, "device", None), "type", "") == "meta":
         raise UnusableWeights(f"{name} has no data (device meta); load or gather it first")

@@ -461,6 +461,13 @@ def doubled(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "b.safetensors"}}')
 
 
+def parts(folder: Path) -> None:
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").unlink()
+    for rank in (1, 2):
+        (folder / f"shard-0000{rank}-model-00001-of-00001.safetensors").write_bytes(weights)
+
+
 def mixed(folder: Path) -> None:
     (folder / "adapter_model.safetensors").write_text("adapter")
 
@@ -474,6 +481,7 @@ def mixed(folder: Path) -> None:
         (pickled, "is not a whole safetensors file"),
         (nameless, "has no config.json"),
         (doubled, "name different files"),
+        (parts, "body is in shard-00001-.* and in shard-00002-.*, as parts of a sharded model are"),
     ],
 )
 def test_a_directory_that_holds_no_whole_checkpoint_is_refused(
