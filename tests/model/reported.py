@@ -194,7 +194,7 @@ class Reported:
         known = leader.observed.workers  # also those that have just become silent
         found = any(_has(w, name) or _holds_bytes(w, name) for w in known)
         was_seen = name in self.sim.promises.meant
-        if ends and not (was_seen or any(_has(w, name) for w in known)):
+        if status.phase in _ENDS and not (was_seen or any(_has(w, name) for w in known)):
             self.sim.fail(6, f"{name} is {status.phase}, and no worker has ever had it")
         begun = status.phase in {RolloutPhase.STAGING, RolloutPhase.JUDGING, RolloutPhase.PAUSING}
         stalled = condition_of(status.conditions, ConditionType.STALLED) is not None
