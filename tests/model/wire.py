@@ -65,7 +65,7 @@ class Wire:
                 leader.miss(seen.uid, sim.now)
                 continue
             sim.promises.note_answer(seen, state)
-            # One that pauses is on its way out of service.
+            # One that pauses leaves its clients soon.
             if leader is sim.leader and worker.phase is not Phase.PAUSING:
                 pod.grace = max(0, pod.grace - 1) if worker.admitted else 0
             leader.hear(seen.uid, state, worker.restarts, sim.now)
