@@ -741,7 +741,7 @@ class Promises:
 
     def _applied_is_recorded(self, leader: Leader, decision: Decision) -> None:
         """A rollback goes to the version of the last rollout that has ended on most replicas. A suspended
-        one ends on all, or when it is resumed.
+        one ends on all, also on those that are scaled away, or when it is resumed.
         """
         plan, observed = decision.rollout, leader.observed
         spec = leader.desired.base_spec if leader.desired is not None else None
@@ -750,7 +750,9 @@ class Promises:
         opened = (w for w in observed.workers if w.standing is Standing.OPEN)
         serve = sum(w.has_loaded(plan.step.goal) for w in opened)
         wanted = observed.expected_workers
-        if spec is None or not spec.suspend:
+        if spec is not None and spec.suspend:
+            wanted = max(wanted, sum(w.pod.running for w in observed.workers))
+        else:
             wanted = wanted // 2 + 1
         ends = plan.step.phase is RolloutPhase.APPLIED and serve and serve >= wanted
         if ends and not same_weights(plan.applied, plan.step.goal):
