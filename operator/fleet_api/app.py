@@ -196,9 +196,7 @@ def _is_proxied(request: web.Request) -> bool:
     return resource is not None and resource.canonical in request.app[PROXIED]
 
 
-def _limited(
-    admission: Admission, arriving: Slots, limits: Limits, proxied: Limits
-) -> Middleware:
+def _limited(admission: Admission, arriving: Slots, limits: Limits, proxied: Limits) -> Middleware:
     @web.middleware
     async def limited(request: web.Request, handler: Handle) -> web.StreamResponse:
         if request.path in HEALTH_PATHS:

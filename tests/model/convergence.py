@@ -79,12 +79,11 @@ class Convergence:
 
     def converged(self) -> bool:
         """Whether every worker serves the requested version and the status reports it. The leader has heard
-        the answers to its last calls, so that no operation is in progress.
+        the answers to its last calls, and none of an earlier leader is on its way.
         """
         serving = [p for p in self.pods.values() if self.serves(p)]
         versions = {p.worker.weights for p in serving}
-        observed = self.leader.observed
-        if observed is None or any(w.call is not None for w in observed.workers):
+        if self.leader.observed is None or self.wire.flights():
             return False
         return (
             len(self.pods) == len(serving) == self.replicas

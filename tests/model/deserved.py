@@ -59,7 +59,11 @@ class Deserved:
         if pod is None:
             return
         named = call.work[1:3]
-        if call.kind in {"pause", "fence"}:
+        if call.kind in {
+            "pause",
+            "fence",
+            "probe",
+        }:  # a probe of the applied weights is for the desired ones
             named = (self.sim.weights.desired_version, self.sim.weights.desired_run_id)
         key = (pod.uid, pod.worker.restarts, call.kind, *named)
         self.called_at.setdefault(key, self.sim.now)
