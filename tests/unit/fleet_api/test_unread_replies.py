@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -31,6 +32,7 @@ CHAT = "/v1/chat/completions"
 EVE = "eve"
 UNREAD = 60
 PART = b"x" * 10_000
+BODY = b"".join(b"%08x" % n for n in range(500_000))
 UNREAD_BYTES = 20 * (RECEIVED_BYTES + 3 * len(PART))
 
 
@@ -40,11 +42,17 @@ class FakeUpstream:
     def __init__(self) -> None:
         self.open = 0
         self.sent_bytes = 0
-        app = web.Application()
+        self.waiting = False
+        self.go_on = asyncio.Event()
+        app = web.Application(client_max_size=2 * len(BODY))
         app.router.add_post(CHAT, self._answer)
         self.server = TestServer(app)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if request.content_length == len(BODY):
+            self.waiting = True
+            await self.go_on.wait()
+            return web.Response(body=await request.read())
         endless = await request.json()
         reply = web.StreamResponse()
         await reply.prepare(request)
@@ -116,6 +124,18 @@ async def test_a_reply_that_is_read_late_arrives_whole(
         wanted = 2000 * len(PART)  # more than all buffers hold
         assert fake_upstream.sent_bytes < wanted
         assert len(await reply.content.readexactly(wanted)) == wanted
+
+
+async def test_a_body_that_a_worker_reads_late_arrives_whole(
+    api: Api, fake_upstream: FakeUpstream
+) -> None:
+    headers = {"Authorization": f"Bearer {READER}"}
+    url = f"/fleets/rl/policy{CHAT}"
+    sending = asyncio.create_task(api.http.post(url, data=io.BytesIO(BODY), headers=headers))
+    await soon(lambda: fake_upstream.waiting or sending.done())
+    fake_upstream.go_on.set()
+    async with await sending as reply:
+        assert await reply.read() == BODY
 
 
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
