@@ -33,9 +33,9 @@ Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REFUSED_SECONDS = 0.25
 """A request beyond a rate, or without the right, is refused after this time at least. Clients that send it again at
 once would keep the loop busy."""
-REFUSED_PER_SECOND = 200.0
-"""Such refusals of the process, in turns by address, and there by caller. With 2,000 connections of a stranger it
-could do nothing else."""
+STRANGERS_PER_SECOND = 200.0
+"""Such refusals of the process, and answers of `/livez` and `/readyz`, in turns by address, and there by caller. With
+2,000 connections of a stranger it could do nothing else."""
 _REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS})
 CLIENT_LEFT = 499
 """The status in the audit of a request whose client closed the connection, as nginx writes it."""
@@ -66,7 +66,7 @@ def application(
         not_ready: Returns why this replica is not ready; empty if it is.
         metrics: The metrics of the process.
     """
-    table = tuple(routes)
+    table, strangers = tuple(routes), Places(1)
     described = json.dumps(document(table, release()))
 
     async def openapi(_: web.Request) -> web.Response:
@@ -76,8 +76,8 @@ def application(
         client_max_size=MAX_BODY_BYTES,
         middlewares=[
             _audited(metrics),
-            _explained(Places(1)),
-            _limited(admission, arriving, limits, proxied),
+            _explained(strangers),
+            _limited(admission, arriving, limits, proxied, strangers),
         ],
     )
     add_health(app, not_ready)
@@ -142,7 +142,7 @@ def _record(request: web.Request, request_id: str, status: int, metrics: Metrics
         )
 
 
-def _explained(refusing: Places) -> Middleware:
+def _explained(strangers: Places) -> Middleware:
     @web.middleware
     async def explained(request: web.Request, handler: Handle) -> web.StreamResponse:
         """Answer every error as a problem."""
@@ -152,18 +152,22 @@ def _explained(refusing: Places) -> Middleware:
             problem = _problem_of(error, request.method)
             request[AUDITED].reason = problem.reason
             if problem.status in _REFUSALS:
-                await _wait_to_refuse(request, refusing)
+                await _wait_to_refuse(request, strangers)
             return problem.response()
 
     return explained
 
 
-async def _wait_to_refuse(request: web.Request, refusing: Places) -> None:
+async def _wait_to_refuse(request: web.Request, strangers: Places) -> None:
     """Wait for the turn of a refusal. Nothing of the request's body is in memory meanwhile."""
     with held_back(request, drops=True):
         await asyncio.sleep(REFUSED_SECONDS)
-        async with refusing.of(address_of(request), request[AUDITED].caller):
-            await asyncio.sleep(1 / REFUSED_PER_SECOND)
+        await _turn(request, strangers)
+
+
+async def _turn(request: web.Request, strangers: Places) -> None:
+    async with strangers.of(address_of(request), request[AUDITED].caller):
+        await asyncio.sleep(1 / STRANGERS_PER_SECOND)
 
 
 def _problem_of(error: Exception, method: str) -> Problem:
@@ -196,10 +200,13 @@ def _is_proxied(request: web.Request) -> bool:
     return resource is not None and resource.canonical in request.app[PROXIED]
 
 
-def _limited(admission: Admission, arriving: Slots, limits: Limits, proxied: Limits) -> Middleware:
+def _limited(
+    admission: Admission, arriving: Slots, limits: Limits, proxied: Limits, strangers: Places
+) -> Middleware:
     @web.middleware
     async def limited(request: web.Request, handler: Handle) -> web.StreamResponse:
         if request.path in HEALTH_PATHS:
+            await _turn(request, strangers)
             return await handler(request)
         which = proxied if _is_proxied(request) else limits
         request[LIMITS] = which

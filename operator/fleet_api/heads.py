@@ -66,8 +66,11 @@ class _Connection(heads.Connection):
 
     @property
     def gives_way(self) -> bool:
-        audited = None if self.request is None else self.request.get(AUDITED)
-        return not self.is_busy or bool(audited and audited.reason)
+        if self.request is None:
+            return True
+        audited = self.request.get(AUDITED)
+        is_open = "namespace" not in self.request.match_info
+        return audited is not None and (is_open or audited.reason != "")
 
     @property
     def reads_body(self) -> bool:

@@ -202,19 +202,20 @@ async def test_a_client_that_never_waits_is_refused_a_few_times_in_a_second(
     assert time.monotonic() - began >= 0.5
 
 
-async def test_refusals_of_many_connections_take_turns(
-    api: Api, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("path", "status"), [(STATE, 401), ("//livez", 200)])
+async def test_answers_to_many_connections_of_strangers_take_turns(
+    api: Api, monkeypatch: pytest.MonkeyPatch, path: str, status: int
 ) -> None:
-    """Two thousand connections that each wait for their refusal would keep the loop busy."""
-    monkeypatch.setattr(fleet_api.app, "REFUSED_PER_SECOND", 20.0)
+    """Two thousand connections whose requests follow each other at once would keep the loop busy."""
+    monkeypatch.setattr(fleet_api.app, "STRANGERS_PER_SECOND", 20.0)
     began = time.monotonic()
-    flood = [asyncio.create_task(api.get(STATE, "unknown-token")) for _ in range(30)]
+    flood = [asyncio.create_task(api.get(path, "unknown-token")) for _ in range(30)]
     await soon(lambda: any(each.done() for each in flood))
 
     assert (await api.get(STATE))[0] == 200
     assert (await api.get(STATE, STRANGER))[0] == 403, "of another caller"
     assert sum(each.done() for each in flood) < 10
-    assert {(await each)[0] for each in flood} == {401}
+    assert {(await each)[0] for each in flood} == {status}
     assert time.monotonic() - began > 1.5
 
 
