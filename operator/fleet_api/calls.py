@@ -172,10 +172,12 @@ class Admission:
 
         return handle
 
-    def sender(self, request: web.Request) -> str:
-        """Whose request this is while it is not authorized."""
+    async def turn(self, request: web.Request) -> str:
+        """Wait until a request may begin. Returns: whose it is while it is not authorized."""
         authorization = request.headers.get("Authorization", "")
-        return self._authenticator.sender(authorization, address_of(request))
+        sender = self._authenticator.sender(authorization, address_of(request))
+        await self._loop_time.one_by_one.turn(sender)
+        return sender
 
     async def _authorized(self, request: web.Request) -> Caller:
         """The caller, if it may read the fleet. Errors: Problem 401, 403, 404, 429; those of `Cluster`."""
