@@ -116,7 +116,7 @@ async def skip_if_older(admin: Admin, minor: int) -> None:
         pytest.skip(f"Kubernetes 1.{found} does not know these fields")
 
 
-@pytest.mark.parametrize("file", ["dra/claim.yaml", "s3-csi/volume.yaml"])
+@pytest.mark.parametrize("file", ["dra/claim.yaml", "s3-csi/volume.yaml", "tenant/namespace.yaml"])
 async def test_what_an_example_brings_besides_its_fleet_is_taken(cluster, admin, namespace, file):
     await skip_if_older(admin, KNOWN_SINCE.get(file.partition("/")[0], 0))
     text = (EXAMPLES / file).read_text().replace("namespace: rl", f"namespace: {namespace}")
