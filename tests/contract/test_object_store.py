@@ -1,10 +1,11 @@
-"""Versions in an object store: a real S3 server, and a proxy in front of it that spoils its answers."""
+"""Versions in an object store: real servers of two APIs, and a proxy in front of one that spoils its answers."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import threading
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -52,17 +53,23 @@ from fleet_worker.protocol import (
     StageRequest,
 )
 from free_ports import free_port
-from object_store.server import Server, serving
+from object_store.server import Server, gcs_keys, serving, serving_gcs
 
 ROOT = "s3://weights/run"
+GOOGLE_ROOT = "gs://weights/run"
 ENOUGH = 1 << 30
+BOTH = pytest.mark.parametrize("server", ["s3", "gs"], indirect=True, scope="module")
+"""Other tests run against S3."""
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     buckets = tmp_path_factory.mktemp("store") / "buckets"
     (buckets / "weights").mkdir(parents=True)
-    with serving(buckets) as running:
+    serve = serving_gcs if getattr(request, "param", "s3") == "gs" else serving
+    with serve(buckets) as running:
         yield running
 
 
@@ -70,8 +77,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def proxy(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
     """The store as workers see it, empty, with the keys of the fleet's Secret."""
     shutil.rmtree(server.folder / "weights" / "run", ignore_errors=True)
-    write_keys(tmp_path / "keys", server.keys)
-    with faulty_store(server.endpoint) as running:
+    # Clients of Google Cloud Storage accept no server without TLS.
+    signed = certificate(tmp_path, "store") if server.scheme == "gs" else None
+    with faulty_store(server.endpoint, signed) as running:
+        keys = server.keys
+        if signed is not None:
+            keys = gcs_keys(running.endpoint) | {"ca.crt": signed[0].read_text()}
+        write_keys(tmp_path / "keys", keys)
         monkeypatch.setenv("PYTHONPATH", str(Path(fleet_worker.__file__).parents[1]))
         monkeypatch.setenv(ENV_STORE_KEYS, str(tmp_path / "keys"))
         monkeypatch.setenv(ENV_STORE_ENDPOINT, running.endpoint)
@@ -93,11 +105,16 @@ def write_keys(folder: Path, keys: dict[str, str]) -> None:
 
 def upload(server: Server, folder: Path, name: str | None = None) -> str:
     """Put the files of a folder into the store; returns the URI."""
+    version = f"run/{name or folder.name}"
     config: Any = {**server.keys, "AWS_ENDPOINT_URL": server.endpoint}
     store = S3Store("weights", config=config, client_options={"allow_http": True})
     for file in folder.iterdir():
-        obstore.put(store, f"run/{name or folder.name}/{file.name}", file)
-    return f"{ROOT}/{name or folder.name}"
+        if server.scheme == "gs":
+            upload = f"{server.endpoint}/upload/storage/v1/b/weights/o?uploadType=media&name="
+            urllib.request.urlopen(f"{upload}{version}/{file.name}", file.read_bytes()).close()  # noqa: S310 - of the test
+        else:
+            obstore.put(store, f"{version}/{file.name}", file)
+    return f"{server.scheme}://weights/{version}"
 
 
 def staging(root: Path, budget: int = 1 << 20) -> Staging:
@@ -107,7 +124,7 @@ def staging(root: Path, budget: int = 1 << 20) -> Staging:
     async def make_room(_size: int) -> int:
         return rules.budget_bytes
 
-    rules = replace(rules, roots=Roots([root, ROOT]))
+    rules = replace(rules, roots=Roots([root, ROOT, GOOGLE_ROOT]))
     return Staging(rules, Labels(), FakeClock(), make_room)
 
 
@@ -133,7 +150,7 @@ def digest_of(folder: Path) -> str:
 
 
 def opened(uri: str) -> Checkpoint:
-    return open_checkpoint(uri, Roots([ROOT]))
+    return open_checkpoint(uri, Roots([ROOT, GOOGLE_ROOT]))
 
 
 def write_large(folder: Path, files: int = 3, tensors: int = 5) -> Path:
@@ -150,6 +167,7 @@ def write_large(folder: Path, files: int = 3, tensors: int = 5) -> Path:
     return folder
 
 
+@BOTH
 async def test_a_version_of_a_store_has_the_digest_of_the_same_files_in_a_directory(
     server: Server, proxy: FaultyStore, tmp_path: Path
 ) -> None:
@@ -161,6 +179,7 @@ async def test_a_version_of_a_store_has_the_digest_of_the_same_files_in_a_direct
     assert weights.read_bytes == (folder / damage.WEIGHTS).stat().st_size
 
 
+@BOTH
 @pytest.mark.parametrize("reader", ["this process", "stager"])
 def test_files_are_read_in_ranges_that_come_in_any_order(
     server: Server,
@@ -188,6 +207,7 @@ def test_files_are_read_in_ranges_that_come_in_any_order(
         assert all("if-match" in each.headers for each in proxy.asked if not each.is_listing)
 
 
+@BOTH
 async def test_a_delta_is_applied_to_its_base_in_the_same_store(
     server: Server, proxy: FaultyStore, tmp_path: Path
 ) -> None:
@@ -222,14 +242,15 @@ async def test_an_adapter_comes_from_a_store(
         assert second.digest is not None
 
 
+@BOTH
 async def test_an_absent_prefix_says_what_is_there(
     server: Server, proxy: FaultyStore, tmp_path: Path
 ) -> None:
     upload(server, write_tiny(tmp_path / "step_1"))
-    found = await refused(staging(tmp_path), f"{ROOT}/step_2")
+    found = await refused(staging(tmp_path), f"{server.scheme}://weights/run/step_2")
 
     assert found.reason is Reason.SOURCE_ABSENT
-    assert "s3://weights/run has step_1" in found.message
+    assert f"{server.scheme}://weights/run has step_1" in found.message
     assert found.retry_after_seconds is not None
 
 
@@ -275,6 +296,31 @@ async def test_wrong_keys_are_refused_with_the_field_until_the_secret_is_right(
     assert (await stage(slot, uri)).in_memory
 
 
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize(
+    "key",
+    [
+        "not-the-key",
+        "{}",
+        '{"client_email": "a@b", "private_key_id": "1", "private_key": "-----BEGIN PRIVATE KEY-----"}',
+        '{"client_email": "a@b", "private_key_id": "1", "private_key": "-----BEGIN PRIVATE KEY-----\\nxx\\n'
+        '-----END PRIVATE KEY-----"}',
+    ],
+    ids=["no JSON", "no fields", "cut", "no key"],
+)
+def test_a_key_of_google_that_is_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    write_keys(tmp_path / "keys", {"GOOGLE_SERVICE_ACCOUNT_KEY": key})
+    monkeypatch.setenv(ENV_STORE_KEYS, str(tmp_path / "keys"))
+    with pytest.raises(Refusal) as refusal:
+        opened(f"{GOOGLE_ROOT}/step_1")
+
+    assert refusal.value.reason is Reason.SOURCE_UNREADABLE
+    assert "GOOGLE_SERVICE_ACCOUNT_KEY in the Secret" in refusal.value.message
+    assert "not-the-key" not in refusal.value.message
+
+
 async def test_a_bucket_that_does_not_exist_is_unreadable(
     proxy: FaultyStore, tmp_path: Path
 ) -> None:
@@ -286,6 +332,7 @@ async def test_a_bucket_that_does_not_exist_is_unreadable(
     assert "NoSuchBucket" in found.message
 
 
+@BOTH
 def test_an_object_that_is_replaced_while_it_is_read_is_a_change(
     server: Server, proxy: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +359,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_a_change(
     assert "another version" in refusal.value.message
 
 
+@BOTH
 async def test_a_version_that_was_replaced_after_it_was_staged_is_read_again(
     server: Server, proxy: FaultyStore, tmp_path: Path
 ) -> None:
@@ -324,6 +372,7 @@ async def test_a_version_that_was_replaced_after_it_was_staged_is_read_again(
     assert (await stage(slot, again)).digest == digest_of(tmp_path / "again")
 
 
+@BOTH
 async def test_a_store_that_ignores_the_condition_of_a_read_is_noticed(
     server: Server, proxy: FaultyStore, tmp_path: Path
 ) -> None:
@@ -337,6 +386,7 @@ async def test_a_store_that_ignores_the_condition_of_a_read_is_noticed(
     assert (await refused(staging(tmp_path), uri)).reason is Reason.CHECKPOINT_CHANGED
 
 
+@BOTH
 @pytest.mark.parametrize(
     ("pattern", "lie", "reason"),
     [
@@ -437,6 +487,7 @@ def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(object_stores, name, 0.5)
 
 
+@BOTH
 @pytest.mark.usefixtures("_short_limits", "in_this_process")
 @pytest.mark.parametrize("fault", ["cut", "hang", "fail"])
 async def test_a_store_that_cuts_or_delays_its_answers_is_unreadable_in_time(
@@ -459,7 +510,7 @@ async def test_a_store_that_cuts_or_delays_its_answers_is_unreadable_in_time(
     done.set()
 
     assert found.reason is Reason.SOURCE_UNREADABLE
-    assert "s3://weights" in found.message
+    assert f"{server.scheme}://weights" in found.message
 
 
 async def test_a_redirect_to_elsewhere_gives_no_weights_and_no_keys(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import urlsplit
 
 
@@ -69,8 +71,13 @@ class FaultyStore:
 
 
 @contextmanager
-def faulty_store(behind: str) -> Iterator[FaultyStore]:
-    """A proxy in front of the store at a URL. It passes the host on, which clients sign."""
+def faulty_store(
+    behind: str, certificate: tuple[Path, Path] | None = None
+) -> Iterator[FaultyStore]:
+    """A proxy in front of the store at a URL. It passes the host on, which clients sign.
+
+    `certificate`: with its key, for TLS.
+    """
     proxy = FaultyStore()
 
     class Handler(BaseHTTPRequestHandler):
@@ -110,7 +117,15 @@ def faulty_store(behind: str) -> Iterator[FaultyStore]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    proxy.endpoint = f"http://127.0.0.1:{server.server_port}"
+    scheme = "http"
+    if certificate is not None:
+        scheme, context = "https", ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(*certificate)
+        # The threads of the connections shake hands.
+        server.socket = context.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
+    proxy.endpoint = f"{scheme}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

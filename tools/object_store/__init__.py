@@ -1,1 +1,3 @@
-"""A real S3 server for tests and measurements: versitygw, which keeps objects as files of a folder."""
+"""Real servers for tests and measurements, which keep objects as files of a folder: versitygw for S3, and
+fake-gcs-server for Google Cloud Storage.
+"""

@@ -74,6 +74,10 @@ def _why(text: str, secret: str, rights: str) -> str:
             f"needs keys, and the pod has no identity: put keys into {secret}, or name a service account",
         ),
         (
+            "GCP credential error" in text or "CryptoProvider error" in text,
+            f"cannot be asked: GOOGLE_SERVICE_ACCOUNT_KEY in {secret} is not the JSON of a service account's key",
+        ),
+        (
             status in {"401", "403"} or code.endswith("UserNotFound"),
             f"{answer}. Check the keys in {secret}, or the pods' role: it must {rights}",
         ),

@@ -389,9 +389,10 @@ def _of_itself(run: Run) -> None:
 
 
 def _of_another_run(run: Run) -> None:
+    """Whose chain is whole."""
     other = run.folder / "other-run"
-    other.mkdir()
-    shutil.move(run.delta(2), other / "weight_v000002")
+    shutil.copytree(run.delta(2).parent, other, ignore=shutil.ignore_patterns("other-run"))
+    shutil.rmtree(run.delta(2))
     run.delta(2).symlink_to(other / "weight_v000002")
 
 
@@ -400,10 +401,17 @@ def _unreadable(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "harm", [_with_a_hole, _in_a_circle, _of_itself, _of_another_run, _unreadable]
+    ("harm", "why"),
+    [
+        (_with_a_hole, "there is not weight_v000002"),
+        (_in_a_circle, "comes back to weight_v000003"),
+        (_of_itself, "weight_v000003 is its own base"),
+        (_of_another_run, "weight_v000002 is a link into another directory"),
+        (_unreadable, "weight_v000002 cannot be read"),
+    ],
 )
 def test_a_bad_chain_is_refused_with_its_deltas(
-    tmp_path: Path, harm: Callable[[Run], None]
+    tmp_path: Path, harm: Callable[[Run], None], why: str
 ) -> None:
     run = Run(tmp_path)
     for _ in range(3):
@@ -412,6 +420,7 @@ def test_a_bad_chain_is_refused_with_its_deltas(
     refusal = refusal_of(run, 3)
 
     assert refusal.reason is Reason.BASE_MISSING
+    assert why in refusal.message
     assert "Chain: weight_v000003" in refusal.message
 
 
