@@ -504,10 +504,11 @@ class ConditionReason(_Reason):
     IGNORED_OR_CAST = (
         "IgnoredOrCast",
         Severity.WARNS,
-        "Workers ignore keys of config.json that no code reads, or end tokens and sampling defaults of the version. Or they have cast its tensors to the types of the fleet's model.",
+        "Workers ignore keys of config.json that no code reads, or end tokens and sampling defaults of the version. Or they have cast its tensors to the types of the fleet's model, or had no room for it in the staging memory.",
         "Nothing for keys and casts, if you know of them.",
         "To use other end tokens or sampling defaults, set them in each request, or start the fleet on a model that has them.",
         "For another chat template or other tokens start it on such a model.",
+        "For short pauses raise `spec.weights.stagingMemory`.",
     )
     INVALID_SPEC = (
         "InvalidSpec",

@@ -1,4 +1,4 @@
-"""Remarks on a checkpoint that fits: what of its files the running model does not use, or uses otherwise.
+"""Remarks on a checkpoint that fits: what of its files the running model does not use, uses otherwise, or reads twice.
 
 A remark names keys and types and no number that each version changes. So the versions of a run have the
 same remarks, and the operator reports them once.
@@ -15,6 +15,10 @@ from fleet_worker.errors import counted, shorten
 
 MOST_CHARACTERS = 260
 """Those that have many names, and two short ones, fit into the message of a condition."""
+NOT_IN_MEMORY = (
+    "the weights have no room in the staging memory, so that a load reads their files again under the pause;"
+    " raise spec.weights.stagingMemory"
+)
 _NAMED_AT_MOST = 5
 _END = "eos_token_id"
 """vLLM takes end tokens from here. Source: `SamplingParams.update_from_generation_config` of vLLM."""

@@ -29,6 +29,7 @@ from fleet_worker.checkpoint.reference import (
 )
 from fleet_worker.checkpoint.refused_peers import OF_PEERS, RefusedPeers
 from fleet_worker.checkpoint.refused_sources import RefusedSources, retried_if
+from fleet_worker.checkpoint.remarks import NOT_IN_MEMORY
 from fleet_worker.checkpoint.sources import check_same_source, states_in, store_of
 from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, StoreThreads, leave
 from fleet_worker.engine.port import Clock
@@ -315,6 +316,10 @@ class Staging:
             # The thread closes the files, because it may still read them.
             await asyncio.to_thread(checkpoint.release)
             raise
+        if (
+            not in_memory and self.rules.budget_bytes > 0
+        ):  # a fleet without staging memory wants that
+            checkpoint.remarks += (NOT_IN_MEMORY,)
         weights = Weights(
             request.version,
             request.source,

@@ -254,7 +254,7 @@ class WorkerState(Message):
         digest: of the weights in the engine. None for weights that came over a collective, and
             while the engine's weights are not trusted.
         remarks: sentences about the files of the weights in the engine. They name keys of config.json
-            that no code reads, end tokens that the fleet does not use, and casts.
+            that no code reads, end tokens that the fleet does not use, casts, and files that a load reads again.
         limits_lag: whether the worker refuses requests by the lag of its weights. None: the operator has
             named no desired versions.
         requests_running / requests_held: number that generate now / that wait for resume.

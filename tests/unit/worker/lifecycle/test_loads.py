@@ -14,6 +14,7 @@ from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness, refused
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.remarks import NOT_IN_MEMORY
 from fleet_worker.engine.limits import Limits
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.protocol import Phase, Reason
@@ -355,6 +356,18 @@ async def test_a_load_of_files_that_change_meanwhile_fails_unless_they_are_held(
         await load
     assert failure.value.reason is Reason.CHECKPOINT_CHANGED
     assert (serving.agent.phase, serving.agent.version) == (Phase.JOINING, "base")
+
+
+@pytest.mark.parametrize(("budget", "remarks"), [(1, (NOT_IN_MEMORY,)), (0, ()), (1 << 20, ())])
+async def test_a_version_without_room_in_the_staging_memory_says_so_unless_the_fleet_has_none(
+    serving: WorkerHarness, budget: int, remarks: tuple[str, ...]
+) -> None:
+    object.__setattr__(serving.agent.staging.rules, "budget_bytes", budget)
+    await serving.stage("1")
+    await serving.pause()
+    await serving.load("1")
+
+    assert serving.state.remarks == remarks
 
 
 async def test_last_good_weights_with_changed_files_are_not_restored(
