@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import threading
@@ -296,15 +297,19 @@ async def test_wrong_keys_are_refused_with_the_field_until_the_secret_is_right(
     assert (await stage(slot, uri)).in_memory
 
 
+def a_key(private: str) -> str:
+    """A service account's key."""
+    return json.dumps({"client_email": "a@b", "private_key_id": "1", "private_key": private})
+
+
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     "key",
     [
         "not-the-key",
         "{}",
-        '{"client_email": "a@b", "private_key_id": "1", "private_key": "-----BEGIN PRIVATE KEY-----"}',
-        '{"client_email": "a@b", "private_key_id": "1", "private_key": "-----BEGIN PRIVATE KEY-----\\nxx\\n'
-        '-----END PRIVATE KEY-----"}',
+        a_key("-----BEGIN PRIVATE KEY-----"),
+        a_key("-----BEGIN PRIVATE KEY-----\nxx\n-----END PRIVATE KEY-----"),
     ],
     ids=["no JSON", "no fields", "cut", "no key"],
 )
