@@ -313,7 +313,7 @@ def a_key(private: str) -> str:
     ],
     ids=["no JSON", "no fields", "cut", "no key"],
 )
-def test_a_key_of_google_that_is_none_is_named(
+def test_a_malformed_key_of_google_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     write_keys(tmp_path / "keys", {"GOOGLE_SERVICE_ACCOUNT_KEY": key})

@@ -75,7 +75,7 @@ def _why(text: str, secret: str, rights: str) -> str:
         ),
         (
             "GCP credential error" in text or "CryptoProvider error" in text,
-            f"cannot be asked: GOOGLE_SERVICE_ACCOUNT_KEY in {secret} is not the JSON of a service account's key",
+            f"needs another key: GOOGLE_SERVICE_ACCOUNT_KEY in {secret} is not the JSON of a service account",
         ),
         (
             status in {"401", "403"} or code.endswith("UserNotFound"),

@@ -253,8 +253,8 @@ class WorkerState(Message):
             collective it is the run of their group.
         digest: of the weights in the engine. None for weights that came over a collective, and
             while the engine's weights are not trusted.
-        remarks: sentences about the files of the weights in the engine. They name keys of config.json
-            that no code reads, end tokens that the fleet does not use, casts, and files that a load reads again.
+        remarks: sentences about the files of the weights in the engine: unread keys of config.json, unused end
+            tokens, casts, and no room in memory.
         limits_lag: whether the worker refuses requests by the lag of its weights. None: the operator has
             named no desired versions.
         requests_running / requests_held: number that generate now / that wait for resume.
