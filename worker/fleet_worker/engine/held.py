@@ -34,6 +34,7 @@ REGISTERED_AT_ONCE = 64 * 1024 * 1024
 """Bytes that a device registers at a time, from the begin of a file. A registration takes about 0.1 s for 1 GB, and
 the driver lets other calls of all processes wait meanwhile. Source: pull request 17773 of TensorRT-LLM.
 """
+_SMAPS = Path("/proc/self/smaps")
 
 Key = tuple[int, int]
 """Device and inode of an open file. No other file has them while it is mapped."""
@@ -110,7 +111,10 @@ class Held:
             OSError: A path leads nowhere.
             ValueError: The bytes are not sealed.
         """
+        prepared = {key for key, file in self._files.items() if file.wanted.is_set()}
         wanted = {self._hold(link) for link in links}
+        if wanted - prepared:
+            self._work.put(self._look_for_huge_pages)
         for key in [key for key in self._files if key not in wanted]:
             file = self._files.pop(key)
             file.wanted.clear()
@@ -176,7 +180,6 @@ class Held:
         """In the thread: map the pages of a file and register them."""
         try:
             _populate(file.content, file.size, file.wanted)
-            file.huge_bytes = _huge_bytes(file.key[1])
             if self._runtime is None:
                 file.why_not = "the engine runs on CPUs"
                 return
@@ -187,6 +190,12 @@ class Held:
             file.why_not = str(error)
         except Exception as error:  # noqa: BLE001 - a load goes well without it
             file.why_not = f"{type(error).__name__}: {error}"[:200]
+
+    def _look_for_huge_pages(self) -> None:
+        """In the thread, once for all files: the kernel walks all pages of the process for the answer."""
+        found = _huge_bytes()
+        for file in list(self._files.values()):
+            file.huge_bytes = found.get(file.key[1], 0)
 
     def _let_go(self, file: _File) -> None:
         """In the thread, after `_prepare` of the same file: undo it.
@@ -246,14 +255,13 @@ def _populate(content: mmap.mmap, size: int, wanted: threading.Event) -> None:
             time.sleep(0)  # another thread may have Python's lock
 
 
-def _huge_bytes(inode: int) -> int:
-    """Return how many bytes of a mapped file are in huge pages. Source: smaps in proc(5)."""
-    found, is_ours = 0, False
-    with suppress(OSError), Path("/proc/self/smaps").open() as lines:
+def _huge_bytes() -> dict[int, int]:
+    """Return how many bytes of each mapped file are in huge pages, by its inode. Source: smaps in proc(5)."""
+    found, inode = dict[int, int](), 0
+    with suppress(OSError), _SMAPS.open() as lines:
         for line in lines:
-            words = line.split(maxsplit=5)
-            if not words[0].endswith(":"):
-                is_ours = words[4] == str(inode)
-            elif is_ours and words[0] in ("ShmemPmdMapped:", "FilePmdMapped:"):
-                found += int(words[1]) * 1024
+            if not line[0].isupper():  # a mapping begins, at an address
+                inode = int(line.split(maxsplit=5)[4])
+            elif line.startswith(("ShmemPmdMapped:", "FilePmdMapped:")):
+                found[inode] = found.get(inode, 0) + int(line.split()[1]) * 1024
     return found

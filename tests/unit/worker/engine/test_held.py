@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -229,6 +231,32 @@ def test_a_device_that_works_does_not_delay_the_end_of_the_process(
 
     assert working
     assert all(each.daemon for each in working)
+
+
+def test_huge_pages_of_all_files_are_looked_up_at_once(
+    held: Any, held_module: Any, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = [files.link("a"), files.link("b")]
+    inode = os.stat(links[1]).st_ino
+    text = f"""\
+7f00-7f10 rw-p 00000000 00:00 0
+FilePmdMapped:      1024 kB
+7f10-7f20 r--s 00000000 00:01 {inode}    /memfd:b (deleted)
+Size:                 64 kB
+ShmemPmdMapped:     2048 kB
+VmFlags: rd mr me
+7f20-7f30 r--s 00200000 00:01 {inode}    /memfd:b (deleted)
+FilePmdMapped:      2048 kB
+"""
+    opened = list[io.StringIO]()
+
+    def read() -> io.StringIO:
+        opened.append(io.StringIO(text))
+        return opened[-1]
+
+    monkeypatch.setattr(held_module, "_SMAPS", SimpleNamespace(open=read))
+    assert done(held, *links)["huge"] == 4 << 20
+    assert len(opened) == 1, "the kernel walks all pages of the process each time"
 
 
 def test_bytes_that_come_from_files_go_through_pinned_memory_too(held: Any) -> None:
