@@ -27,7 +27,7 @@ FROM builder AS operator-packages
 COPY requirements/operator.txt requirements/
 RUN python3 -m venv /opt/rlfleet && /opt/rlfleet/bin/pip install --require-hashes -r requirements/operator.txt
 COPY --from=wheel /wheel /wheel
-# The operator and the RL API, `python3 -m fleet_api`, use the client's wheel.
+# The client's wheel has what all of us share, and the RL API, `python3 -m fleet_api`, uses all of it.
 COPY --from=wheel /client /client
 RUN /opt/rlfleet/bin/pip install --no-deps /wheel/*.whl /client/*.whl \
  && /opt/rlfleet/bin/pip uninstall -y pip setuptools
@@ -44,7 +44,9 @@ COPY requirements/worker.txt requirements/
 RUN python3 -m venv /opt/rlfleet \
  && /opt/rlfleet/bin/pip install --require-hashes --no-deps -r requirements/worker.txt
 COPY --from=wheel /wheel /wheel
-RUN /opt/rlfleet/bin/pip install --no-deps /wheel/*.whl && /opt/rlfleet/bin/pip uninstall -y pip
+COPY --from=wheel /client /client
+RUN /opt/rlfleet/bin/pip install --no-deps /wheel/*.whl /client/*.whl \
+ && /opt/rlfleet/bin/pip uninstall -y pip
 
 FROM builder AS worker-packages
 # vLLM's wheel needs those of CUDA's libraries, so the base has none of them.
@@ -53,7 +55,9 @@ COPY requirements/worker-cuda.txt requirements/
 RUN python3 -m venv /opt/rlfleet \
  && /opt/rlfleet/bin/pip install --require-hashes --no-deps -r requirements/worker-cuda.txt
 COPY --from=wheel /wheel /wheel
-RUN /opt/rlfleet/bin/pip install --no-deps /wheel/*.whl && /opt/rlfleet/bin/pip uninstall -y pip
+COPY --from=wheel /client /client
+RUN /opt/rlfleet/bin/pip install --no-deps /wheel/*.whl /client/*.whl \
+ && /opt/rlfleet/bin/pip uninstall -y pip
 
 FROM ${PYTHON_IMAGE} AS operator
 # PYTHONSAFEPATH: the working folder is never a place to import from.

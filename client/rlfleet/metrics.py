@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 
 from rlfleet.deltas.written import Written
 from rlfleet.resources import WeightVersion
 from rlfleet.rollout import message_of
+from rlfleet_resources.source import number_of
 
 PREFIX = "rlfleet/"
-_NUMBER = re.compile(r"(?:step[_-])?([0-9]{1,18})")
 
 
 def metrics(
@@ -69,9 +68,3 @@ def lag_of(seen: WeightVersion, newest: str) -> int | None:
         return None
     last, first = number_of(newest), number_of(applied.version)
     return None if last is None or first is None else last - first
-
-
-def number_of(version: str) -> int | None:
-    """The number of `43`, `step_43` or `step-43`; None for other labels. Source: the CRD's rule."""
-    found = _NUMBER.fullmatch(version)
-    return None if found is None else int(found[1])

@@ -32,8 +32,8 @@ Timestamp = Annotated[
 
 
 def printable(text: str) -> str:
-    """A text in one line of printable characters. Others are shown by their escapes: parts of a message may be written
-    by a pod, a worker or a user, and be made for the terminal that shows them.
+    """A text in one line of printable characters: a space for white space, and the escapes of others. Parts of a text
+    may be written by a pod, a worker or a user, and be made for the terminal that shows them.
     """
     if text.isprintable():
         return text

@@ -23,6 +23,8 @@ VersionLabel = Annotated[
     str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 ]
 """The version on every reply. It is also a valid label value."""
+_NUMBERED = re.compile(r"(?:step[_-])?([0-9]{1,18})")
+"""18 digits fit into 64 bits. The rule of the CRD for WeightVersions is the same."""
 
 _PATH = r"(/[^/\x00-\x1f\x7f]+)+"
 _BUCKET = "(s3|gs|az)://[a-z0-9][a-z0-9._-]*[a-z0-9]"
@@ -44,6 +46,12 @@ ManifestDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 """Names the files of a version by their contents; workers check it before they load them."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 """A revision that cannot move."""
+
+
+def number_of(version: str) -> int | None:
+    """The number of a version such as `43`, `step_43` or `step-43`, which orders those of a run; None for others."""
+    found = _NUMBERED.fullmatch(version)
+    return None if found is None else int(found[1])
 
 
 class SourceKey(NamedTuple):

@@ -49,12 +49,13 @@ def test_the_dockerfile_has_each_image_that_make_builds() -> None:
     assert set(TARGETS) < PACKAGES.keys()
 
 
-def test_the_operators_image_holds_the_client_that_the_rl_api_uses() -> None:
+@pytest.mark.parametrize(("image", "requirements"), PINNED)
+def test_an_image_holds_the_client_and_what_it_needs(image: str, requirements: str) -> None:
     client = tomllib.loads((ROOT / "client/pyproject.toml").read_text())["project"]
-    pinned = pins("operator")
+    pinned = pins(requirements)
 
     assert "--wheel-dir /client ./client" in STAGES["wheel"].all("RUN")[-1]
-    assert "--no-deps /wheel/*.whl /client/*.whl" in STAGES["operator-packages"].all("RUN")[-1]
+    assert "--no-deps /wheel/*.whl /client/*.whl" in STAGES[f"{image}-packages"].all("RUN")[-1]
     for requirement in map(Requirement, client["dependencies"]):
         assert requirement.specifier.contains(pinned[requirement.name]), requirement
 

@@ -1,7 +1,4 @@
-"""The client and the cluster number versions by one rule, since a trainer compares their figures.
-
-The client shares no module with the cluster, so each has the rule.
-"""
+"""All of us and the API server number versions by one rule."""
 
 from __future__ import annotations
 
@@ -10,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_worker.protocol import number_of
-from rlfleet.metrics import number_of as number_in_the_client
+from rlfleet_resources.source import number_of
 
 CRD = Path(__file__).parents[2] / "crds" / "weightversions.yaml"
 VERSIONS = [
@@ -32,8 +28,8 @@ VERSIONS = [
 
 
 @pytest.mark.parametrize(("version", "number"), VERSIONS)
-def test_the_client_and_the_cluster_see_the_same_number(version: str, number: int | None) -> None:
-    assert number_of(version) == number_in_the_client(version) == number
+def test_a_numbered_version_has_its_number(version: str, number: int | None) -> None:
+    assert number_of(version) == number
 
 
 def test_the_api_server_numbers_the_same_versions() -> None:

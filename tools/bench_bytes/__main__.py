@@ -90,7 +90,7 @@ def _loaded(folder: Path, rounds: int, *options: str) -> dict[str, Any]:
 
 
 def _printed_by(command: list[str]) -> dict[str, Any]:
-    places = [REPOSITORY / "worker", Path(__file__).parent]
+    places = [REPOSITORY / "client", REPOSITORY / "worker", Path(__file__).parent]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, places)),
         "OMP_NUM_THREADS": "1",

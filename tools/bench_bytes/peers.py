@@ -60,7 +60,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY / "worker")},
+            env=os.environ | {"PYTHONPATH": f"{REPOSITORY}/client:{REPOSITORY}/worker"},
         )
         threading.Thread(target=self._read, args=(said,), daemon=True).start()
 

@@ -26,7 +26,9 @@ class Contender:
         self.fakes = FakeFleet.standalone(workers, token, log=log)
         self._versions = 0
         words = (f"--client={client}", f"--workers={workers}", f"--port={self.fakes.admin_port}")
-        paths = ":".join(str(envs.REPOSITORY / p) for p in ("tools", "operator", "worker"))
+        paths = ":".join(
+            str(envs.REPOSITORY / p) for p in ("tools", "client", "operator", "worker")
+        )
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "bench_scale.fanout", *words],

@@ -69,7 +69,7 @@ def _beside(path: str, rounds: int, before: Path | None) -> dict[str, Any]:
 def _printed_by(script: str, *arguments: str, checkout: Path = REPOSITORY) -> dict[str, Any]:
     """Run one of our scripts in the worker's environment, over the worker of a checkout."""
     command = [interpreter(), str(Path(__file__).with_name(script))]
-    environment = os.environ | {"PYTHONPATH": str(checkout / "worker")}
+    environment = os.environ | {"PYTHONPATH": f"{checkout}/client:{checkout}/worker"}
     done = subprocess.run(
         [*command, *arguments], check=True, stdout=subprocess.PIPE, text=True, env=environment
     )

@@ -16,6 +16,8 @@ from typing import Any, Literal
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
+from rlfleet_resources.base import printable
+
 LogFormat = Literal["json", "text"]
 
 REPEATED_AT_MOST = 5
@@ -42,19 +44,6 @@ def json_formatter(**always: str) -> logging.Formatter:
         reserved_attrs=[*RESERVED_ATTRS, *_OF_KOPF],
         timestamp=True,
     )
-
-
-def printable(text: str) -> str:
-    """A text in one line of printable characters: a space for white space, and the escapes of others, as of those that
-    a terminal would obey. As `rlfleet_resources.base.printable`: the worker's image does not have that package.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else _shown(c) for c in text)
-
-
-def _shown(character: str) -> str:
-    return " " if character.isspace() else character.encode("unicode_escape").decode()
 
 
 class _Text(logging.Formatter):

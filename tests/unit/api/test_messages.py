@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from fleet_worker import logs
 from rlfleet_resources import fleet_status, weights_status
 from rlfleet_resources.base import Message, printable
 from rlfleet_resources.conditions import Condition, new_condition, shortened
@@ -44,12 +43,6 @@ def test_a_text_is_made_printable_once(text: str) -> None:
     assert printable(text).isprintable()
     assert printable(printable(text)) == printable(text)
     assert len(shortened(text, 100)) <= 100
-
-
-@given(st.text())
-@example(EVIL)
-def test_a_log_line_shows_a_text_as_a_status_does(text: str) -> None:
-    assert logs.printable(text) == printable(text)
 
 
 @pytest.mark.parametrize("module", [fleet_status, weights_status])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import pytest
 from tests.support.fake_objects import FakeObjects
 
-from rlfleet.metrics import metrics, number_of
+from rlfleet.metrics import metrics
 from rlfleet.resources import WeightVersion
 
 NOW = datetime(2026, 11, 22, 10, 0, 30, tzinfo=UTC)
@@ -73,18 +72,3 @@ def test_unknown_values_are_omitted() -> None:
 
     objects.write(effect={"version": "43", "minChangedShare": 0.25})
     assert metrics(seen(objects), now=NOW)["rlfleet/min_changed_share"] == 0.25
-
-
-@pytest.mark.parametrize(
-    ("label", "number"),
-    [
-        ("43", 43),
-        ("step_43", 43),
-        ("step-007", 7),
-        ("v43", None),
-        ("step_", None),
-        ("4" * 19, None),
-    ],
-)
-def test_version_numbers_follow_the_crds_rule(label: str, number: int | None) -> None:
-    assert number_of(label) == number

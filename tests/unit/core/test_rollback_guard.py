@@ -12,7 +12,6 @@ from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.rollback_guard import rollback_problem
-from fleet_worker.protocol import number_of
 from rlfleet_resources.conditions import condition_of
 from rlfleet_resources.fleet_status import (
     AppliedWeights,
@@ -40,27 +39,6 @@ def asks(
 
 def reached(version: str, run: str | None = "run-7") -> Checkpoint:
     return Checkpoint(version=version, source=target(version).source, run_id=run)
-
-
-@pytest.mark.parametrize(
-    ("version", "number"),
-    [
-        ("43", 43),
-        ("0", 0),
-        ("007", 7),
-        ("step_43", 43),
-        ("step-43", 43),
-        ("step43", None),
-        ("43a", None),
-        ("v43", None),
-        ("4.3", None),
-        ("base", None),
-        ("1" * 18, int("1" * 18)),
-        ("1" * 19, None),
-    ],
-)
-def test_a_numbered_version_has_its_number(version, number):
-    assert number_of(version) == number
 
 
 @pytest.mark.parametrize(

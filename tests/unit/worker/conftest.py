@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,13 +13,16 @@ from tests.support.fake_server import FakePort
 from tests.support.stagers import InspectorWithStagers
 from tests.support.worker_harness import TrainerHarness, WorkerHarness, start_worker
 
-import fleet_worker
+
+@pytest.fixture(autouse=True)
+def _import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of a worker, such as stagers, find our packages."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
 
 
 @pytest.fixture
-def inspector(monkeypatch: pytest.MonkeyPatch) -> Iterator[InspectorWithStagers]:
+def inspector() -> Iterator[InspectorWithStagers]:
     """Reads the bytes of versions in real stagers."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(fleet_worker.__file__).parents[1]))
     made = InspectorWithStagers()
     yield made
     made.stagers.close()

@@ -14,8 +14,8 @@ from pathlib import Path
 from fleet_worker.checkpoint.files import Roots, is_uri
 from fleet_worker.checkpoint.places import names_beside
 from fleet_worker.errors import Refusal
-from fleet_worker.logs import printable
 from fleet_worker.protocol import Reason
+from rlfleet_resources.base import printable
 
 _ABSENT = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND})
 _NAMED_AT_EACH_END = 4

@@ -117,7 +117,6 @@ from fleet_worker.protocol.state import (
     max_answer_parts,
 )
 from fleet_worker.protocol.steps import (
-    number_of,
     parent_of_step,
     step_of,
     with_single_slashes,
@@ -139,7 +138,6 @@ from fleet_worker.protocol.types import (
     Phase,
     Reason,
     Source,
-    VersionLabel,
     WeightsDigest,
     Word,
 )
@@ -150,3 +148,4 @@ from fleet_worker.protocol.wanted import (
     WantedRequest,
     lag_of,
 )
+from rlfleet_resources.source import VersionLabel, number_of

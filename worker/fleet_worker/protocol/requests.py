@@ -24,9 +24,9 @@ from fleet_worker.protocol.types import (
     PauseMode,
     RunId,
     Source,
-    VersionLabel,
     WeightsDigest,
 )
+from rlfleet_resources.source import VersionLabel
 
 MAX_PEERS = 8
 

@@ -1,15 +1,13 @@
-"""The paths of a trainer's directories, and the number of a step in their names and in versions.
+"""The paths of a trainer's directories, and the number of a step in their names.
 
-Versions of one run are ordered by their numbers. Trainers put the number of a step into the folder's
-name, `…/step_41` or `…/step_41/weights`. That number is the version.
+Trainers put the number of a step into the folder's name, `…/step_41` or `…/step_41/weights`. That number is the
+version.
 """
 
 from __future__ import annotations
 
 import re
 
-_NUMBERED = re.compile(r"(?:step[_-])?([0-9]{1,18})")
-"""18 digits fit into 64 bits. The rule of the CRD for WeightVersions is the same."""
 _STEP = re.compile(r"(?:global_)?step[_-]?([0-9]{1,18})")
 _BELOW_A_STEP = frozenset({"weight", "weights", "model", "hf", "policy", "actor"})
 
@@ -41,9 +39,3 @@ def _parts_to_step(path: str) -> list[str]:
 def with_single_slashes(path: str) -> str:
     """Return a trainer's spelling of a path as a resource has it: `/run/step_5` for `/run//step_5/`."""
     return re.sub("/+", "/", path).rstrip("/") or "/"
-
-
-def number_of(version: str) -> int | None:
-    """Return the number of a version such as `43`, `step_43` or `step-43`; None for other labels."""
-    found = _NUMBERED.fullmatch(version)
-    return int(found[1]) if found else None

@@ -20,6 +20,8 @@ from pydantic import (
 )
 from pydantic.functional_validators import WrapValidator
 
+from rlfleet_resources.source import ManifestDigest, VersionLabel
+
 PROTOCOL_VERSION = 2
 """2: calls are signed and name their target pod."""
 
@@ -48,16 +50,11 @@ class Loading(StrEnum):
     """Only the elements that differ from the version in the engine are written, where that is possible."""
 
 
-VersionLabel = Annotated[
-    str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
-]
-"""Label of one set of weights, stamped on every reply. A valid Kubernetes label value."""
-
 RunId = VersionLabel
 """One training run. Two runs may both count from 0: run, version and digest together name one set of
 weights."""
 
-WeightsDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+WeightsDigest = ManifestDigest
 r"""SHA-256 of the lines `<sha256 of the file>  <file name>\n`, sorted by file name. The files are the
 weight files, their index if there is one, and config.json. `python -m fleet_worker manifest --digest
 DIR` prints it."""

@@ -12,7 +12,8 @@ from pydantic import Field
 
 from fleet_worker.protocol.paths import WANTED_PATH
 from fleet_worker.protocol.requests import Request
-from fleet_worker.protocol.types import MAX_TERM, Message, RunId, VersionLabel
+from fleet_worker.protocol.types import MAX_TERM, Message, RunId
+from rlfleet_resources.source import VersionLabel
 
 MAX_WANTED = 16
 _MAX_SECONDS = 1e10

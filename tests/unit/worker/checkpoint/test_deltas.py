@@ -16,7 +16,6 @@ from tests.support import damage
 from tests.support.descriptors import left_open, open_descriptors
 from tests.support.slime_deltas import CHECKSUMS, INDEX, encoded, overwrite, tensors_of, write_delta
 
-import fleet_worker
 from fleet_worker.checkpoint import delta_chain, memory, patching
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import (
@@ -45,8 +44,7 @@ def nothing() -> None:
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stagers]:
-    monkeypatch.setenv("PYTHONPATH", str(Path(fleet_worker.__file__).parents[1]))
+def pool() -> Iterator[Stagers]:
     made = Stagers()
     yield made
     made.close()

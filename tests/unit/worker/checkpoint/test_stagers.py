@@ -15,7 +15,6 @@ import pytest
 from tests.support import damage
 from tests.support.descriptors import left_open, open_descriptors
 
-import fleet_worker
 from fleet_worker.checkpoint import memory, stager_messages, stagers
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.finite import own_pass
@@ -40,11 +39,6 @@ ONE = damage.bfloat16(1.0)
 
 def nothing() -> None:
     return
-
-
-@pytest.fixture(autouse=True)
-def _import_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(fleet_worker.__file__).parents[1]))
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 from tests.support.waiting import eventually
 from tests.support.worker_harness import stage_request
 
-import fleet_worker
 from fleet_worker.checkpoint import delta_chain, memory, peer_files, peer_server, peer_tls
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import HeldBase
@@ -50,9 +49,8 @@ Made = Callable[..., Staging]
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+def make(tmp_path: Path) -> Iterator[Made]:
     """Makes workers of one fleet, without engines."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(fleet_worker.__file__).parents[1]))
     opened: list[Peers] = []
 
     def one(

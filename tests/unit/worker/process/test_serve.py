@@ -333,7 +333,7 @@ def test_a_forced_end_kills_threads_and_children_and_keeps_exit_code_and_message
     begun = time.monotonic()
     ended = subprocess.run(
         [sys.executable, "-c", ENDS_BY_FORCE],
-        env={"PYTHONPATH": str(REPOSITORY / "worker")},
+        env={"PYTHONPATH": f"{REPOSITORY}/client:{REPOSITORY}/worker"},
         capture_output=True,
         text=True,
         timeout=30,

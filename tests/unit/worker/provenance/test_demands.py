@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fleet_worker.checkpoint.identity import WeightName
-from fleet_worker.protocol import number_of
 from fleet_worker.provenance.demands import Demand, DemandError, demand_of
 
 
@@ -51,11 +50,6 @@ def test_an_empty_version_is_not_a_demand() -> None:
 def test_a_demand_describes_itself() -> None:
     assert str(Demand()) == "any version"
     assert str(demand_of("a", "step_7")) == "version a and version 7 or later"
-
-
-@pytest.mark.parametrize(("version", "number"), [("43", 43), ("step_43", 43), ("v43", None)])
-def test_numbers_are_read_from_labels(version: str, number: int | None) -> None:
-    assert number_of(version) == number
 
 
 OLD, NEW, NONE = WeightName("40", "run-7"), WeightName("3", "run-8"), WeightName("40")
