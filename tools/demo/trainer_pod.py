@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).with_name("rlfleet.zip")))
 
 from checkpoints import write_checkpoint
 from rlfleet import Refused, RlfleetError, Rollout, Weights

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import envs
 from stack.fleets import WEIGHTS_ROOT
 
 CODE = "/trainer"
-CLIENT = "rlfleet.zip"
-"""Among the files in `CODE`: images of workers hold vLLM and its packages, but not the client."""
 
 
 def trainer_account(name: str, weights: Sequence[str], fleet: str) -> list[dict[str, Any]]:
@@ -52,9 +46,9 @@ def trainer_pod(
 
     Args:
         name: The name of both.
-        image: The worker's.
+        image: The worker's, which holds the client, too.
         volume: Where checkpoints are written, as a volume of a pod without its name.
-        files: In `CODE`, besides the client.
+        files: In `CODE`.
         user: Of its processes. Workers run as 1000.
     """
     metadata = {"name": name}
@@ -95,19 +89,4 @@ def trainer_pod(
         ],
     }
     code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(files)}
-    code["binaryData"] = {CLIENT: base64.b64encode(client_packages()).decode()}
     return [code, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}]
-
-
-_COMMAND_LINE = envs.REPOSITORY / "client/rlfleet/cli"
-
-
-def client_packages() -> bytes:
-    """The packages that trainers import, without the command line."""
-    root = envs.REPOSITORY / "client"
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(root.glob("rlfleet*/**/*.py")):
-            if _COMMAND_LINE not in file.parents:
-                archive.write(file, file.relative_to(root))
-    return packed.getvalue()
