@@ -72,6 +72,10 @@ class SourceKey(NamedTuple):
         """Whether the place may have other files later under the same revision, as under a branch or a tag."""
         return bool(self.revision) and not _COMMIT.fullmatch(self.revision)
 
+    def text(self) -> str:
+        """The source in messages."""
+        return f"{_HUB}{self.place}@{self.revision}" if self.kind == HUGGING_FACE else self.place
+
     def covers(self, other: SourceKey) -> bool:
         """Whether the other one is the same source, or a revision to which this one may have led."""
         return self == (other._replace(revision=self.revision) if self.moves else other)
@@ -130,8 +134,7 @@ class WeightSource(Resource):
 
     def text(self) -> str:
         """The source in messages."""
-        kind, place, revision = self.key()
-        return f"{_HUB}{place}@{revision}" if kind == HUGGING_FACE else place
+        return self.key().text()
 
     def roots(self, known: Iterable[str]) -> list[str] | None:
         """Those of the known roots of weights that hold it; None for a kind that is in no root."""

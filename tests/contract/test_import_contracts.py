@@ -55,7 +55,7 @@ BREACHES = [
     ("opentelemetry-in-tracing", "fleet_operator/runtime/dispatch.py", "import opentelemetry"),
     (
         "operator-knows-the-protocol",
-        "fleet_operator/api/source.py",
+        "fleet_operator/api/volumes.py",
         "import fleet_worker.lifecycle.states",
     ),
     (

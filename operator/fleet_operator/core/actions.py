@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from fleet_operator.api.source import to_protocol
 from fleet_operator.core.pod_actions import OnPod
 from fleet_operator.core.work import Work, WorkKind
 from fleet_worker import protocol
@@ -73,6 +72,11 @@ class WorkerAction(OnPod):
         if isinstance(source := content.get("source"), WeightSource):
             content["source"] = to_protocol(source)
         return self.request(**content | {"epoch": epoch})
+
+
+def to_protocol(source: WeightSource) -> protocol.Source:
+    """Returns the source as a worker reads it: by its name, since of two spellings of a repository workers know one."""
+    return protocol.Source.model_validate(WeightSource.of(source.key()).to_json())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from fleet_operator.api.source import from_protocol, key_of
 from fleet_operator.core.identity import TRANSFERRED_DIGEST, Named, WeightsId, same_weights
 from fleet_operator.core.work import Work, WorkKind
 from fleet_worker.protocol import (
@@ -173,9 +172,9 @@ def facts_in(
         state.phase,
         state.admitted,
         None if version is None else (version, state.run_id, _digest_of(state)),
-        None if state.source is None else key_of(state.source),
+        None if state.source is None else state.source.key(),
         None if staged is None else (staged.version, staged.run_id, staged.digest),
-        None if staged is None or staged.source is None else key_of(staged.source),
+        None if staged is None or staged.source is None else staged.source.key(),
         _operation_of(state.phase, work),
         # Timings begin again with every pause.
         state.phase is Phase.PAUSED and (timings is None or timings.load_seconds is None),
@@ -247,12 +246,7 @@ def source_of(key: SourceKey) -> WeightSource | None:
 
 def reported_source(source: Source | None) -> WeightSource | None:
     """Returns the source of a worker's answer; None without one, or if no resource could have it."""
-    if source is None:
-        return None
-    try:
-        return from_protocol(source)
-    except ValueError:
-        return None
+    return None if source is None else source_of(source.key())
 
 
 class Workers(tuple["WorkerView", ...]):  # noqa: SLOT001 - caches its counts

@@ -20,7 +20,14 @@ from pydantic import (
 )
 from pydantic.functional_validators import WrapValidator
 
-from rlfleet_resources.source import ManifestDigest, VersionLabel
+from rlfleet_resources.source import (
+    DIRECTORY,
+    HUGGING_FACE,
+    OBJECTS,
+    ManifestDigest,
+    SourceKey,
+    VersionLabel,
+)
 
 PROTOCOL_VERSION = 2
 """2: calls are signed and name their target pod."""
@@ -212,15 +219,16 @@ class Source(Message):
             raise ValueError("exactly one of path, uri and huggingFace must be set")
         return self
 
-    def key(self) -> tuple[str, str, str]:
-        """Its name: its kind, its place, and the revision of the place if a place of this kind has one."""
+    def key(self) -> SourceKey:
+        """Its name. It is untrusted: maybe no resource could have it."""
         if self.hugging_face is not None:
-            return "huggingFace", self.hugging_face.repo, self.hugging_face.revision
-        return ("path", self.path, "") if self.path is not None else ("uri", str(self.uri), "")
+            return SourceKey(HUGGING_FACE, self.hugging_face.repo, self.hugging_face.revision)
+        if self.path is not None:
+            return SourceKey(DIRECTORY, self.path)
+        return SourceKey(OBJECTS, str(self.uri))
 
     def __str__(self) -> str:
-        kind, place, revision = self.key()
-        return f"hf://{place}@{revision}" if kind == "huggingFace" else place
+        return self.key().text()
 
 
 class Named(Protocol):
