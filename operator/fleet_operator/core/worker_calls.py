@@ -39,7 +39,7 @@ DEFAULT_PROMPTS = (
     "Dear customer,\n",
 )
 """Canary prompts of a fleet that names none."""
-PAUSE_MODES = {"Keep": PauseMode.KEEP, "Wait": PauseMode.WAIT, "Abort": PauseMode.ABORT}
+PAUSE_MODES = {mode.title(): mode for mode in PauseMode}
 """Values of `rollout.pause.mode` as vLLM names them."""
 LEASE_SECONDS = 30.0
 """A pause ends by itself this long after the last call of the operator. Longer than a standby needs to
