@@ -104,21 +104,7 @@ def read_accepted_adapter(
     budget: int,
     check_cancelled: Callable[[], None],
 ) -> tuple[bool, str]:
-    """Read and check the bytes of an adapter whose tensors fit the running model. Blocks.
-
-    Args:
-        adapter: The result of `open_fitting_adapter`.
-        rules: Limits and checks.
-        digest: The expected digest. It makes the check for missing parts unnecessary.
-        budget: Largest number of bytes to keep in memory.
-        check_cancelled: Raises to cancel.
-
-    Returns:
-        Whether the bytes are in memory, and their digest.
-
-    Errors:
-        Refusal: any of the checkpoint reasons. The files stay open.
-    """
+    """Read and check the bytes of the result of `open_fitting_adapter`, as `reference.read_accepted` does. Blocks."""
     in_memory = rules.inspector.read(adapter, budget=budget, check_cancelled=check_cancelled)
     found = adapter.digest(check_cancelled)
     check_digest(digest, found, "the files")
