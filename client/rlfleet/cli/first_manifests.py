@@ -69,7 +69,7 @@ class FirstFleet:
 
 
 def files_of(first: FirstFleet) -> dict[str, str]:
-    """Name below the folder → text. `kubectl apply -f FOLDER` reads no folder below it."""
+    """Name below the folder → text."""
     settings = SETTINGS[first.trainer]
     made: dict[str, str] = {}
     if first.is_new:

@@ -279,6 +279,6 @@ def _commands(first: FirstFleet, folder: Path) -> list[str]:
     return [
         *found,
         f"rlfleet validate {quoted}",
-        f"kubectl apply -f {quoted}",
+        f"kubectl apply -f {quoted}/fleet.yaml",
         f"rlfleet watch {first.name} -n {first.namespace}",
     ]

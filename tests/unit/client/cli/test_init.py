@@ -457,7 +457,7 @@ def test_the_commands_that_are_printed_work_for_any_folder() -> None:
 
     lines = [shlex.split(line, comments=True) for line in done.output.splitlines()]
     assert ["rlfleet", "validate", "my fleet"] in lines
-    assert ["kubectl", "apply", "-f", "my fleet"] in lines
+    assert ["kubectl", "apply", "-f", "my fleet/fleet.yaml"] in lines
     (first,) = (line for line in lines if "my fleet/storage.yaml" in line)
     assert first[:2] == ["kubectl", "apply"]
 
