@@ -4,9 +4,10 @@
         [--registry registry.example]
 
 The tree does not know where it is published. The index of packages and chart browsers follow no relative
-link, so the links of each README become absolute. The distributions and the chart get the address of the
-repository, and CONTRIBUTING.md that of its clone. READMEs install the client by its name in the index, which
-has it from the release on. With a registry, the chart gets that of its images and its own.
+link, so the links of each README become absolute, and those of the changelog, whose sections are the notes
+of releases. The distributions and the chart get the address of the repository, and CONTRIBUTING.md that of
+its clone. READMEs install the client by its name in the index, which has it from the release on. With a
+registry, the chart gets that of its images and its own.
 
 It needs the standard library alone, and runs once in a fresh checkout.
 """
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-READMES = ("README.md", "client/README.md", "charts/rlfleet/README.md")
+PAGES = ("README.md", "client/README.md", "charts/rlfleet/README.md", "CHANGELOG.md")
 PROJECTS = ("pyproject.toml", "client/pyproject.toml")
 CONTRIBUTING = "CONTRIBUTING.md"
 CLONE = "git clone …"
@@ -120,7 +121,7 @@ def write(release: Release, registry: str, root: Path = REPOSITORY) -> None:
     Raises:
         UnknownPlaceError: A file does not have the place to change. Files before it are changed.
     """
-    for page in READMES:
+    for page in PAGES:
         file = root / page
         text = absolute_links(file.read_text(), page, release, root)
         file.write_text(_CLIENT.sub(r"\1rlfleet", text))

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from tests.support.programs import written_by
 
-from release_addresses import READMES, Release, UnknownPlaceError, absolute_links
+from release_addresses import PAGES, Release, UnknownPlaceError, absolute_links
 
 ROOT = Path(__file__).parents[2]
 FORGE = "https://github.com/owner/rlfleet"
@@ -69,7 +69,7 @@ def test_the_page_of_a_distribution_has_absolute_links(
     assert f"Repository, {FORGE}" in fields.get_all("Project-URL", [])
 
 
-@pytest.mark.parametrize("page", READMES)
+@pytest.mark.parametrize("page", PAGES)
 def test_each_link_into_the_repository_leads_to_a_file_of_it(published: Path, page: str) -> None:
     text = (published / page).read_text()
     into = [found[1] for link in links(text) if (found := OF_THE_RELEASE.fullmatch(link))]
