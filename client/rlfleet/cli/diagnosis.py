@@ -139,11 +139,10 @@ def operator_checks(
             yield ok("operator", message)
         else:
             yield fail("operator", message, f"kubectl -n {where} describe deployment {name}")
-        watched = argument(one, "--namespaces")
-        if watched and namespace not in watched.split(","):
-            message = f"{where}/{name} does not follow namespace {namespace!r}, only {watched}"
+        if found := unfollowed(one, namespace):
+            watched = argument(one, "--namespaces")
             remedy = f"add {namespace!r} to watchNamespaces of the chart, or use one of {watched}"
-            yield warn("operator", message, remedy)
+            yield warn("operator", found, remedy)
         yield _lease_check(leases[where, name], f"{where}/{name}", now)
 
 
@@ -152,6 +151,15 @@ def lacks_pods(deployment: Json) -> bool:
     status = deployment.get("status") or {}
     wanted = deployment["spec"].get("replicas", 1)
     return bool(status.get("unavailableReplicas")) or status.get("readyReplicas", 0) < wanted
+
+
+def unfollowed(deployment: Json, namespace: str) -> str:
+    """That an operator does not follow a namespace; empty if it does."""
+    watched = argument(deployment, "--namespaces")
+    if not watched or namespace in watched.split(","):
+        return ""
+    place = deployment["metadata"]
+    return f"{place['namespace']}/{place['name']} does not follow namespace {namespace!r}, only {watched}"
 
 
 def argument(deployment: Json, name: str) -> str:

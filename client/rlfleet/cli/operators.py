@@ -1,7 +1,8 @@
-"""Whether an operator drives fleets, asked of the Leases that their statuses name."""
+"""Whether an operator drives fleets, asked of the Leases that their statuses name, and of the Deployments."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -9,6 +10,7 @@ from rich.markup import escape
 
 from rlfleet.cli import cluster, show
 from rlfleet.cli.api import Api
+from rlfleet.cli.diagnosis import unfollowed
 from rlfleet.cli.leadership import problem_of
 from rlfleet.errors import NotFound, RlfleetError
 from rlfleet.resources import InferenceFleet
@@ -16,27 +18,37 @@ from rlfleet.resources import InferenceFleet
 
 def problem(api: Api, fleet: InferenceFleet, now: datetime) -> str:
     """Why no operator drives a fleet; empty if one does, or if this account may not see it."""
-    namespace, _, name = fleet.status.operator.partition("/")
+    place, _, name = fleet.status.operator.partition("/")
     if not name:
         return ""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{place}/leases/{name}"
     try:
-        return problem_of(cluster.get(api, path), now)
+        if found := problem_of(cluster.get(api, lease), now):
+            return found
     except NotFound:
         return "its Lease does not exist"
     except RlfleetError:
         return ""
+    try:
+        # The chart gives both the same name.
+        deployment = cluster.get(api, f"/apis/apps/v1/namespaces/{place}/deployments/{name}")
+    except RlfleetError:
+        return ""
+    return unfollowed(deployment, fleet.metadata.namespace)
 
 
 def warn(api: Api, fleets: Iterable[InferenceFleet], now: datetime) -> None:
     """Print a warning for each operator that has gone, since the statuses of its fleets are old."""
-    driven: dict[str, list[InferenceFleet]] = {}
+    driven: dict[tuple[str, str], int] = Counter()
+    problems: dict[tuple[str, str], str] = {}
     for fleet in fleets:
-        driven.setdefault(fleet.status.operator, []).append(fleet)
-    for operator, its_fleets in driven.items():
-        if found := problem(api, its_fleets[0], now):
-            number = show.plural(len(its_fleets), "fleet")
+        key = fleet.status.operator, fleet.metadata.namespace
+        if key not in problems:
+            problems[key] = problem(api, fleet, now)
+        driven[key[0], problems[key]] += 1
+    for (operator, found), count in driven.items():
+        if found:
             show.errors().print(
-                f"[yellow]warning:[/] no operator drives {number} of {escape(operator)}: "
-                f"{escape(found)}; see rlfleet doctor. What is shown is as old as that"
+                f"[yellow]warning:[/] no operator drives {show.plural(count, 'fleet')} of "
+                f"{escape(operator)}: {escape(found)}; see rlfleet doctor. What is shown is as old as that"
             )

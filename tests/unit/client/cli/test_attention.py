@@ -87,6 +87,26 @@ def test_a_lease_that_cannot_be_read_says_nothing_about_the_operator(
     assert out.startswith("No operator drives fleet policy" if said else "Version 3")
 
 
+@pytest.mark.parametrize("followed", ["eval", "eval,rl", ""])
+def test_a_fleet_in_a_namespace_that_its_operator_has_left_is_driven_by_none(
+    monkeypatch: pytest.MonkeyPatch, followed: str
+) -> None:
+    objects = Recorded("applied")
+    lease = {"holderIdentity": "rlfleet-abc", "renewTime": objects.moment.isoformat()}
+    objects.answers[f"GET {LEASE}"] = {"spec": lease}
+    container = {"args": [f"--namespaces={followed}"] if followed else []}
+    objects.answers["GET /apis/apps/v1/namespaces/rl/deployments/operator"] = {
+        "metadata": {"namespace": "rl", "name": "operator"},
+        "spec": {"template": {"spec": {"containers": [container]}}},
+    }
+
+    _, _, err = run(monkeypatch, objects, "status")
+    _, out, _ = run(monkeypatch, objects, "explain")
+
+    said = "does not follow namespace 'rl', only eval"
+    assert (said in err, said in out) == (followed == "eval",) * 2
+
+
 # --- weights that are too old ---------------------------------------------------------------------
 
 
