@@ -1,6 +1,6 @@
 """Examples and the callback with real libraries, against the RL API over a fake API server.
 
-The parsers of trainers read the recipes. Their trainings need GPUs, and are not run.
+The parsers of trainers read the recipes. Of the trainings only TRL's is run; the others need GPUs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from tests.support.checkpoints import write_checkpoints
 from tests.support.deltas import apply, metadata, read_tensors
 from tests.support.environments import trainers_packages, worker_python
@@ -41,12 +43,12 @@ async def api() -> AsyncIterator[RlApi]:
 async def run(
     api: RlApi, program: Path | str, *arguments: str, packages: str = "trainers", **variables: str
 ) -> str:
-    """The output of a program, without its error output. `packages`: an environment of trainers."""
+    """The output of a program, without its error output. `packages`: environments of trainers."""
     done = await asyncio.create_subprocess_exec(
         *(worker_python(), program, *arguments),
         env={
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": f"{ROOT / 'client'}:{trainers_packages(packages)}",
+            "PYTHONPATH": ":".join((f"{ROOT}/client", *map(trainers_packages, packages.split()))),
             "RLFLEET_API_URL": api.url,
             "RLFLEET_API_TOKEN": TRAINER,
             **variables,
@@ -94,6 +96,44 @@ async def test_a_trainer_publishes_what_differs_from_the_step_before(
     assert [metadata(step).get("base_version") for step in steps] == [None, "2"]
     assert apply(read_tensors(steps[0]), steps[1]) == read_tensors(tmp_path / "last")
     assert api.objects.weights["spec"]["digest"] == digest_in(str(tmp_path / "last"))
+
+
+async def complete(request: web.Request) -> web.Response:
+    """A worker's answer to a list of prompts."""
+    prompts = (await request.json())["prompt"]
+    one = {"prompt_token_ids": [5, 6], "logprobs": {"token_logprobs": [-0.5, -0.5]}}
+    one["weight_versions"] = [{"version": "0", "start": 0, "end": 2}]
+    choices = [one | {"index": n, "token_ids": [7 + n, 8]} for n in range(len(prompts))]
+    return web.json_response({"choices": choices[::-1]})
+
+
+@pytest.mark.long  # as above
+async def test_trls_trainer_samples_from_the_fleet_and_publishes_each_step(
+    api: RlApi, tmp_path: Path
+) -> None:
+    write_checkpoints({tmp_path / "base": {"seed": 1}})
+    worker = web.Application()
+    worker.router.add_post("/v1/completions", complete)
+
+    async with TestServer(worker) as server:
+        printed = await run(
+            api,
+            EXAMPLES / "trl/train.py",
+            packages="trainers recipes",
+            FLEET_URL=str(server.make_url("")),
+            MODEL_DIRECTORY=str(tmp_path / "base"),
+            OUTPUT_DIRECTORY=str(tmp_path / "trl"),
+            RUN_DIRECTORY=str(tmp_path / "run"),
+            HOME=str(tmp_path),
+        )
+
+    trains = [line for line in printed.splitlines() if line.startswith("step ")]
+    assert trains == [f"step {n} trains on tokens of 0" for n in range(3)]
+    assert api.objects.weights["spec"]["version"] == "3"
+    first, *others = (
+        digest_in(str(tmp_path / name)) for name in ("base", "run/step_1", "run/step_3")
+    )
+    assert len({first, *others}) == 3
 
 
 async def test_tensors_of_torch_have_the_bytes_and_types_that_safetensors_writes(
