@@ -4,7 +4,7 @@
         [--registry registry.example]
 
 The tree does not know where it is published. The index of packages and chart browsers follow no relative
-link, so the links of each README become absolute, and those of the changelog, whose sections are the notes
+link, so the links of each README become absolute. So do those of the changelog, whose sections are the notes
 of releases. The distributions and the chart get the address of the repository, and CONTRIBUTING.md that of
 its clone. READMEs install the client by its name in the index, which has it from the release on. With a
 registry, the chart gets that of its images and its own.

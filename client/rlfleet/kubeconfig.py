@@ -155,10 +155,10 @@ def _of_config(
 ) -> Access:
     name = context or config["current-context"]
     if name not in config["contexts"]:
-        raise NotConfigured(
-            f"the kubeconfig has no context {name!r}; it has: "
-            f"{', '.join(sorted(config['contexts'])) or 'none'}. Name one of these"
-        )
+        missing = f"context {name!r}" if name else "current context"
+        known = ", ".join(sorted(config["contexts"]))
+        remedy = f"it has: {known}. Name one of these" if known else "name another kubeconfig"
+        raise NotConfigured(f"the kubeconfig has no {missing}; {remedy}")
     chosen = config["contexts"][name]
     cluster = config["clusters"][chosen["cluster"]]
     user = config["users"].get(chosen.get("user"), {})

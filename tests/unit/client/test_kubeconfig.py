@@ -115,6 +115,10 @@ def test_a_context_is_chosen_by_name(tmp_path: Path) -> None:
     assert (found.namespace, found.token()) == ("default", "")
     with pytest.raises(NotConfigured, match="no context 'gone'"):
         load(file, context="gone")
+    del config["current-context"]
+    file.write_text(yaml.safe_dump(config))
+    with pytest.raises(NotConfigured, match="no current context; it has: bare, main"):
+        load(file)
 
 
 def test_the_first_of_several_files_wins(tmp_path: Path) -> None:
