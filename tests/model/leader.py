@@ -161,6 +161,7 @@ class Leader:
     fleet_version: of the fleet's object, as it was read at the start.
     epochs, watch, templates, calls: the real ones; calls by uid of the worker.
     pins: how many pins a status holds; None: as many as a real one.
+    number: of all leaders of the history. Terms begin again after the Lease was deleted.
     """
 
     term: int
@@ -193,6 +194,7 @@ class Leader:
     observed: FleetObserved | None = None
     todo: deque[Doing] = field(default_factory=deque)
     pins: int | None = None
+    number: int = 0
 
     def __post_init__(self, fleet_version: int) -> None:
         term = self.term

@@ -42,6 +42,7 @@ class Operators:
             fleet_version=self.fleet_version,
             templates=Templates(self.revisions, IMAGE),  # what it uses
             pins=self.pins,
+            number=self.leader.number + 1,
         )
         self.pods_before.append((self.now, self._pod_views()))
         self.note("operator", f"starts, term {self.leader.term}")

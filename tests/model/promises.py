@@ -787,7 +787,7 @@ class Promises:
 
     def _phase_of(self, status: WeightsStatus) -> tuple[object, ...]:
         return (
-            *(self.sim.lease_term, status.desired_version, status.retried),
+            *(self.sim.leader.number, status.desired_version, status.retried),
             *(status.phase, status.phase_started_at),
         )
 

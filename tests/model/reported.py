@@ -40,11 +40,11 @@ _SAYS_WHY = frozenset(
 class Reported:
     """Fields:
 
-    recorded: the term of a leader, and the operation that it has recorded last.
+    recorded: the number of a leader, and the operation that it has recorded last.
     failed_since: uid of a pod that has failed → since when the leader knows.
-    judged_by: the term of the leader that has judged last.
-    applied: the term of a leader, and the weights that it has recorded as applied last.
-    named_others: the term of a leader, and a version of a WeightVersion → when it named other files.
+    judged_by: the number of the leader that has judged last.
+    applied: the number of a leader, and the weights that it has recorded as applied last.
+    named_others: the number of a leader, and a version of a WeightVersion → when it named other files.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -85,7 +85,7 @@ class Reported:
             if there and all(w.facts.phase in _CANNOT_JUDGE for w in answer):
                 self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)
             if status.phase is RolloutPhase.JUDGING:
-                self.judged_by = leader.term
+                self.judged_by = leader.number
 
     def _is_said(self, status: FleetStatus | WeightsStatus) -> bool:
         """Whether what is not ready is on its way, or stalled, or its user has asked for that."""
@@ -127,10 +127,10 @@ class Reported:
         """Weights that become the applied ones have their pin before that of the former ones, since the status loses its last
         pins first.
         """
-        (term, before), now = self.applied, leader.fleet.applied
-        self.applied = leader.term, now
+        (number, before), now = self.applied, leader.fleet.applied
+        self.applied = leader.number, now
         places = {(p.version, p.run_id): n for n, p in enumerate(leader.fleet.pinned)}
-        if term != leader.term or before is None or now is None:
+        if number != leader.number or before is None or now is None:
             return
         old, new = (places.get((w.version, w.run_id)) for w in (before, now))
         if old is not None and new is not None and new > old:
@@ -149,13 +149,16 @@ class Reported:
             for p in pins
         )
         path, served_at = str(source), promises.served_at.get((spec.adapter, *name))
+        if spec.digest is not None:  # it says which files it means
+            self.named_others.pop((leader.number, *key), None)
+            return
         others = served_at is not None and not spec.adapter
         if others and source not in promises.sources.get(name, set()):
-            self.named_others[leader.term, *key] = self.sim.now
+            self.named_others[leader.number, *key] = self.sim.now
             return
         since = promises.asked_at.get(key, 0.0)
         is_new = served_at is not None and served_at < since and key not in promises.confirmed
-        since = self.named_others.get((leader.term, *key), since if is_new else -1.0)
+        since = self.named_others.get((leader.number, *key), since if is_new else -1.0)
         liars = any(p.worker.lies_about("stage") for p in self.sim.pods.values())
         changed = files.changed_at.get(path, 0.0) > since or path in files.absent
         if since < 0 or not is_pinned or liars or changed or files.read_at.get(path, 0.0) >= since:
@@ -206,7 +209,7 @@ class Reported:
         judges = (
             self.sim.promises.rollout.strategy == "Canary"
             and leader.desired is self.sim.desired
-            and self.judged_by == leader.term
+            and self.judged_by == leader.number
         )
         asked, known = ((s.observed_generation, s.retried) for s in (after, before))
         phases = before.phase, after.phase
@@ -223,8 +226,8 @@ class Reported:
         """
         holds = [w for w in members if w.state is not None and w.state.phase is Phase.PAUSED]
         current = leader.fleet.transition
-        (term, before), self.recorded = self.recorded, (leader.term, current)
-        if term != leader.term or before is None or not holds:
+        (number, before), self.recorded = self.recorded, (leader.number, current)
+        if number != leader.number or before is None or not holds:
             return
         if current is None:
             self.sim.fail(5, f"{holds[0].pod.name} is held, and the record of this is gone")
