@@ -942,7 +942,7 @@ MUTANTS = [
         story="a_change_to_canary_before_a_late_load_ends",
     ),
     Mutant(
-        5,
+        9,
         "pins stay in the order in which the fleet first saw the weights",
         "core/rollout_plan.py",
         "in_order = pins.in_order_of_use(applied, observed.status.applied)",
