@@ -13,7 +13,7 @@ from fleet_api.calls import Access, Call
 from fleet_api.contract import Contract
 from fleet_api.fleets import Fleet, Fleets
 from fleet_api.limits import Slot, Slots
-from fleet_api.loop_time import measured, turn
+from fleet_api.loop_time import measured
 from fleet_api.metric_pages import Page, together
 from fleet_api.problems import Problem, busy
 from fleet_api.route import Route
@@ -108,7 +108,6 @@ class WorkerMetrics:
                     left -= len(part)
                     if left <= 0:
                         break  # a line may be cut there, so it is left out
-                    await turn()
                 else:
                     page.take(b"\n")
         except (aiohttp.ClientError, TimeoutError, OSError):
