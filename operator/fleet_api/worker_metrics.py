@@ -27,7 +27,7 @@ PAGE_SECONDS = 3.0
 _MAX_PAGE_BYTES = 4 * 1024 * 1024
 """Largest page of one worker, whose image decides it. One part of it at a time is in memory."""
 PAGES_BYTES = 64 * 1024 * 1024
-"""What is kept of all pages. Those of `MAX_WORKERS` workers with 150 lines fit into the half that a namespace has."""
+"""The kept parts of all pages. Those of `MAX_WORKERS` workers with 150 lines fit into the half that a namespace has."""
 
 
 class WorkerMetrics:
