@@ -94,7 +94,7 @@ class Slots:
         on_change: Called with the number of taken slots at each change.
         what: What the slots are for, in messages.
         flag: The flag that sets `limit`, for messages.
-        owner: Who has a share, in messages.
+        owner: Owner of a share, in messages.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Lets requests go on one by one, in turns by their sender, with other work of the event loop in between.
 
-Clients that send at the same moment, or wait for one read, would else all run before the next look at the network: 256
-of them keep the request of another tenant waiting for half a second.
+Else all requests of one moment, or all that wait for one read, run before the next look at the network. 256 of them
+keep the request of another tenant waiting for half a second.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ OBJECTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 READ = {"weightversions"}
-"""What the operator needs of these is small, and is read."""
+"""Their large parts are not needed, so the operator reads them."""
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 
 
