@@ -233,11 +233,11 @@ def test_a_device_that_works_does_not_delay_the_end_of_the_process(
     assert all(each.daemon for each in working)
 
 
-def test_huge_pages_of_all_files_are_looked_up_at_once(
+def test_one_look_counts_the_huge_pages_of_all_files(
     held: Any, held_module: Any, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     links = [files.link("a"), files.link("b")]
-    inode = os.stat(links[1]).st_ino
+    inode = Path(links[1]).stat().st_ino
     text = f"""\
 7f00-7f10 rw-p 00000000 00:00 0
 FilePmdMapped:      1024 kB

@@ -242,7 +242,9 @@ async def test_memory_that_the_engine_does_not_let_go_of_is_not_free(
 
 
 @pytest.mark.parametrize(("seconds", "most_calls"), [(0.04, 2), (1, 10), (10, 25), (100, 120)])
-def test_an_engine_that_works_long_is_asked_less_often(seconds: float, most_calls: int) -> None:
+def test_the_worker_asks_an_engine_that_works_long_less_often(
+    seconds: float, most_calls: int
+) -> None:
     ends, calls = virtual_time.START_SECONDS + seconds, list[float]()
 
     async def hold(*_: object) -> HeldBytes:
