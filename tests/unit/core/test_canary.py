@@ -15,9 +15,9 @@ from tests.support.builders import (
 from tests.support.figures import figures
 from tests.support.present import present
 
-from fleet_operator.core.strategies import canary, rolling, synchronized
+from fleet_operator.core.strategies import canary, synchronized
 from fleet_operator.core.strategies.base import Step
-from fleet_operator.core.strategies.choice import strategy_of
+from fleet_operator.core.strategies.choice import rolling, strategy_of
 from fleet_worker.protocol import Phase, Reason
 from rlfleet_resources.conditions import MAX_MESSAGE_CHARACTERS
 from rlfleet_resources.fleet_status import Transition
@@ -478,7 +478,7 @@ class TestPausedAtTheDesiredVersion:
 
     def test_a_swap_without_a_barrier_ends_by_itself_and_the_others_are_judged(self):
         swaps = make_worker(0).loading("41", "42").doing("apply", "42")
-        taken = canary.then(rolling.step)(make_view(swaps, old(1), forbids_mixing=False))
+        taken = canary.then(rolling)(make_view(swaps, old(1), forbids_mixing=False))
 
         assert taken.phase is RolloutPhase.JUDGING
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.builders import NOW, WorkerBuilder, make_view, make_worker, texts_of
 from tests.support.present import present
 
-from fleet_operator.core.strategies import in_flight, rolling
+from fleet_operator.core.strategies.choice import in_flight, rolling
 from fleet_worker.protocol import Operation, Reason
 from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.weights_status import RolloutPhase
@@ -61,7 +61,7 @@ def view(*workers: WorkerBuilder, **given):
     ],
 )  # fmt: skip
 def test_the_next_step_of_a_rolling_rollout(workers, at_once, done):
-    assert texts_of(rolling.step(view(*workers, maxUnavailable=at_once)).actions) == done
+    assert texts_of(rolling(view(*workers, maxUnavailable=at_once)).actions) == done
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_next_step_of_a_rolling_rollout(workers, at_once, done):
 )  # fmt: skip
 def test_a_rolling_rollout_starts_with_the_workers_of_fewest_sessions(sessions, at_once, first):
     workers = [staged(n).with_sessions(count) for n, count in enumerate(sessions)]
-    taken = rolling.step(view(*workers, maxUnavailable=at_once))
+    taken = rolling(view(*workers, maxUnavailable=at_once))
 
     assert texts_of(taken.actions) == [f"apply 42 on policy-{n}" for n in first]
 
@@ -82,13 +82,13 @@ def test_a_rolling_rollout_starts_with_the_workers_of_fewest_sessions(sessions, 
 def test_workers_whose_clients_name_no_session_are_ordered_by_their_requests():
     workers = [staged(0).with_requests(5), staged(1).with_requests(2), staged(2).with_sessions(3)]
 
-    assert texts_of(rolling.step(view(*workers)).actions) == ["apply 42 on policy-1"]
+    assert texts_of(rolling(view(*workers)).actions) == ["apply 42 on policy-1"]
 
 
 def test_a_swap_that_has_begun_is_not_changed_for_a_worker_with_fewer_sessions():
     workers = [staged(0).with_sessions(9).asked_to("apply 42"), staged(1).with_sessions(0)]
 
-    assert rolling.step(view(*workers)).actions == ()
+    assert rolling(view(*workers)).actions == ()
 
 
 @given(st.data())
@@ -106,7 +106,7 @@ def test_no_more_than_max_unavailable_are_away_however_sessions_change(data):
             )
             for n in order
         ]
-        taken = rolling.step(view(*workers, maxUnavailable=at_once))
+        taken = rolling(view(*workers, maxUnavailable=at_once))
         begun = {n for n in ready if f"apply 42 on policy-{n}" in texts_of(taken.actions)}
         ready, away = ready - begun, away | begun
         assert len(away) <= at_once
@@ -117,24 +117,24 @@ def test_no_more_than_max_unavailable_are_away_however_sessions_change(data):
 def test_workers_that_will_be_deleted_do_not_count_as_serving():
     workers = [staged(0), make_worker(1).joining("41"), staged(2).draining_since(NOW)]
 
-    assert "apply" not in str(texts_of(rolling.step(view(*workers, replicas=2)).actions))
+    assert "apply" not in str(texts_of(rolling(view(*workers, replicas=2)).actions))
 
 
 def test_surplus_workers_do_not_count_as_serving():
-    taken = rolling.step(view(staged(0), staged(1), staged(2), replicas=2))
+    taken = rolling(view(staged(0), staged(1), staged(2), replicas=2))
 
     assert texts_of(taken.actions) == ["apply 42 on policy-0"]
 
 
 def test_the_fleet_is_not_updated_once_a_worker_is_swapped():
-    assert rolling.step(view(staged(0), staged(1))).holds_requests
-    assert rolling.step(view(swapping(0), staged(1))).holds_requests
-    assert rolling.step(view(staged(0).asked_to("apply 42"), staged(1))).holds_requests
-    assert not rolling.step(view(old(0), staged(1), suspended=True)).holds_requests
+    assert rolling(view(staged(0), staged(1))).holds_requests
+    assert rolling(view(swapping(0), staged(1))).holds_requests
+    assert rolling(view(staged(0).asked_to("apply 42"), staged(1))).holds_requests
+    assert not rolling(view(old(0), staged(1), suspended=True)).holds_requests
 
 
 def test_in_flight_every_ready_worker_is_swapped():
-    taken = in_flight.step(view(staged(0), old(1), staged(2)))
+    taken = in_flight(view(staged(0), old(1), staged(2)))
 
     assert texts_of(taken.actions) == [
         "apply 42 on policy-0",
@@ -155,41 +155,41 @@ def test_in_flight_every_ready_worker_is_swapped():
     ],
 )
 def test_the_phase_of_a_rollout(workers, phase):
-    assert in_flight.step(view(*workers)).phase is phase
+    assert in_flight(view(*workers)).phase is phase
 
 
 def test_a_load_continues_after_another_swap_failed():
-    assert in_flight.step(view(staged(0), staged(1), phase=LOADING)).phase is LOADING
+    assert in_flight(view(staged(0), staged(1), phase=LOADING)).phase is LOADING
 
 
 class TestPausedWorkersWithoutACall:
     """A pause that a swap has left."""
 
     def test_without_the_bytes_the_worker_resumes_its_old_version(self):
-        taken = in_flight.step(view(make_worker(0).paused("41")))
+        taken = in_flight(view(make_worker(0).paused("41")))
 
         assert texts_of(taken.actions) == ["resume 41 on policy-0"]
 
     def test_a_worker_with_a_running_call_is_left_alone(self):
-        assert in_flight.step(view(make_worker(0).loading("41", "42"))).actions == ()
+        assert in_flight(view(make_worker(0).loading("41", "42"))).actions == ()
 
 
 class TestFailures:
     BROKE = make_worker(0).joining("41").failed_to_load("42")
 
     def under_way(self, *workers: WorkerBuilder, **given):
-        return in_flight.step(view(*workers, phase=LOADING, **given))
+        return in_flight(view(*workers, phase=LOADING, **given))
 
     def test_a_refusal_stops_new_swaps_and_is_reported(self):
         refused = old(0).refused("42", Reason.CHECKPOINT_TRUNCATED)
-        taken = in_flight.step(view(refused, staged(1)))
+        taken = in_flight(view(refused, staged(1)))
 
         assert taken.actions == ()
         assert not present(taken.problem).halt
 
     def test_a_member_whose_engine_refused_the_goal_while_it_joined_halts_the_rollout(self):
         refused = staged(0).failed_to_load("42")
-        taken = in_flight.step(view(refused, phase=RolloutPhase.STAGING))
+        taken = in_flight(view(refused, phase=RolloutPhase.STAGING))
 
         assert present(taken.problem).halt
 
@@ -222,13 +222,13 @@ class TestFailures:
         failed = staged(0).failed_to_load("42", age_seconds=age_seconds)
         given = {"phase": LOADING, "rollout_seconds": 60, "maxFailures": 1}
 
-        assert texts_of(rolling.step(view(failed, other, **given)).actions) == done
+        assert texts_of(rolling(view(failed, other, **given)).actions) == done
 
     @pytest.mark.parametrize("phase", [STAGING, LOADING])
     def test_a_rollout_is_not_applied_while_a_worker_whose_engine_failed_joins_again(self, phase):
         recovered = make_worker(0).joining("41").failed_to_load("42", age_seconds=1)
         given = {"phase": phase, "rollout_seconds": 60, "maxFailures": 1}
-        taken = rolling.step(view(recovered, new(1), new(2), **given))
+        taken = rolling(view(recovered, new(1), new(2), **given))
 
         assert taken.phase is LOADING
         assert present(taken.problem).reason is ConditionReason.WORKERS_FAILING
@@ -279,31 +279,31 @@ class TestFailures:
 
     def test_staging_beyond_its_deadline_halts_the_rollout(self):
         late = {"phase": STAGING, "phase_seconds": 901}
-        problem = present(in_flight.step(view(old(0), staged(1), **late)).problem)
+        problem = present(in_flight(view(old(0), staged(1), **late)).problem)
 
         assert problem.halt
 
 
 def test_a_suspended_rollout_starts_nothing():
-    assert in_flight.step(view(staged(0), old(1), suspended=True)).actions == ()
+    assert in_flight(view(staged(0), old(1), suspended=True)).actions == ()
 
 
 class TestJoiningWorkers:
     def test_the_first_workers_are_admitted_on_the_desired_version(self):
-        assert texts_of(rolling.step(view(make_worker(0).joining("41"))).actions) == [
+        assert texts_of(rolling(view(make_worker(0).joining("41"))).actions) == [
             "stage 42 on policy-0"
         ]
 
     def test_a_suspended_rollout_does_not_admit_the_first_workers_on_it(self):
-        taken = rolling.step(view(make_worker(0).joining("41"), suspended=True))
+        taken = rolling(view(make_worker(0).joining("41"), suspended=True))
 
         assert texts_of(taken.actions) == ["admit 41 on policy-0"]
 
 
 class TestRolloutsThatCannotProceed:
     def problem(self, *workers: WorkerBuilder, seconds: float, **given):
-        taken = rolling.step(view(*workers, phase_seconds=seconds, phase=STAGING, **given))
-        assert texts_of(taken.actions) == texts_of(rolling.step(view(*workers, **given)).actions)
+        taken = rolling(view(*workers, phase_seconds=seconds, phase=STAGING, **given))
+        assert texts_of(taken.actions) == texts_of(rolling(view(*workers, **given)).actions)
         return taken.problem
 
     def test_too_few_available_workers_are_reported(self):

@@ -22,8 +22,9 @@ from fleet_operator.core.lora import as_seen_by_lora, plan_lora
 from fleet_operator.core.permits import Situation, permitted
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.staging import max_staging, places_of
-from fleet_operator.core.strategies import canary, external, in_flight, rolling, synchronized
+from fleet_operator.core.strategies import canary, external, synchronized
 from fleet_operator.core.strategies.base import RolloutView, Step, Strategy
+from fleet_operator.core.strategies.choice import in_flight, rolling
 from fleet_worker.protocol import AdapterSlots, Operation, Reason
 from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.weights_status import RolloutPhase
@@ -42,7 +43,7 @@ def within_places(strategy: Strategy) -> Strategy:
     return step
 
 
-STRATEGIES = [within_places(s.step) for s in (synchronized, in_flight, rolling)]
+STRATEGIES = [within_places(s) for s in (synchronized.step, in_flight, rolling)]
 SYNCHRONIZED, IN_FLIGHT, ROLLING = STRATEGIES
 EVERY_STRATEGY = pytest.mark.parametrize(
     "step", STRATEGIES, ids=["Synchronized", "InFlight", "Rolling"]

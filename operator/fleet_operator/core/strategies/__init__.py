@@ -1,1 +1,1 @@
-"""One file per strategy. A strategy turns a view of a rollout into its next step."""
+"""The strategies. A strategy turns a view of a rollout into its next step."""

@@ -1,4 +1,4 @@
-"""Chooses the strategy: that of a transition with a barrier (Synchronized), which ends first, or that of the spec."""
+"""The strategies by name. The one of a transition with a barrier (Synchronized) ends first; then that of the spec decides."""
 
 from __future__ import annotations
 
@@ -6,11 +6,29 @@ from dataclasses import replace
 
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import same_weights
-from fleet_operator.core.strategies import canary, in_flight, rolling, synchronized
+from fleet_operator.core.percentages import at_most
+from fleet_operator.core.strategies import canary, synchronized
 from fleet_operator.core.strategies.base import RolloutView, Step, Strategy
+from fleet_operator.core.strategies.gradual import step_towards
 from fleet_operator.core.strategies.shared import begun_by, serves
 from rlfleet_resources.fleet_status import TransitionStrategy
 from rlfleet_resources.weights_status import RolloutPhase
+
+
+def in_flight(view: RolloutView) -> Step:
+    """InFlight: every worker swaps as soon as it has staged.
+
+    For asynchronous training. The pause is the shortest, and two versions generate for a moment.
+    """
+    return step_towards(view, at_once=None)
+
+
+def rolling(view: RolloutView) -> Step:
+    """Rolling: groups of `maxUnavailable` workers swap, one group after the other.
+
+    For fleets that must keep serving. Two versions generate during the whole rollout.
+    """
+    return step_towards(view, at_once=at_most(view.settings.max_unavailable, view.replicas))
 
 
 def _named(strategy: TransitionStrategy) -> Strategy:
@@ -18,9 +36,9 @@ def _named(strategy: TransitionStrategy) -> Strategy:
         case "Synchronized":
             return synchronized.step
         case "InFlight":
-            return in_flight.step
+            return in_flight
         case "Rolling":
-            return rolling.step
+            return rolling
 
 
 def strategy_of(view: RolloutView) -> Strategy:
