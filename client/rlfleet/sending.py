@@ -150,6 +150,8 @@ def broken(
             return NotConfigured(f"{message}; {remedy}")
         cause = cause.__cause__ or cause.__context__
     around = "" if proxy is None else f", {_AROUND}"
+    if isinstance(error, httpx.RemoteProtocolError) and server.startswith("http://"):
+        around += "; if it has TLS, its address begins with https://"
     return Unavailable(f"{message}; check that it runs, and that this machine can reach it{around}")
 
 

@@ -19,6 +19,7 @@ from rlfleet.errors import Unauthorized
 from rlfleet.kube import AsyncKube, BlockingKube
 from rlfleet.kubeconfig import Access
 from rlfleet.ports import Change, ConflictError, ExistsError, GoneError, Kind, run_blocking
+from rlfleet.sending import broken
 
 ROOT = "https://server:6443/apis/rlfleet.dev/v1alpha1/namespaces/rl"
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -205,6 +206,15 @@ def test_an_unreachable_server_is_named(run) -> None:
             match=r"https://server:6443 does not answer: .*; check that it runs, and that this machine can reach it",
         ):
             run(use, answer)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_port_with_tls_that_is_asked_without_it_is_named(scheme: str) -> None:
+    ended = httpx.RemoteProtocolError("Server disconnected without sending a response.")
+
+    said = str(broken(ended, f"{scheme}://server:8090", "", None))
+
+    assert ("begins with https://" in said) == (scheme == "http")
 
 
 def test_an_untrusted_certificate_is_not_retried(run) -> None:
