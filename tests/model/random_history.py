@@ -74,7 +74,7 @@ def history(
 
 
 def _says_nothing_again(fleet: Simulation, before: int) -> None:
-    """What users were told in the last minute is so. `before`: entries of the log before the rest."""
+    """The Events of the last minute are true. `before`: entries of the log before the rest."""
     told = [entry for entry in fleet.log if entry.who == "event"]
     for entry in (entry for entry in fleet.log[before:] if entry.who == "event"):
         times = [e.at for e in told if e.what == entry.what and entry.at - 60 < e.at < entry.at]

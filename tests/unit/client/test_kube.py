@@ -209,7 +209,7 @@ def test_an_unreachable_server_is_named(run) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_port_with_tls_that_is_asked_without_it_is_named(scheme: str) -> None:
+def test_a_message_names_https_for_a_port_with_tls(scheme: str) -> None:
     ended = httpx.RemoteProtocolError("Server disconnected without sending a response.")
 
     said = str(broken(ended, f"{scheme}://server:8090", "", None))
