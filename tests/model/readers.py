@@ -49,7 +49,8 @@ class Readers:
             return
         most = at_most(bound, observed.spec.replicas)
         reading = [w.pod for w in observed.workers if self._reads(leader, w, call)]
-        if any(pod.uid == call.pod_uid for pod in reading):
+        again = call.work in leader.lost.get(call.pod_uid, {}).values()
+        if again or any(pod.uid == call.pod_uid for pod in reading):
             return  # a repeated call: the bound may have become lower since the first one
         others = [pod.name for pod in reading]
         if len(others) >= most:
