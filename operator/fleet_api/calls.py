@@ -172,12 +172,10 @@ class Admission:
 
         return handle
 
-    async def turn(self, request: web.Request) -> str:
-        """Wait until a request may begin. Returns: whose it is while it is not authorized."""
+    def sender(self, request: web.Request) -> str:
+        """Whose request this is while it is not authorized."""
         authorization = request.headers.get("Authorization", "")
-        sender = self._authenticator.sender(authorization, address_of(request))
-        await self._loop_time.one_by_one.turn(sender)
-        return sender
+        return self._authenticator.sender(authorization, address_of(request))
 
     async def _authorized(self, request: web.Request) -> Caller:
         """The caller, if it may read the fleet. Errors: Problem 401, 403, 404, 429; those of `Cluster`."""

@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
-from fleet_api.one_by_one import OneByOne
 from fleet_api.problems import busy
 from fleet_operator.measured import Measured
 from fleet_operator.time_shares import TimeShares
@@ -26,7 +25,6 @@ class LoopTime:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._shares = TimeShares()
-        self.one_by_one = OneByOne()
         self._monotonic = monotonic
 
     def note(self, tenant: str, seconds: float) -> None:
@@ -72,10 +70,3 @@ async def turn() -> None:
         loop_time, tenant = share
         if seconds := loop_time.wait_seconds(tenant):
             await asyncio.sleep(seconds)
-
-
-async def one_by_one() -> None:
-    """Wait while requests of other tenants, which may go on at the same moment, have their turns."""
-    if (share := _SHARE.get()) is not None:
-        loop_time, tenant = share
-        await loop_time.one_by_one.turn(tenant)

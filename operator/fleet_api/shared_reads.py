@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
-from fleet_api.loop_time import measured, one_by_one
+from fleet_api.loop_time import measured
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -30,9 +30,7 @@ class SharedReads(Generic[K, V]):
             task = self._next[key] = asyncio.create_task(self._run(key, read))
             task.add_done_callback(_take_error)
         # The first client may leave, and others wait for the same read.
-        found = await asyncio.shield(task)
-        await one_by_one()  # all that waited for it would hold the loop
-        return found
+        return await asyncio.shield(task)
 
     async def _run(self, key: K, read: Callable[[], Coroutine[Any, Any, V]]) -> V:
         if (before := self._running.get(key)) is not None:

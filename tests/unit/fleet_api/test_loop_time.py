@@ -6,25 +6,20 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import partial
 from typing import Any
 
 import pytest
-from tests.support.fake_cluster import READER, FakeCluster, pod
-from tests.support.waiting import soon
+from tests.support.fake_cluster import FakeCluster, pod
 from tests.unit.fleet_api.conftest import Api
 from tests.unit.fleet_api.test_grants import cluster_with, fleet
 
-from fleet_api.authentication import Authenticator
 from fleet_api.fleets import Fleets
 from fleet_api.grants import Grants
 from fleet_api.loop_time import LoopTime, measured, turn
 from fleet_api.problems import Problem
-from fleet_api.shared_reads import SharedReads
 from fleet_operator.places import Places
 
 STEP_SECONDS = 0.03
-EVES = "//fleets/mallory/policy/v1/rl/state"
 
 
 def work_for(seconds: float) -> None:
@@ -141,45 +136,6 @@ async def test_a_turn_waits_for_the_share_of_its_tenant_and_for_nothing_outside_
     assert shares.wait_seconds("mallory") < 0.1
 
 
-async def test_requests_that_waited_for_one_read_go_on_in_turns_with_another_tenant() -> None:
-    shares, reads, order = LoopTime(time.monotonic), SharedReads[str, None](), list[str]()
-
-    async def request(tenant: str) -> None:
-        await reads.join(tenant, partial(asyncio.sleep, 0))
-        order.append(tenant)
-
-    tenants = [*["mallory"] * 40, "victim"]
-    await asyncio.gather(*(shares.share(each, request(each)) for each in tenants))
-
-    assert order.index("victim") < 4
-
-
-async def test_requests_of_one_moment_begin_in_turns_by_their_sender(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api.cluster.add_tenant("mallory", "eve")
-    assert {(await api.get("/v1/rl/state"))[0], (await api.get(EVES, "eve"))[0]} == {200}
-    order, begin = list[str](), Authenticator.caller
-
-    async def noted(self: Authenticator, authorization: str, *rest: Any) -> Any:
-        order.append(authorization)
-        return await begin(self, authorization, *rest)
-
-    monkeypatch.setattr(Authenticator, "caller", noted)
-    writers = []
-    for token in [*["eve"] * 40, READER]:
-        _, writer = await asyncio.open_connection(api.http.server.host, api.http.server.port)
-        writers.append((writer, f"Authorization: Bearer {token}"))
-    for writer, header in writers:
-        where = EVES[1:] if header.endswith("eve") else "/fleets/rl/policy/v1/rl/state"
-        writer.write(f"GET {where} HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n".encode())
-    await soon(lambda: len(order) == len(writers))
-    for writer, _ in writers:
-        writer.close()
-
-    assert order.index(f"Bearer {READER}") < 4
-
-
 async def test_slow_objects_of_a_tenant_refuse_its_own_requests_alone(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,9 +147,10 @@ async def test_slow_objects_of_a_tenant_refuse_its_own_requests_alone(
         return await read(*asked)
 
     monkeypatch.setattr(objects, "get", slow)
+    path = "//fleets/mallory/policy/v1/rl/state"
     theirs: set[Any] = set()
     for _ in range(80):
-        status, body = await api.get(EVES, "eve")
+        status, body = await api.get(path, "eve")
         theirs.add((status, body.get("reason")))
         assert (await api.get("/v1/rl/state"))[0] == 200
         if len(theirs) > 1:
