@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import threading
@@ -27,6 +28,7 @@ from tests.support.waiting import eventually
 from tests.support.worker_harness import start_worker
 
 import fleet_worker
+import rlfleet_resources
 from fleet_worker import object_stores
 from fleet_worker.checkpoint import object_requests, objects, store_calls
 from fleet_worker.checkpoint.checkpoint import Checkpoint
@@ -85,7 +87,8 @@ def proxy(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         if signed is not None:
             keys = gcs_keys(running.endpoint) | {"ca.crt": signed[0].read_text()}
         write_keys(tmp_path / "keys", keys)
-        monkeypatch.setenv("PYTHONPATH", str(Path(fleet_worker.__file__).parents[1]))
+        ours = (str(Path(each.__file__).parents[1]) for each in (fleet_worker, rlfleet_resources))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(ours))
         monkeypatch.setenv(ENV_STORE_KEYS, str(tmp_path / "keys"))
         monkeypatch.setenv(ENV_STORE_ENDPOINT, running.endpoint)
         yield running

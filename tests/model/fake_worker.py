@@ -150,6 +150,7 @@ class FakeWorker:
     ignores: frozenset[str] = frozenset()
     refuses: frozenset[str] = frozenset()
     resets: frozenset[str] = frozenset()
+    refused_since: dict[str, float] = field(default_factory=dict)
     claims: bool = False
     effect: LoadEffect | None = None
     remarked: dict[str, str] = field(default_factory=dict)
@@ -381,6 +382,7 @@ class FakeWorker:
         if (reason := self.refusal_of_caller(request)) is not None:
             return ticket.end(reason)
         if self.refuses_all(ticket.kind):
+            self.refused_since.setdefault(ticket.kind, now)
             return ticket.end(Reason.WRONG_PHASE)
         if self.lies_about(ticket.kind):
             return ticket.end()

@@ -33,6 +33,8 @@ LATEST_SECONDS = (8.0, 8.0, 40.0)
 """How late a call comes at most. Some come when their caller waits no longer."""
 GRACE_AFTER_A_LIE = 20
 """Calls get lost and come late: so often the operator hears the truth until it has acted on it."""
+REFUSALS_LAST_SECONDS = 60.0
+"""As documented: so long, and three times, a worker refuses a call before that counts as lasting."""
 _UNHEARD = {Phase.STARTING, Phase.DRAINING}
 
 
@@ -65,8 +67,10 @@ class Wire:
                 leader.miss(seen.uid, sim.now)
                 continue
             sim.promises.note_answer(seen, state)
-            # One that pauses leaves its clients soon.
-            if leader is sim.leader and worker.phase is not Phase.PAUSING:
+            # One that pauses leaves its clients soon. One that refuses its fences is quarantined after a minute.
+            refused_at = worker.refused_since.get("fence", float("-inf"))
+            leaves = worker.phase is Phase.PAUSING or sim.now - refused_at < REFUSALS_LAST_SECONDS
+            if leader is sim.leader and not leaves:
                 pod.grace = max(0, pod.grace - 1) if worker.admitted else 0
             leader.hear(seen.uid, state, worker.restarts, sim.now)
 
