@@ -215,6 +215,8 @@ class Reported:
         phases = before.phase, after.phase
         if after.canary is not None and after.canary.passed:
             return  # it was judged, and waits for workers
+        if condition_of(after.conditions, ConditionType.STALLED) is not None:
+            return  # no worker may read it, for example
         if judges and asked == known and phases == (RolloutPhase.JUDGING, RolloutPhase.PENDING):
             self.sim.fail(
                 6, f"no canary of {after.desired_version} answers, and its time begins again"
