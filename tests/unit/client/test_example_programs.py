@@ -53,8 +53,8 @@ def test_every_program_is_run_by_a_test() -> None:
     tests = (Path(__file__), *(ROOT / other for other in others))
     named = "".join(test.read_text() for test in tests)
 
-    assert len(programs) == 9
-    assert {program for program in programs if f'"{program}"' not in named} == set()
+    assert len(programs) == 10
+    assert {program for program in programs if f'{program}"' not in named} == set()
 
 
 async def test_a_version_that_the_canary_takes_serves(api: RlApi) -> None:
