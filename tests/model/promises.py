@@ -277,7 +277,7 @@ class Promises:
 
     def _note_lost_baseline(self) -> None:
         """The desired version cannot be compared. No worker has the applied weights or has run the prompts
-        on them, if it answers or its probe does. And workers could not stage them.
+        on them, if it answers and follows its calls, or its probe does. And workers could not stage them.
         """
         applied = self.sim.leader.fleet.applied
         if applied is None:
@@ -286,7 +286,9 @@ class Promises:
         workers = [p.worker for p in self.sim.pods.values() if self._may_compare(p)]
         refused = any((n.version, n.run_id) == name for w in workers for n in w.refused_stages)
         known = any(
-            (w.label, w.run_id) == name or name in {p[:2] for p in w.probed} for w in workers
+            (w.label, w.run_id) == name or name in {p[:2] for p in w.probed}
+            for w in workers
+            if not w.ignores
         )
         # Where the applied weights were judged without a comparison, all that are like them pass.
         if (refused and not known) or applied.version in self.incomparable & self.sim.odd_versions:
@@ -297,13 +299,7 @@ class Promises:
         starts has no weights yet.
         """
         starts = pod.worker.phase is Phase.STARTING
-        if (
-            starts
-            or pod.quarantine
-            or pod.deleted_at is not None
-            or pod.ended
-            or pod.worker.ignores
-        ):
+        if starts or pod.quarantine or pod.deleted_at is not None or pod.ended:
             return False
         silent = pod.worker.hung or pod.garbled or pod.cut_off or pod.address_of
         return pod.ready or (not silent and self.sim.node_up(pod))
