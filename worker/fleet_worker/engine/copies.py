@@ -13,15 +13,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fleet_worker.engine.held import REGISTERED_AT_ONCE
-
 _ALIGNMENT = 512
+_NON_BLOCKING = True
 _THREADS = 4
 _PART_BYTES = 1 << 20
 """Least bytes for a thread. Fewer are copied sooner than handed over."""
@@ -105,9 +103,8 @@ class Copies(TorchDispatchMode):  # type: ignore[misc]  # torch is not there to 
         del types
         if func is torch.ops.aten.copy_.default and self._may_run_on(*args[:2]):
             target, source = args[:2]
-            if (begin := self._registered_from(source)) is not None:
-                _copy_registered(target, source, source.data_ptr() - begin)
-                return target
+            if self._is_registered(source):
+                return func(target, source, _NON_BLOCKING)
             if self._buffers is not None:
                 self._buffers.copy(target, source)
                 return target
@@ -122,30 +119,12 @@ class Copies(TorchDispatchMode):  # type: ignore[misc]  # torch is not there to 
             and source.dtype == target.dtype  # torch converts on the host otherwise
         )
 
-    def _registered_from(self, source: torch.Tensor) -> int | None:
-        """Return the begin of the registered range that has all of a tensor."""
+    def _is_registered(self, source: torch.Tensor) -> bool:
         if not source.is_contiguous():
-            return None  # torch would copy it on the host first
+            return False  # torch would copy it on the host first
         begin = source.data_ptr()
-        end = begin + source.nbytes
-        return next((a for a, b in self._registered if a <= begin and end <= b), None)
-
-
-def _copy_registered(target: torch.Tensor, source: torch.Tensor, at: int) -> None:
-    """Copy contiguous bytes, the first of which is `at` of a registered range. CUDA refuses copies from two
-    registrations.
-    """
-    size, at = source.nbytes, at % REGISTERED_AT_ONCE
-    if at + size <= REGISTERED_AT_ONCE:
-        target.copy_(source, non_blocking=True)
-        return
-    whole = target.contiguous()
-    to, given = (each.view(-1).view(torch.uint8) for each in (whole, source))
-    ends = [*range(REGISTERED_AT_ONCE - at, size, REGISTERED_AT_ONCE), size]
-    for begin, end in pairwise([0, *ends]):
-        to[begin:end].copy_(given[begin:end], non_blocking=True)
-    if whole is not target:
-        target.copy_(whole)
+        end = begin + source.numel() * source.element_size()
+        return any(first <= begin and end <= last for first, last in self._registered)
 
 
 def _copy(to: torch.Tensor, given: torch.Tensor) -> None:

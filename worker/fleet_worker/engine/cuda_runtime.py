@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fleet_worker.checkpoint.mapping import tensor_over
-from fleet_worker.engine.held import REGISTERED_AT_ONCE, RegistrationError
+from fleet_worker.engine.held import RegistrationError
 
 _PORTABLE, _READ_ONLY = 1, 8
 _INVALID, _NOT_SUPPORTED = 1, 801
@@ -32,8 +32,6 @@ class CudaRuntime:
         self._device = device
         self._buffers: Any = None
         self._refused = ""
-        self._registered: dict[int, tuple[torch.Tensor, range]] = {}
-        """Address of a mapping → what keeps it mapped, and the addresses of the registered parts."""
 
     @property
     def has_buffers(self) -> bool:
@@ -47,35 +45,23 @@ class CudaRuntime:
             self._buffers = _pinned_buffers()
 
     def register(self, content: mmap.mmap) -> int:
-        """Register a mapping that nothing can write to, as a whole or not at all."""
+        """Register a mapping that nothing can write to."""
         if self._refused:  # another try would be refused, too
             raise RegistrationError(self._refused)
-        whole = tensor_over(content, torch.uint8, offset=0, count=len(content))
-        address = int(whole.data_ptr())
-        end = address + len(content)
-        for part in range(address, end, REGISTERED_AT_ONCE):
-            size = min(REGISTERED_AT_ONCE, end - part)
-            code = torch.cuda.cudart().cudaHostRegister(part, size, _PORTABLE | _READ_ONLY)
-            if int(code) != 0:
-                self._registered[address] = whole, range(address, part, REGISTERED_AT_ONCE)
-                self.unregister(address)
-                raise RegistrationError(self._why(int(code)))
-        self._registered[address] = whole, range(address, end, REGISTERED_AT_ONCE)
+        address = int(tensor_over(content, torch.uint8, offset=0, count=len(content)).data_ptr())
+        code = torch.cuda.cudart().cudaHostRegister(address, len(content), _PORTABLE | _READ_ONLY)
+        if int(code) in (_INVALID, _NOT_SUPPORTED):
+            self._refused = f"CUDA does not register read-only memory here (error {int(code)})"
+            raise RegistrationError(self._refused)
+        if int(code) != 0:
+            raise RegistrationError(f"CUDA did not register the memory (error {int(code)})")
         return address
-
-    def _why(self, code: int) -> str:
-        if code not in (_INVALID, _NOT_SUPPORTED):
-            return f"CUDA did not register the memory (error {code})"
-        self._refused = f"CUDA does not register read-only memory here (error {code})"
-        return self._refused
 
     def unregister(self, address: int) -> None:
         """Unregister a mapping."""
-        _, parts = self._registered[address]
-        codes = [int(torch.cuda.cudart().cudaHostUnregister(part)) for part in parts]
-        if any(codes):
-            raise RegistrationError(f"CUDA does not unregister memory (error {max(codes)})")
-        del self._registered[address]
+        code = torch.cuda.cudart().cudaHostUnregister(address)
+        if int(code) != 0:
+            raise RegistrationError(f"CUDA does not unregister memory (error {int(code)})")
 
     @contextmanager
     def copying(self, registered: Sequence[tuple[int, int]]) -> Iterator[None]:

@@ -30,10 +30,6 @@ _MADV_POPULATE_READ = 22
 """Source: madvise(2), Linux 5.14."""
 _STEP = 1024 * 1024
 """Bytes to map at a time. Python keeps its lock meanwhile, about 1 ms with small pages."""
-REGISTERED_AT_ONCE = 64 * 1024 * 1024
-"""Bytes that a device registers at a time, from the begin of a file. A registration takes about 0.1 s for 1 GB, and
-the driver lets other calls of all processes wait meanwhile. Source: pull request 17773 of TensorRT-LLM.
-"""
 _SMAPS = Path("/proc/self/smaps")
 
 Key = tuple[int, int]
