@@ -25,6 +25,8 @@ client = httpx.Client(base_url=FLEET, timeout=600)
 def sample(prompts: list[str], trainer: GRPOTrainer) -> dict[str, list[Any]]:
     """A completion for each prompt. TRL has repeated each prompt for its group."""
     wanted = {"prompt": prompts, "max_tokens": trainer.max_completion_length, "logprobs": 0}
+    # Without these, vLLM samples by generation_config.json of the fleet's model, and the loss does not.
+    wanted |= {key: getattr(trainer, key) for key in ("temperature", "top_p", "top_k")}
     reply = client.post(
         "/v1/completions", json=wanted | {"model": NAME, "return_token_ids": True}
     ).raise_for_status()

@@ -100,7 +100,9 @@ async def test_a_trainer_publishes_what_differs_from_the_step_before(
 
 async def complete(request: web.Request) -> web.Response:
     """A worker's answer to a list of prompts."""
-    prompts = (await request.json())["prompt"]
+    asked = await request.json()
+    prompts = asked["prompt"]
+    assert [asked[key] for key in ("temperature", "top_p", "top_k")] == [1.0, 1.0, 0]
     one = {"prompt_token_ids": [5, 6], "logprobs": {"token_logprobs": [-0.5, -0.5]}}
     one["weight_versions"] = [{"version": "0", "start": 0, "end": 2}]
     choices = [one | {"index": n, "token_ids": [7 + n, 8]} for n in range(len(prompts))]

@@ -40,8 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
             from fleet_worker.process.serve import serve  # noqa: PLC0415 - one command is run
         except ModuleNotFoundError as error:
             parser.error(
-                f"module {error.name} is missing: install rlfleet-server[worker], or use the worker"
-                " image"
+                f"module {error.name} is missing: install rlfleet-server[worker] and rlfleet, or use the"
+                " worker image"
             )
 
         parsed.engine_arguments = raw[split + 1 :]

@@ -13,12 +13,22 @@ from rlfleet.cli.api import Api
 from rlfleet.cli.diagnosis import unfollowed
 from rlfleet.cli.leadership import problem_of
 from rlfleet.errors import NotFound, RlfleetError
+from rlfleet.ports import Json
 from rlfleet.resources import InferenceFleet
 
 
 def problem(api: Api, fleet: InferenceFleet, now: datetime) -> str:
     """Why no operator drives a fleet; empty if one does, or if this account may not see it."""
-    place, _, name = fleet.status.operator.partition("/")
+    return _problem(_seen(api, fleet.status.operator, now), fleet)
+
+
+def _problem(seen: str | Json, fleet: InferenceFleet) -> str:
+    return seen if isinstance(seen, str) else unfollowed(seen, fleet.metadata.namespace)
+
+
+def _seen(api: Api, operator: str, now: datetime) -> str | Json:
+    """Why an operator drives no fleet, or its Deployment; empty if this account may not see it."""
+    place, _, name = operator.partition("/")
     if not name:
         return ""
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{place}/leases/{name}"
@@ -31,21 +41,20 @@ def problem(api: Api, fleet: InferenceFleet, now: datetime) -> str:
         return ""
     try:
         # The chart gives both the same name.
-        deployment = cluster.get(api, f"/apis/apps/v1/namespaces/{place}/deployments/{name}")
+        return cluster.get(api, f"/apis/apps/v1/namespaces/{place}/deployments/{name}")
     except RlfleetError:
         return ""
-    return unfollowed(deployment, fleet.metadata.namespace)
 
 
 def warn(api: Api, fleets: Iterable[InferenceFleet], now: datetime) -> None:
     """Print a warning for each operator that has gone, since the statuses of its fleets are old."""
+    seen: dict[str, str | Json] = {}
     driven: dict[tuple[str, str], int] = Counter()
-    problems: dict[tuple[str, str], str] = {}
     for fleet in fleets:
-        key = fleet.status.operator, fleet.metadata.namespace
-        if key not in problems:
-            problems[key] = problem(api, fleet, now)
-        driven[key[0], problems[key]] += 1
+        operator = fleet.status.operator
+        if operator not in seen:
+            seen[operator] = _seen(api, operator, now)
+        driven[operator, _problem(seen[operator], fleet)] += 1
     for (operator, found), count in driven.items():
         if found:
             show.errors().print(

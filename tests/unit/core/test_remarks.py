@@ -46,7 +46,8 @@ def events(before: WeightsStatus, after: WeightsStatus) -> list[str]:
 
 
 def test_the_remarks_of_the_served_version_are_a_condition_and_the_fleet_is_ready() -> None:
-    status = status_of(*(serving(n, "2", DEFAULTS, CAST) for n in range(3)), version="2")
+    workers = serving(0, "2", DEFAULTS), serving(1, "2", DEFAULTS, CAST), serving(2, "2")
+    status = status_of(*workers, version="2")
     found = condition_of(status.conditions, ConditionType.REMARKS)
     ready = condition_of(status.conditions, ConditionType.READY)
 
