@@ -6,12 +6,14 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from urllib.parse import parse_qsl
 
 from fleet_worker.admin.api import Answer, Api, Call, Handler
 from fleet_worker.admin.guard import Caller, Guard
 from fleet_worker.errors import EngineFailure, Refusal, status_of
 from fleet_worker.http.asgi import (
+    GO_ELSEWHERE,
     BodyTooLargeError,
     ClientGoneError,
     Receive,
@@ -20,6 +22,7 @@ from fleet_worker.http.asgi import (
     read_body,
 )
 from fleet_worker.http.asgi import answer as respond
+from fleet_worker.http.strangers import turn_of
 from fleet_worker.http.unauthenticated import Probes
 from fleet_worker.logs import fields
 from fleet_worker.protocol import LIVE_PATH, READY_PATH, Reason
@@ -63,13 +66,14 @@ class AdminApp:
             return
         path = scope["path"]
         if path in (LIVE_PATH, READY_PATH):
-            await self._probes.answer(path, send)
+            await self._probes.answer(scope, send)
             return
         token, path = _token_in(path)
         try:
             caller = self._guard.authenticate(scope, token)
         except Refusal as refusal:
-            await self._refuse(send, self._default, refusal)
+            await turn_of(scope)
+            await self._refuse(send, self._default, refusal, headers=(GO_ELSEWHERE,))
             return
         sealed = caller.sealed(send)
         try:
@@ -149,9 +153,11 @@ class AdminApp:
         error: Refusal | EngineFailure,
         *,
         status: int | None = None,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
         self._on_refused(error.reason)
-        await _send(send, api.explain(error, status or status_of(error.reason)))
+        answer = api.explain(error, status or status_of(error.reason))
+        await _send(send, replace(answer, headers=answer.headers + headers))
 
     async def _refuse_unknown(self, send: Send, path: str) -> None:
         known = [method for method in _METHODS if self._find(method, path) is not None]

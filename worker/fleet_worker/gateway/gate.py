@@ -35,6 +35,7 @@ from fleet_worker.http.asgi import (
     header_of,
     read_body,
 )
+from fleet_worker.http.strangers import turn_of
 from fleet_worker.http.unauthenticated import Probes
 from fleet_worker.lifecycle.freshness import UNKNOWN
 from fleet_worker.lifecycle.worker import Worker
@@ -148,13 +149,18 @@ class Gate:
         path = scope["path"]
         access = access_of(path)
         if keeper is not None:
-            keeper.key.check(path, scope["headers"])
+            try:
+                keeper.key.check(path, scope["headers"])
+            except WireError:
+                await turn_of(scope)
+                raise
         if access is Access.ABSENT:
+            await turn_of(scope)
             raise WireError(404, "Not Found", kind="NotFoundError")
         if keeper is None:
             raise _unavailable("the worker's plugin is not loaded")
         if access is Access.PROBE:
-            await keeper.probes.answer(path, send)
+            await keeper.probes.answer(scope, send)
         elif access is Access.OPEN:
             body = await read_whole(receive)
             passed = _for_vllm(keeper, scope, body, object_of(body))

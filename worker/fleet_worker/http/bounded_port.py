@@ -1,12 +1,15 @@
-"""The limits of connections and heads (`heads`) for a server of uvicorn, whose parser has none for headers."""
+"""The limits of connections, heads (`heads`) and strangers for a server of uvicorn, which has none of them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from fleet_worker.http.asgi import ClientGoneError, Receive, Scope, Send
 from fleet_worker.http.heads import Connection, Heads
+from fleet_worker.http.strangers import TURN, Strangers
 
 
 def bound(config: Any, on_refused: Callable[[], None]) -> None:
@@ -16,10 +19,10 @@ def bound(config: Any, on_refused: Callable[[], None]) -> None:
     """
     if not config.loaded:
         config.load()
-    heads, make = Heads(on_refused), config.http_protocol_class
+    heads, strangers, make = Heads(on_refused), Strangers(), config.http_protocol_class
 
     def connection(**given: Any) -> asyncio.Protocol:
-        return _Connection(make(**given), heads)
+        return _Connection(make(**given), heads, strangers)
 
     config.http_protocol_class = connection
 
@@ -28,6 +31,36 @@ class _Connection(Connection):
     """One connection. Of uvicorn's protocol it reads the request that came last, and whether it has ended."""
 
     inner: Any
+
+    def __init__(self, inner: Any, heads: Heads, strangers: Strangers) -> None:
+        super().__init__(inner, heads)
+        self._strangers = strangers
+        self._turn: asyncio.Future[None] | None = None
+        self._app = inner.app
+        inner.app = self._serve
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[TURN] = self._wait
+        with suppress(ClientGoneError):
+            await self._app(scope, receive, send)
+
+    async def _wait(self) -> None:
+        if self.inner.transport.is_closing():
+            raise ClientGoneError
+        self._turn = self._strangers.turn(self.inner.client[0] if self.inner.client else "")
+        try:
+            await self._turn
+        finally:
+            self._turn = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_exception(ClientGoneError())
+
+    @property
+    def gives_way(self) -> bool:
+        return self._turn is not None or super().gives_way
 
     @property
     def is_busy(self) -> bool:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from fleet_worker.http.asgi import Receive, Scope, Send, answer
+from fleet_worker.http.asgi import GO_ELSEWHERE, Receive, Scope, Send, answer
+from fleet_worker.http.strangers import turn_of
 from fleet_worker.protocol import LIVE_PATH, Phase
 
 
@@ -46,9 +47,10 @@ class Probes:
         """Why the process should be restarted, or None."""
         return self._problem()
 
-    async def answer(self, path: str, send: Send) -> None:
-        """Answer a probe's path."""
-        if path == LIVE_PATH:
+    async def answer(self, scope: Scope, send: Send) -> None:
+        """Answer a probe."""
+        await turn_of(scope)
+        if scope["path"] == LIVE_PATH:
             problem = self._problem()
             good, text = problem is None, problem or "alive"
         else:
@@ -56,7 +58,7 @@ class Probes:
             good, text = self._agent.is_open, str(self._agent.phase)
             if good and not self._listens():
                 good, text = False, "the public port does not listen yet"
-        await answer(send, 200 if good else 503, text.encode() + b"\n", b"text/plain")
+        await answer(send, 200 if good else 503, text.encode() + b"\n", b"text/plain", [GO_ELSEWHERE])
 
 
 PATH = "/metrics"
@@ -80,13 +82,15 @@ class MetricsApp:
         del receive
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
-        elif scope["path"] != PATH:
-            await answer(send, 404, b"only GET /metrics is served here\n", b"text/plain")
+            return
+        await turn_of(scope)
+        if scope["path"] != PATH:
+            await answer(send, 404, b"only GET /metrics is served here\n", b"text/plain", [GO_ELSEWHERE])
         elif scope["method"] != "GET":
-            headers = [(b"allow", b"GET")]
+            headers = [(b"allow", b"GET"), GO_ELSEWHERE]
             await answer(send, 405, b"only GET is served here\n", b"text/plain", headers)
         else:
-            await answer(send, 200, self._fresh(), _TEXT)
+            await answer(send, 200, self._fresh(), _TEXT, [GO_ELSEWHERE])
 
     def _fresh(self) -> bytes:
         now = self._clock()
