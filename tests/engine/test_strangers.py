@@ -16,19 +16,28 @@ GET = b"GET / HTTP/1.1\r\nHost: a\r\n"
 LINE = b"X-1: " + b"a" * 60_000 + b"\r\n"
 SERVER = """
 import asyncio, sys
-from fleet_worker.http import heads
+from fleet_worker.http import heads, strangers
 from fleet_worker.http.server import serve
 from fleet_worker.http.sockets import bound_socket
 heads.MAX_BYTES, heads.MAX_CONNECTIONS, heads.SECONDS = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+strangers.PER_SECOND = float(sys.argv[4])
+waiting = 0
 
 async def app(scope, receive, send):
+    global waiting
+    if scope["path"] == "/stranger":
+        waiting += 1
+        try:
+            await strangers.turn_of(scope)
+        finally:
+            waiting -= 1
     if scope["path"] == "/slow":
         await asyncio.sleep(1)
     size, more = 0, scope["path"] != "/refused"
     while more:
         message = await receive()
         size, more = size + len(message.get("body", b"")), message.get("more_body", False)
-    body = str(size).encode()
+    body = str(waiting if scope["path"] == "/waiting" else size).encode()
     headers = [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -51,9 +60,9 @@ class Served:
     @classmethod
     @asynccontextmanager
     async def with_limits(
-        cls, *, size: int = 2**23, connections: int = 8192, seconds: float = 10
+        cls, *, size: int = 2**23, connections: int = 8192, seconds: float = 10, strangers: float = 100
     ) -> AsyncIterator[Served]:
-        limits = (str(size), str(connections), str(seconds))
+        limits = (str(size), str(connections), str(seconds), str(strangers))
         process = await asyncio.create_subprocess_exec(
             *(worker_python(), "-c", SERVER, *limits),
             stdout=asyncio.subprocess.PIPE,
@@ -75,6 +84,11 @@ class Served:
         self._writers.append(writer)
         writer.write(sent)
         return reader, writer
+
+    async def waiting(self) -> int:
+        """The requests of strangers that wait for their turn."""
+        reader, _ = await self.open(b"GET /waiting HTTP/1.0\r\nHost: a\r\n\r\n")
+        return int((await asyncio.wait_for(reader.read(), 10)).rpartition(b"\r\n")[2])
 
     async def answers(self) -> bool:
         return await has_answer(await self.open(GET + b"Connection: close\r\n\r\n"))
@@ -172,6 +186,26 @@ async def test_the_oldest_idle_connection_gives_way_and_running_requests_stay() 
             await asyncio.sleep(0.05)
         assert [await has_ended(each) for each in idle[:2]] == [True, True]
         assert await has_answer(running)
+
+
+async def test_strangers_that_wait_for_their_turn_give_way_and_leave_nothing() -> None:
+    async with Served.with_limits(connections=5, strangers=1e-6) as served:
+        sent = b"GET /stranger HTTP/1.1\r\nHost: a\r\n\r\n"
+        assert await has_answer(await served.open(sent))
+        strangers = [await served.open(sent) for _ in range(3)]
+        await until(served, 3)
+        assert await served.answers()
+        strangers[2][1].close()
+        await until(served, 2)
+        strangers += [await served.open(sent) for _ in range(6)]
+        assert [await has_ended(each) for each in strangers[:2]] == [True, True]
+        assert await served.waiting() <= 4
+
+
+async def until(served: Served, number: int) -> None:
+    async with asyncio.timeout(10):
+        while await served.waiting() != number:
+            await asyncio.sleep(0.01)
 
 
 async def test_an_endless_head_at_the_public_port_ends_and_the_worker_answers(
