@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.support.environments import engine_environment, worker_python
+from tests.support.waiting import eventually_async
 from tests.support.worker import WorkerProcess
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n"
@@ -60,7 +61,12 @@ class Served:
     @classmethod
     @asynccontextmanager
     async def with_limits(
-        cls, *, size: int = 2**23, connections: int = 8192, seconds: float = 10, strangers: float = 100
+        cls,
+        *,
+        size: int = 2**23,
+        connections: int = 8192,
+        seconds: float = 10,
+        strangers: float = 100,
     ) -> AsyncIterator[Served]:
         limits = (str(size), str(connections), str(seconds), str(strangers))
         process = await asyncio.create_subprocess_exec(
@@ -203,9 +209,10 @@ async def test_strangers_that_wait_for_their_turn_give_way_and_leave_nothing() -
 
 
 async def until(served: Served, number: int) -> None:
-    async with asyncio.timeout(10):
-        while await served.waiting() != number:
-            await asyncio.sleep(0.01)
+    async def holds() -> bool:
+        return await served.waiting() == number
+
+    await eventually_async(holds)
 
 
 async def test_an_endless_head_at_the_public_port_ends_and_the_worker_answers(

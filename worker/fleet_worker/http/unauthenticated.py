@@ -58,7 +58,9 @@ class Probes:
             good, text = self._agent.is_open, str(self._agent.phase)
             if good and not self._listens():
                 good, text = False, "the public port does not listen yet"
-        await answer(send, 200 if good else 503, text.encode() + b"\n", b"text/plain", [GO_ELSEWHERE])
+        await answer(
+            send, 200 if good else 503, text.encode() + b"\n", b"text/plain", [GO_ELSEWHERE]
+        )
 
 
 PATH = "/metrics"
@@ -85,7 +87,9 @@ class MetricsApp:
             return
         await turn_of(scope)
         if scope["path"] != PATH:
-            await answer(send, 404, b"only GET /metrics is served here\n", b"text/plain", [GO_ELSEWHERE])
+            await answer(
+                send, 404, b"only GET /metrics is served here\n", b"text/plain", [GO_ELSEWHERE]
+            )
         elif scope["method"] != "GET":
             headers = [(b"allow", b"GET"), GO_ELSEWHERE]
             await answer(send, 405, b"only GET is served here\n", b"text/plain", headers)
