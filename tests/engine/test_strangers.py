@@ -208,6 +208,15 @@ async def test_strangers_that_wait_for_their_turn_give_way_and_leave_nothing() -
         assert await served.waiting() <= 4
 
 
+async def test_the_body_of_a_stranger_is_dropped_before_its_turn() -> None:
+    async with Served.with_limits() as served:
+        head = b"PUT /stranger HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\n\r\n"
+        reader, _ = await served.open(head + b"x" * 50_000)
+        assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n0"), 10)).startswith(
+            b"HTTP/1.1 200 "
+        )
+
+
 async def until(served: Served, number: int) -> None:
     async def holds() -> bool:
         return await served.waiting() == number

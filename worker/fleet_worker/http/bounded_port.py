@@ -47,6 +47,10 @@ class _Connection(Connection):
     async def _wait(self) -> None:
         if self.inner.transport.is_closing():
             raise ClientGoneError
+        cycle = self.inner.cycle
+        cycle.body = b""  # no one reads it, and 8,192 of them would fill the memory
+        if cycle.more_body:
+            self.inner.flow.pause_reading()
         self._turn = self._strangers.turn(self.inner.client[0] if self.inner.client else "")
         try:
             await self._turn
