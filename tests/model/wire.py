@@ -34,7 +34,7 @@ LATEST_SECONDS = (8.0, 8.0, 40.0)
 GRACE_AFTER_A_LIE = 20
 """Calls get lost and come late: so often the operator hears the truth until it has acted on it."""
 REFUSALS_LAST_SECONDS = 60.0
-"""As documented: so long, and three times, a worker refuses a call before that counts as lasting."""
+"""As documented: a worker that refuses a call three times, and for this time, is not in a passing trouble."""
 _UNHEARD = {Phase.STARTING, Phase.DRAINING}
 
 

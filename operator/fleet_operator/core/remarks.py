@@ -25,5 +25,5 @@ def remarks_of(observed: FleetObserved, desired: Checkpoint, before: Iterable[Co
         return said.message if said is not None else ""
     noted = observed.workers.where(lambda f: f.has_remarks and f.has_loaded(desired))
     states = (worker.state for worker in noted)
-    said = dict.fromkeys(r for state in states if state is not None for r in state.remarks)
-    return ". ".join(islice(said, _MOST))
+    texts = dict.fromkeys(r for state in states if state is not None for r in state.remarks)
+    return ". ".join(islice(texts, _MOST))

@@ -48,7 +48,7 @@ class _Connection(Connection):
         if self.inner.transport.is_closing():
             raise ClientGoneError
         cycle = self.inner.cycle
-        cycle.body = cycle.body[:0]  # no one reads it, and 8,192 of them would fill the memory
+        cycle.body = cycle.body[:0]  # nothing reads it, and 8,192 of them would fill the memory
         if cycle.more_body:
             self.inner.flow.pause_reading()
         self._turn = self._strangers.turn(self.inner.client[0] if self.inner.client else "")
