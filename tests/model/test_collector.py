@@ -1,4 +1,6 @@
-"""Random histories of a run next to its collectors: no directory that a worker may still read is ever deleted.
+"""Random histories of a run next to its collectors: no version that something needs is ever deleted.
+
+A worker may still read it, or it is applied, desired, the one before, or a base of one of these.
 
 Real are the collector, the directories, and the objects of a store in memory. The trainer, the operator's status, which
 is late, and the workers are of this model. It moves on before each rename, each mark, and each removal of a file or an
@@ -123,15 +125,16 @@ class World:
             version = self.base_of(names[-1])
         return names
 
-    def check(self, place: str) -> None:
-        """Fail if a removal takes files from a worker, or those of the applied version."""
-        removed = self.opened(place)
+    def check(self, name: str, removed: set[int | str]) -> None:
+        """Fail if a removal takes parts of a version that something needs, or of a base of it."""
         if any(removed & worker.reads for worker in self.workers):
-            raise WrongDeletion(f"a worker reads {place}, seed {self.seed}")
-        if any(place in {name, f".{name}"} for name in self.chain(self.applied)):
-            raise WrongDeletion(f"{place} is applied, seed {self.seed}")
-        if place.startswith(f".step_{self.newest}.") and self.newest > self.asked:
-            raise WrongDeletion(f"{place} is not published yet, seed {self.seed}")
+            raise WrongDeletion(f"a worker reads {name}, seed {self.seed}")
+        needed = {self.before: "left last", self.spec: "desired", self.applied: "applied"}
+        for version, why in needed.items():
+            if name in self.chain(version):
+                raise WrongDeletion(f"{name} of {version} is {why}, seed {self.seed}")
+        if name == f"step_{self.newest}" and self.newest > self.asked:
+            raise WrongDeletion(f"{name} is not published yet, seed {self.seed}")
 
     # --- what happens ------------------------------------------------------------------------------
 
@@ -310,12 +313,7 @@ class StoredWorld(World):
         if found is None:
             return
         if not file.startswith(ASIDE_MARK):
-            if any(found["e_tag"] in worker.reads for worker in self.workers):
-                raise WrongDeletion(f"a worker reads {place}, seed {self.seed}")
-            if name in self.chain(self.applied):
-                raise WrongDeletion(f"{place} is applied, seed {self.seed}")
-            if name == f"step_{self.newest}" and self.newest > self.asked:
-                raise WrongDeletion(f"{place} is not published yet, seed {self.seed}")
+            self.check(name, {found["e_tag"]})
         obstore.delete(self.objects, place)
         self.deleted += file == "config.json"
 
@@ -339,9 +337,10 @@ def world_of(
     def removed(folder: Folder, place: str) -> None:
         world = made[-1]
         world.step()
+        name = place.removeprefix(".").partition(".")[0]
         try:
             for file in names_in(world.folder / place):
-                world.check(place)
+                world.check(name, world.opened(place))
                 (world.folder / place / file).unlink()
                 world.step()
             (world.folder / place).rmdir()
