@@ -32,7 +32,7 @@ class Page:
     Fields:
         samples: names, and lines with the pod.
         kinds: counter or gauge, by name.
-        kept_bytes: memory of both until the joined page is sent.
+        kept_bytes: memory of both until the pages are joined.
         is_cut: there was no memory for the rest.
     """
 

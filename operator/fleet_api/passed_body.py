@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import cast
 
@@ -15,6 +16,11 @@ from fleet_api.connections import WRITTEN_BYTES
 from fleet_api.limits import Slot
 from fleet_api.problems import Problem, too_large
 from fleet_api.whole_body import held_back
+
+UNREAD_SECONDS = 60.0
+"""A worker reads bodies also while it holds requests, so one that takes no part for this time hangs. A client that
+leaves meanwhile is not seen.
+"""
 
 
 class PassedBody(Payload):
@@ -56,7 +62,8 @@ class PassedBody(Payload):
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Send the parts as they come, decompressed. A part that the worker does not read holds back the next one.
 
-        Errors: Problem after the limit, or without a next part. Those of the connections.
+        Errors: Problem after the limit, or without a next part. TimeoutError if the worker takes none. Those of the
+            connections.
         """
         self._consumed = True
         own = cast("StreamWriter", writer)
@@ -72,8 +79,9 @@ class PassedBody(Payload):
                 self._keep(part)
                 await own.write(part, drain=False)
                 if transport is not None and transport.get_write_buffer_size() > WRITTEN_BYTES:
-                    with held_back(self._request):
-                        await own.drain()
+                    async with asyncio.timeout(UNREAD_SECONDS):
+                        with held_back(self._request):
+                            await own.drain()
         except (Problem, web.RequestPayloadError) as error:
             self.fault = error
             raise

@@ -35,7 +35,7 @@ class WorkerMetrics:
 
     def __init__(self, fleets: Fleets) -> None:
         self._fleets = fleets
-        self._shared_calls: SharedCalls[tuple[str, str], str] = SharedCalls()
+        self._shared_calls: SharedCalls[tuple[str, str], bytes] = SharedCalls()
         self._memory = Slots(PAGES_BYTES)
         self._session: aiohttp.ClientSession | None = None
 
@@ -64,9 +64,10 @@ class WorkerMetrics:
             )
         key = (fleet.namespace, fleet.name)
         text = await self._shared_calls.join(key, partial(self._together, fleet))
-        return web.Response(text=text, content_type=MEDIA)
+        return web.Response(body=text, content_type=MEDIA, charset="utf-8")
 
-    async def _together(self, fleet: Fleet) -> str:
+    async def _together(self, fleet: Fleet) -> bytes:
+        """The page, in bytes that all replies share."""
         addresses = metrics_addresses(fleet, await self._fleets.pods(fleet))
         memory = self._memory.open(fleet.namespace)
         try:
@@ -85,7 +86,8 @@ class WorkerMetrics:
                 for p, page in zip(addresses, found, strict=True)
                 if page is None
             )
-            return together(page for page in found if page is not None) + "".join(silent)
+            text = together(page for page in found if page is not None) + "".join(silent)
+            return text.encode()
         finally:
             memory.release()
 

@@ -20,7 +20,7 @@ from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import Api
 
 import fleet_api.app
-from fleet_api import listeners, passed_reply
+from fleet_api import listeners, passed_body, passed_reply
 from fleet_api.connections import RECEIVED_BYTES, socket_of
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.main import build
@@ -136,6 +136,19 @@ async def test_a_body_that_a_worker_reads_late_arrives_whole(
     fake_upstream.go_on.set()
     async with await sending as reply:
         assert await reply.read() == BODY
+
+
+async def test_a_body_that_a_worker_never_reads_is_503(
+    api: Api, fake_upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client may have left, which is not seen while the body is held back."""
+    monkeypatch.setattr(passed_body, "UNREAD_SECONDS", 0.2)
+    headers = {"Authorization": f"Bearer {READER}"}
+    url = f"/fleets/rl/policy{CHAT}"
+    async with api.http.post(url, data=io.BytesIO(BODY), headers=headers) as reply:
+        assert reply.status == 503
+        assert (await reply.json())["reason"] == "NoReply"
+    fake_upstream.go_on.set()
 
 
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
