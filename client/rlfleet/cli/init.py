@@ -18,7 +18,7 @@ from rlfleet.cli.first_manifests import HUB_CREDENTIAL, ROOT, FirstFleet, files_
 from rlfleet.cli.model_facts import ModelFacts
 from rlfleet.cli.options import Context, Kubeconfig
 from rlfleet.cli.sizes import gpus_for, sizes
-from rlfleet.cli.trainer_settings import Trainer
+from rlfleet.cli.trainer_settings import SETTINGS, Trainer
 from rlfleet.errors import RlfleetError
 from rlfleet.words import plural
 
@@ -128,6 +128,11 @@ def init(
             "larger ones (--gpu-memory), or a smaller model"
         )
     gpus = max(0, ask("GPUs of one worker (0 for CPUs)", gpus, wanted))
+    if not gpus and "transfer" in (SETTINGS[trainer].weights or {}):
+        raise typer.BadParameter(
+            f"{trainer} sends weights over NCCL, which needs GPUs; name --gpus, or publish from files with --trainer "
+            f"{Trainer.PLAIN}"
+        )
     if claim is None:
         storage_class = ask("Storage class (empty: the cluster's)", storage_class, "") or None
     for option, given in (("--storage-class", storage_class), ("--claim", claim)):

@@ -141,6 +141,14 @@ def test_workers_on_cpus_need_an_image_for_them(
     assert ("spec.engine.image" in done.output.replace("\n", " ")) is warns
 
 
+@pytest.mark.usefixtures("hub")
+def test_a_trainer_that_sends_weights_over_nccl_needs_gpus() -> None:
+    done = init("policy", "--model", "Qwen/Qwen3-8B", "--trainer", "trl", "--gpus", "0")
+
+    assert done.exit_code == 2
+    assert "NCCL" in done.output
+
+
 @pytest.mark.parametrize("trainer", Trainer)
 @pytest.mark.usefixtures("hub")
 def test_an_external_fleet_grants_the_rl_api_its_own_secret_only(
