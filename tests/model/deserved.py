@@ -101,8 +101,8 @@ class Deserved:
         promises, state = self.sim.promises, worker.state
         if state is None or state.phase is not Phase.SERVING or not state.admitted:
             return
-        if worker.silent_seconds or pod.suspect or pod.worker.refuses_files:
-            return
+        if worker.silent_seconds or pod.suspect or pod.worker.refuses_files or leader.looks_seldom:
+            return  # of a leader that looks seldom, one lost pause makes a worker late
         assert leader.observed is not None
         applied = leader.fleet.applied
         mixes = applied is None or (state.version, state.run_id) != (
