@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,14 +122,6 @@ def test_a_wheel_runs_in_a_fresh_environment(
 
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout.lower()
-
-
-@pytest.mark.parametrize("name", ["rlfleet", "rlfleet_server"])
-def test_a_source_distribution_has_its_licence_and_its_packages(made: Path, name: str) -> None:
-    with tarfile.open(made / "python" / f"{name}-{VERSION}.tar.gz") as archive:
-        names = {member.split("/", 1)[1] for member in archive.getnames() if "/" in member}
-
-    assert {"LICENSE", "README.md", "pyproject.toml"} <= names
 
 
 def test_the_api_server_takes_the_manifest_without_helm(made: Path, cluster: Cluster) -> None:

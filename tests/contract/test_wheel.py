@@ -6,8 +6,10 @@ import ast
 import configparser
 import email
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -83,6 +85,23 @@ def test_the_wheel_holds_its_packages_whole_and_nothing_else(wheel: Path) -> Non
     assert f"{folder}licenses/LICENSE" in files(wheel)
 
 
+@pytest.mark.parametrize(
+    ("project", "packages"),
+    [(".", {"crds", "operator", "worker"}), ("client", {"rlfleet", "rlfleet_resources"})],
+    ids=["server", "client"],
+)
+def test_a_source_distribution_holds_its_packages_and_licence_and_nothing_else(
+    tmp_path: Path, project: str, packages: set[str]
+) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path]
+    written_by(build, cwd=ROOT / project)
+    (file,) = tmp_path.iterdir()
+    with tarfile.open(file) as archive:
+        names = {member.split("/")[1] for member in archive.getnames()}
+
+    assert names == packages | {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
+
+
 def metadata(wheel: Path, name: str) -> str:
     with zipfile.ZipFile(wheel) as archive:
         return archive.read(f"{NAME}-{PROJECT['version']}.dist-info/{name}").decode()
@@ -151,6 +170,16 @@ def test_the_worker_starts_from_the_wheel(installed: Path, command: list[str]) -
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: python -m fleet_worker")
+
+
+@pytest.mark.parametrize("command", [["manifest", "/"], ["check", "/", "--against=/"]], ids=str)
+def test_a_command_without_the_workers_libraries_says_what_to_install(
+    installed: Path, command: list[str]
+) -> None:
+    done = run(installed, "-m", "fleet_worker", *command)
+
+    assert done.returncode == 2, done.stderr
+    assert re.search(r"module \w+ is missing: install rlfleet-server\[worker\]", done.stderr)
 
 
 def test_every_library_that_the_operator_imports_is_pinned_for_its_image(installed: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 
 from fleet_worker.drain_names import ENV_ADMIN_HOST, ENV_ADMIN_PORT
 
@@ -29,34 +30,42 @@ def main(arguments: list[str] | None = None) -> int:
     audit.add_argument("rest", nargs=argparse.REMAINDER)
     raw = sys.argv[1:] if arguments is None else arguments
     if raw[:1] == ["audit"]:
-        from fleet_worker.audit.command import audit as run  # noqa: PLC0415 - one command is run
-
-        return run(raw[1:])
-    # argparse would parse the flags after `--` as its own.
-    split = raw.index("--") if "--" in raw else len(raw)
-    parsed = parser.parse_args(raw[:split])
-    if parsed.command == "serve":
-        try:
-            from fleet_worker.process.serve import serve  # noqa: PLC0415 - one command is run
-        except ModuleNotFoundError as error:
-            parser.error(
-                f"module {error.name} is missing: install rlfleet-server[worker] and rlfleet, or use the"
-                " worker image"
-            )
-
+        parsed = argparse.Namespace(command="audit", rest=raw[1:])
+    else:
+        # argparse would parse the flags after `--` as its own.
+        split = raw.index("--") if "--" in raw else len(raw)
+        parsed = parser.parse_args(raw[:split])
         parsed.engine_arguments = raw[split + 1 :]
-        return serve(parsed)
-    if parsed.command == "manifest":
+    try:
+        run = _command(parsed.command)
+    except ModuleNotFoundError as error:
+        parser.error(
+            f"module {error.name} is missing: install rlfleet-server[worker] and rlfleet, or use the"
+            " worker image"
+        )
+    return run(parsed)
+
+
+def _command(name: str) -> Callable[[argparse.Namespace], int]:
+    if name == "serve":
+        from fleet_worker.process.serve import serve  # noqa: PLC0415 - one command is run
+
+        return serve
+    if name == "manifest":
         from fleet_worker.process.manifest import manifest  # noqa: PLC0415 - one command is run
 
-        return manifest(parsed.directory, kind=parsed.kind, only_digest=parsed.digest)
-    if parsed.command == "check":
+        return lambda given: manifest(given.directory, kind=given.kind, only_digest=given.digest)
+    if name == "check":
         from fleet_worker.process.check import check  # noqa: PLC0415 - one command is run
 
-        return check(parsed)
+        return check
+    if name == "audit":
+        from fleet_worker.audit.command import audit  # noqa: PLC0415 - one command is run
+
+        return lambda given: audit(given.rest)
     from fleet_worker.process.drain import drain  # noqa: PLC0415 - one command is run
 
-    return drain(parsed.admin_host, parsed.admin_port)
+    return lambda given: drain(given.admin_host, given.admin_port)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
