@@ -110,6 +110,47 @@ def test_each_night_the_long_tests_run_too() -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
+def test_a_job_that_builds_programs_in_go_installs_the_go_that_they_need(file: Path) -> None:
+    needed = max(
+        tuple(map(int, re.findall(r"^go (\d+)\.(\d+)", module.read_text(), re.MULTILINE)[0]))
+        for module in (ROOT / "tools").rglob("go.mod")
+    )
+    for name, job in jobs(file).items():
+        if any(re.search(r"sudo .*(make|\.ci/)", step.get("run", "")) for step in job["steps"]):
+            (go,) = (s for s in job["steps"] if s.get("uses", "").startswith("actions/setup-go@"))
+            assert tuple(map(int, go["with"]["go-version"].split("."))) >= needed, name
+
+
+def test_the_sums_of_a_release_verify_what_its_page_has(tmp_path: Path) -> None:
+    (publish,) = (
+        step["run"]
+        for step in steps(ROOT / ".github/workflows/release.yml")
+        if "gh release create" in step.get("run", "")
+    )
+    files = ("python/a.whl", "chart/a.tgz", "chart/oci/index.json", "sbom/a.json", "a.tar.gz")
+    files += ("install.yaml", "provenance.json", "images/a.tar")
+    for name in files:
+        file = tmp_path / "dist" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+    sums = written_by(["sha256sum", *files], cwd=tmp_path / "dist")
+    (tmp_path / "dist/SHA256SUMS").write_text(sums)
+    (tmp_path / "page").mkdir()
+    (tmp_path / "gh").write_text(
+        '#!/bin/bash\nfor word; do [[ ! -f $word ]] || cp "$word" ../page; done\n'
+    )
+    (tmp_path / "gh").chmod(0o755)
+    names = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GITHUB_REF_NAME": "v1"}
+    environment = os.environ | names | {"GITHUB_REPOSITORY": "owner/name"}
+    written_by(["bash", "-euc", publish], cwd=tmp_path, env=environment)
+
+    checked = ["sha256sum", "--check", "--ignore-missing", "SHA256SUMS"]
+    verified = written_by(checked, cwd=tmp_path / "page").splitlines()
+    expected = {Path(name).name for name in files} - {"index.json"}
+    assert {line.removesuffix(": OK") for line in verified} == expected
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
 def test_root_finds_the_programs_that_earlier_steps_installed(file: Path) -> None:
     """sudo replaces the search path, even with --preserve-env=PATH."""
     ours = [
