@@ -6,8 +6,8 @@
 The tree does not know where it is published. The index of packages and chart browsers follow no relative
 link, so the links of each README become absolute. So do those of the changelog, whose sections are the notes
 of releases. The distributions and the chart get the address of the repository, and CONTRIBUTING.md that of
-its clone. READMEs install the client by its name in the index, which has it from the release on. With a
-registry, the chart gets that of its images and its own.
+its clone. READMEs install the client by its name in the index, which has it from the release on, and the
+server's distribution needs it there. With a registry, the chart gets that of its images and its own.
 
 It needs the standard library alone, and runs once in a fresh checkout.
 """
@@ -128,6 +128,8 @@ def write(release: Release, registry: str, root: Path = REPOSITORY) -> None:
     for project in PROJECTS:
         file = root / project
         file.write_text(file.read_text() + project_urls(release))
+    client = f"rlfleet=={release.tag.removeprefix('v')}"
+    _replace(root / PROJECTS[0], r"^dependencies = \[", f'dependencies = ["{client}", ')
     _replace(root / CONTRIBUTING, re.escape(CLONE), f"git clone {release.repository}")
     file = root / CHART
     file.write_text(file.read_text() + chart_fields(release))

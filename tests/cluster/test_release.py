@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.tiny import write_tiny
 from tests.support.waiting import eventually
 
 import envs
@@ -94,25 +95,50 @@ def test_the_sums_and_the_provenance_name_each_file(made: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wheel", "extra", "command"),
+    ("wheel", "pinned", "command", "written"),
     [
-        ("rlfleet", "cli", ["rlfleet", "--help"]),
-        ("rlfleet_server", "operator", ["python", "-m", "fleet_operator", "--help"]),
-        ("rlfleet_server", "operator", ["python", "-m", "fleet_api", "--help"]),
+        ("rlfleet[cli]", "dev", ["rlfleet", "--help"], "Usage: rlfleet"),
+        ("rlfleet[cli]", "dev", ["kubectl-rlfleet", "--help"], "Usage: kubectl rlfleet"),
+        ("rlfleet[cli]", "dev", ["kubectl_complete-rlfleet", "publ"], "publish\t"),
+        (
+            "rlfleet_server[operator]",
+            "operator",
+            ["python", "-m", "fleet_operator", "--help"],
+            "usage: python -m fleet_operator",
+        ),
+        (
+            "rlfleet_server[operator]",
+            "operator",
+            ["python", "-m", "fleet_api", "--help"],
+            "usage: python -m fleet_api",
+        ),
+        (
+            "rlfleet_server[worker-cpu]",
+            "worker",
+            ["python", "-m", "fleet_worker", "manifest", "{checkpoint}"],
+            "  config.json\n",
+        ),
     ],
-    ids=["client", "operator", "RL API"],
+    ids=["client", "plugin", "completion", "operator", "RL API", "worker"],
 )
 def test_a_wheel_runs_in_a_fresh_environment(
-    made: Path, tmp_path: Path, wheel: str, extra: str, command: list[str]
+    made: Path, tmp_path: Path, wheel: str, pinned: str, command: list[str], written: str
 ) -> None:
-    (file,) = (made / "python").glob(f"{wheel}-{VERSION}-*.whl")
+    name, extra = wheel.removesuffix("]").split("[")
+    (file,) = (made / "python").glob(f"{name}-{VERSION}-*.whl")
     client = made / "python" / f"rlfleet-{VERSION}-py3-none-any.whl"
+    checkpoint = write_tiny(tmp_path / "checkpoint")
     uv, folder = envs._uv(), tmp_path / "fresh"
     run([uv, "venv", "-q", "--python", sys.executable, folder], cwd=tmp_path)
-    found = [f"{file}[{extra}]", *([str(client)] if wheel != "rlfleet" else [])]
-    run([uv, "pip", "install", "-q", "--python", folder / "bin/python", *found], cwd=tmp_path)
+    install = [uv, "pip", "install", "-q", "--python", folder / "bin/python"]
+    # Both wheels by their files: the server's one needs the client's by its name, which no index has.
+    found = [f"{file}[{extra}]", *([client] if name != "rlfleet" else [])]
+    pins = ["--constraint", ROOT / f"requirements/{pinned}.txt"]
+    if pinned == "worker":
+        pins += ["--override", ROOT / "requirements/worker-overrides.txt"]
+    run([*install, *found, *pins], cwd=tmp_path)
     done = subprocess.run(
-        [folder / "bin" / command[0], *command[1:]],
+        [folder / "bin" / command[0], *(w.format(checkpoint=checkpoint) for w in command[1:])],
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"]},
         capture_output=True,
@@ -121,7 +147,7 @@ def test_a_wheel_runs_in_a_fresh_environment(
     )
 
     assert done.returncode == 0, done.stderr
-    assert "usage" in done.stdout.lower()
+    assert written in done.stdout
 
 
 def test_the_api_server_takes_the_manifest_without_helm(made: Path, cluster: Cluster) -> None:

@@ -144,9 +144,11 @@ def test_the_chart_has_the_registry_of_the_release(published: Path) -> None:
 
 
 def test_both_distributions_stay_valid_projects(published: Path) -> None:
-    for project in ("pyproject.toml", "client/pyproject.toml"):
+    """The server's one needs the client of its release: its packages import what both share."""
+    for project, needs in (("pyproject.toml", ["rlfleet==0.1.0"]), ("client/pyproject.toml", [])):
         before = tomllib.loads((ROOT / project).read_text())
         after = tomllib.loads((published / project).read_text())
+        before["project"]["dependencies"][:0] = needs
 
         assert after["project"].pop("urls")["Repository"] == FORGE
         assert after == before
