@@ -126,7 +126,7 @@ def _record(request: web.Request, request_id: str, status: int, metrics: Metrics
     fleet = (found.get("namespace", ""), found.get("name", ""))
     may_change = request.method not in READING_METHODS and resource is not None
     changes = may_change and audited.authorized and not _is_proxied(request)
-    metrics.observe(route, request.method, status, seconds, fleet if changes else None)
+    metrics.observe(route, request.method, status, seconds, changes=changes)
     if may_change and (audited.reason or not _is_proxied(request)):
         request_log.write(
             request_id=request_id,

@@ -177,7 +177,7 @@ async def run(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, lifecycle.stopping.set)
     kube = ApiServer(access, FIELD_MANAGER, MAX_ANSWER_BYTES, read_message)
-    metrics = Metrics(names_fleets=settings.fleet_metrics)
+    metrics = Metrics()
     app = build(settings, kube, lifecycle, metrics)
     probes = add_health(web.Application(), lifecycle.not_ready)
     try:

@@ -1,6 +1,6 @@
 """Metrics of one process of the RL API.
 
-Labels come from the table of routes, fixed words, and fleets that a caller is authorized for.
+Labels come from the table of routes and fixed words. The log names the fleets: series of deleted ones would stay.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300
 class Metrics:
     """The metrics of one process."""
 
-    def __init__(self, *, names_fleets: bool = True) -> None:
-        """`names_fleets`: whether the series of changes name the fleet and its namespace."""
-        self._names_fleets = names_fleets
+    def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
         self.requests = Counter(
             "rlfleet_rl_api_requests", "Requests by route and status.", ("route", "method", "status"),
@@ -51,11 +49,11 @@ class Metrics:
         )
         self.changes = Counter(
             "rlfleet_rl_api_changes", "Authorized requests that may change something, by status.",
-            ("namespace", "fleet", "route", "status"), registry=registry,
+            ("route", "status"), registry=registry,
         )  # fmt: skip
 
     def observe(
-        self, route: str, method: str, status: int, seconds: float, fleet: tuple[str, str] | None
+        self, route: str, method: str, status: int, seconds: float, *, changes: bool
     ) -> None:
         """Count a request.
 
@@ -64,14 +62,13 @@ class Metrics:
             method: The HTTP method.
             status: The HTTP status of the reply.
             seconds: The time until the end of the reply.
-            fleet: Namespace and name, if the request was authorized and may change something.
+            changes: Whether the request was authorized and may change something.
         """
         method = method if route else "any"  # unknown methods have no bound
         self.requests.labels(route, method, status).inc()
         self.seconds.labels(route, method).observe(seconds)
-        if fleet is not None:
-            fleet = fleet if self._names_fleets else ("", "")
-            self.changes.labels(*fleet, route, status).inc()
+        if changes:
+            self.changes.labels(route, status).inc()
 
     def application(self) -> web.Application:
         """Serves `/metrics`."""

@@ -36,9 +36,6 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
     probe_port: int = Field(
         0, ge=0, le=65_535, description="port of /livez and /readyz for the kubelet (default: none)"
     )
-    fleet_metrics: bool = Field(
-        default=False, description="whether /metrics names fleets and namespaces: true or false"
-    )
     tls_cert: Annotated[Path | None, BeforeValidator(lambda text: text or None)] = Field(
         None, description="certificate chain in PEM; the port is HTTPS then (default: HTTP)"
     )

@@ -12,7 +12,6 @@ from tests.support.builders import build_pod, make_fleet
 
 from devcluster import Cluster
 from devcluster.errors import CommandError
-from fleet_api.settings import parse_settings as parse_api_settings
 from fleet_operator.runtime.settings import parse_settings
 from rlfleet_resources import names
 
@@ -158,20 +157,6 @@ def test_metrics_name_fleets_only_where_a_policy_limits_the_readers_or_on_reques
     rendered = Rendered(cluster, *values)
 
     assert parse_settings(rendered.container()["args"]).fleet_metrics is named
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [((), False), (("api.networkPolicy.enabled=true",), True), ((NAMES,), True)],
-    ids=["default", "with a policy", "wanted"],
-)
-def test_so_do_the_metrics_of_the_rl_api(
-    cluster: Cluster, values: tuple[str, ...], *, named: bool
-) -> None:
-    rendered = Rendered(cluster, "api.enabled=true", *values)
-    arguments = rendered.container("rlfleet-api")["args"]
-
-    assert parse_api_settings(arguments).fleet_metrics is named
 
 
 @pytest.mark.parametrize("values", [(RULE,), (DASHBOARDS,), (RULE, "metrics.fleetNames=false")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.panels import CHOSEN, Query, Section, graph
+from dashboards.panels import Query, Section, graph
 
 _RATE = "$__rate_interval"
 
@@ -79,9 +79,8 @@ def rl_api() -> Section:
                 "Changes",
                 "Requests that may change something, from callers with the right.",
                 Query(
-                    "sum by (namespace, fleet, status) "
-                    f"(increase(rlfleet_rl_api_changes_total{{{CHOSEN}}}[$window]))",
-                    "{{namespace}}/{{fleet}} {{status}}",
+                    "sum by (route, status) (increase(rlfleet_rl_api_changes_total[$window]))",
+                    "{{status}} {{route}}",
                 ),
             ),
         ],

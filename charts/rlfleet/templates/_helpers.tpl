@@ -103,10 +103,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
   verbs: [get]
 {{- end -}}
 
-{{/* Whether metrics name fleets: the root context, and whether a NetworkPolicy limits who reads them. */}}
+{{/* Whether metrics name fleets. */}}
 {{- define "rlfleet.fleetNames" -}}
-{{- $chosen := (first .).Values.metrics.fleetNames -}}
-{{- ternary $chosen (last .) (kindIs "bool" $chosen) -}}
+{{- $chosen := .Values.metrics.fleetNames -}}
+{{- ternary $chosen .Values.metrics.networkPolicy.enabled (kindIs "bool" $chosen) -}}
 {{- end -}}
 
 {{/* The network and the account's token of a pod, from the values of the operator or of the RL API. */}}
