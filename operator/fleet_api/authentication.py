@@ -140,11 +140,10 @@ class Authenticator:
             flag="--unknown-tokens-per-second",
         )
 
-    def sender(self, authorization: str, address: str) -> str:
+    def sender(self, token: str, address: str) -> str:
         """Whose request this is while its token may wait for a review: the tenant of an accepted token. Else the address,
         and there the tenant that the token names.
         """
-        token = authorization.partition(" ")[2].strip()
         tenant = self._seen.get(hashlib.sha256(token.encode(errors="replace")).digest())
         return tenant or f"{address} {named_tenant(token)}"
 
@@ -173,7 +172,7 @@ class Authenticator:
             raise unauthorized(f"there is no bearer token; {_REMEDY}")
         if not _TOKEN.fullmatch(token):
             raise unauthorized(f"the bearer token is malformed; {_REMEDY}")
-        if (holder := self._holder(token, namespace, fleet)) is not None:
+        if (holder := self.key_holder(token, namespace, fleet)) is not None:
             return holder
         digest = hashlib.sha256(token.encode()).digest()
         known: Caller | str | None = self._accepted.get(digest) or self._refused.get(digest)
@@ -192,7 +191,7 @@ class Authenticator:
 
         Errors: Problem 401.
         """
-        found = self._holder(key, namespace, fleet) if _TOKEN.fullmatch(key) else None
+        found = self.key_holder(key, namespace, fleet)
         self._metrics.authentications.labels("key" if found else "refused").inc()
         if found is None:
             raise unauthorized(
@@ -200,8 +199,9 @@ class Authenticator:
             )
         return found
 
-    def _holder(self, key: str, namespace: str, fleet: str) -> Caller | None:
-        if not self._keys.allow(key, namespace, fleet):
+    def key_holder(self, key: str, namespace: str, fleet: str) -> Caller | None:
+        """The caller with this static key; None if it is none of the fleet. Both names must have been checked."""
+        if not (_TOKEN.fullmatch(key) and self._keys.allow(key, namespace, fleet)):
             return None
         # Two trainers with two keys are two drivers of the fleet, and share no idempotency key.
         digest = hashlib.sha256(key.encode()).hexdigest()

@@ -16,7 +16,7 @@ from aiohttp import web
 from fleet_api.authentication import Authenticator, Caller
 from fleet_api.authorization import Authorizer, Right
 from fleet_api.bodies import CONTENT
-from fleet_api.fleets import Fleet, Fleets, check_name
+from fleet_api.fleets import Fleet, Fleets, check_name, is_name
 from fleet_api.limits import LARGE_BODY_BYTES, LIMITS, MAX_BODY_BYTES, SLOT, Rate, Slots
 from fleet_api.loop_time import LoopTime
 from fleet_api.problems import Problem
@@ -174,8 +174,12 @@ class Admission:
 
     def sender(self, request: web.Request) -> str:
         """Whose request this is while it is not authorized."""
-        authorization = request.headers.get("Authorization", "")
-        return self._authenticator.sender(authorization, address_of(request))
+        found = request.match_info
+        sent = request.headers.get("Authorization", "").partition(" ")[2].strip()
+        token, fleet = found.get("key", sent), (found.get("namespace", ""), found.get("name", ""))
+        if all(map(is_name, fleet)) and (holder := self._authenticator.key_holder(token, *fleet)):
+            return holder.tenant  # strangers of its address take none of its places
+        return self._authenticator.sender(token, address_of(request))
 
     async def _authorized(self, request: web.Request) -> Caller:
         """The caller, if it may read the fleet. Errors: Problem 401, 403, 404, 429; those of `Cluster`."""

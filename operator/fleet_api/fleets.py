@@ -162,8 +162,13 @@ def _pods_of(fleet: Fleet) -> tuple[str, dict[str, str]]:
     return path, {"labelSelector": names.fleet_selector(fleet.name)}
 
 
+def is_name(text: str) -> bool:
+    """Whether a fleet or a namespace may have this name."""
+    return _NAME.fullmatch(text) is not None
+
+
 def check_name(text: str, what: str) -> str:
     """The name, if it is valid. Errors: Problem 404."""
-    if not _NAME.fullmatch(text):
+    if not is_name(text):
         raise Problem(HTTPStatus.NOT_FOUND, "NotFound", f"there is no {what} of this name")
     return text

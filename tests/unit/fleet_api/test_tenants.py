@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.support.fake_cluster import ACCESS_REVIEWS, READER, STRANGER, TOKEN_REVIEWS, TRAINER
 from tests.support.waiting import soon
-from tests.unit.fleet_api.conftest import Api
+from tests.unit.fleet_api.conftest import STATIC_KEY, Api
 
 import fleet_api.app
 from fleet_api.limits import Slots
@@ -281,3 +281,25 @@ async def test_requests_of_a_tenant_that_wait_for_reviews_leave_places_to_anothe
         hangs.set()
         statuses = Counter([(await one)[0] for one in flood])
     assert statuses.keys() == {403, 503}
+
+
+@pytest.mark.parametrize("flags", [["--concurrent-requests=2", "--concurrent-proxied-requests=8"]])
+async def test_a_static_key_shares_no_place_with_strangers_of_its_address(api: Api) -> None:
+    hangs, call = asyncio.Event(), api.cluster.call
+
+    async def slow(method: str, path: str, *rest: Any, **options: Any) -> Any:
+        if path == TOKEN_REVIEWS:
+            await hangs.wait()
+        return await call(method, path, *rest, **options)
+
+    (api.keys / "rl.policy").write_text(STATIC_KEY)
+    api.cluster.call = slow
+    flood = [asyncio.ensure_future(api.get(STATE, f"junk-{n}")) for n in range(20)]
+    try:
+        await soon(lambda: any(one.done() for one in flood))
+        own = [await api.get(STATE, STATIC_KEY)]
+        own.append(await api.get(f"//t/{STATIC_KEY}/fleets/rl/policy{STATE}", None))
+        assert [status for status, _ in own] == [200, 200]
+    finally:
+        hangs.set()
+        await asyncio.gather(*flood)
