@@ -22,6 +22,7 @@ from rlfleet.errors import Forbidden, RlfleetError
 from rlfleet.ports import Json
 from rlfleet.resources import InferenceFleet, WeightVersion
 from rlfleet.words import bounded
+from rlfleet_resources.names import API_VERSION
 from rlfleet_resources.weights_status import HistoryEntry
 
 MOST_WORKERS = 32
@@ -164,8 +165,9 @@ class Live:
         found: list[Any] = []
         path = f"/api/v1/namespaces/{fleet.metadata.namespace}/events"
         try:
-            for name in sorted(named):
-                only = {"fieldSelector": f"involvedObject.name={name}"}
+            for name in sorted(named):  # which are also those of Services
+                wanted = f"involvedObject.name={name},involvedObject.apiVersion={API_VERSION}"
+                only = {"fieldSelector": wanted}
                 found += cluster.get(self.api, path, only)["items"]
         except Forbidden:
             self._denied.add("events")

@@ -79,8 +79,13 @@ class FleetScreen:
         yield from rows
         yield from below
         left -= height(rows)
-        for part in past_lines(self.detail) if self.detail else ():
-            if height(part) <= left:
+        for heading, *lines in past_lines(self.detail) if self.detail else ():
+            part = [heading]
+            for line in lines:
+                if height([*part, line]) > left:
+                    break
+                part.append(line)
+            if part[1:]:
                 yield from part
                 left -= height(part)
 

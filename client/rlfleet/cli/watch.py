@@ -44,8 +44,13 @@ def watch(
             looks = _looks(objects, target, interval, pressed, until_applied=until_applied)
             if console.is_terminal:
                 with Live(console=Console(highlight=False), auto_refresh=False) as screen:
+                    size = screen.console.size
                     for fleet, weights, found in looks:
                         detail = details.look(fleet, weights, cluster.now())
+                        if size != screen.console.size:
+                            # The terminal has wrapped the lines anew, so their number is not known.
+                            size = screen.console.size
+                            screen.console.clear()
                         screen.update(FleetScreen(found, detail), refresh=True)
             else:
                 _print_changes(console, (found for _, _, found in looks))

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
-from tests.support.cli import PODS, Recorded, golden
+from rich.console import Console, ConsoleDimensions
+from tests.support.cli import PODS, FakeApi, Recorded, golden, run
 from tests.support.waiting import eventually
 
+from rlfleet.cli import show, watch
 from rlfleet.cli.keys import Keys, keys
 from rlfleet.cli.live import MOST_WORKERS, Detail, Live
 from rlfleet.cli.screen import FleetScreen
@@ -41,6 +42,7 @@ vllm:num_requests_running{engine="0",model_name="m"} 3.0
 vllm:num_requests_running{engine="1",model_name="m"} 4.0
 vllm:generation_tokens_total{engine="0",model_name="m"} 1000.0
 """
+CLEARED = "\x1b[2J"
 EVENT = {
     "type": "Warning", "reason": "CheckpointTruncated", "message": "2 workers\x1b[31m cannot load",
     "lastTimestamp": "2026-01-01T00:17:00Z",
@@ -111,6 +113,54 @@ def test_a_screen_that_is_too_small_for_rows_has_squares() -> None:
     assert "WORKER" not in shown
     assert "■■■■" in shown
     assert len(shown.splitlines()) <= 12
+
+
+def test_events_have_the_lines_that_are_left_the_newest_first() -> None:
+    objects = Watched()
+    events = [
+        EVENT
+        | {"message": f"number {n} {'is long ' * 20}", "lastTimestamp": f"2026-01-01T00:1{n}:00Z"}
+        for n in range(5)
+    ]
+    objects.answers[f"GET {EVENTS}"] = {"items": events}
+
+    shown = screen(objects, sampled(objects, Live(objects)), height=24)
+
+    assert len(shown.splitlines()) <= 24
+    assert "number 4" in shown
+    assert "number 0" not in shown
+
+
+def test_events_of_a_service_with_the_name_of_the_fleet_are_not_read() -> None:
+    objects = Watched()
+    asked: list[dict[str, str]] = []
+    objects.answers[f"GET {EVENTS}"] = lambda only, _: asked.append(only) or {"items": []}
+
+    looked(objects, Live(objects))
+
+    assert asked == [
+        {
+            "fieldSelector": "involvedObject.name=policy,involvedObject.apiVersion=rlfleet.dev/v1alpha1"
+        }
+    ]
+
+
+def test_a_terminal_that_has_another_size_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeApi(obeys=False)
+    objects.desire(version="43")
+    drawn = Console(file=io.StringIO(), force_terminal=True, width=120, height=40)
+
+    def narrower() -> None:
+        drawn.size = ConsoleDimensions(60, 20)
+        objects.look("Loading")
+
+    acts = [lambda: objects.look("Staging"), narrower, objects.apply]
+    monkeypatch.setattr(time, "sleep", lambda _: acts.pop(0)())
+    monkeypatch.setattr(watch, "Console", lambda **_: drawn)
+    monkeypatch.setattr(show, "console", lambda: drawn)
+
+    assert run(monkeypatch, objects, "watch", "--until-applied")[0] == 0
+    assert drawn.file.getvalue().count(CLEARED) == 1
 
 
 @pytest.mark.usefixtures("every_look")
