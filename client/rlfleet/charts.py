@@ -90,19 +90,21 @@ def _tick(at: float, seconds: float, top: int, bottom: int) -> str:
 
 def _row(row: Row, top: int) -> str:
     parts = [f'<text x="0" y="{top + 20}">{escape(_short(row.label))}</text>']
-    end = float(_LABEL)
+    begin, end = float(_LABEL + _CHART), float(_LABEL)
     for bar in row.bars:
         left, length = _LABEL + bar.begin * _CHART, max(1.5, bar.length * _CHART)
-        end = max(end, left + length)
+        begin, end = min(begin, left), max(end, left + length)
         parts.append(
             f'<rect x="{left:.1f}" y="{top + 6}" width="{length:.1f}" height="18" rx="2" '
             f'style="fill: var(--{escape(bar.colour)})"/>'
         )
-    at, inside = end + 6, ""
-    if at + len(row.value) * _LETTER > WIDTH:
-        # Behind a long bar there is no room for a long value, so it is written into the bar.
-        at, inside = end - 6, ' text-anchor="end" style="fill: var(--paper)"'
-    value = f'<text x="{at:.1f}" y="{top + 20}"{inside}>{escape(row.value)}</text>'
+    at, style, width = end + 6, "", len(row.value) * _LETTER
+    if at + width > WIDTH:
+        # Behind the bars there is no room for a long value, so it is written into them, or before short ones.
+        is_inside = end - begin > width or begin - width < _LABEL
+        at, colour = (end - 6, "paper") if is_inside else (begin - 6, "ink")
+        style = f' text-anchor="end" style="fill: var(--{colour})"'
+    value = f'<text x="{at:.1f}" y="{top + 20}"{style}>{escape(row.value)}</text>'
     return "".join([*parts, value])
 
 

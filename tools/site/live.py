@@ -14,6 +14,7 @@ from pathlib import Path
 from playwright.sync_api import Error, sync_playwright
 
 WIDTHS = (1400, 390)
+_TABLE = 'document.querySelector(".workers .wide")'
 
 
 def main() -> None:
@@ -47,6 +48,10 @@ def main() -> None:
             wide = page.evaluate("document.documentElement.scrollWidth")
             if wide > width:
                 found.append(f"at {width} px the page is {wide} px wide")
+        page.evaluate(f"{_TABLE}.scrollLeft = 40, {_TABLE}.dataset.old = true")
+        page.locator(".workers .wide:not([data-old])").wait_for()
+        if (left := page.evaluate(f"{_TABLE}.scrollLeft")) != 40:
+            found.append(f"a table that was scrolled by 40 px is at {left} px after an event")
         browser.close()
     print("\n".join(found))
     sys.exit(1 if found else 0)

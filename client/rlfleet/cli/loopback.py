@@ -26,7 +26,10 @@ const shown = document.querySelector("main"), state = document.querySelector("#s
 const source = new EventSource("events");
 source.onmessage = (event) => {
   state.hidden = true;
-  if (getSelection().isCollapsed) shown.innerHTML = JSON.parse(event.data);  // not what is being copied
+  if (!getSelection().isCollapsed) return;  // not what is being copied
+  const wide = () => [...shown.querySelectorAll(".wide")], left = wide().map((one) => one.scrollLeft);
+  shown.innerHTML = JSON.parse(event.data);
+  wide().forEach((one, place) => { one.scrollLeft = left[place] ?? 0; });
 };
 source.onerror = () => { state.hidden = false; };
 """

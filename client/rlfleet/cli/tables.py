@@ -83,7 +83,8 @@ def worker_cells(row: WorkerRow) -> tuple[str, ...]:
         pause = figures.paused_seconds or pause
     return (
         pod.name,
-        state or ("serving" if pod.ready else "starting"),
+        # A pod is ready while its worker pauses, too, which only the worker's figures say.
+        state or ("ready" if pod.ready else "starting"),
         version or "-",
         _number(figures.running if figures else None),
         _number(figures.held if figures else None),

@@ -24,6 +24,20 @@ def test_a_long_value_stays_within_the_picture(length: float) -> None:
     assert begin + width <= WIDTH
 
 
+def test_a_value_is_not_written_into_a_bar_that_is_shorter() -> None:
+    value = "0.32s so far"
+    picture = drawn([Row("Resuming", (Bar(0.97, 0.03, "resuming"),), value)])
+
+    text, bar = (
+        re.search(rf'<text x="([\d.]+)"([^>]*)>{value}<', picture),
+        re.search(r'rect x="([\d.]+)"', picture),
+    )
+    assert text is not None
+    assert bar is not None
+    assert 'text-anchor="end" style="fill: var(--ink)"' in text[2]
+    assert float(text[1]) < float(bar[1])
+
+
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
