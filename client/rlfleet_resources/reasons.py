@@ -679,9 +679,9 @@ class LaggardReason(_Reason):
     NOT_AVAILABLE = (
         "NotAvailable",
         Severity.WARNS,
-        "A kernel of the worker's engine cannot take over new weights; the message names it. Nothing was loaded, and the worker serves on.",
-        "Use another quantization or another kind of processor.",
-        "Or let workers start on the version.",
+        "The worker lacks what the version needs: room in memory for the result of a delta or a version of an object store, or a kernel of its engine that takes over new weights. The message names it. Nothing was loaded, and the worker serves on.",
+        "For memory, raise `spec.weights.stagingMemory` and the memory limit, or publish the version in full on a volume.",
+        "For a kernel, use another quantization or another kind of processor, or let workers start on the version.",
     )
     PROBE_FAILED = (
         "ProbeFailed",

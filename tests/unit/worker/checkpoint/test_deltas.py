@@ -682,17 +682,26 @@ def test_weights_that_the_index_does_not_name_are_ambiguous(tmp_path: Path) -> N
     assert refusal_of(run, 1).reason is Reason.CHECKPOINT_AMBIGUOUS
 
 
-def test_a_new_value_that_is_not_a_number_is_refused_as_in_the_full_version(
-    tmp_path: Path,
+@pytest.mark.parametrize("encoding", ["xor", "overwrite"])
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_a_new_value_that_is_not_finite_is_refused_as_in_the_full_version(
+    tmp_path: Path, encoding: str, value: float
 ) -> None:
     run = Run(tmp_path)
     tensors = dict(run.tensors[0])
     dtype, shape, content = tensors["odd"]
-    tensors["odd"] = (dtype, shape, damage.bfloat16(float("nan")) + content[2:])
+    tensors["odd"] = (dtype, shape, damage.bfloat16(value) + content[2:])
     write_full(run.full(1), tensors)
-    write_delta(run.full(0), run.full(1), run.delta(1), version=1, base_version=0)
+    numbers = {"version": 1, "base_version": 0}
+    write_delta(run.full(0), run.full(1), run.delta(1), encoding=encoding, **numbers)
+    of_delta = refusal_of(run, 1)
+    shutil.rmtree(run.delta(1))
+    run.full(1).rename(run.delta(1))
+    of_full = refusal_of(run, 1)
 
-    assert refusal_of(run, 1).reason is Reason.CHECKPOINT_NOT_FINITE
+    assert of_delta.reason is of_full.reason is Reason.CHECKPOINT_NOT_FINITE
+    assert "'odd'" in of_delta.message
+    assert of_delta.message == of_full.message
 
 
 def test_digests_of_two_deltas_that_do_not_fit_are_refused_before_a_byte_is_read(
