@@ -7,7 +7,8 @@ requests it, one serving worker compares the files before the version is Ready. 
 that all workers had is requested again, which the retry annotation says. Files that are gone count as the same:
 trainers delete old checkpoints. The same holds for each LoRA adapter.
 
-A trainer that names the digest in its spec has said which files it means, so no worker compares them.
+A trainer that names the digest in its spec has said which files it means, so no worker compares them. It may take the
+digest back, so they count as compared only once all workers serve that digest.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lateness import lasts
 from fleet_operator.core.messages import problem_of_comparison
 from fleet_operator.core.observed import WeightsView
+from fleet_operator.core.pins import Pins
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import Standing, WorkerView
@@ -32,9 +34,9 @@ from rlfleet_resources.weights_status import RolloutPhase
 _GONE = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND})
 
 
-def needs_comparison(weights: WeightsView | None, desired: Checkpoint) -> bool:
+def needs_comparison(weights: WeightsView | None, desired: Checkpoint, pins: Pins) -> bool:
     """Whether the files of the desired weights have yet to be compared for their WeightVersion."""
-    if weights is None or not (desired.pinned or desired.reused):
+    if weights is None or not (desired.reused or pins.of(desired)):
         return False
     status = weights.status
     # Without a start, it is the status of a WeightVersion that steered no fleet yet.
@@ -73,6 +75,8 @@ def compare_files(
     serving = view.members.where(lambda f: f.standing is Standing.OPEN and f.has_loaded(goal))
     if not ends or not serving:
         return step, True
+    if not goal.pinned:  # the trainer has named the digest
+        return step, False
     work = Work(CompareFiles.kind, goal.version, goal.run_id)
     if adapter:
         work = Work(CompareLora.kind, goal.version, goal.run_id, adapter)

@@ -112,7 +112,7 @@ def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -
         problem=problem,
         failed=pod_names(failed),
     )
-    unread = needs_comparison(weights, desired)
+    unread = needs_comparison(weights, desired, pins)
     made, unread = compare_files(made, view, unread=unread, adapter=weights.spec.adapter)
     watched = weights.watched.phase_seconds
     made = wait_for_source(made, asked, settings, phase=weights.status.phase, phase_seconds=watched)

@@ -114,7 +114,7 @@ def wished_rollout(observed: FleetObserved, *, now: datetime) -> Wished:
     outside = roots_problem(wanted, observed) if wanted else None
     view = _view(observed, weights, wanted, pins, now, may_read_wanted=outside is None)
     strategy = strategy_of(view)
-    unread = needs_comparison(weights, view.desired)
+    unread = needs_comparison(weights, view.desired, pins)
     refused = reuse or (rollback_problem(weights, view.applied, pins) if weights else None)
     refused = refused or outside
     if refused is not None:

@@ -101,6 +101,20 @@ class TestFilesOfAServedVersion:
         assert not decision.worker_calls
         assert verdicts(decision) == ("AllWorkersServing", None)
 
+    @pytest.mark.parametrize("begun", [True, False])
+    def test_a_digest_that_is_taken_back_before_all_serve_it_counts_as_no_comparison(
+        self, begun: bool
+    ):
+        named = replace(asks("40", RUN_7, digest=D1), watched=self.WATCHED)
+        named = replace(named, status=self.BEGUN) if begun else named
+        behind = has(make_worker(2).serving("39"), "/weights/run-7/step_39", D2)
+        with_it = decided(fleet_of(*self.SERVING[:2], behind, wants=named, status=self.STATUS))
+        assert with_it.weights["wv-2"].phase is not RolloutPhase.APPLIED
+        wants = replace(asks("40", RUN_7), status=with_it.weights["wv-2"])
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
+
     def test_a_version_that_was_applied_for_this_object_is_no_longer_compared(self):
         applied = WeightsStatus(
             observed_generation=1,
