@@ -23,16 +23,15 @@ def write(source: Source, target: Path, given: Mapping[str, str]) -> None:
     """
     subjects = [{"name": n, "digest": {"sha256": d}} for n, d in digests(target).items()]
     repository = given.get("repository") or "git+file:rlfleet"
+    kind = f"{repository}#tools/release"
     predicate = {
         "buildDefinition": {
-            "buildType": f"{repository}#tools/release",
+            "buildType": kind,
             "externalParameters": {"version": source.version, **given},
+            "internalParameters": {"isFromCleanTree": source.is_clean},
             "resolvedDependencies": [{"uri": repository, "digest": {"gitCommit": source.commit}}],
         },
-        "runDetails": {
-            "builder": {"id": "make release"},
-            "metadata": {"isFromCleanTree": source.is_clean},
-        },
+        "runDetails": {"builder": {"id": kind}},
     }
     statement = {
         "_type": "https://in-toto.io/Statement/v1",
