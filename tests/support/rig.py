@@ -204,6 +204,7 @@ class Rig:
                 "source": {"path": "/weights/step_{version}"},
             },
         }
+        self.resync_seconds = 30.0
         self.without_node: set[int] = set()
         self._adapters: list[str] = []
         self._addresses = 0
@@ -245,7 +246,7 @@ class Rig:
             secrets_of=(),
             log_format="text",
             log_level="INFO",
-            resync_seconds=30.0,
+            resync_seconds=self.resync_seconds,
             identity=f"process-{now()}",
         )
         lease = Lease(

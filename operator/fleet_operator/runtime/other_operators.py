@@ -65,8 +65,11 @@ class OtherOperators:
         """
         if recorded in {"", self.own} or not _LEASE.fullmatch(recorded):
             return None  # ours, or not written by an operator
-        known = self._known.setdefault((namespace, recorded), _Known())
         now = asyncio.get_running_loop().time()
+        known = self._known.get((namespace, recorded), _Known())
+        if now - known.polled_at > TAKEOVER_SECONDS:
+            # It drove nothing here meanwhile. It names itself in a status before its next heartbeat.
+            known = self._known[namespace, recorded] = _Known()
         if now - known.polled_at >= POLL_SECONDS:
             known.polled_at = now
             await self._poll(known, lease_path(namespace, recorded))

@@ -29,6 +29,7 @@ from fleet_operator.runtime.dispatch import (
     fold_seconds,
 )
 from fleet_operator.runtime.foreign_fleets import ForeignFleets
+from fleet_operator.runtime.heartbeats import HEARTBEAT_SECONDS
 from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.observer import Observer
@@ -116,7 +117,7 @@ class Reconciler:
             return self._report_orphans(session)
         if await self._foreign.leave(session, record, datetime.now(UTC)):
             self._metrics.forget_fleet(key)
-            return self._resync_seconds
+            return min(self._resync_seconds, HEARTBEAT_SECONDS)
         if record.spec is None or not self._pods.is_synced(key[0]):
             return self._undecided.report_undecided(session, record, datetime.now(UTC))
         caller = await self._callers.read(session, record, record.spec)

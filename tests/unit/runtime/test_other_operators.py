@@ -74,11 +74,26 @@ async def test_a_lease_that_ends_leaves_its_fleets_after_a_while(how):
         cluster.drop(LEASE_PATH)
     await asyncio.sleep(TAKEOVER_SECONDS - 1)
     assert await rivals.driver("rl", OTHER) == Driver(OTHER)
-    await asyncio.sleep(TAKEOVER_SECONDS + POLL_SECONDS)
+    await asyncio.sleep(TAKEOVER_SECONDS)
     assert await rivals.driver("rl", OTHER) is None
     renew(cluster)
     await asyncio.sleep(POLL_SECONDS)
     assert await rivals.driver("rl", OTHER) == Driver(OTHER), "it has come back"
+
+
+async def test_an_operator_that_takes_a_fleet_before_its_first_heartbeat_is_not_judged_by_its_last_one():
+    cluster = FakeCluster()
+    rivals = OtherOperators(cluster.client(), OWN)
+    renew(cluster)
+    assert await rivals.driver("rl", OTHER) == Driver(OTHER)
+    await asyncio.sleep(TAKEOVER_SECONDS)
+    assert await rivals.driver("rl", OTHER) is None
+    await asyncio.sleep(3600)
+    assert await rivals.driver("rl", OTHER) == Driver(OTHER), (
+        "a heartbeat comes within LOOK_SECONDS"
+    )
+    await asyncio.sleep(TAKEOVER_SECONDS)
+    assert await rivals.driver("rl", OTHER) is None, "it has never come"
 
 
 @pytest.mark.parametrize("error", [Terminal("403"), Retryable("503")], ids=str)
@@ -217,8 +232,11 @@ class TestAFleetOfAnotherRelease:
             assert rig.writes[before:] == []
             renewing.cancel()
 
-    async def test_a_fleet_is_taken_over_when_the_other_release_is_gone(self):
-        async with Rig() as rig:
+    @pytest.mark.parametrize("resync_seconds", [30.0, 3600.0])
+    async def test_a_fleet_is_taken_over_when_the_other_release_is_gone(self, resync_seconds):
+        rig = Rig()
+        rig.resync_seconds = resync_seconds
+        async with rig:
             await rig.applied("1")
             renewing = await self.taken_over(rig)
             rig.publish("2")
