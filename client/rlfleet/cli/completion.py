@@ -6,10 +6,23 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from typer._completion_shared import get_completion_script
+from typer._completion_shared import _completion_scripts, get_completion_script
 
 _VARIABLE = "_RLFLEET_COMPLETE"
 """Typer reads what a shell asks for from this variable: that of a program named `rlfleet`."""
+_completion_scripts["bash"] = r"""
+%(complete_func)s() {
+    local IFS=$'\n' line="${COMP_LINE:0:COMP_POINT}" last="${COMP_WORDS[COMP_CWORD]#[:=]}" word
+    COMPREPLY=( $( env _TYPER_COMPLETE_ARGS="$line" _TYPER_COMPLETE_FISH_ACTION=get-args \
+                   %(autocomplete_var)s=complete_fish "$1" | cut -f 1 ) )
+    word="${line##*[[:space:]]}"
+    word="${word#--*=}"
+    COMPREPLY=( "${COMPREPLY[@]#"${word%%"$last"}"}" )
+}
+
+complete -o default -F %(complete_func)s %(prog_name)s
+"""
+"""Unlike Typer's own, for contexts like `arn:aws:…`: bash begins a word behind each colon and `=`."""
 
 
 class Shell(StrEnum):

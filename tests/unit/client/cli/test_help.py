@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +111,46 @@ def test_contexts_are_completed_from_the_kubeconfig(
     found = completions(monkeypatch, capsys, "status", "--kubeconfig", str(file), "--context", "t")
 
     assert found == ["there"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("--cont", ["--context"]),
+        ("--context ", ["arn:aws:eks:eu:1:train", "here"]),
+        ("--context arn:aws:e", ["eks:eu:1:train"]),
+        ("--context arn:", ["aws:eks:eu:1:train"]),
+        ("--context=he", ["here"]),
+        ("--context=arn:aws", ["aws:eks:eu:1:train"]),
+    ],
+)
+def test_bash_completes_contexts_with_colons(
+    tmp_path: Path, typed: str, expected: list[str]
+) -> None:
+    """Bash splits words at colons. Source: bash, COMP_WORDBREAKS."""
+    (tmp_path / "config").write_text(KUBECONFIG.replace("there", "arn:aws:eks:eu:1:train"))
+    program = tmp_path / "rlfleet"
+    program.write_text(f"#!{sys.executable}\nfrom rlfleet.cli import main\nmain()\n")
+    program.chmod(0o755)
+    script = CliRunner().invoke(app, ["completion", "bash"]).output
+    line = f"rlfleet status {typed}"
+    words = [*re.findall(r"[:=]|[^\s:=]+", line), *([""] if line.endswith(" ") else [])]
+    asked = "\n".join(
+        [
+            script,
+            f"COMP_LINE={shlex.quote(line)} COMP_POINT={len(line)}",
+            f"COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1}",
+            f'_rlfleet_completion {program} && printf "%s\\n" "${{COMPREPLY[@]}}"',
+        ]
+    )
+
+    done = subprocess.run(
+        ["bash", "--norc", "-c", asked],
+        env={**os.environ, "KUBECONFIG": str(tmp_path / "config")},
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+
+    assert done.stdout.split() == expected
 
 
 def test_a_cluster_that_refuses_or_does_not_answer_completes_nothing(
