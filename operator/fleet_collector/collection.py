@@ -342,7 +342,10 @@ class _Work:
         left = {each.place: each for each in content.directories}
         while self.aside or self.unread:
             objects, looked_at = read(), time.monotonic()
-            plan = self._plan(replace(content, directories=[*left.values()]), objects, beats)
+            mine = {each.place for each in self.aside}
+            # What is not aside, or could not be deleted, stays, and so does its base.
+            now = [each if each.place in mine else _staying(each) for each in left.values()]
+            plan = self._plan(replace(content, directories=now), objects, beats)
             self._report(plan.obstacles)
             self.unread = frozenset()
             goes = {v.directory.place for v in plan.verdicts if v.goes}
@@ -351,19 +354,20 @@ class _Work:
                 return
             for directory in going:
                 self.aside.remove(directory)
+                if not self._delete(folder, directory, objects):
+                    break
                 left.pop(directory.place)
-                self._delete(folder, directory, objects)
                 if time.monotonic() - looked_at >= _LOOK_SECONDS:
                     break
 
-    def _delete(self, folder: Versions, directory: Directory, objects: Objects) -> None:
+    def _delete(self, folder: Versions, directory: Directory, objects: Objects) -> bool:
         try:
             folder.delete(directory)
         except FileNotFoundError:
-            return  # another collector was faster
+            return False  # another collector was faster: it may have brought it back
         except OSError as error:
             self._problem(f"{directory.name} of {self._path} is not deleted: {error}")
-            return
+            return False
         self.outcome.deleted.append(directory)
         about = fields(
             "deleted",
@@ -372,10 +376,11 @@ class _Work:
             proof=objects.versions,
         )
         _LOG.info("deleted %s/%s (%s)", self._path, directory.name, _size([directory]), extra=about)
+        return True
 
     def bring_back(self, directories: Sequence[Directory], why: str) -> None:
-        """Give versions that are aside their names again."""
-        for directory in list(directories):
+        """Give versions that are aside their names again, a base before its deltas."""
+        for directory in reversed([*directories]):
             if directory in self.aside:
                 self.aside.remove(directory)
                 self.outcome.kept.append(directory)
@@ -433,6 +438,10 @@ class _Work:
     def _problem(self, text: str) -> None:
         _LOG.error("%s", text)
         self.outcome.problems.append(text)
+
+
+def _staying(directory: Directory) -> Directory:
+    return replace(directory, obstacle=directory.obstacle or "this run does not delete it")
 
 
 def _counted(directories: Sequence[Directory]) -> str:

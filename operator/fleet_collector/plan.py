@@ -97,6 +97,9 @@ class Directory:
         return self.place != self.name
 
 
+_Bases = dict[int | str, list[Directory]]
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """The names in a folder.
@@ -183,7 +186,9 @@ def deletions(
     directories: Sequence[Directory],
     others: Sequence[Directory] = (),
 ) -> Plan:
-    """Decide about each directory of a folder that a template has, in their order.
+    """Decide about each directory of a folder that a template has.
+
+    The order is that of deletions: a delta comes before its base. So a run that ends early leaves no delta alone.
 
     Args:
         claims: All WeightVersions with versions in this folder.
@@ -191,14 +196,15 @@ def deletions(
         directories: Those that are aside come after those under their own names.
         others: Those that no template has. They stay, and the bases of their deltas.
     """
-    ours = [d for d in directories if any(c.template.label_of(d.name) for c in claims)]
-    obstacles = (*needs.obstacles, *_missing(claims, ours))
+    found = [d for d in directories if any(c.template.label_of(d.name) for c in claims)]
+    bases = _bases(found, claims)
+    ours = _bases_last(found, bases)
+    obstacles = (*needs.obstacles, *_missing(claims, found))
     if obstacles:
         return _nothing(ours, obstacles)
     named = _names_in(needs.paths)
-    judges = [_Judge(claim, ours) for claim in claims]
+    judges = [_Judge(claim, found) for claim in claims]
     stays = {d.place: _why_it_stays(d, named, judges) for d in ours}
-    bases = _bases(ours, claims)
     # A worker that reads one with an index that cannot be read would be refused, too.
     kept = [d for d in others if d.name in named or not d.base_unknown]
     kept += [d for d in ours if stays[d.place]]
@@ -214,7 +220,7 @@ def deletions(
                     )
                 ],
             )
-        for base in bases.get(_ending(one.base), ()) if one.base else ():
+        for base in _bases_of(one, bases):
             if not stays[base.place]:
                 stays[base.place] = f"{one.name} is a delta against it"
                 kept.append(base)
@@ -312,11 +318,9 @@ def _why_it_stays(directory: Directory, named: Mapping[str, str], judges: Sequen
     return next((why for why in reasons if why), "")
 
 
-def _bases(
-    directories: Sequence[Directory], claims: Iterable[Claim]
-) -> dict[int | str, list[Directory]]:
+def _bases(directories: Sequence[Directory], claims: Iterable[Claim]) -> _Bases:
     """The directories that a worker could take for a base, by the endings of their names, versions and labels."""
-    found: dict[int | str, list[Directory]] = {}
+    found: _Bases = {}
     templates = [claim.template for claim in claims]
     for each in directories:
         labels = (template.label_of(each.name) for template in templates)
@@ -324,6 +328,24 @@ def _bases(
         for ending in endings:
             found.setdefault(ending, []).append(each)
     return found
+
+
+def _bases_of(one: Directory, bases: _Bases) -> Sequence[Directory]:
+    return bases.get(_ending(one.base), ()) if one.base else ()
+
+
+def _bases_last(directories: Sequence[Directory], bases: _Bases) -> list[Directory]:
+    """The directories, each before all that could be its base; else in their order. No worker reads a cycle."""
+    done, begun, waiting = list[Directory](), set[str](), [(d, False) for d in directories]
+    while waiting:  # not by recursion: a chain may have 10,000 links
+        one, has_its_bases = waiting.pop()
+        if has_its_bases:
+            done.append(one)
+        elif one.place not in begun:
+            begun.add(one.place)
+            waiting.append((one, True))
+            waiting += [(base, False) for base in _bases_of(one, bases)]
+    return done[::-1]
 
 
 def _ending(version: str) -> int | str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -92,7 +93,7 @@ def test_a_version_that_is_put_aside_cannot_be_opened(folder: Path) -> None:
 class TestTheSecondLook:
     def test_a_version_that_a_spec_names_meanwhile_comes_back(self, folder: Path) -> None:
         first = objects([a_weight_version(folder, "5", retention=RULE)], a_fleet())
-        back = a_weight_version(folder, "2", applied="5", rollbackTo="2", retention=RULE)
+        back = a_weight_version(folder, "5", rollbackTo="2", retention=RULE)
         outcome = run(folder, first, objects([back], a_fleet()))
 
         assert names_in(folder) == ["step_2", "step_4", "step_5"]
@@ -123,7 +124,7 @@ class TestTheSecondLook:
     ) -> None:
         monkeypatch.setattr(collection, "_LOOK_SECONDS", 0)
         first = objects([a_weight_version(folder, "5", retention=RULE)], a_fleet())
-        back = a_weight_version(folder, "2", applied="5", rollbackTo="2", retention=RULE)
+        back = a_weight_version(folder, "5", rollbackTo="2", retention=RULE)
         outcome = run(folder, first, first, first, objects([back], a_fleet()))
 
         assert [d.name for d in outcome.deleted] == ["step_1", "step_3"]
@@ -452,27 +453,62 @@ class TestKills:
     ) -> None:
         for step in range(1, 100):
             folder = tmp_path / str(step) / "run-7"
-            write_versions(folder, 1, 2, 3, 4, 5)
-            date(folder)
+            _write_a_chain(folder)
             killed = _killed_at(step, partial(run, folder))
             for version in folder.glob("step_*"):
-                assert names_in(version) == ["config.json", "model.safetensors"], f"step {step}"
+                assert {"config.json", "model.safetensors"} <= {*names_in(version)}, f"step {step}"
             assert {"step_4", "step_5"} <= {*names_in(folder)}
+            _assert_that_no_delta_is_alone(folder)
             run(folder)
             assert names_in(folder) == ["step_4", "step_5"], f"step {step}"
             if not killed:
                 break
-        # Of each of three versions: two renames, two files, and the directory.
-        assert step == 3 * 5 + 1
+        # Of each of three versions: two renames, two files, and the directory; and of two deltas the index.
+        assert step == 3 * 5 + 2 + 1
+
+    @pytest.mark.parametrize("to", [".trash-", ".deleting-"])
+    def test_a_delta_that_cannot_be_renamed_keeps_its_chain(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+    ) -> None:
+        folder, rename = tmp_path / "run-7", os.rename
+        _write_a_chain(folder)
+
+        def renamed(old: str, new: str, **at: int) -> None:
+            if new.startswith(f".step_2{to}"):
+                raise PermissionError(new)
+            rename(old, new, **at)
+
+        monkeypatch.setattr(os, "rename", renamed)
+        outcome = run(folder)
+
+        assert [d.name for d in outcome.deleted] == ["step_3"]
+        assert {"step_1", "step_4", "step_5"} <= {*names_in(folder)}
+        assert len(outcome.problems) == 1
 
     def test_what_was_aside_when_a_collector_was_killed_comes_back_if_it_is_needed(
         self, folder: Path
     ) -> None:
         assert _killed_at(4, partial(run, folder))
-        back = a_weight_version(folder, "1", applied="5", retention=RULE)
+        back = a_weight_version(folder, "5", rollbackTo="1", retention=RULE)
         run(folder, objects([back], a_fleet()))
 
         assert names_in(folder) == ["step_1", "step_4", "step_5"]
+
+
+def _write_a_chain(folder: Path) -> None:
+    """As the fixture, but versions 2 and 3 are deltas, each against the one before."""
+    write_versions(folder, 1, 4, 5)
+    for version in (2, 3):
+        write_versions(folder, version, base=version - 1)
+    date(folder)
+
+
+def _assert_that_no_delta_is_alone(folder: Path) -> None:
+    """Neither under its own name, nor aside, from where it may come back."""
+    for pattern in (r"step_([123])", r"\.?step_([123])(\.trash-.*)?"):
+        found = (re.fullmatch(pattern, name) for name in names_in(folder))
+        there = sorted(int(each[1]) for each in found if each)
+        assert there == [1, 2, 3][: len(there)], names_in(folder)
 
 
 def _killed_at(step: int, work: Callable[[], object]) -> bool:

@@ -97,10 +97,34 @@ class TestDeltas:
 
         assert gone(deletions([claim(keep=1)], Needs(), found)) == []
 
-    def test_an_old_delta_keeps_nothing(self) -> None:
-        found = [*steps(3), *steps(4, version="4", base="3"), *steps(10)]
+    def test_an_old_delta_keeps_nothing_and_goes_before_its_base(self) -> None:
+        """Also if names are in the other order, two deltas have one base, and the index names the version."""
+        found = [
+            *steps(2),
+            *steps(3, version="00003", base="9"),
+            *steps(4, version="4", base="step_9"),
+            *steps(5, version="77", base="4"),
+            *steps(6, version="6", base="77"),
+            *steps(9, version="9", base="2"),
+            *steps(10),
+        ]
+        going = gone(deletions([claim(keep=1)], Needs(), found))
 
-        assert gone(deletions([claim(keep=1)], Needs(), found)) == ["step_3", "step_4"]
+        assert sorted(going) == [f"step_{n}" for n in (2, 3, 4, 5, 6, 9)]
+        for delta, base in ((3, 9), (4, 9), (5, 4), (6, 5), (9, 2)):
+            assert going.index(f"step_{delta}") < going.index(f"step_{base}")
+
+    def test_a_chain_of_10000_links_goes_from_its_end(self) -> None:
+        links = [step for n in range(10_000) for step in steps(n, version=str(n), base=str(n - 1))]
+        plan = deletions([claim("10000", keep=1)], Needs(), [*links, *steps(10_000)])
+
+        assert gone(plan) == [f"step_{n}" for n in range(9_999, -1, -1)]
+
+    @pytest.mark.parametrize("bases", [(3, 3), (4, 3)])
+    def test_deltas_that_are_bases_of_each_other_go(self, bases: tuple[int, int]) -> None:
+        cycle = [*steps(3, base=str(bases[0])), *steps(4, base=str(bases[1])), *steps(10)]
+
+        assert len(gone(deletions([claim(keep=1)], Needs(), cycle))) == 2
 
     def test_nothing_goes_while_the_base_of_a_version_that_stays_is_not_known(self) -> None:
         plan = deletions(
