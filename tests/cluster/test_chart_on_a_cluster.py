@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.cluster.support import monitoring_crds
-from tests.cluster.test_chart_snapshots import GOLDEN, SETS
+from tests.cluster.test_chart_snapshots import SETS
 from tests.cluster.test_operator_chart import CHART, NAMESPACE
+from tests.support.recorded_chart import recorded
 
 from devcluster import Cluster
 from devcluster.errors import CommandError
@@ -33,18 +34,17 @@ def cluster(devcluster_api_possible: None) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("name", SETS)
 def test_the_api_server_takes_every_object(cluster: Cluster, name: str) -> None:
-    text = (GOLDEN / f"{name}.yaml").read_text()
+    objects = recorded(name)
 
-    taken = cluster.kubectl(*CHECKED, stdin=text).stdout
-    assert len(taken.splitlines()) == len(list(yaml.safe_load_all(text)))
+    taken = cluster.kubectl(*CHECKED, stdin=yaml.safe_dump_all(objects)).stdout
+    assert len(taken.splitlines()) == len(objects)
 
 
 @pytest.mark.parametrize("kind", ["ServiceMonitor", "PodMonitor", "PrometheusRule"])
 def test_a_field_that_a_kind_of_the_prometheus_operator_does_not_have_is_refused(
     cluster: Cluster, kind: str
 ) -> None:
-    objects = yaml.safe_load_all((GOLDEN / "monitored.yaml").read_text())
-    wrong = next(o for o in objects if o["kind"] == kind)
+    wrong = next(o for o in recorded("monitored") if o["kind"] == kind)
     wrong["spec"]["intervall"] = "30s"
 
     with pytest.raises(CommandError, match="intervall"):

@@ -1,6 +1,6 @@
-"""Compares what the real helm renders for 14 sets of values with recorded files.
+"""Compares what the real helm renders for 15 sets of values with recorded files.
 
-After a change of the chart that is meant, record them again and read the difference:
+The file of a set has the objects that differ from those of the defaults. After a change of the chart that is meant, record them again and read the difference:
 
     RLFLEET_RECORD=1 make pytest ARGS=tests/cluster/test_chart_snapshots.py
 """
@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import difflib
 import os
-from pathlib import Path
 
 import pytest
-import yaml
 from tests.cluster.test_operator_chart import Rendered
+from tests.support.recorded_chart import DEFAULTS, record, recorded, text
 
 from devcluster import Cluster
 
-GOLDEN = Path(__file__).parent / "golden/chart"
 LONG = {"CustomResourceDefinition"}
 """Kinds that other tests compare with their sources."""
 SETS: dict[str, tuple[str, ...]] = {
-    "defaults": (),
+    DEFAULTS: (),
     "one-operator": ("replicaCount=1",),
     "two-namespaces": ('watchNamespaces=["rl","eval"]',),
     "images-of-a-mirror": (
@@ -114,16 +112,10 @@ SETS: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize(("name", "values"), SETS.items(), ids=list(SETS))
 def test_the_chart_renders_as_recorded(devcluster_api: Cluster, name: str, values) -> None:
     objects = [o for o in Rendered(devcluster_api, *values).objects if o["kind"] not in LONG]
-    objects.sort(
-        key=lambda o: (o["kind"], o["metadata"].get("namespace", ""), o["metadata"]["name"])
-    )
-    text = yaml.safe_dump_all(objects, sort_keys=True)
-    file = GOLDEN / f"{name}.yaml"
     if os.environ.get("RLFLEET_RECORD"):
-        file.write_text(text)
-    recorded = file.read_text() if file.exists() else ""
+        record(name, objects)
 
     difference = difflib.unified_diff(
-        recorded.splitlines(), text.splitlines(), "recorded", "rendered", lineterm="", n=2
+        text(recorded(name)), text(objects), "recorded", "rendered", lineterm="", n=2
     )
     assert list(difference) == []

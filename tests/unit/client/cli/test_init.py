@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.contract.test_documents import strict_schema
 from tests.support import fake_modules
 from tests.support.cli import CLI, golden, run
-from tests.support.pages import ROOT
+from tests.support.recorded_chart import recorded
 from tests.unit.client.cli.test_validate import Cluster
 from typer.testing import CliRunner, Result
 
@@ -34,7 +34,6 @@ from rlfleet.errors import Forbidden, NotConfigured
 
 GOLDEN = CLI / "golden/init"
 DOWNLOAD = Path(verb.__file__).with_name("download.sh")
-CHART = ROOT / "tests/cluster/golden/chart"
 CONFIG = {"num_attention_heads": 32, "max_position_embeddings": 40960}
 LARGE = 16_400_000_000
 
@@ -263,12 +262,9 @@ def test_the_grant_and_the_address_are_those_of_the_releases_rl_api(
     assert says in " ".join(done.output.split())
 
 
-WITH_RL_API = [f for f in sorted(CHART.glob("*.yaml")) if "name: rlfleet-api" in f.read_text()]
-
-
-@pytest.mark.parametrize("values", WITH_RL_API, ids=lambda path: path.stem)
-def test_the_rl_api_that_the_chart_makes_is_found(values: Path) -> None:
-    made = [one for one in yaml.safe_load_all(values.read_text()) if one]
+@pytest.mark.parametrize("values", ["extended", "placed", "renamed", "rl-api"])
+def test_the_rl_api_that_the_chart_makes_is_found(values: str) -> None:
+    made = recorded(values)
     at = {(one["kind"], one["metadata"]["name"]): one for one in made}
     (deployment,) = (one for (kind, _), one in at.items() if kind == "Deployment" and labels(one))
     where = deployment["metadata"]
