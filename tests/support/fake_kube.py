@@ -17,6 +17,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 from tests.support.crd_checks import PLURALS, checker
+from tests.support.fake_objects import merge_patched
 
 from fleet_operator.errors import Conflict, FleetError, NotFound, Silent, Terminal, Unknown
 from fleet_operator.ports import WATCH_SILENCE_SECONDS, Json, KubeHooks
@@ -156,7 +157,7 @@ class FakeKube:
         known = self.cluster.objects[path]
         if body["metadata"].get("uid", known["metadata"]["uid"]) != known["metadata"]["uid"]:
             raise Conflict(path)
-        return self._end(self.cluster.put(path, self.webhook(path, _merged(known, body))))
+        return self._end(self.cluster.put(path, self.webhook(path, merge_patched(known, body))))
 
     async def delete(self, path: str, *, uid: str) -> None:
         """Delete an object if it still is the one with this uid; silent if it is gone."""
@@ -287,12 +288,3 @@ def _belongs(path: str, body: Json, collection: str) -> bool:
     return body.get("kind", "Pod").lower() + "s" == plural and (
         f"/namespaces/{namespace}/" in collection or "/namespaces/" not in collection
     )
-
-
-def _merged(base: Any, patch: Any) -> Any:
-    if not isinstance(base, dict) or not isinstance(patch, dict):
-        return patch
-    merged = dict(base)
-    for key, value in patch.items():
-        merged[key] = _merged(merged.get(key, {}), value)
-    return merged

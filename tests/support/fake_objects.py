@@ -201,7 +201,7 @@ class FakeObjects:
             and self.fleet is not None
             and self.fleet["metadata"]["name"] == name
         ):
-            self.fleet = _merged(self.fleet, body)
+            self.fleet = merge_patched(self.fleet, body)
             return copy.deepcopy(self.fleet or {})
         if self.weights is None or self.weights["metadata"]["name"] != name:
             raise NotFound(f'{kind} "{name}" not found')
@@ -269,7 +269,7 @@ class FakeObjects:
     def _merge(self, body: Json) -> None:
         assert self.weights is not None
         before = copy.deepcopy(self.weights)
-        merged = _merged(self.weights, body)
+        merged = merge_patched(self.weights, body)
         if merged == before:
             return
         if merged["spec"] != before["spec"]:
@@ -284,7 +284,7 @@ class FakeObjects:
         self._changes.append((self._version, kind, copy.deepcopy(self.weights)))
 
 
-def _merged(target: Any, patch: Any) -> Any:
+def merge_patched(target: Any, patch: Any) -> Any:
     """RFC 7396."""
     if not isinstance(patch, dict):
         return patch
@@ -293,7 +293,7 @@ def _merged(target: Any, patch: Any) -> Any:
         if value is None:
             merged.pop(key, None)
         else:
-            merged[key] = _merged(merged.get(key), value)
+            merged[key] = merge_patched(merged.get(key), value)
     return merged
 
 
