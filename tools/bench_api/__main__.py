@@ -23,7 +23,7 @@ from bench_scale import place
 from bench_scale.fakes import FakeFleet
 from bench_scale.fleet import NAME, fleet_of
 from bench_scale.operator import Operator
-from bench_worker.report import machine, publish
+from bench_worker.report import machine, publish, where
 from devcluster import Cluster, DevclusterError
 from free_ports import free_port
 
@@ -129,16 +129,12 @@ def _bring_up(where: place.Place, fakes: FakeFleet, operator: Operator, workers:
 
 def table(results: dict[str, Any]) -> str:
     """The figures, in words and rows."""
-    m = results["machine"]
-    where = (
-        f"Measured on {m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB, load average "
-        f"{m['load_average_at_start']} at the start; medians of {2 * results['rounds']} calls."
-    )
+    measured = f"Measured on {where(results['machine'])}; medians of {2 * results['rounds']} calls."
     head = (
         "| Workers | one call to the fleet's address | by hand, one aiohttp session | by hand, one "
         "httpx client per worker | address ÷ aiohttp | goal | processor time of the RL API per worker |"
     )
-    lines = [where, "", head, "| --- | --- | --- | --- | --- | --- | --- |"]
+    lines = [measured, "", head, "| --- | --- | --- | --- | --- | --- | --- |"]
     for row in results["sizes"]:
         found = {name: statistics.median(each) for name, each in row["seconds"].items()}
         goal = GOALS.get(row["workers"])

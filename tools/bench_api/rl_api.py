@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
 from typing import Self
 
-import envs
 from bench_scale import processes
 from free_ports import free_port
 
-_KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
 _START_SECONDS = 60.0
 
 
@@ -36,24 +31,10 @@ class RlApi:
         self.root = f"http://127.0.0.1:{port}/fleets/{namespace}/{fleet}"
         self._ready = f"http://127.0.0.1:{port}/readyz"
         self._log = folder / "rl-api.log"
-        paths = ":".join(f"{envs.REPOSITORY}/{part}" for part in ("client", "operator", "worker"))
-        environment = {k: os.environ[k] for k in _KEPT if k in os.environ} | {
-            "KUBECONFIG": str(kubeconfig),
-            "PYTHONPATH": paths,
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        with self._log.open("ab") as sink:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "fleet_api", "--host=127.0.0.1"),
-                    *(f"--port={port}", f"--keys-folder={keys}", "--drain-seconds=0"),
-                    *(f"--external-fleets={namespace}/{fleet}", "--requests-per-second=100000"),
-                ],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-            )
+        options = ("--host=127.0.0.1", f"--port={port}", f"--keys-folder={keys}")
+        options += ("--drain-seconds=0", f"--external-fleets={namespace}/{fleet}")
+        options += ("--requests-per-second=100000",)
+        self._process = processes.start("fleet_api", *options, kubeconfig=kubeconfig, log=self._log)
 
     def __enter__(self) -> Self:
         until = time.monotonic() + _START_SECONDS
@@ -65,12 +46,7 @@ class RlApi:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        processes.end(self._process)
 
     def cpu_seconds(self) -> float:
         """Processor time until now."""

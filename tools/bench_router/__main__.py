@@ -31,7 +31,7 @@ from bench_router.rollouts import (
 )
 from bench_router.routers import router
 from bench_worker import servers, swaps
-from bench_worker.report import REPOSITORY, machine, publish
+from bench_worker.report import REPOSITORY, machine, publish, where
 from fleet_operator.api.router import RouterPolicy
 
 SERVICE = "plain Service"
@@ -111,15 +111,13 @@ async def _play(
 
 def table(results: dict[str, Any]) -> str:
     """The figures, in words and rows."""
-    m = results["machine"]
-    where = (
-        f"Measured on {m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB, load average "
-        f"{m['load_average_at_start']} at the start; {results['workers']} workers, "
+    measured = (
+        f"Measured on {where(results['machine'])}; {results['workers']} workers, "
         f"{results['sessions']} sessions of {results['turns']} turns, {results['at_once']} at once. A "
         f"first prompt has {FIRST_TOKENS} tokens, and each turn adds {REPLY_TOKENS + TURN_TOKENS}."
     )
     head = "| By | prompt tokens found in a cache | turn, p50 | turn, p90 | session, p50 | session, p90 |"
-    lines = [where, "", head, "| --- | --- | --- | --- | --- | --- |"]
+    lines = [measured, "", head, "| --- | --- | --- | --- | --- | --- |"]
     for name, found in results["rollouts"].items():
         cells = [
             f"{seconds:.2f} s" for kind in ("turns", "sessions") for seconds in _spread(found[kind])

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -13,12 +9,10 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
-import envs
 from bench_scale import processes
 from free_ports import free_port
 
 LEASE = "bench-scale"
-_KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
 _POLL_SECONDS = 20.0
 """The gauge of the lag forgets after 60 s. Each look costs the operator processor time."""
 
@@ -32,26 +26,9 @@ class Operator:
         ports = (f"--metrics-port={self._port}", f"--probe-port={free_port()}")
         self.worst_lag_seconds = 0.0
         self.worst_busy_seconds = 0.0
-        environment = {k: os.environ[k] for k in _KEPT if k in os.environ} | {
-            "KUBECONFIG": str(kubeconfig),
-            "PYTHONPATH": ":".join(
-                str(envs.REPOSITORY / f) for f in ("client", "operator", "worker")
-            ),
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
         place = (f"--namespaces={namespace}", f"--lease-namespace={namespace}")
-        with log.open("ab") as sink:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "fleet_operator", *place),
-                    *(f"--lease-name={LEASE}", *ports, "--default-image=fake"),
-                ],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-            )
+        options = (*place, f"--lease-name={LEASE}", *ports, "--default-image=fake")
+        self._process = processes.start("fleet_operator", *options, kubeconfig=kubeconfig, log=log)
         self.pid = self._process.pid
         self._ended = threading.Event()
         self._looking = threading.Thread(target=self._look, daemon=True)
@@ -68,12 +45,7 @@ class Operator:
         self._ended.set()
         self._looking.join()
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            processes.end(self._process)
 
     def kill(self) -> None:
         """Kill it: it ends without giving its Lease back."""

@@ -1,15 +1,45 @@
-"""Reads the resource use of processes from the kernel. Source: proc(5)."""
+"""Our own programs as processes, and the resource use of any, as the kernel says it. Source: proc(5)."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
+import envs
+
+_KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
 _USER_FIELD = 11
 """`utime` counted from the field behind the name, which may hold anything."""
+
+
+def start(program: str, *options: str, kubeconfig: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start one of our programs from the working tree. Its output goes to the end of the log."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    paths = ":".join(f"{envs.REPOSITORY}/{part}" for part in ("client", "operator", "worker"))
+    own = {"KUBECONFIG": str(kubeconfig), "PYTHONPATH": paths}
+    own |= {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    with log.open("ab") as sink:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", program, *options],
+            env=kept | own,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+        )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end, and make it end after 20 s."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def cpu_seconds(pid: int) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench_scale import charts, goals
 from bench_scale.contender import NAMES
-from bench_worker.report import PAGE, REPOSITORY, fill
+from bench_worker.report import PAGE, REPOSITORY, fill, where
 
 RESULTS = REPOSITORY / "bench" / "results" / "scale.json"
 UNFINISHED = REPOSITORY / "build" / "bench-scale-unfinished.json"
@@ -106,12 +106,9 @@ def seconds_by_hand(row: Row, client: str) -> float:
 
 def tables(results: Row) -> str:
     """All tables."""
-    m = results["machine"]
     rows = results["sizes"]
-    where = f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB"
-    load = f"load average {m['load_average_at_start']} at the start"
     count = max((len(row.get("rollouts", ())) for row in rows), default=0)
-    lines = [f"Measured on {where}, {load}; medians of {count} rollouts.", ""]
+    lines = [f"Measured on {where(results['machine'])}; medians of {count} rollouts.", ""]
     if pictures(results):
         lines += [
             "![Patch to last worker resumed, against the number of workers](images/scale-time.svg)",

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench_worker.report import REPOSITORY, RESULTS, machine, publish
+from bench_worker.report import REPOSITORY, RESULTS, machine, publish, where
 from bench_worker.servers import interpreter
 from fleet_worker.errors import counted
 
@@ -77,25 +77,23 @@ def _printed_by(script: str, *arguments: str, checkout: Path = REPOSITORY) -> di
 
 
 def _table(results: dict[str, Any]) -> str:
-    m, size = results["machine"], results["bytes"]
-    where = f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB"
-    load = f"load average {m['load_average_at_start']} at the start"
+    size = results["bytes"]
     rounds = len(results["rows"][0]["now_seconds"])
     lines = [
-        f"Measured on {where}, {load}; {size / 2**30:g} GiB, cached; medians of {rounds} rounds.",
+        f"Measured on {where(results['machine'])}; {size / 2**30:g} GiB, cached; medians of {rounds} rounds.",
         "",
         "| Staging | two passes, no digest | one pass, with digest | now / before | goal |",
         "| --- | --- | --- | --- | --- |",
     ]
     for row in results["rows"]:
         files = counted(row["files"], "file")
-        where = "held in memory" if row["held"] else "beyond the budget"
+        kept = "held in memory" if row["held"] else "beyond the budget"
         rates = [
             f"{size / statistics.median(row[name]) / 1e9:.2f} GB/s"
             for name in ("before_seconds", "now_seconds")
         ]
         ratio = f"{row['throughput_ratio']:.2f}"
-        lines.append(f"| {files}, {where} | {' | '.join(rates)} | {ratio} | ≥ {GOAL} |")
+        lines.append(f"| {files}, {kept} | {' | '.join(rates)} | {ratio} | ≥ {GOAL} |")
     lines += ["", *_beside_table(results), "", *_steps_table(results["steps"])]
     return "\n".join(lines) + "\n"
 

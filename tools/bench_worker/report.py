@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,13 @@ def machine() -> dict[str, Any]:
         "load_average_at_start": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
     }
+
+
+def where(machine: Mapping[str, Any]) -> str:
+    """A machine in words, with the load before the measurements."""
+    m = machine
+    size = f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB"
+    return f"{size}, load average {m['load_average_at_start']} at the start"
 
 
 def published() -> dict[str, Any]:
@@ -75,19 +83,19 @@ def table(results: dict[str, Any]) -> str:
             "≤ 1.2",
         ),
     ]
-    for name, where in (("cold", "from this machine's disk"), ("slow", rate)):
+    for name, origin in (("cold", "from this machine's disk"), ("slow", rate)):
         if f"bare_{name}" not in swap:
             continue
         lines += [
-            _seconds(f"bare `reload_weights`, files not cached, {where}", swap[f"bare_{name}"]),
+            _seconds(f"bare `reload_weights`, files not cached, {origin}", swap[f"bare_{name}"]),
             _cells(
-                f"pause of a staged swap, files not cached any more, {where}",
+                f"pause of a staged swap, files not cached any more, {origin}",
                 f"{swap[f'pause_{name}']:.2f}",
                 f"{swap[f'{name}_over_unstaged']:.2f} of unstaged",
                 "≤ 0.5",
             ),
             _seconds(
-                f"staging before it, while requests are served, {where}", swap[f"stage_{name}"]
+                f"staging before it, while requests are served, {origin}", swap[f"stage_{name}"]
             ),
         ]
     lines += [
@@ -104,10 +112,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _where(results: dict[str, Any]) -> str:
-    m = results["machine"]
-    where = f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB"
-    load = f"load average {m['load_average_at_start']} at the start"
-    return f"Measured on {where}, {load}, vLLM {results['vllm']}."
+    return f"Measured on {where(results['machine'])}, vLLM {results['vllm']}."
 
 
 def _many_streams(results: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 
 import envs
+from bench_scale import processes
 from free_ports import free_port
 
 MODEL = "policy"
@@ -65,8 +66,7 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """Processor time that the API server itself has used; the engine is another process."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return processes.cpu_seconds(self.pid)
 
     def client(self) -> httpx.AsyncClient:
         """A client of the public port, with as many connections as it takes."""

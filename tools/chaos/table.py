@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench_worker.report import fill
 from chaos.recovery import Recovery
 
-_MARKS = "<!-- {name}: begin -->\n", "<!-- {name}: end -->\n"
 _HEAD = """How a fleet of real vLLM workers recovers from failures, measured on a real Kubernetes node.
 `make reliability` injects every failure below and writes this page. `make chaos` injects them at
 random. A stopped process keeps the rollout in a phase while the fault is injected (`tools/chaos`).
@@ -46,12 +46,12 @@ the deltas were made.
 def write(path: Path, recoveries: Sequence[Recovery], tokens: int) -> None:
     """Write the part of the page about each failure in each phase."""
     phases = list(dict.fromkeys(r.phase for r in recoveries))
-    _write_part(path, "failures", _HEAD + _table(recoveries, phases) + _summary(recoveries, tokens))
+    fill(path, "failures", _HEAD + _table(recoveries, phases) + _summary(recoveries, tokens))
 
 
 def write_deltas(path: Path, recoveries: Sequence[Recovery], tokens: int) -> None:
     """Write the part about deltas and peers."""
-    _write_part(path, "deltas", _DELTAS + _table(recoveries, ()) + _summary(recoveries, tokens))
+    fill(path, "deltas", _DELTAS + _table(recoveries, ()) + _summary(recoveries, tokens))
 
 
 def _table(recoveries: Sequence[Recovery], phases: Sequence[str]) -> str:
@@ -76,10 +76,3 @@ def _summary(recoveries: Sequence[Recovery], tokens: int) -> str:
     load = f"load average {os.getloadavg()[2]:.1f} over the last 15 minutes"
     made = f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} CPUs ({load}), {platform.machine()}, no GPU"
     return f"\n{sent:,} requests, {tokens:,} tokens, all with the correct label. Measured {made}.\n"
-
-
-def _write_part(path: Path, name: str, text: str) -> None:
-    begin, end = (mark.format(name=name) for mark in _MARKS)
-    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
-    _, _, after = rest.partition(end)
-    path.write_text(f"{before}{begin}{text}{end}{after}", encoding="utf-8")

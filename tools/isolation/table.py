@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench_worker.report import fill, where
 from isolation.rows import ROWS
 
-BEGIN, END = "<!-- isolation: begin -->", "<!-- isolation: end -->"
 GOAL = 2.0
 _HEAD = """## Isolation
 
@@ -45,10 +45,8 @@ def _runs(measured: Mapping[str, Mapping[str, Any]]) -> list[str]:
     runs: dict[str, list[str]] = {}
     for row in ROWS:
         if found := measured.get(row.attack):
-            m = found["machine"]
-            where = f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB"
-            load = f"load average {m['load_average_at_start']} at the start"
-            runs.setdefault(f"{found['date']} on {where}, {load}", []).append(row.attack)
+            run = f"{found['date']} on {where(found['machine'])}"
+            runs.setdefault(run, []).append(row.attack)
     if len(runs) == 1:
         return [f"Measured {run}." for run in runs]
     return [f"* Measured {run}: {', '.join(attacks)}." for run, attacks in runs.items()]
@@ -100,6 +98,4 @@ def _cells(found: Mapping[str, Any], results: Mapping[str, Any]) -> tuple[str, .
 
 def write(page: Path, results: Mapping[str, Any]) -> None:
     """Write the part of the page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{table(results)}{END}{after}", encoding="utf-8")
+    fill(page, "isolation", table(results))
