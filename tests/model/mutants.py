@@ -878,22 +878,6 @@ MUTANTS = [
         story="a_late_load_that_cannot_go_back",
     ),
     Mutant(
-        3,
-        "a late load keeps a worker paused while canaries are judged",
-        "core/strategies/choice.py",
-        "actions=(*judging, *returning)",
-        "actions=judged.actions",
-        story="a_change_to_canary_before_a_late_load_ends",
-    ),
-    Mutant(
-        1,
-        "a worker that goes back while canaries are judged takes the version that they judge",
-        "core/strategies/choice.py",
-        "step, held = strategy(replace(view, halted=True))",
-        "step, held = strategy(view)",
-        story="a_late_load_of_the_only_worker_under_canaries",
-    ),
-    Mutant(
         1,
         "a late load of an abandoned version counts as a superseded rollout",
         "core/transition.py",

@@ -51,14 +51,7 @@ def strategy_of(view: RolloutView) -> Strategy:
 
     def ending(view: RolloutView) -> Step:
         superseded = not same_weights(goal, view.desired)
-        if judges and back:
-            # Canaries do not wait for workers that go back.
-            step, held = strategy(replace(view, halted=True)), {w.pod.uid for w in view.held}
-            judged = canary.then(strategy)(view)
-            returning = [a for a in step.actions if a.pod_uid in held]
-            judging = [a for a in judged.actions if a.pod_uid not in held]
-            return replace(judged, actions=(*judging, *returning))
-        if superseded and back and serves(view, view.applied):
+        if superseded and back and not judges and serves(view, view.applied):
             return strategy(view)
         gives_up = view.halted or back
         if superseded and judges:
