@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from fleet_operator.core.decision import Decision
     from fleet_operator.core.observed import FleetObserved
+    from fleet_operator.core.worker_view import WorkerView
 
 
 class Availability:
@@ -56,6 +57,8 @@ class Availability:
     def note_decision(self, leader: Leader, decision: Decision) -> None:
         """No drain begins for a template whose pods cannot be created."""
         observed = leader.observed
+        if observed is not None and observed.template is not None and not observed.is_external:
+            self._idle_ones_go_first(observed, decision)
         if observed is None or observed.template is not None:
             return
         living = [w for w in observed.workers if not w.pod.deleting]
@@ -68,6 +71,22 @@ class Availability:
             if isinstance(action, BeginDrain | DeletePod) and action.pod_uid in stay:
                 text = f"{action.pod_name} is taken away, and no successor can be created"
                 self.sim.fail(4, f"{text} ({action.reason})")
+
+    def _idle_ones_go_first(self, observed: FleetObserved, decision: Decision) -> None:
+        """A scale-down takes no worker that serves while one stays that has no clients. Workers of the current template
+        go only for that.
+        """
+        assert observed.template is not None
+        actions = [a for a in decision.pod_actions if isinstance(a, BeginDrain | DeletePod)]
+        going = {a.pod_uid for a in actions}
+        idle = [w.pod.name for w in observed.workers if w.pod.uid not in going and _is_idle(w)]
+        for worker in observed.workers if idle else ():
+            pod, state = worker.pod, worker.state
+            serves = state is not None and state.admitted and not worker.silent_seconds
+            known = pod.quarantine or pod.drains_since is not None or pod.deleting
+            current = pod.revision == observed.template.revision and not known
+            if pod.uid in going and current and serves:
+                self.sim.fail(4, f"{pod.name} serves and is drained, while {idle} stay")
 
     def note_created(self, pod: FakePod, leader: Leader) -> None:
         """A pod is created. The kubelet gives its requests the time that the fleet promises."""
@@ -167,3 +186,11 @@ class Availability:
         count = len(there - away)
         if count < least:
             self.sim.fail(4, f"{what}, which leaves {count} serving; at least {least} should")
+
+
+def _is_idle(worker: WorkerView) -> bool:
+    """Whether a worker that stays has no clients, as far as its last answer and its probe tell."""
+    pod, state = worker.pod, worker.state
+    gone = pod.deleting or pod.quarantine or pod.drains_since is not None or worker.facts.pod.ended
+    out = state is None or not state.admitted or worker.silent_seconds > 0
+    return out and not gone and not pod.ready

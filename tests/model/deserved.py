@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.model.desired import rollout_of
 
-from fleet_operator.core.actions import Admit, Apply, Fence, Pause, Resume, Stage
+from fleet_operator.core.actions import Admit, Apply, Fence, LoraCall, Pause, Resume, Stage
 from fleet_operator.core.percentages import at_most
 from fleet_operator.core.pod_actions import CreatePod
 from fleet_worker.protocol import Phase
@@ -166,6 +166,7 @@ class Deserved:
         observed = leader.observed
         if leader is not self.sim.leader or observed is None or observed.is_external:
             return
+        self._requests_wait_for_something(leader, decision)
         called = {c.pod_uid for c in decision.worker_calls}
         called |= {a.pod_uid for a in decision.pod_actions if not isinstance(a, CreatePod)}
         for worker in observed.workers:
@@ -178,6 +179,21 @@ class Deserved:
             renews = seen.uid in called or worker.is_called_to("pause")
             if loads and left_seconds < TAKE_OVER_SECONDS and not renews:
                 self.sim.fail(8, f"{seen.name} loads, and its pause ends in {left_seconds:.1f} s")
+
+    def _requests_wait_for_something(self, leader: Leader, decision: Decision) -> None:
+        """While workers hold their requests, something is under way that ends this: a call, the work of a worker or of
+        its pod, a write, or a wait for a retry. A renewal of a pause takes the turn of another call.
+        """
+        assert leader.observed is not None
+        there = [w for w in leader.observed.workers if _runs(w)]
+        held = {w.pod.uid: w.pod.name for w in there if _is_paused(w)}
+        comes = any(w.silent_seconds or w.state is None or w.busy or w.facts.refuses for w in there)
+        calls = [c for c in decision.worker_calls if not isinstance(c, LoraCall)]
+        plan = decision.rollout
+        waits = calls or decision.pod_actions or plan.waits_for_pin or plan.step.waiting
+        if held and not (comes or waits or leader.epochs.is_term_pending):
+            names = ", ".join(held.values())
+            self.sim.fail(3, f"{names} hold their requests, and nothing is under way")
 
     # --- versions -----------------------------------------------------------------------------------
 
@@ -230,3 +246,13 @@ class Deserved:
             case _:
                 limit = stage_seconds + 3 * times.load_seconds + drain_seconds
         return limit, 2 * limit
+
+
+def _runs(worker: WorkerView) -> bool:
+    pod = worker.pod
+    return pod.running and not (pod.deleting or pod.quarantine or pod.drains_since is not None)
+
+
+def _is_paused(worker: WorkerView) -> bool:
+    state = worker.state
+    return state is not None and state.admitted and state.phase is Phase.PAUSED

@@ -58,7 +58,7 @@ from tests.model.fake_state import digest_of, version_in
 from tests.model.order import check_order
 from tests.model.readers import Readers
 from tests.model.repeated_calls import RepeatedCalls
-from tests.model.reported import Reported
+from tests.model.reported import LONGEST_LOOK_SECONDS, MAX_WORKERS, Reported
 from tests.model.retry_waits import check_retry_waits
 from tests.model.same_files import SameFiles
 from tests.model.stored_first import StoredFirst
@@ -90,10 +90,6 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 30.0
 """As documented. These are not taken from the code, since it may be wrong."""
 SLACK_SECONDS = 1.0
-LONGEST_LOOK_SECONDS = 45.0
-"""Two looks at a fleet that the operator seldom looks at."""
-MAX_WORKERS = 6
-"""No simulated fleet is larger. Workers that are being replaced count too."""
 _STALLING = frozenset({Severity.STALLS, Severity.REFUSES})
 _ENDED_BY_A_PLAN = frozenset({"fence", "fence after its drain", "drain"})
 
@@ -237,10 +233,14 @@ class Promises:
         """How long a rollout may take until it ends, or reports the reason why it cannot. It goes
         forward, back after a failure, and once more for workers that lag behind.
         """
+        return 3 * (self._longest_staging_seconds + 2 * (self._once_seconds + LEASE_SECONDS))
+
+    @property
+    def _longest_staging_seconds(self) -> float:
+        """How long all workers together may take to stage."""
         bounded = any(r.max_staging is not None for r in self.settings)
         longest_seconds = max(r.timeouts.stage_seconds for r in self.settings)
-        staging_seconds = (MAX_WORKERS if bounded else 1) * longest_seconds
-        return 3 * (staging_seconds + 2 * (self._once_seconds + LEASE_SECONDS))
+        return float((MAX_WORKERS if bounded else 1) * longest_seconds)
 
     def check(self) -> None:
         """Promises 1, 2, 3, 5 and 8."""
@@ -683,16 +683,35 @@ class Promises:
                 )
                 self.sim.fail(6, f"{text}, before any timeout has passed")
             self.deserved.check_late(leader, before, waited)
+        elif halts and stalled is not None and not late:
+            self._has_been_refused(leader, after, stalled)
         self._is_reported_as_late(after, stalled)
         self._watch(after)
 
+    def _has_been_refused(self, leader: Leader, after: WeightsStatus, stalled: Condition) -> None:
+        """A version that is abandoned, and not as late, was refused by a canary, or by a worker itself."""
+        workers = leader.observed.workers if leader.observed is not None else ()
+        states = [w.state for w in workers if w.state is not None]
+        failures = [
+            f
+            for s in states
+            for f in (s.load_failure, s.stage_failure, *s.earlier_stage_failures)
+            if f is not None
+        ]
+        name = (after.desired_version, after.desired_run_id)
+        refused = any((f.version, f.run_id) == name for f in failures)
+        judged = stalled.reason is ConditionReason.CANARY_REFUSED
+        if not (refused or judged or any(w.unheeded for w in workers)):
+            self.sim.fail(6, f"{name} is abandoned ({stalled.reason}), and no worker refused it")
+
     def _is_reported_as_late(self, after: WeightsStatus, stalled: Condition | None) -> None:
-        """All workers together have at most twice the limit of a pause or a load. Then the version is abandoned,
-        or the worker is out of service, or a condition says what is wrong.
+        """All workers together have at most twice the limit of a stage, a pause or a load. Then the version is
+        abandoned, or the worker is out of service, or a condition says what is wrong.
         """
         if stalled is not None or not self.forbids_mixing or self.sim.leader.epochs.is_term_pending:
             return
         limits = {
+            RolloutPhase.STAGING: self._longest_staging_seconds,
             RolloutPhase.PAUSING: max(
                 r.timeouts.pause_seconds + r.pause.drain_timeout_seconds for r in self.settings
             ),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from fleet_operator.api.fleet import Rollout
     from fleet_operator.core.actions import WorkerCall
+    from fleet_operator.core.work import Work
     from fleet_operator.core.worker_view import WorkerView
 
 PROBE_SECONDS = 10.0
@@ -63,8 +64,12 @@ class Readers:
         if gone or worker.silent_seconds >= PROBE_SECONDS:
             return False
         flight, asked, pod = leader.flights.get(uid), self.asked.get(uid), self.sim.pods.get(uid)
-        if flight is not None and _reads_the_same(flight.action, call):
+        if flight is not None and _is_read(flight.action.work, call):
             return True
+        # A call without an answer counts for its time, until the worker has answered.
+        lost = leader.lost.get(uid, {}).values()
+        if any(_is_read(work, call) for work in lost):
+            return worker.silent_seconds < call.timeout_seconds
         ticket = pod.worker.staging if pod is not None else None
         is_at_it = ticket is not None and ticket.work[1:] == ("", call.version, call.run_id)
         is_at_it &= isinstance(call, Stage)
@@ -77,10 +82,10 @@ class Readers:
         return asked is not None and asked.ticket is ticket
 
 
-def _reads_the_same(action: WorkerCall, call: Stage | ReadLora) -> bool:
-    """Whether two calls read one checkpoint. A comparison reads what a stage would."""
-    kinds = {action.kind.replace("compare", "stage"), call.kind.replace("compare", "stage")}
-    return len(kinds) == 1 and action.work[1:] == call.work[1:]
+def _is_read(work: Work, call: Stage | ReadLora) -> bool:
+    """Whether some work reads the checkpoint of a call. A comparison reads what a stage would."""
+    kinds = {work.kind.replace("compare", "stage"), call.kind.replace("compare", "stage")}
+    return len(kinds) == 1 and work[1:] == call.work[1:]
 
 
 def _rollout_for(desired: Desired, call: WorkerCall) -> Rollout:

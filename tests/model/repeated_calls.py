@@ -15,7 +15,7 @@ from tests.model.fake_state import kind_of
 from fleet_operator.core.work import COMPARISONS
 from fleet_worker.protocol import Phase, Reason
 from rlfleet_resources.conditions import condition_of
-from rlfleet_resources.reasons import ConditionType
+from rlfleet_resources.reasons import ConditionType, LaggardReason
 
 if TYPE_CHECKING:
     from tests.model.fake_worker import FakeWorker
@@ -39,6 +39,8 @@ SPACED_AT_MOST_SECONDS = 30.0
 LASTS_SECONDS = 8.0
 """As documented: an effect that an answer shows, and that is not missed for this long, has lasted."""
 _PASSES = frozenset({Reason.NO_ADAPTER_SLOT, Reason.SOURCE_NOT_READY, Reason.SOURCE_ABSENT})
+
+_WAITS = frozenset({LaggardReason.STARTING, LaggardReason.JOINING})
 
 Called = tuple[int, str, int, "Work"]
 """The term of a leader, uid of a worker, restarts of it, and the work that a call asks for."""
@@ -165,8 +167,8 @@ def _waits_for_files(state: WorkerState, work: Work) -> bool:
 
 
 def _reports(leader: Leader, pod: str) -> bool:
-    """Whether a condition reports trouble, or the fleet's status lists the worker."""
+    """Whether a condition reports trouble, or the fleet's status lists the worker with more than that it waits."""
     statuses = (leader.fleet, *leader.weights.values())
     found = (condition_of(s.conditions, ConditionType.STALLED) for s in statuses)
-    listed = any(row.pod == pod for row in leader.fleet.laggards)
+    listed = any(row.pod == pod and row.reason not in _WAITS for row in leader.fleet.laggards)
     return listed or any(c is not None and c.status == "True" for c in found)

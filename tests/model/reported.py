@@ -6,12 +6,15 @@ Judged from what workers have answered and from their pods, at each decision of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import TYPE_CHECKING
 
 from tests.model.desired import NO_STATUS
+from tests.model.fake_pods import at
 
 from fleet_operator.core.dropped_pins import may_be_dropped
 from fleet_operator.core.identity import WeightsId
+from fleet_operator.core.percentages import at_most
 from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Phase, Reason
 from rlfleet_resources.conditions import condition_of
@@ -19,17 +22,25 @@ from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.weights_status import RolloutPhase
 
 if TYPE_CHECKING:
+    from tests.model.desired import Desired
     from tests.model.leader import Leader
     from tests.model.simulator import Simulation
 
+    from fleet_operator.api.fleet import Rollout
     from fleet_operator.api.weights import WeightsSpec
     from fleet_operator.core.worker_view import WorkerView
     from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus, Transition
     from rlfleet_resources.weights_status import WeightsStatus
 
+ROUNDING_SECONDS = 0.5
+LONGEST_LOOK_SECONDS = 45.0
+"""Two looks at a fleet that the operator seldom looks at."""
+MAX_WORKERS = 6
+"""No simulated fleet is larger. Workers that are being replaced count too."""
 RECYCLED_SECONDS = 330.0
 """The longest wait before a worker is recreated, as documented, and more than one look."""
 _ENDS = frozenset({RolloutPhase.APPLIED, RolloutPhase.RESUMING})
+_ADAPTER_COMES = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
 _HOLD = frozenset({Phase.PAUSED, Phase.LOADING})
 _CANNOT_JUDGE = frozenset({Phase.STARTING, Phase.BROKEN})
 _SAYS_WHY = frozenset(
@@ -45,6 +56,8 @@ class Reported:
     judged_by: the number of the leader that has judged last.
     applied: the number of a leader, and the weights that it has recorded as applied last.
     named_others: the number of a leader, and a version of a WeightVersion → when it named other files.
+    adapters_since: uid of an adapter's WeightVersion → its phase, and since when the leader knows.
+    joining_since: uid of a pod → its process and the leader, and since when it joins.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -54,6 +67,8 @@ class Reported:
         self.judged_by = 0
         self.applied: tuple[int, AppliedWeights | None] = (0, None)
         self.named_others: dict[tuple[object, ...], float] = {}
+        self.adapters_since: dict[str, tuple[tuple[object, ...], float]] = {}
+        self.joining_since: dict[str, tuple[tuple[int, int], float]] = {}
 
     def check(self, leader: Leader, known: Mapping[str, WeightsStatus]) -> None:
         """The leader has decided its statuses. `known`: those of WeightVersions before."""
@@ -74,9 +89,8 @@ class Reported:
         self._failed_ones_go(leader.fleet, live)
         self._unread_pins_stay(leader)
         self._pins_are_in_order(leader)
-        for uid, asked in desired.weights:
-            if uid in leader.weights and desired is self.sim.desired:
-                self._unread_files_are_noted(leader, uid, asked.view(uid).spec)
+        self._late_joiners_are_reported(leader, there)
+        self._check_each(leader, desired, there)
         if desired.base is not None:
             self._phase_is_true(leader, status, answer)
             self._silent_ones_have_it(status, there)
@@ -84,8 +98,16 @@ class Reported:
             self._verdict_is_earned(leader, status, answer)
             if there and all(w.facts.phase in _CANNOT_JUDGE for w in answer):
                 self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)
+            self._lost_weights_delay_no_verdict(leader, status, there)
             if status.phase is RolloutPhase.JUDGING:
                 self.judged_by = leader.number
+
+    def _check_each(self, leader: Leader, desired: Desired, there: list[WorkerView]) -> None:
+        for uid, asked in desired.weights:
+            if uid in leader.weights and asked.view(uid).spec.adapter:
+                self._late_adapters_are_reported(leader, uid, asked.view(uid).spec, there)
+            if uid in leader.weights and desired is self.sim.desired:
+                self._unread_files_are_noted(leader, uid, asked.view(uid).spec)
 
     def _is_said(self, status: FleetStatus | WeightsStatus) -> bool:
         """Whether what is not ready is on its way, or stalled, or its user has asked for that."""
@@ -144,16 +166,18 @@ class Reported:
         promises, files, name = self.sim.promises, self.sim.files, (spec.version, spec.run_id)
         key, source = (uid, *name), spec.source.resolve(spec.version)
         pins = leader.fleet.pinned_adapters if spec.adapter else leader.fleet.pinned
-        is_pinned = any(
-            (p.version, p.run_id) == name and getattr(p, "adapter", "") == spec.adapter
+        own = [
+            p
             for p in pins
-        )
+            if (p.version, p.run_id) == name and getattr(p, "adapter", "") == spec.adapter
+        ]
         path, served_at = str(source), promises.served_at.get((spec.adapter, *name))
         if spec.digest is not None:  # it says which files it means
             self.named_others.pop((leader.number, *key), None)
             return
-        others = served_at is not None and not spec.adapter
-        if others and source not in promises.sources.get(name, set()):
+        known = {p.source for p in own} if spec.adapter else promises.sources.get(name, set())
+        is_known = bool(known) or not spec.adapter
+        if served_at is not None and is_known and source not in known:
             self.named_others[leader.number, *key] = self.sim.now
             return
         since = promises.asked_at.get(key, 0.0)
@@ -161,11 +185,74 @@ class Reported:
         since = self.named_others.get((leader.number, *key), since if is_new else -1.0)
         liars = any(p.worker.lies_about("stage") for p in self.sim.pods.values())
         changed = files.changed_at.get(path, 0.0) > since or path in files.absent
-        if since < 0 or not is_pinned or liars or changed or files.read_at.get(path, 0.0) >= since:
+        if since < 0 or not own or liars or changed or files.read_at.get(path, 0.0) >= since:
             return
         if not leader.weights[uid].files_unread:
             text = f"no worker has read the files in {path} since {uid} names them"
             self.sim.fail(9, f"{text}, and its status does not say so")
+
+    def _late_adapters_are_reported(
+        self, leader: Leader, uid: str, spec: WeightsSpec, there: list[WorkerView]
+    ) -> None:
+        """An adapter is late when all workers had their time, one after the other and in a pause of the base weights: it
+        is reported then, and not before.
+        """
+        assert leader.desired is not None
+        status, now = leader.weights[uid], self.sim.now
+        attempt = leader.number, status.desired_version, status.desired_run_id, status.retried
+        phase = (*attempt, status.phase, status.phase_started_at)
+        known, since = self.adapters_since.get(uid, (phase, now))
+        self.adapters_since[uid] = phase, since if known == phase else now
+        since = since if known[:4] == attempt else now  # a phase that has just ended counts
+        least, most = _seconds_of_adapter(
+            spec.rollout.over(leader.desired.fleet_spec.rollout), there
+        )
+        stalled = condition_of(status.conditions, ConditionType.STALLED)
+        joins = any(
+            w.standing is Standing.CLOSED and w.state and w.state.uptime_seconds > least / 2
+            for w in there
+        )
+        is_late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
+        if status.phase not in _ADAPTER_COMES:
+            return
+        if is_late and not joins and now - since < least - ROUNDING_SECONDS:
+            self.sim.fail(6, f"{uid} is late after {now - since:.1f} s of {least:.0f} s")
+        lacks = [
+            w.pod.name
+            for w in there
+            if w.state is not None
+            and (w.state.admitted and not w.silent_seconds and w.takes_lora)
+            and w.state.uptime_seconds > most
+            and w.adapter(spec.adapter) is None
+        ]
+        said = condition_of(leader.fleet.conditions, ConditionType.STALLED) or stalled
+        if lacks and said is None and not spec.suspend and now - since > most:
+            self.sim.fail(6, f"{lacks} lack {uid} for {now - since:.0f} s, unreported")
+
+    def _late_joiners_are_reported(self, leader: Leader, there: list[WorkerView]) -> None:
+        """A worker that cannot join while no rollout is under way is reported."""
+        assert leader.decision is not None
+        assert leader.desired is not None
+        now, known, plan = self.sim.now, self.joining_since, leader.decision.rollout
+        ends = plan.step.phase is RolloutPhase.APPLIED and not (
+            plan.waits_for_pin or plan.step.waiting
+        )
+        joins = [w for w in there if w.facts.phase is Phase.JOINING and not w.silent_seconds]
+        self.joining_since = {}
+        for worker in joins if ends else ():
+            uid, process = worker.pod.uid, (leader.number, worker.pod.restarts)
+            before, since = known.get(uid, (process, now))
+            self.joining_since[uid] = process, since if before == process else now
+        statuses = (leader.fleet, *leader.weights.values())
+        said = any(condition_of(s.conditions, ConditionType.STALLED) for s in statuses)
+        _, most = _seconds_of_adapter(leader.desired.fleet_spec.rollout, there)
+        late = [
+            w.pod.name
+            for w in joins
+            if ends and not w.operation and now - self.joining_since[w.pod.uid][1] > most
+        ]
+        if late and not said:
+            self.sim.fail(6, f"{late} have waited to join for {most:.0f} s, unreported")
 
     def _silent_ones_have_it(self, status: WeightsStatus, there: list[WorkerView]) -> None:
         """Where versions must not mix, a version is not on all workers while one may generate with another. It
@@ -189,6 +276,9 @@ class Reported:
         if status.phase in _ENDS and len(has) < len(members):
             share = f"{len(has)} of {len(members)}"
             self.sim.fail(6, f"{name} is {status.phase}, and {share} workers have it")
+        loads = [w.pod.name for w in members if _loads_others(w, name)]
+        if status.phase is RolloutPhase.APPLIED and loads and not self.sim.promises.agree:
+            self.sim.fail(6, f"{name} is Applied, and {loads} load other weights")
         if status.phase is RolloutPhase.APPLIED and holds:
             self.sim.fail(6, f"{name} is Applied, and {holds} hold their requests")
         self._record_says_why(leader, members)
@@ -224,7 +314,8 @@ class Reported:
 
     def _record_says_why(self, leader: Leader, members: list[WorkerView]) -> None:
         """The operation in progress is recorded while workers that answer hold their requests for it. The record
-        becomes one of other weights only when these workers have their bytes.
+        becomes one of other weights only when these workers have their bytes. It says that they go back as soon
+        as their version is abandoned.
         """
         holds = [w for w in members if w.state is not None and w.state.phase is Phase.PAUSED]
         current = leader.fleet.transition
@@ -234,6 +325,11 @@ class Reported:
         if current is None:
             self.sim.fail(5, f"{holds[0].pod.name} is held, and the record of this is gone")
         goal = (current.version, current.run_id)
+        assert leader.desired is not None
+        asked = leader.weights.get(leader.desired.base_uid, NO_STATUS)
+        is_asked = goal == (asked.desired_version, asked.desired_run_id)
+        if asked.phase is RolloutPhase.HALTED and is_asked and not current.back:
+            self.sim.fail(5, f"{goal} was abandoned, and its record does not say so")
         lack = [w.pod.name for w in holds if not (_has(w, goal) or _holds_bytes(w, goal))]
         if lack and goal != (before.version, before.run_id) and self.sim.promises.agree:
             text = f"the record of {before.version} becomes one of {goal}, which {lack} lack"
@@ -259,6 +355,27 @@ class Reported:
             self.sim.fail(9, f"the pin of {name} may be dropped, and no digest is asked for")
         if promises._is_a_rewind(spec) and not promises.unknown:
             self.sim.fail(5, f"{spec.version} is a step back, and that is not reported")
+
+    def _lost_weights_delay_no_verdict(
+        self, leader: Leader, status: WeightsStatus, there: list[WorkerView]
+    ) -> None:
+        """A version is judged without a comparison when all workers have refused the applied weights in this attempt."""
+        applied, name = leader.fleet.applied, (status.desired_version, status.desired_run_id)
+        last = status.canary
+        is_judged = last is not None and (last.version, last.run_id) == name
+        judges = self.sim.promises.rollout.strategy == "Canary" and not is_judged
+        waits = status.phase is RolloutPhase.PENDING and leader.desired is self.sim.desired
+        begun = status.started_at
+        if applied is None or begun is None or not (judges and waits):
+            return
+        assert leader.decision is not None
+        now = at(self.sim.now + leader.clock_ahead_seconds)
+        step, seconds = leader.decision.rollout.step, (now - begun).total_seconds()
+        base = (applied.version, applied.run_id)
+        knows = name in self.sim.promises.must_be_judged and not step.awaits_source
+        lost = [_has_lost(w, base, seconds) and not _failures_of(w, name) for w in there]
+        if there and knows and (step.goal.version, step.goal.run_id) == name and all(lost):
+            self.sim.fail(6, f"{name} waits for {base}, which all workers have refused")
 
     def _verdict_is_earned(
         self, leader: Leader, status: WeightsStatus, answer: list[WorkerView]
@@ -299,3 +416,51 @@ def _finds_nothing(worker: WorkerView, name: tuple[str | None, str | None]) -> b
         and failure.reason is Reason.SOURCE_ABSENT
         and (failure.version, failure.run_id) == name
     )
+
+
+def _loads_others(worker: WorkerView, name: tuple[str | None, str | None]) -> bool:
+    work = worker.state.operation if worker.state is not None else None
+    if work is None or work.kind not in {"load", "apply"}:
+        return False
+    return work.version != name[0] or work.run_id not in {None, name[1]}
+
+
+def _seconds_of_adapter(rollout: Rollout, there: list[WorkerView]) -> tuple[float, float]:
+    """When an adapter may be late, and when it is: with the time that all workers need, one after the other."""
+    times = rollout.timeouts
+    others = times.pause_seconds + rollout.pause.limit() + 2 * times.load_seconds
+    count = sum(w.standing is not Standing.ABSENT for w in there)
+    groups = 1
+    if rollout.max_staging is not None:
+        groups = max(1, ceil(count / at_most(rollout.max_staging, max(count, 1))))
+    most = MAX_WORKERS if rollout.max_staging is not None else 1
+    return (
+        times.stage_seconds * groups + others,
+        times.stage_seconds * most + others + LONGEST_LOOK_SECONDS,
+    )
+
+
+def _failures_of(worker: WorkerView, name: tuple[str | None, str | None]) -> list[float]:
+    """The ages of the refusals of a version, in seconds."""
+    state = worker.state
+    if state is None:
+        return []
+    known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
+    return [
+        f.age_seconds + worker.state_age_seconds
+        for f in known
+        if f is not None and (f.version, f.run_id) == name
+    ]
+
+
+def _has_lost(worker: WorkerView, name: tuple[str, str | None], seconds: float) -> bool:
+    """Whether a worker that answers has refused a version within this time, and knows no answers of it."""
+    state = worker.state
+    if state is None or worker.silent_seconds or worker.busy or _has(worker, name):
+        return False
+    report = state.probe
+    probed = report is not None and name in {
+        (report.version, report.run_id),
+        (report.compared_with, report.compared_with_run_id),
+    }
+    return not probed and any(age < seconds for age in _failures_of(worker, name))
