@@ -27,9 +27,20 @@ async def test_an_address_with_many_requests_delays_another_one_by_one_turn() ->
     assert came == ["a", "a", "b", "a", "a"]
 
 
+async def test_any_number_of_addresses_delays_no_probe_of_another_one() -> None:
+    strangers = Strangers()
+    for n in range(500):
+        for _ in range(2):
+            strangers.turn(f"pod-{n}")
+    async with asyncio.timeout(3):  # a kubelet waits for 5 s
+        await strangers.turn("node")
+        await strangers.turn("node")
+
+
 async def test_requests_whose_clients_left_take_no_turns() -> None:
     strangers = Strangers()
-    first, *gone, last = (strangers.turn("a") for _ in range(5000))
+    own, first, *gone, last = (strangers.turn("a") for _ in range(5001))
+    await own
     await first
     for each in gone:
         each.set_exception(ClientGoneError())
