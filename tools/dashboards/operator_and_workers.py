@@ -87,6 +87,11 @@ def _operator() -> Section:
                 Query("max by (pod) (rlfleet_operator_leading)", _POD),
             ),
             graph(
+                "Watched namespaces",
+                "Processes that watch each one. * is all of them.",
+                Query("count by (namespace) (rlfleet_operator_watches)", "{{namespace}}"),
+            ),
+            graph(
                 "Duration of a reconcile",
                 "A reconcile waits a short time for the workers that it calls.",
                 Query(

@@ -37,10 +37,13 @@ SILENT = "silent"
 class Metrics:
     """All series of one operator process."""
 
-    def __init__(self, operator: str = "", *, names_fleets: bool = True) -> None:
+    def __init__(
+        self, operator: str = "", *, namespaces: Iterable[str] = (), names_fleets: bool = True
+    ) -> None:
         """
         Args:
             operator: Namespace and name of the Lease, as in the status of fleets.
+            namespaces: Those that this operator watches; empty for all.
             names_fleets: Whether to show the series that name fleets and namespaces.
         """
         self._names_fleets = names_fleets
@@ -52,6 +55,12 @@ class Metrics:
             "rlfleet_operator_leading", "1 while this process leads.", ("operator",),
             registry=registry,
         ).labels(operator)  # fmt: skip
+        watches = Gauge(
+            "rlfleet_operator_watches", "1 for each namespace that is watched; * for all.",
+            ("namespace",), registry=fleets,
+        )  # fmt: skip
+        for namespace in namespaces or ("*",):
+            watches.labels(namespace).set(1)
         self.reconciles = Histogram(
             "rlfleet_reconcile_seconds", "Duration of a reconcile.", buckets=_SECONDS,
             registry=registry,

@@ -67,7 +67,9 @@ class Operator:
     ) -> None:
         self._settings = settings
         operator = f"{settings.lease_namespace}/{settings.lease_name}"
-        self.metrics = metrics = Metrics(operator, names_fleets=settings.fleet_metrics)
+        self.metrics = metrics = Metrics(
+            operator, namespaces=settings.namespaces, names_fleets=settings.fleet_metrics
+        )
         self._kube = kube
         self.lease = lease
         kube.hooks = KubeHooks(before_write=self._check_leading, after=metrics.count_request)

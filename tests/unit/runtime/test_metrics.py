@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from tests.support import virtual_time
 from tests.support.builders import applied_status, history_of, make_fleet, make_worker
 from tests.support.rig import WEIGHTS_PATH, Rig
@@ -93,6 +94,14 @@ def test_waits_of_fleets_are_counted_without_their_names_unless_names_are_shown(
     assert series(metrics, "rlfleet_fleet_wait_seconds_total") == left
 
 
+@pytest.mark.parametrize("watched", [(), ("rl", "eval")])
+def test_the_watched_namespaces_are_shown(watched: tuple[str, ...]):
+    metrics = Metrics(namespaces=watched)
+
+    shown = {f'{{namespace="{each}"}}': 1 for each in watched or ("*",)}
+    assert series(metrics, "rlfleet_operator_watches") == shown
+
+
 def test_two_operators_in_one_process_do_not_share_series():
     """Tests, and anything else that embeds it, may make more than one."""
     one, two = Metrics("rl/one"), Metrics("rl/two")
@@ -175,7 +184,7 @@ def test_the_process_shows_its_own_memory_and_processor_time():
 def test_without_names_no_series_tells_of_a_fleet_and_those_of_the_process_stay():
     pages = []
     for names_fleets in (True, False):
-        metrics = Metrics("sys/rlfleet", names_fleets=names_fleets)
+        metrics = Metrics("sys/rlfleet", names_fleets=names_fleets, namespaces=("secret-place",))
         shown = [ShownFleet(KEY, FleetStatus(desired_version="secret-run-7"))]
         metrics.show_statuses(lambda shown=shown: shown, {KEY: 4}.get)
         metrics.count_rollouts(KEY, "", NOTHING, applied_status("2", history=history_of("2")))
@@ -183,7 +192,7 @@ def test_without_names_no_series_tells_of_a_fleet_and_those_of_the_process_stay(
         pages.append(metrics.render().decode())
     named, unnamed = pages
 
-    for word in ('namespace="', 'fleet="', "secret-run-7"):
+    for word in ('namespace="', 'fleet="', "secret-run-7", "secret-place"):
         assert word in named
         assert word not in unnamed
     for page in pages:
