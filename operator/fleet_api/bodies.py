@@ -19,6 +19,9 @@ from rlfleet_resources.source import AbsolutePath, ManifestDigest, VersionLabel
 B = TypeVar("B", bound=BaseModel)
 BODY_SECONDS = 30.0
 """A body that takes longer ends its request: otherwise a client that has stopped holds a place for good."""
+BODY_BYTES_PER_SECOND = 64 * 1024
+"""A body that is read whole has a second more for each of these. Its small buffer (`connections.RECEIVED_BYTES`) lets
+127 KiB through in a second if the round trip takes 100 ms, and half of that at 200 ms."""
 _TRACEPARENT = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 """Source: W3C Trace Context, "traceparent Header"."""
 
@@ -112,9 +115,9 @@ def read(request: web.Request, model: type[B]) -> B:
 
 
 async def content_of(request: web.Request, max_bytes: int) -> bytes:
-    """The whole body of a route with a limit of its own. Errors: Problem 408, 413."""
+    """The whole body. `max_bytes`: its length, or the limit if it has none. Errors: Problem 408, 413."""
     content = bytearray()
-    async with in_time():
+    async with in_time(max_bytes / BODY_BYTES_PER_SECOND):
         async for chunk in request.content.iter_any():
             content += chunk
             if len(content) > max_bytes:
@@ -123,16 +126,17 @@ async def content_of(request: web.Request, max_bytes: int) -> bytes:
 
 
 @asynccontextmanager
-async def in_time() -> AsyncIterator[None]:
+async def in_time(more_seconds: float = 0.0) -> AsyncIterator[None]:
     """Bound the time in which a client sends its body, or a part of it. Errors: Problem 408."""
+    seconds = BODY_SECONDS + more_seconds
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
         raise Problem(
             HTTPStatus.REQUEST_TIMEOUT,
             "RequestTimeout",
-            f"the body has not come within {BODY_SECONDS:g} s; send the request again",
+            f"the body has not come within {seconds:.0f} s; send the request again",
         ) from None
 
 

@@ -38,7 +38,7 @@ async def whole_body(
     if length > max_bytes:
         raise too_large(max_bytes)
     with memory.slot(tenant, max(LEAST_BYTES, length)) as slot:
-        request[CONTENT] = content = await content_of(request, max_bytes)
+        request[CONTENT] = content = await content_of(request, length)
         slot.keep(len(content))
         yield
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.fake_cluster import TRAINER
 from tests.unit.fleet_api.conftest import Api
 
 from fleet_api import bodies
+from fleet_api.limits import LARGE_BODY_BYTES
 
 PLACES = 3
 """The share of one namespace."""
@@ -47,6 +49,18 @@ async def stalled(api: Api, path: str) -> int:
     writer.close()
     await writer.wait_closed()
     return int(status.split()[1])
+
+
+async def test_a_large_body_has_time_by_its_size(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a round trip of 100 ms, its buffer lets about 127 KiB through in a second."""
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.0)
+    api.cluster.fleet["spec"]["weights"]["management"] = "External"
+    driver = api.cluster.rights["system:serviceaccount:rl:trainer"]
+    driver.add(("update", "inferencefleets/control", "rl", "policy"))
+    content = io.BytesIO(b" " * LARGE_BODY_BYTES)
+
+    status, problem = await api.send("POST", "/update_weights", TRAINER, data=content)
+    assert (status, problem["reason"]) == (404, "NotFound"), "it has come: no Secret has the token"
 
 
 @pytest.mark.parametrize("management", ["Operator", "External"])
