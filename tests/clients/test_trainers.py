@@ -10,6 +10,7 @@ import base64
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -26,6 +27,7 @@ from fleet_api.lifecycle import Lifecycle
 from fleet_api.main import build
 from fleet_api.metrics import Metrics
 from fleet_api.settings import parse_settings
+from fleet_worker.engine.vllm_facts import described
 from fleet_worker.protocol import Phase
 from fleet_worker.trainer.transfers import TransferRoom
 
@@ -34,10 +36,17 @@ MODEL = "qwen"
 NUMBER = 3
 GROUP_SIZE = NUMBER + 1
 SECRET = "/api/v1/namespaces/rl/secrets/policy-admin-token"
-CONFIGURATION = {
-    "model_config": {"dtype": "torch.bfloat16"},
-    "weight_transfer_config": {"backend": "nccl"},
-}
+VLLM_CONFIG = SimpleNamespace(
+    model_config=SimpleNamespace(
+        dtype="torch.bfloat16", max_model_len=16, quantization=None, logprobs_mode="raw_logprobs"
+    ),
+    parallel_config=SimpleNamespace(
+        tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1, world_size=1
+    ),
+    cache_config=SimpleNamespace(block_size=16),
+    weight_transfer_config=SimpleNamespace(backend="nccl"),
+    lora_config=None,
+)
 GPU = TransferRoom("nccl", has_accelerator=True)
 
 
@@ -101,7 +110,7 @@ async def address(tmp_path: Path) -> AsyncIterator[tuple[str, list[AdminServer]]
         made, port = await stack.enter_async_context(admin_servers(tmp_path, NUMBER, room=GPU))
         replies = await stack.enter_async_context(TestServer(fake_replies()))
         for one in made:
-            one.admin.harness.engine.describe = lambda: CONFIGURATION
+            one.admin.harness.engine.describe = lambda: described(VLLM_CONFIG, MODEL)
         cluster = external_fleet(made, port)
         cluster.lead(str(replies.make_url("")))
         settings = parse_settings(flags)
@@ -154,6 +163,7 @@ async def test_released_clients_drive_all_workers_and_sample_at_one_address(
 
         done = await act("trl_sync", step="step_7")
         assert (done["model"], done["after"]["completion_ids"]) == (MODEL, [[7], [7]])
+        assert done["logprobs_mode"] == "raw_logprobs"
         (weights,) = received(workers)
         assert "embed.weight" in weights
         assert phases(workers) == all_serve

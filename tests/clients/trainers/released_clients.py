@@ -80,7 +80,8 @@ def trl_sync(step: str) -> dict[str, Any]:
     client.update_named_params(metadata, iter(tensors.items()))
     client.reset_prefix_cache()
     after = client.generate([[1, 2, 3]], n=2, max_tokens=8)
-    return {"model": client.model, "before": before, "after": after}
+    mode = client.get_server_info()["model_config"]["logprobs_mode"]  # as GRPOTrainer reads it
+    return {"model": client.model, "before": before, "after": after, "logprobs_mode": mode}
 
 
 def file_for_nccl(iterator: Iterator[tuple[str, Any]], **_: Any) -> None:

@@ -120,6 +120,7 @@ def described(config: Any, name: str) -> dict[str, Any]:
             "dtype": str(model.dtype),
             "max_model_len": int(model.max_model_len),
             "quantization": model.quantization,
+            "logprobs_mode": str(model.logprobs_mode),
         },
         "parallel_config": {
             "tensor_parallel_size": int(parallel.tensor_parallel_size),

@@ -130,6 +130,7 @@ CONFIGURATION_NAMES = (
     "model_config.dtype",
     "model_config.max_model_len",
     "model_config.max_logprobs",
+    "model_config.logprobs_mode",
     "model_config.quantization",
     "model_config.get_vocab_size",
     "cache_config.block_size",
