@@ -210,10 +210,11 @@ def _grant(first: FirstFleet) -> list[Json]:
 
 
 def _fleet(first: FirstFleet) -> Json:
-    sizes = first.sizes
+    sizes, settings = first.sizes, SETTINGS[first.trainer]
     engine: Json = {"image": first.image} if first.image is not None else {}
-    if sizes.longest is not None:
-        engine["args"] = [f"--max-model-len={sizes.longest}"]
+    arguments = [f"--max-model-len={sizes.longest}"] if sizes.longest is not None else []
+    if arguments := [*arguments, *settings.arguments]:
+        engine["args"] = arguments
     limits: Json = {"memory": f"{sizes.memory}Gi"}
     if sizes.gpus:
         limits["nvidia.com/gpu"] = sizes.gpus
@@ -232,7 +233,7 @@ def _fleet(first: FirstFleet) -> Json:
         "model": {"name": first.model, "source": {"path": first.path}},
         "engine": engine,
         "resources": {"limits": limits},
-        "weights": weights | (SETTINGS[first.trainer].weights or {}),
+        "weights": weights | (settings.weights or {}),
     }
     return _object(first, API_VERSION, "InferenceFleet", first.name, spec=spec)
 

@@ -32,11 +32,13 @@ class Settings:
         text: of the file; `$name`, `$namespace`, `$account`, `$claim`, `$root`, `$api` and `$run` are replaced
             by those of the fleet. Each kind of file has `#` before comments.
         weights: fields of `spec.weights` of the fleet; with management External it has no WeightVersion.
+        arguments: of the engine.
     """
 
     file: str
     text: str
     weights: Json | None = None
+    arguments: tuple[str, ...] = ()
 
     def filled(self, names: dict[str, str]) -> str:
         """The file. `names`: of the placeholders."""
@@ -114,6 +116,9 @@ config = GRPOConfig(
 )
 """,
         weights={"management": "External", "transfer": {"backend": "nccl"}},
+        arguments=(
+            "--logprobs-mode=processed_logprobs",
+        ),  # else TRL's importance sampling is biased
     ),
     Trainer.VERL: Settings(
         "verl.yaml",

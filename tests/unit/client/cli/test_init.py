@@ -312,6 +312,17 @@ def test_what_is_written_for_each_trainer_passes_validate(
     assert parse(text)
 
 
+@pytest.mark.usefixtures("hub")
+def test_workers_report_log_probabilities_as_the_importance_sampling_of_trl_reads_them(
+    tmp_path: Path,
+) -> None:
+    assert init("policy", "--model", "Qwen/Qwen3-8B", "--trainer", "trl").exit_code == 0
+
+    example = yaml.safe_load((ROOT / "examples/trl/fleet.yaml").read_text())
+    for spec in (fleet_of(tmp_path / "policy"), example["spec"]):
+        assert "--logprobs-mode=processed_logprobs" in spec["engine"]["args"]
+
+
 @pytest.mark.parametrize("options", [["--gpus", "0"], ["--gpus", "4"], ["--checkpoint-gb", "400"]])
 @pytest.mark.usefixtures("hub")
 def test_other_sizes_pass_the_rules_of_validate(tmp_path: Path, options: list[str]) -> None:
