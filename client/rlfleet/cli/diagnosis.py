@@ -234,22 +234,24 @@ def storage_checks(
 def _claim_check(answer: Answer, name: str, fleet: Json, classes: list[str] | None) -> Check:
     what = f"claim {name} of fleet {fleet['metadata']['name']}"
     namespace = fleet["metadata"]["namespace"]
-    if isinstance(answer, NotFound):
-        return fail("storage", f"{what} does not exist", f"create it in namespace {namespace!r}")
-    if isinstance(answer, RlfleetError):
+    if isinstance(answer, RlfleetError) and not isinstance(answer, NotFound):
         return unread("storage", answer)
+    if isinstance(answer, NotFound) or "deletionTimestamp" in answer.get("metadata", {}):
+        # In the words of the scheduler, so that `explain` does not repeat it.
+        words, remedy = "is being deleted", "when no pod uses it, it is gone; then create it again"
+        if isinstance(answer, NotFound):
+            words, remedy = "not found", "create it"
+        message = f'fleet {fleet["metadata"]["name"]}: persistentvolumeclaim "{name}" {words}'
+        return fail("storage", message, f"{remedy} in namespace {namespace!r}")
     phase, spec = answer.get("status", {}).get("phase", "Pending"), answer["spec"]
-    if "deletionTimestamp" in answer.get("metadata", {}):
-        phase = "Terminating"
     wanted = spec.get("storageClassName")
     if phase == "Pending" and wanted and classes is not None and wanted not in classes:
         message = f"{what} names the storage class {wanted!r}, which does not exist"
         return fail("storage", message, f"use one of: {', '.join(classes) or 'none exists'}")
     if phase != "Bound":
         make = warn if phase == "Pending" else fail
-        again = f"it goes when no pod uses it; then create it again in namespace {namespace!r}"
         look = f"kubectl -n {namespace} describe pvc {name}"
-        return make("storage", f"{what} is {phase}", again if phase == "Terminating" else look)
+        return make("storage", f"{what} is {phase}", look)
     modes = spec.get("accessModes") or []
     if fleet["spec"].get("replicas", 1) > 1 and not {"ReadWriteMany", "ReadOnlyMany"} & {*modes}:
         message = f"{what} is {', '.join(modes)}: workers on several nodes cannot mount it"

@@ -315,7 +315,7 @@ FAULTS: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
             f"GET {CLAIM}",
             claim("Bound", "ReadWriteMany") | {"metadata": {"deletionTimestamp": "2026-01-01"}},
         ),
-        "fail", "storage", ("Terminating", "create it again in namespace 'rl'"),
+        "fail", "storage", ("is being deleted", "create it again in namespace 'rl'"),
     ),
     "a wrong class": (
         answer(f"GET {CLAIM}", claim("Pending", "ReadWriteMany", "fast")),

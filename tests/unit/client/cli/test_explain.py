@@ -56,12 +56,23 @@ def test_a_claim_that_does_not_exist_is_named_and_not_waited_for(
     assert "Wait." not in found["remedies"]
 
 
-def test_a_cause_that_the_scheduler_names_too_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    message = '0/3 nodes are available: persistentvolumeclaim "wieghts" not found.'
-    _, out, _ = run(monkeypatch, waiting(message, weights=claim("wieghts")), "explain", "policy")
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_claim_that_the_scheduler_names_too_comes_once(
+    monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    words = "is being deleted" if is_there else "not found"
+    message = f'0/3 nodes are available: persistentvolumeclaim "wieghts" {words}.'
+    objects = waiting(message, weights=claim("wieghts"))
+    if is_there:
+        deleted = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+        objects.answers[f"GET {CORE}/persistentvolumeclaims/wieghts"] = deleted
 
-    assert out.count(message) == 1
-    assert out.count("create it in namespace 'rl'") + out.count("Create the claim wieghts") == 1
+    found = explained(monkeypatch, objects)
+
+    (remedy,) = (one for one in found["remedies"] if "'rl'" in one)
+    assert "claim wieghts" in remedy
+    assert found["causes"] == []
+    assert [line.count("wieghts") for line in found["details"]] == [1, 0]
 
 
 def test_an_event_that_repeats_the_condition_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
