@@ -9,7 +9,6 @@ Source: the page "Delta weight sync" of slime's documentation, August 2026.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +16,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
+from fleet_worker.checkpoint.format import parse_json
 from fleet_worker.checkpoint.weight_sets import INDEX_FILE, parse_index
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason, VersionLabel, WeightsDigest
@@ -99,9 +99,9 @@ def delta_index(index: bytes) -> DeltaIndex | None:
     Errors: Refusal `CheckpointMalformed`, if the index of a delta is not valid.
     """
     try:
-        metadata = json.loads(index)["metadata"]
+        metadata = parse_json(index, file=INDEX_FILE)["metadata"]
         is_delta = any(sign in metadata for sign in _SIGNS)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
     if not is_delta:
         return None

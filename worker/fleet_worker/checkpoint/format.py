@@ -22,6 +22,10 @@ LENGTH_BYTES = 8
 HEADER_LIMIT = 100_000_000
 """The format's own limit, in bytes."""
 
+_MOST_COMMAS = 2_000_000
+"""Of a JSON text. Nearly each value follows one, and takes up to 200 bytes of memory for 3 of the text. The header of
+a tensor has five, and one for each dimension.
+"""
 _MOST_DIMENSIONS = 64
 _LARGEST = 2**63 - 1
 """Limits of torch. Without them the product of the dimensions of one tensor may take minutes."""
@@ -108,11 +112,27 @@ def parse_metadata(header: bytes, *, file: str) -> dict[str, str]:
     return dict(_entries(header, file).get("__metadata__") or {})
 
 
+def parse_json(content: bytes, *, file: str) -> Any:
+    """Return what a JSON text says, as strictly as the safetensors library: only UTF-8, no NaN.
+
+    Errors:
+        Refusal: `CheckpointMalformed`; its values would take too much memory.
+        ValueError: It is no JSON.
+    """
+    if content.count(b",") > _MOST_COMMAS:
+        raise Refusal(
+            Reason.CHECKPOINT_MALFORMED, f"the JSON in {file} has more than {_MOST_COMMAS} values"
+        )
+    try:
+        return json.loads(content.decode(), parse_constant=_refuse_constant)
+    except RecursionError as error:  # too many nested brackets
+        raise ValueError("too many nested brackets") from error
+
+
 def _entries(header: bytes, file: str) -> dict[str, Any]:
     try:
-        # As strict as the safetensors library: only UTF-8, no NaN.
-        entries = json.loads(header.decode(), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):  # RecursionError: too many nested brackets
+        entries = parse_json(header, file=file)
+    except ValueError:
         entries = None
     if not isinstance(entries, dict):
         raise Refusal(Reason.CHECKPOINT_MALFORMED, f"the header of {file} is not a JSON object")

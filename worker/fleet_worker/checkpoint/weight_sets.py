@@ -12,12 +12,11 @@ Source: `PreTrainedModel.save_pretrained` and `_get_resolved_checkpoint_files`, 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from fleet_worker.checkpoint.format import CONFIG_FILE, TensorSpec
+from fleet_worker.checkpoint.format import CONFIG_FILE, TensorSpec, parse_json
 from fleet_worker.errors import Refusal, counted
 from fleet_worker.protocol import Reason
 
@@ -174,9 +173,9 @@ def parse_index(index: bytes, *, may_be_empty: bool = False) -> dict[str, str]:
     """
     entries: dict[str, str] | None
     try:
-        weight_map = json.loads(index)["weight_map"]
+        weight_map = parse_json(index, file=INDEX_FILE)["weight_map"]
         entries = {str(name): str(file) for name, file in weight_map.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         entries = None
     if entries is None or not (entries or may_be_empty):
         raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{INDEX_FILE} has no valid `weight_map`")

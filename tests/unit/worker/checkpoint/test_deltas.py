@@ -619,6 +619,7 @@ INDEXES: dict[str, Callable[[dict[str, Any]], Any]] = {
         other=index["weight_map"]["odd"]
     ),
     "an entry too few": lambda index: index["weight_map"].pop("odd"),
+    "more values than have room": lambda index: index.update(x=[[]] * 2_000_001),
 }
 
 
