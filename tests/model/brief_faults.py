@@ -126,11 +126,15 @@ class BriefFaults:
         pod, other = self.chance.sample(pods, 2)
         pod.delays, pod.suspect = (self.chance.choice(_next_kinds(pod)), 5.0), True
 
-        def take() -> None:
+        def take(looks: int = 30) -> None:
+            calls = (f for f in self.fleet.wire.flights() if f.action.pod_uid == pod.uid)
+            if looks and all(f.ticket is not None for f in calls):
+                self.later.append((self.fleet.now + 1.0, lambda: take(looks - 1)))
+                return
             self.fleet.move_address(pod, other.uid)
             self._after(lambda: self.fleet.move_address(pod, ""))
 
-        self.later.append((self.fleet.now + 2.0, take))
+        self.later.append((self.fleet.now + 1.0, take))
 
     def lose_answer(self) -> None:
         if pod := self._some_pod():
@@ -178,13 +182,14 @@ class BriefFaults:
         self.fleet.faults.operator_dies_after = self.chance.choice([0, 1, 2, 3])
 
     def freeze(self) -> None:
-        """The leader freezes, and continues when another one leads."""
+        """The leader freezes, and continues slowly when another one leads: it hears what workers answer."""
         former = self.fleet.leader
         self.fleet.freeze_operator()
 
         def wake() -> None:
-            while former in self.fleet.former_leaders:
+            if former in self.fleet.former_leaders:
                 self.fleet.wake_former(former)
+                self.later.append((self.fleet.now + 1.0, wake))
 
         self._after(wake)
 

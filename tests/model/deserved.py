@@ -14,6 +14,7 @@ from tests.model.desired import rollout_of
 from fleet_operator.core.actions import Admit, Apply, Fence, LoraCall, Pause, Resume, Stage
 from fleet_operator.core.percentages import at_most
 from fleet_operator.core.pod_actions import CreatePod
+from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Phase
 from rlfleet_resources.weights_status import RolloutPhase
 
@@ -191,9 +192,30 @@ class Deserved:
         calls = [c for c in decision.worker_calls if not isinstance(c, LoraCall)]
         plan = decision.rollout
         waits = calls or decision.pod_actions or plan.waits_for_pin or plan.step.waiting
-        if held and not (comes or waits or leader.epochs.is_term_pending):
+        if not held or leader.epochs.is_term_pending:
+            return
+        if not (comes or waits):
             names = ", ".join(held.values())
             self.sim.fail(3, f"{names} hold their requests, and nothing is under way")
+        others = any(w.silent_seconds or w.state is None or w.facts.refuses for w in there)
+        if plan.step.phase is RolloutPhase.STAGING and not (others or plan.waits_for_pin):
+            self._none_waits_for_a_stage(leader, decision, there)
+
+    def _none_waits_for_a_stage(
+        self, leader: Leader, decision: Decision, there: list[WorkerView]
+    ) -> None:
+        """While others serve the applied weights and stage the next ones, no worker holds its requests for them: it
+        resumes, or goes back.
+        """
+        applied, called = leader.fleet.applied, {c.pod_uid for c in decision.worker_calls}
+        if applied is None or decision.rollout.step.waiting:
+            return
+        name = (applied.version, applied.run_id)
+        serving = [w for w in there if w.standing is Standing.OPEN and w.state]
+        serves = any((w.version, w.state.run_id) == name for w in serving if w.state)
+        idle = [w for w in there if _is_paused(w) and not w.busy and w.pod.uid not in called]
+        if serves and idle:
+            self.sim.fail(3, f"{idle[0].pod.name} holds its requests while others stage")
 
     # --- versions -----------------------------------------------------------------------------------
 
@@ -207,7 +229,7 @@ class Deserved:
             return
         name = (before.desired_version, before.desired_run_id)
         limits = [
-            self._limits(r, before.phase, len(observed.workers)) for r in self.sim.promises.settings
+            self.limits(r, before.phase, len(observed.workers)) for r in self.sim.promises.settings
         ]
         limit, longest = min(s for s, _ in limits), min(s for _, s in limits)
         if waited > longest or leader.looks_seldom:
@@ -228,7 +250,7 @@ class Deserved:
         )
         self.sim.fail(6, f"{text}, and no worker had {limit:.0f} s for it since its call")
 
-    def _limits(self, rollout: Rollout, phase: RolloutPhase, workers: int) -> tuple[float, float]:
+    def limits(self, rollout: Rollout, phase: RolloutPhase, workers: int) -> tuple[float, float]:
         """The time of one worker in a phase, and that of all workers together."""
         times, replicas = rollout.timeouts, self.sim.replicas
         drain_seconds = rollout.pause.limit()

@@ -91,6 +91,7 @@ LEASE_SECONDS = 30.0
 """As documented. These are not taken from the code, since it may be wrong."""
 SLACK_SECONDS = 1.0
 _STALLING = frozenset({Severity.STALLS, Severity.REFUSES})
+_TIMED = frozenset({RolloutPhase.STAGING, RolloutPhase.PAUSING, RolloutPhase.LOADING})
 _ENDED_BY_A_PLAN = frozenset({"fence", "fence after its drain", "drain"})
 
 Name = tuple[str, str | None]
@@ -233,14 +234,10 @@ class Promises:
         """How long a rollout may take until it ends, or reports the reason why it cannot. It goes
         forward, back after a failure, and once more for workers that lag behind.
         """
-        return 3 * (self._longest_staging_seconds + 2 * (self._once_seconds + LEASE_SECONDS))
-
-    @property
-    def _longest_staging_seconds(self) -> float:
-        """How long all workers together may take to stage."""
         bounded = any(r.max_staging is not None for r in self.settings)
         longest_seconds = max(r.timeouts.stage_seconds for r in self.settings)
-        return float((MAX_WORKERS if bounded else 1) * longest_seconds)
+        staging_seconds = (MAX_WORKERS if bounded else 1) * longest_seconds
+        return 3 * (staging_seconds + 2 * (self._once_seconds + LEASE_SECONDS))
 
     def check(self) -> None:
         """Promises 1, 2, 3, 5 and 8."""
@@ -705,20 +702,18 @@ class Promises:
             self.sim.fail(6, f"{name} is abandoned ({stalled.reason}), and no worker refused it")
 
     def _is_reported_as_late(self, after: WeightsStatus, stalled: Condition | None) -> None:
-        """All workers together have at most twice the limit of a stage, a pause or a load. Then the version is
-        abandoned, or the worker is out of service, or a condition says what is wrong.
+        """All workers together have one limit of a stage, a pause or a load more than they need one after the other.
+        Then the version is abandoned, or the worker is out of service, or a condition says what is wrong.
         """
         if stalled is not None or not self.forbids_mixing or self.sim.leader.epochs.is_term_pending:
             return
-        limits = {
-            RolloutPhase.STAGING: self._longest_staging_seconds,
-            RolloutPhase.PAUSING: max(
-                r.timeouts.pause_seconds + r.pause.drain_timeout_seconds for r in self.settings
-            ),
-            RolloutPhase.LOADING: max(r.timeouts.load_seconds for r in self.settings),
-        }
+        observed = self.sim.leader.observed
+        if observed is None or after.phase not in _TIMED:
+            return
         known, waited = self._phase_of(after), self.sim.now - self.watching[1]
-        limit = 2 * limits.get(after.phase, self.sim.now) + LONGEST_LOOK_SECONDS
+        workers = len(observed.workers)
+        limits = (self.deserved.limits(r, after.phase, workers)[1] for r in self.settings)
+        limit = max(limits) + LONGEST_LOOK_SECONDS
         if known == self.watching[0] and waited > limit:
             self.sim.fail(
                 6, f"{after.desired_version} is {after.phase} for {waited:.0f} s, unreported"

@@ -276,9 +276,12 @@ class Reported:
         if status.phase in _ENDS and len(has) < len(members):
             share = f"{len(has)} of {len(members)}"
             self.sim.fail(6, f"{name} is {status.phase}, and {share} workers have it")
-        loads = [w.pod.name for w in members if _loads_others(w, name)]
-        if status.phase is RolloutPhase.APPLIED and loads and not self.sim.promises.agree:
-            self.sim.fail(6, f"{name} is Applied, and {loads} load other weights")
+        assert leader.decision is not None
+        plan = leader.decision.rollout
+        goal = plan.step.goal.version, plan.step.goal.run_id
+        loads = [w.pod.name for w in members if _loads_others(w, goal)]
+        if plan.allows_mixing and plan.step.phase in _ENDS and loads:
+            self.sim.fail(6, f"{goal} is {plan.step.phase}, and {loads} load other weights")
         if status.phase is RolloutPhase.APPLIED and holds:
             self.sim.fail(6, f"{name} is Applied, and {holds} hold their requests")
         self._record_says_why(leader, members)
