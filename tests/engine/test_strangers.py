@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 import pytest
@@ -67,11 +69,13 @@ class Served:
         connections: int = 8192,
         seconds: float = 10,
         strangers: float = 100,
+        log: BinaryIO | None = None,
     ) -> AsyncIterator[Served]:
         limits = (str(size), str(connections), str(seconds), str(strangers))
         process = await asyncio.create_subprocess_exec(
             *(worker_python(), "-c", SERVER, *limits),
             stdout=asyncio.subprocess.PIPE,
+            stderr=log,
             env=engine_environment(),
         )
         assert process.stdout is not None
@@ -207,6 +211,32 @@ async def test_strangers_that_wait_for_their_turn_give_way_and_leave_nothing() -
         strangers += [await served.open(sent) for _ in range(6)]
         assert [await has_ended(each) for each in strangers[:2]] == [True, True]
         assert await served.waiting() <= 4
+
+
+UPGRADE = b"GET /stranger HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: "
+WEB_SOCKET = (
+    b"websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("upgrade", [b"h2c\r\n\r\n", WEB_SOCKET])
+async def test_a_request_for_another_protocol_waits_for_its_turn(upgrade: bytes) -> None:
+    async with Served.with_limits(strangers=1e-6) as served:
+        for _ in range(2):
+            assert await has_answer(await served.open(UPGRADE + upgrade))
+        await served.open(UPGRADE + upgrade)
+        await until(served, 1)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\x16\x03\x01\r\n\r\n", UPGRADE + b"h2c\r\n\r\n", UPGRADE + WEB_SOCKET]
+)
+async def test_strangers_write_nothing_into_the_log(sent: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    with file.open("wb") as log:
+        async with Served.with_limits(log=log) as served:
+            assert not await has_ended(await served.open(sent))
+    assert file.read_text() == ""
 
 
 async def test_the_body_of_a_stranger_is_dropped_before_its_turn() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -15,10 +16,15 @@ from fleet_worker.http.strangers import TURN, Strangers
 def bound(config: Any, on_refused: Callable[[], None]) -> None:
     """Limit the connections that a server takes from now on.
 
+    A worker has no route for WebSockets. Without their protocol, a request for one waits for its turn as any other.
+    uvicorn warns of each request that is not HTTP, or is for another protocol, and only strangers send these.
+
     `config`: its `uvicorn.Config`. `on_refused`: see `Heads`.
     """
     if not config.loaded:
         config.load()
+    config.ws_protocol_class = None
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     heads, strangers, make = Heads(on_refused), Strangers(), config.http_protocol_class
 
     def connection(**given: Any) -> asyncio.Protocol:
@@ -83,9 +89,7 @@ class _Connection(Connection):
         self.inner.data_received(data)
         cycle = self.inner.cycle
         next_begun = cycle is not None and self.inner.scope is not cycle.scope
-        if self._transport is not None and self._transport.get_protocol() is not self:
-            self.leave()  # a WebSocket, which the gate closes
-        elif cycle is not before:
+        if cycle is not before:
             self.begin(len(data) if next_begun else 0)
         elif next_begun or not was_body:
             self.count(len(data))
