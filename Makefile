@@ -236,7 +236,6 @@ release: ## All files of a release in dist/: VERSION=0.1.0, REPOSITORY=https://â
 
 .PHONY: test-images
 test-images: ## Build the images, and run them on a cluster that pulls them: a fleet of 2 workers, 2 versions
-	@$(PYTHON) -m images check
 	@$(MAKE) --no-print-directory images
 	@$(PYTHON) -m images try
 

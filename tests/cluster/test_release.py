@@ -20,6 +20,7 @@ import envs
 from devcluster import Cluster
 from free_ports import free_port
 from images.build import PACKAGES
+from images.registry import command as serving
 from release import programs
 from release.programs import run
 from rlfleet_resources.names import router_selector
@@ -53,14 +54,7 @@ def cluster(devcluster_api_possible: None) -> Iterator[Cluster]:
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a registry on loopback."""
     folder, port = tmp_path_factory.mktemp("registry"), free_port()
-    settings = {
-        "version": "0.1",
-        "log": {"level": "warn"},
-        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
-        "http": {"addr": f"127.0.0.1:{port}"},
-    }
-    (folder / "config.json").write_text(json.dumps(settings))
-    command = [programs.registry(), "serve", folder / "config.json"]
+    command = serving(folder, f"127.0.0.1:{port}")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:
@@ -90,8 +84,11 @@ def test_the_sums_and_the_provenance_name_each_file(made: Path) -> None:
 
     assert sums == {name: found for name, found in files.items() if name != "SHA256SUMS"}
     assert subjects == {name: s for name, s in sums.items() if name != "provenance.json"}
-    (origin,) = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    made_from, made_by = statement["predicate"].values()
+    (origin,) = made_from["resolvedDependencies"]
     assert len(origin["digest"]["gitCommit"]) == 40
+    # SLSA: the builder is named by an address, and the run has no other fields.
+    assert made_by == {"builder": {"id": f"{FORGE}#tools/release"}}
 
 
 @pytest.mark.parametrize(
@@ -130,7 +127,8 @@ def test_a_wheel_runs_in_a_fresh_environment(
     checkpoint = write_tiny(tmp_path / "checkpoint")
     uv, folder = envs._uv(), tmp_path / "fresh"
     run([uv, "venv", "-q", "--python", sys.executable, folder], cwd=tmp_path)
-    install = [uv, "pip", "install", "-q", "--python", folder / "bin/python"]
+    cache = f"UV_CACHE_DIR={envs.cache_folder() / 'uv'}"
+    install = ["env", cache, uv, "pip", "install", "-q", "--python", folder / "bin/python"]
     # Both wheels by their files: the server's one needs the client's by its name, which no index has.
     found = [f"{file}[{extra}]", *([client] if name != "rlfleet" else [])]
     pins = ["--constraint", ROOT / f"requirements/{pinned}.txt"]

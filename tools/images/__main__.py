@@ -1,4 +1,4 @@
-"""`python -m images build | try | check`: build the images of the Dockerfile, and run them."""
+"""`python -m images build | try`: build the images of the Dockerfile, and run them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import sys
 
 from images.build import TARGETS, BuildError, build, name_of
-from images.registry import registry_program
 from images.trial import try_out
 
 
@@ -20,17 +19,13 @@ def main() -> None:
     commands.add_parser(
         "try", help="run built images on a development cluster: a fleet and 2 versions"
     )
-    commands.add_parser("check", help="check that this machine has the programs that `try` needs")
     parsed = parser.parse_args()
     try:
-        match parsed.command:
-            case "try":
-                try_out()
-            case "check":
-                registry_program()
-            case _:
-                build(parsed.targets, mirror=parsed.mirror)
-                print("\n".join(name_of(target) for target in parsed.targets))
+        if parsed.command == "try":
+            try_out()
+        else:
+            build(parsed.targets, mirror=parsed.mirror)
+            print("\n".join(name_of(target) for target in parsed.targets))
     except BuildError as error:
         sys.exit(f"images: {error}")
 

@@ -1,21 +1,25 @@
-"""A registry on a node of the development cluster, from which its kubelet pulls."""
+"""A registry, and one on a node of the development cluster, from which its kubelet pulls."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from devcluster import Cluster
+from devcluster import Cluster, programs
+from devcluster.parts import Part
 from devcluster.spec import node_address
 from images.build import BuildError, push
 
-_PROGRAM = "docker-registry"
+_REGISTRY = Part(
+    name="registry",
+    module=Path(__file__).parent / "build-registry",
+    packages=("github.com/distribution/distribution/v3/cmd/registry",),
+)
 _PORT = 5000
 _START_SECONDS = 20.0
 # containerd speaks HTTP without TLS with registries on this address only.
@@ -38,47 +42,41 @@ class Registry:
         return f"{_ADDRESS}/{name}"
 
 
-def registry_program() -> str:
-    """The path of the registry's program.
+def command(folder: Path, address: str) -> list[str]:
+    """A command that serves a registry with its files in a folder. The program is built at the first call.
 
-    Errors: BuildError, if it is missing.
+    `address`: host and port.
     """
-    program = shutil.which(_PROGRAM)
-    if program is None:
-        raise BuildError(f"{_PROGRAM} is missing. Install it (Debian: apt install {_PROGRAM}).")
-    return program
+    configuration = folder / "config.json"  # YAML has JSON in it
+    settings = {
+        "version": "0.1",
+        "log": {"level": "warn"},
+        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
+        "http": {"addr": address},
+    }
+    configuration.write_text(json.dumps(settings))
+    program = programs.ensure_part(_REGISTRY).path("registry")
+    return [str(program), "serve", str(configuration)]
 
 
 @contextlib.contextmanager
 def registry(cluster: Cluster) -> Iterator[Registry]:
     """Run a registry on node 1, which ends with the block.
 
-    Errors: BuildError, if the program is missing or does not start.
+    Errors: BuildError, if the program does not start.
     """
-    program = registry_program()
     folder = cluster.folder / "registry"
     folder.mkdir()
-    configuration = folder / "config.json"  # YAML has JSON in it
-    configuration.write_text(json.dumps(_configuration(folder / "data")))
     log = folder / "log"
-    command = cluster.inside([program, "serve", str(configuration)], node=1)
+    # On all addresses: the forward from this machine ends at the node's own address.
+    inside = cluster.inside(command(folder, f"0.0.0.0:{_PORT}"), node=1)
     with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=cluster.environment())
+        process = subprocess.Popen(inside, stdout=output, stderr=output, env=cluster.environment())
         try:
             yield Registry(_answering(cluster, process, log))
         finally:
             process.terminate()
             process.wait()
-
-
-def _configuration(data: Path) -> dict[str, object]:
-    # On all addresses: the forward from this machine ends at the node's own address.
-    return {
-        "version": "0.1",
-        "log": {"level": "warn"},
-        "storage": {"filesystem": {"rootdirectory": str(data)}},
-        "http": {"addr": f"0.0.0.0:{_PORT}"},
-    }
 
 
 def _answering(cluster: Cluster, process: subprocess.Popen[bytes], log: Path) -> int:
@@ -88,4 +86,4 @@ def _answering(cluster: Cluster, process: subprocess.Popen[bytes], log: Path) ->
         with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/"):
             return port
         time.sleep(0.1)
-    raise BuildError(f"{_PROGRAM} does not answer on port {_PORT}:\n{log.read_text()[-2000:]}")
+    raise BuildError(f"the registry does not answer on port {_PORT}:\n{log.read_text()[-2000:]}")

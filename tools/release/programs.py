@@ -10,14 +10,11 @@ from pathlib import Path
 from devcluster import programs
 from devcluster.parts import KUBE, Part
 
-_BUILD = Path(__file__).parent / "build"
-ORAS = Part(name="oras", module=_BUILD / "oras", packages=("oras.land/oras/cmd/oras",))
-REGISTRY = Part(
-    name="registry",
-    module=_BUILD / "registry",
-    packages=("github.com/distribution/distribution/v3/cmd/registry",),
+ORAS = Part(
+    name="oras",
+    module=Path(__file__).parent / "build" / "oras",
+    packages=("oras.land/oras/cmd/oras",),
 )
-"""A registry for tests."""
 
 
 class ReleaseError(Exception):
@@ -27,11 +24,6 @@ class ReleaseError(Exception):
 def oras() -> Path:
     """The program oras, built at the first call."""
     return programs.ensure_part(ORAS).path("oras")
-
-
-def registry() -> Path:
-    """The program of a registry, built at the first call."""
-    return programs.ensure_part(REGISTRY).path("registry")
 
 
 def helm() -> str:

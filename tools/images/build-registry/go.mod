@@ -1,4 +1,4 @@
-module release/build/registry
+module images/build-registry
 
 go 1.26.0
 
