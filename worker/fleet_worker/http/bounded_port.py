@@ -57,7 +57,8 @@ class _Connection(Connection):
         cycle.body = cycle.body[:0]  # nothing reads it, and 8,192 of them would fill the memory
         if cycle.more_body:
             self.inner.flow.pause_reading()
-        self._turn = self._strangers.turn(self.inner.client[0] if self.inner.client else "")
+        address = self.inner.client[0] if self.inner.client else ""
+        self._turn = self._strangers.turn(address, cycle.scope["path"])
         try:
             await self._turn
         finally:
