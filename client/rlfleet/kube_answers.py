@@ -106,6 +106,8 @@ def failure(answer: httpx.Response, version: str = "?", *, elsewhere: bool = Fal
         status = answer.json()
     except ValueError:
         status = None  # a proxy has answered instead of the API server
+    if status is None and answer.status_code == 400:
+        return _no_object(answer)  # as of a server that expects https
     wait = answer.headers.get("retry-after", "")
     details = {"retryAfterSeconds": int(wait)} if wait.isdecimal() else {}
     status = status if isinstance(status, dict) else {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import ssl
 import subprocess
 import tempfile
@@ -27,6 +28,7 @@ Config = dict[str, Any]
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PLUGIN_SECONDS = 60
+_TOKEN_TEXT = re.compile(r"[\x21-\x7e]+")
 _RENEW_BEFORE = timedelta(seconds=30)
 _NOT_SUPPORTED = {
     "username": "a token",
@@ -131,7 +133,7 @@ def _of_pod(environment: Mapping[str, str], account: Path, namespace: str | None
         server=server,
         namespace=namespace or (account / "namespace").read_text().strip(),
         tls=ssl.create_default_context(cafile=str(account / "ca.crt")),
-        token=_in_file(account / "token"),
+        token=token_of_file(account / "token"),
         proxy=proxy_of(server, environment),
     )
 
@@ -161,7 +163,7 @@ def _of_config(
         raise NotConfigured(f"the kubeconfig has no {missing}; {remedy}")
     chosen = config["contexts"][name]
     cluster = config["clusters"][chosen["cluster"]]
-    user = config["users"].get(chosen.get("user"), {})
+    user = config["users"][chosen["user"]] if chosen.get("user") else {}
     for key, instead in _NOT_SUPPORTED.items():
         if key in user:
             raise NotConfigured(f"users[].user.{key} is not supported; use {instead}")
@@ -212,13 +214,33 @@ def _identify(tls: ssl.SSLContext, identity: bytes) -> None:
 
 def _token(user: Config) -> Callable[[], str]:
     if "tokenFile" in user:
-        return _in_file(Path(user["folder"], user["tokenFile"]))
-    token: str = user.get("token", "")
+        return token_of_file(Path(user["folder"], user["tokenFile"]))
+    token = checked_token(user["token"], "users[].user.token") if user.get("token") else ""
     return lambda: token
 
 
-def _in_file(file: Path) -> Callable[[], str]:
-    return lambda: file.read_text().strip()
+def token_of_file(file: Path) -> Callable[[], str]:
+    """Reads the token in a file each time. Errors of the reader: NotConfigured."""
+
+    def read() -> str:
+        try:
+            return checked_token(file.read_text(), f"the token in {file}")
+        except (OSError, UnicodeDecodeError) as error:
+            raise NotConfigured(
+                f"the token file {file} cannot be read: {type(error).__name__}; name a file of text"
+            ) from None
+
+    return read
+
+
+def checked_token(token: str, what: str) -> str:
+    """The token without white space around it; httpx would quote a broken one in its error.
+
+    Errors: NotConfigured. Source: RFC 6750 for the characters.
+    """
+    if not _TOKEN_TEXT.fullmatch(text := token.strip()):
+        raise NotConfigured(f"{what} must be one line of visible ASCII characters")
+    return text
 
 
 class Plugin:
@@ -232,7 +254,8 @@ class Plugin:
 
     def token(self) -> str:
         """The current token. Errors: NotConfigured."""
-        return str(self._credential().get("token", ""))
+        token = str(self._credential().get("token", ""))
+        return checked_token(token, f"the token of {self._program}") if token else ""
 
     def certificate(self) -> bytes:
         """Certificate and key in PEM; empty if the program gives none. Errors: NotConfigured."""

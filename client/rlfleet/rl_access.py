@@ -1,12 +1,11 @@
 """How to reach the RL API: its address, a token and an authority, from arguments or the environment.
 
-Source: docs/reference/rl-api.md, "Credentials", and RFC 6750 for the token's characters.
+Source: docs/reference/rl-api.md, "Credentials".
 """
 
 from __future__ import annotations
 
 import os
-import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rlfleet.errors import NotConfigured
-from rlfleet.kubeconfig import SERVICE_ACCOUNT
+from rlfleet.kubeconfig import SERVICE_ACCOUNT, checked_token, token_of_file
 from rlfleet.proxies import proxy_of
 
 URL = "RLFLEET_API_URL"
@@ -22,7 +21,6 @@ TOKEN = "RLFLEET_API_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_FILE = "RLFLEET_API_TOKEN_FILE"  # noqa: S105 - the name of a variable
 CA_FILE = "RLFLEET_API_CA_FILE"
 NAMESPACE = "RLFLEET_NAMESPACE"
-_TOKEN_TEXT = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +62,10 @@ def rl_access(
         if token is not None and token_file is not None:
             raise NotConfigured(f"{TOKEN} and {TOKEN_FILE} are both set; set one of them")
     if token is not None:
-        text = _checked(token, "the token")
+        text = checked_token(token, "the token")
         read: Callable[[], str] = lambda: text  # noqa: E731 - the same as below
     elif token_file is not None:
-        read = _of_file(Path(token_file))
+        read = token_of_file(Path(token_file))
     else:
         raise NotConfigured(
             f"the RL API at {url} needs a token; give token=, token_file= or --token-file, or set {TOKEN} or "
@@ -114,22 +112,3 @@ def _trust(ca: str | Path | None) -> ssl.SSLContext:
         raise NotConfigured(
             f"{ca} cannot be used as an authority: {error}; name a file of certificates in PEM"
         ) from error
-
-
-def _of_file(file: Path) -> Callable[[], str]:
-    def read() -> str:
-        try:
-            return _checked(file.read_text(), f"the token in {file}")
-        except (OSError, UnicodeDecodeError) as error:
-            raise NotConfigured(
-                f"the token file {file} cannot be read: {type(error).__name__}; name a file of text"
-            ) from None
-
-    return read
-
-
-def _checked(token: str, what: str) -> str:
-    """The token without white space around it; httpx would quote a broken one in its error."""
-    if not _TOKEN_TEXT.fullmatch(text := token.strip()):
-        raise NotConfigured(f"{what} must be one line of visible ASCII characters")
-    return text

@@ -170,6 +170,11 @@ def test_a_list_selects_one_name_so_that_a_right_on_it_suffices(run) -> None:
         ),
         (partial(httpx.Response, 200, html="<p>Sign in</p>"), NotConfigured, "text/html.*sign in"),
         (partial(httpx.Response, 200, json=[]), NotConfigured, "no object of Kubernetes"),
+        (
+            partial(httpx.Response, 400, text="an HTTP request to an HTTPS server"),
+            NotConfigured,
+            "check the server",
+        ),
     ],
 )
 def test_an_error_names_the_remedy(

@@ -124,8 +124,8 @@ def test_a_context_is_chosen_by_name(tmp_path: Path) -> None:
 def test_the_first_of_several_files_wins(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     first = write(tmp_path / "a" / "config", tokenFile="token")
-    (tmp_path / "a" / "token").write_text("from a")
-    second = write(tmp_path / "config", token="from b")
+    (tmp_path / "a" / "token").write_text("from-a")
+    second = write(tmp_path / "config", token="from-b")
     config = yaml.safe_load(second.read_text())
     config["contexts"].append({"name": "more", "context": {"cluster": "c", "user": "u"}})
     second.write_text(yaml.safe_dump(config))
@@ -133,7 +133,7 @@ def test_the_first_of_several_files_wins(tmp_path: Path) -> None:
 
     found = load_access(context="more", environment=named)
 
-    assert (found.namespace, found.token()) == ("default", "from a")
+    assert (found.namespace, found.token()) == ("default", "from-a")
 
 
 @pytest.mark.parametrize("key", ["username", "auth-provider", "as-groups"])
@@ -151,6 +151,36 @@ def test_an_invalid_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
         load(file)
 
 
+@pytest.mark.parametrize(
+    "user",
+    [
+        {"token": "two\nlines"},
+        {"token": "t\u00f6ken"},
+        {"tokenFile": "missing"},
+        {"tokenFile": "two-lines"},
+        {"tokenFile": "bytes"},
+    ],
+)
+def test_a_token_that_cannot_be_sent_is_refused_and_never_quoted(
+    tmp_path: Path, user: dict[str, str]
+) -> None:
+    (tmp_path / "two-lines").write_text("two\nlines")
+    (tmp_path / "bytes").write_bytes(b"\xfflines")
+
+    with pytest.raises(NotConfigured, match="token") as raised:
+        load(write(tmp_path / "config", **user)).token()
+
+    assert not any(part in str(raised.value) for part in ("lines,", "t\u00f6ken", "two\n"))
+
+
+def test_a_context_whose_user_is_missing_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "config")
+    file.write_text(file.read_text().replace("user: u", "user: gone"))
+
+    with pytest.raises(NotConfigured, match="'gone' is missing"):
+        load(file)
+
+
 # --- in a pod -------------------------------------------------------------------------------------
 
 
@@ -158,7 +188,7 @@ def test_an_invalid_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
 def account(tmp_path: Path, identity: tuple[Path, Path]) -> Path:
     folder = tmp_path / "account"
     folder.mkdir()
-    (folder / "token").write_text("of the pod\n")
+    (folder / "token").write_text("of-the-pod\n")
     (folder / "namespace").write_text("rl\n")
     (folder / "ca.crt").write_bytes(identity[0].read_bytes())
     return folder
@@ -173,7 +203,7 @@ def test_a_pod_uses_its_service_account(
     found = load_access(environment=pod, account=account)
 
     assert (found.server, found.namespace) == (f"https://{shown}:443", "rl")
-    for token in ("of the pod", "rotated"):
+    for token in ("of-the-pod", "rotated"):
         (account / "token").write_text(token)
         assert found.token() == token
     named = pod | {"KUBECONFIG": str(write(tmp_path / "config", token="named"))}
@@ -187,11 +217,11 @@ def test_without_a_cluster_the_message_names_the_places_that_were_read(tmp_path:
 
 def test_the_kubeconfig_of_the_home_directory_comes_last(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
-    write(tmp_path / ".kube" / "config", token="at home")
+    write(tmp_path / ".kube" / "config", token="at-home")
 
     found = load_access(environment={"HOME": str(tmp_path)}, account=tmp_path)
 
-    assert found.token() == "at home"
+    assert found.token() == "at-home"
 
 
 # --- credential plugins ---------------------------------------------------------------------------
@@ -219,11 +249,11 @@ def calls(tmp_path: Path) -> int:
 
 
 def test_a_plugin_runs_once_while_its_credential_is_valid(tmp_path: Path) -> None:
-    status = {"token": "of a plugin", "expirationTimestamp": "2099-01-01T00:00:00Z"}
+    status = {"token": "of-a-plugin", "expirationTimestamp": "2099-01-01T00:00:00Z"}
 
     found = load(plugin(tmp_path, status))
 
-    assert [found.token(), found.token()] == ["of a plugin"] * 2
+    assert [found.token(), found.token()] == ["of-a-plugin"] * 2
     assert calls(tmp_path) == 1
 
 
