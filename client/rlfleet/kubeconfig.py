@@ -186,9 +186,32 @@ def _of_config(
     )
 
 
+class _Named(ssl.SSLContext):
+    """Wants one name in certificates. Behind a proxy, httpx forgets `sni_hostname` and wants that of the address."""
+
+    name: str
+
+    def wrap_socket(self, *given: Any, **more: Any) -> ssl.SSLSocket:
+        """For httpx without a loop."""
+        return super().wrap_socket(*given, **more | {"server_hostname": self.name})
+
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *_: Any, **__: Any
+    ) -> ssl.SSLObject:
+        """For loops of asyncio."""
+        return super().wrap_bio(incoming, outgoing, server_hostname=self.name)
+
+
 def _trust(cluster: Config) -> ssl.SSLContext:
     authority = _bytes(cluster, "certificate-authority")
     tls = ssl.create_default_context(cadata=authority.decode() or None)
+    if name := cluster.get("tls-server-name"):
+        tls = _Named(ssl.PROTOCOL_TLS_CLIENT)
+        tls.name = name
+        if authority:
+            tls.load_verify_locations(cadata=authority.decode())
+        else:
+            tls.load_default_certs()
     if cluster.get("insecure-skip-tls-verify"):
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE

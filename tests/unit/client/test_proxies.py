@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socketserver
 import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from tests.support.certificates import issue
 
 from rlfleet import DemandTransport, NotConfigured, RlfleetError, Unavailable
 from rlfleet.kube import AsyncKube, BlockingKube
@@ -123,14 +126,59 @@ class FakeProxy(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def fake_proxy(status: int, kind: str = "", words: bytes = b"refused") -> Iterator[str]:
-    handler = type("Handler", (FakeProxy,), {"status": status, "kind": kind, "words": words})
+def fake_proxy(
+    status: int, kind: str = "", words: bytes = b"refused", made: type[FakeProxy] = FakeProxy
+) -> Iterator[str]:
+    handler = type("Handler", (made,), {"status": status, "kind": kind, "words": words})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
-        yield f"http://user:password@127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://user:password@127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class FakeTunnel(FakeProxy):
+    """Takes the place of the server behind the tunnel, too: its certificate is for `api.rl`."""
+
+    server_tls: ssl.SSLContext
+
+    def do_CONNECT(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with self.server_tls.wrap_socket(self.connection, server_side=True) as stream:
+            stream.recv(65536)
+            body = b'{"kind": "WeightVersion"}'
+            stream.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        self.close_connection = True
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_name_of_a_server_is_that_of_the_kubeconfig_behind_a_proxy_too(
+    tmp_path: Path, is_async: bool
+) -> None:
+    certificate, key = issue(tmp_path, "api.rl")
+    FakeTunnel.server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    FakeTunnel.server_tls.load_cert_chain(certificate, key)
+    with fake_proxy(200, made=FakeTunnel) as proxy:
+        cluster = {
+            "server": "https://10.96.0.1", "proxy-url": proxy, "tls-server-name": "api.rl",
+            "certificate-authority": str(certificate),
+        }  # fmt: skip
+        config = {
+            "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+            "clusters": [{"name": "c", "cluster": cluster}],
+        }  # fmt: skip
+        (tmp_path / "config").write_text(json.dumps(config))
+        access = load_access(tmp_path / "config", environment={})
+        if is_async:
+            found = asyncio.run(on_a_loop(AsyncKube(access, "trainer")))
+        else:
+            found = run_blocking(BlockingKube(access, "trainer").get(Kind.WEIGHTS, "policy"))
+
+    assert found["kind"] == "WeightVersion"
 
 
 def tls() -> ssl.SSLContext:
