@@ -185,6 +185,7 @@ def chain(folder: Path, architecture: str, kernel: str = "plain", **more: Any) -
 
 _PARTS = """
 import json
+import time
 import numpy as np
 import torch
 from fleet_worker.engine import in_place
@@ -272,6 +273,18 @@ try:
     in_place.change(model, [("o", other["o"])], {"o": few}, about_to_write=lambda: None)
 except NotInPlaceError as error:
     found["other"] = str(error)
+
+# Many changes, of which the check of the base looks at few.
+source = torch.zeros(1 << 23, dtype=torch.bfloat16)
+at = np.arange(0, len(source), 2, dtype=np.int32)
+placed = in_place.Placed("many", source.clone(), source, 0)
+many = in_place.Writing(placed, at, np.ones(len(at), np.int16), at[:64], np.zeros(64, np.int16))
+seconds = []
+for step in (lambda: in_place.check_base([many]), many.write):
+    began = time.process_time()
+    step()
+    seconds.append(time.process_time() - began)
+found["check over writes"] = seconds[0] / seconds[1]
 print("result", json.dumps(found))
 """
 
@@ -281,6 +294,7 @@ def test_fused_sharded_and_transposed_parts_get_the_elements_of_a_full_load() ->
 
     assert found["same"] == [True] * 50
     assert "other values of o" in found["other"]
+    assert found["check over writes"] < 0.5
     assert sorted(found["refused"]) == [
         "adds",
         "broadcasts",

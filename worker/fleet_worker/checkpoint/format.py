@@ -117,7 +117,7 @@ def parse_json(content: bytes, *, file: str) -> Any:
 
     Errors:
         Refusal: `CheckpointMalformed`; its values would take too much memory.
-        ValueError: It is no JSON.
+        ValueError: It is not JSON.
     """
     if content.count(b",") > _MOST_COMMAS:
         raise Refusal(

@@ -225,7 +225,11 @@ class Writing:
         the same in both versions.
         """
         source, target = self.placed.source, self.placed.target
-        others = np.setdiff1d(chosen.integers(0, source.numel(), LEAST_OF_A_PART), self.at)
+        drawn = chosen.integers(0, source.numel(), LEAST_OF_A_PART)
+        at = self.at if source.is_contiguous() else np.sort(self.at)
+        # By bisection, in their own type: the pause has no time to look at all changes, nor to copy them.
+        next_changed = at.take(np.searchsorted(at, drawn.astype(at.dtype)), mode="clip")
+        others = drawn[next_changed != drawn]
         of_both = bits_of(_taken(source, torch.from_numpy(others)))
         known = torch.from_numpy(self.before)
         return _has(target, others, of_both) and _has(target, self.few, known)
