@@ -679,7 +679,7 @@ class LaggardReason(_Reason):
     NOT_AVAILABLE = (
         "NotAvailable",
         Severity.WARNS,
-        "The worker lacks what the version needs: room in memory for the result of a delta or a version of an object store, or a kernel of its engine that takes over new weights. The message names it. Nothing was loaded, and the worker serves on.",
+        "The worker lacks what the version needs, and the message names it. For a delta or a version of an object store it may be room in memory, else a kernel of the engine that takes over new weights. Nothing was loaded, and the worker serves on.",
         "For memory, raise `spec.weights.stagingMemory` and the memory limit, or publish the version in full on a volume.",
         "For a kernel, use another quantization or another kind of processor, or let workers start on the version.",
     )

@@ -1,4 +1,4 @@
-"""`python -m bench_bytes`: what a version costs the store and a worker, in full and as a delta.
+"""`python -m bench_bytes`: what a version costs the store and a worker, in full, as a delta, and as users do today.
 
 See `make bench-bytes`.
 """
@@ -17,12 +17,32 @@ from typing import Any
 
 import envs
 from bench_bytes.write import write
-from bench_worker.report import REPOSITORY, RESULTS, machine, publish
+from bench_scale.charts import where_time_goes
+from bench_worker.report import PAGE, REPOSITORY, RESULTS, machine, publish
 from bench_worker.store import limited
 
-PARTS = ("stores", "loads")
+PARTS = ("stores", "loads", "today")
 GOAL_BYTES, GOAL_SECONDS, GOAL_PAUSE = 0.03, 0.2, 0.25
 _STORE_BYTES_PER_SECOND = 100_000_000
+_CHART = PAGE.parent / "images" / "bytes-today.svg"
+_TODAY = {
+    "reload": "reload from the store",
+    "copy": "copy, then reload",
+    "apply": "slime's: apply, then reload",
+    "full": "rlfleet, full",
+    "delta": "rlfleet, delta",
+    "in place": "rlfleet, delta in place",
+}
+_WAYS_OF_TODAY = (
+    "`reload` is vLLM's own `reload_weights`: it reads all bytes in the pause, and checks no digest. The copy is `cp` to"
+    " a directory of the worker. `rsync` would send as much: where 1 % of the elements differ, no block of a large file is"
+    " the same. To apply a delta as slime's receivers do is to change such a local copy tensor by tensor, with the checksum"
+    " of each. The local copy is in the page cache, as on a fast disk. All ways leave the same weights in the engine,"
+    " or the command fails. Requests wait in the pause only."
+)
+_TITLE = (
+    f"One version into one engine, behind a store of {_STORE_BYTES_PER_SECOND // 1_000_000} MB/s"
+)
 
 
 def main() -> int:
@@ -63,34 +83,48 @@ def main() -> int:
                 "plain": _loaded(folder, arguments.rounds),
                 "packed": _loaded(folder, arguments.rounds, "--packed"),
             }
+        if "today" in parts:
+            results["today"] = {
+                "machine": machine(),
+                "changed_share": arguments.changed_share,
+                "bytes": sizes["full"],
+                "ways": _limited(folder, _command("today.py", folder, arguments.rounds)),
+            }
     table = _table(results)
     publish("bytes", results, table)
+    if "today" in results:
+        _CHART.write_text(_chart(results["today"]))
     sys.stdout.write(table)
     return 0
 
 
 def _measured(folder: Path, rounds: int, *, cached: bool) -> dict[str, Any]:
-    """Run the measurement in the worker's environment, behind a limited store unless it is cached."""
-    script = str(Path(__file__).with_name("measure.py"))
-    command = [str(envs.interpreter_of("worker")), script, str(folder), f"--rounds={rounds}"]
-    if cached:
-        return _printed_by([*command, "--cached"])
-    # The measurement inherits the limit.
+    """Stage both ways, behind a limited store unless it is cached."""
+    command = _command("measure.py", folder, rounds)
+    return _printed_by([*command, "--cached"]) if cached else _limited(folder, command)
+
+
+def _loaded(folder: Path, rounds: int, *options: str) -> dict[str, Any]:
+    """Load both ways into an engine on CPUs, with one thread."""
+    return _printed_by([*_command("swap.py", folder, rounds), *options])
+
+
+def _command(script: str, folder: Path, rounds: int) -> list[str]:
+    """A measurement in the worker's environment."""
+    path = str(Path(__file__).with_name(script))
+    return [str(envs.interpreter_of("worker")), path, str(folder), f"--rounds={rounds}"]
+
+
+def _limited(folder: Path, command: list[str]) -> dict[str, Any]:
+    """Run a measurement, which inherits the limit of this process."""
     with limited(os.getpid(), folder, _STORE_BYTES_PER_SECOND) as is_limited:
         if not is_limited:
             raise SystemExit("the kernel does not limit reads here (cgroup blkio)")
         return _printed_by(command)
 
 
-def _loaded(folder: Path, rounds: int, *options: str) -> dict[str, Any]:
-    """Load both ways into an engine on CPUs, with one thread."""
-    script = str(Path(__file__).with_name("swap.py"))
-    command = [str(envs.interpreter_of("worker")), script, str(folder), f"--rounds={rounds}"]
-    return _printed_by([*command, *options])
-
-
 def _printed_by(command: list[str]) -> dict[str, Any]:
-    places = [REPOSITORY / "client", REPOSITORY / "worker", Path(__file__).parent]
+    places = [REPOSITORY / each for each in ("client", "worker", "tools", "tools/bench_bytes")]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, places)),
         "OMP_NUM_THREADS": "1",
@@ -131,7 +165,10 @@ def _table(results: dict[str, Any]) -> str:
         shown = [f"{seconds:.2f} s" for seconds in ways]
         goal = f"≤ {GOAL_SECONDS:g}" if has_goal else ""
         lines.append(f"| {name} | {' | '.join(shown)} | {ways[1] / ways[0]:.2f} | {goal} |")
-    return "\n".join([*lines, "", *_loads(results["loads"])]) + "\n"
+    lines += ["", *_loads(results["loads"])]
+    if "today" in results:
+        lines += ["", *_today(results["today"])]
+    return "\n".join(lines) + "\n"
 
 
 def _loads(loads: dict[str, Any]) -> list[str]:
@@ -155,6 +192,47 @@ def _loads(loads: dict[str, Any]) -> list[str]:
         f"| before the pause: the comparison of both versions, and a sample of the model | | {plain['comparison']:.2f} s | | |",
         f"| weights that vLLM packs for CPUs | {packed['full']:.2f} s | in full | | |",
     ]
+
+
+def _today(today: dict[str, Any]) -> list[str]:
+    found, load = _medians(today), today["machine"]["load_average_at_start"]
+    size, share = today["bytes"] / 1e9, 100 * today["changed_share"]
+    rounds = len(today["ways"]["reload"]["pause"])
+    ours = sum(found["delta"])
+    lines = [
+        (
+            f"Measured with a load average of {load} at the start; {size:.2f} GB, {share:g} % of the elements changed;"
+            f" medians of {rounds} rounds."
+        ),
+        "",
+        f"![{_TITLE}](images/{_CHART.name})",
+        "",
+        f"| {_TITLE} | read from the store | before the pause | in the pause | together | ÷ {_TODAY['delta']} |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for way, (before, pause) in found.items():
+        read = f"{today['ways'][way]['read_bytes'] / 1e6:,.1f} MB"
+        both = before + pause
+        seconds = f"{before:.2f} s | {pause:.2f} s | {both:.2f} s | {both / ours:.1f}"
+        lines.append(f"| {_TODAY[way]} | {read} | {seconds} |")
+    return [*lines, "", _WAYS_OF_TODAY]
+
+
+def _chart(today: dict[str, Any]) -> str:
+    bars = {
+        _TODAY[way]: {"before the pause": before, "in the pause": pause}
+        for way, (before, pause) in _medians(today).items()
+    }
+    return where_time_goes(bars, _TITLE, names=190, is_to_scale=True)
+
+
+def _medians(today: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """Way → seconds before the pause, and in it."""
+    ways = today["ways"]
+    return {
+        way: (statistics.median(ways[way]["before"]), statistics.median(ways[way]["pause"]))
+        for way in _TODAY
+    }
 
 
 if __name__ == "__main__":

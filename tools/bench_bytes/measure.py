@@ -29,7 +29,7 @@ def main() -> None:
     stagers = Stagers()
     stagers.keep_ready()
     base = open_weights(str(folder / "base"), None, Bases())
-    _bring(base, stagers)
+    bring(base, stagers)
     held = HeldBase(base.digest(lambda: None), base.duplicate())
     bases = Bases((held,), FirstBase(str(folder / "base"), "base", held.digest))
     rows: dict[str, Any] = {name: {"seconds": [], "read_bytes": 0} for name in ("full", "delta")}
@@ -37,11 +37,11 @@ def main() -> None:
     for number in range(arguments.rounds + arguments.cached):
         for name, row in rows.items():
             if not arguments.cached:
-                _forget(folder / name)
+                forget(folder / name)
             began = time.perf_counter()
             checkpoint = open_weights(str(folder / name), None, bases)
             row["read_bytes"] = checkpoint.read_bytes
-            _bring(checkpoint, stagers)
+            bring(checkpoint, stagers)
             digests.add(checkpoint.digest(lambda: None))
             seconds = time.perf_counter() - began
             checkpoint.close()
@@ -53,13 +53,14 @@ def main() -> None:
     json.dump(rows, sys.stdout)
 
 
-def _bring(checkpoint: Checkpoint, stagers: Stagers) -> None:
+def bring(checkpoint: Checkpoint, stagers: Stagers) -> None:
+    """Read a version into sealed memory by a real stager. Errors: SystemExit, without room."""
     reading = StagerPass(stagers, {})
     if not checkpoint.read_in(reading, budget=_ENOUGH, check_cancelled=lambda: None):
         raise SystemExit("there is not enough memory for this measurement")
 
 
-def _forget(directory: Path) -> None:
+def forget(directory: Path) -> None:
     """Take the files of a directory out of the page cache."""
     for file in directory.iterdir():
         descriptor = os.open(file, os.O_RDONLY)

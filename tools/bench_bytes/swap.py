@@ -19,7 +19,7 @@ from vllm.v1.worker.worker_base import WorkerWrapperBase
 from fleet_worker.checkpoint.memory import MemoryFile
 
 _WEIGHTS = "model.safetensors"
-_PLAIN, _PACKED = "plain_extension.PlainExtension", "fleet_worker.engine.extension.WorkerExtension"
+PLAIN, PACKED = "plain_extension.PlainExtension", "fleet_worker.engine.extension.WorkerExtension"
 
 
 def main() -> None:
@@ -30,22 +30,22 @@ def main() -> None:
     parser.add_argument("--packed", action="store_true", help="as vLLM does on CPUs; only in full")
     arguments = parser.parse_args()
     packed, folder = arguments.packed, arguments.folder
-    engine = _worker(folder / "base", _PACKED if packed else _PLAIN)
+    engine = worker_on(folder / "base", PACKED if packed else PLAIN)
     rows: dict[str, list[float]] = {"full": [], "comparison": [], "in place": []}
     with _sealed(folder / "base") as base, _sealed(folder / "full") as new:
         for number in range(arguments.rounds + 1):
-            found = {"full": _full(engine, new)}
+            found = {"full": load(engine, new)}
             if not packed:
-                _full(engine, base)
-                found["comparison"] = _compare(engine, new, base)
-                found["in place"] = _in_place(engine, new, base)
-            _full(engine, base)
+                load(engine, base)
+                found["comparison"] = compare(engine, new, base)
+                found["in place"] = load_in_place(engine, new, base)
+            load(engine, base)
             for name, seconds in found.items() if number else ():  # the first one warms up
                 rows[name].append(seconds)
     json.dump(rows, sys.stdout)
 
 
-def _worker(model: Path, extension: str) -> Any:
+def worker_on(model: Path, extension: str) -> Any:
     """Return vLLM's worker with a model, without the rest of an engine."""
     given = EngineArgs(
         model=str(model),
@@ -70,7 +70,8 @@ def _worker(model: Path, extension: str) -> Any:
     return wrapper.worker
 
 
-def _full(engine: Any, path: str) -> float:
+def load(engine: Any, path: str) -> float:
+    """Load sealed memory in full. Returns: processor seconds."""
     given: dict[str, Any] = {
         "files": [path],
         "copies": {},
@@ -79,36 +80,39 @@ def _full(engine: Any, path: str) -> float:
         "started": False,
     }
     began = time.process_time()
-    answer = _call(engine, "rlfleet_load", **given)
-    _check(answer["error"])
+    answer = call(engine, "rlfleet_load", **given)
+    check(answer["error"])
     return time.process_time() - began
 
 
-def _in_place(engine: Any, path: str, base: str) -> float:
+def load_in_place(engine: Any, path: str, base: str) -> float:
+    """Write what differs from the base, which the engine has. Returns: processor seconds."""
     given: dict[str, Any] = {"files": [path], "base": [base], "copies": {}, "casts": {}}
     began = time.process_time()
-    answer = _call(engine, "rlfleet_load_in_place", **given)
-    _check(answer["why_not"])
+    answer = call(engine, "rlfleet_load_in_place", **given)
+    check(answer["why_not"])
     return time.process_time() - began
 
 
-def _compare(engine: Any, path: str, base: str) -> float:
+def compare(engine: Any, path: str, base: str) -> float:
     """Outside of the pause: let the engine find what differs."""
-    _call(engine, "rlfleet_hold", links=[])  # it forgets what it has found before
+    call(engine, "rlfleet_hold", links=[])  # it forgets what it has found before
     began = time.process_time()
-    while not _call(engine, "rlfleet_hold", links=[path], base=[base], room=1 << 40)["done"]:
+    while not call(engine, "rlfleet_hold", links=[path], base=[base], room=1 << 40)["done"]:
         time.sleep(0.02)
     return time.process_time() - began
 
 
-def _check(problem: str | None) -> None:
+def check(problem: str | None) -> None:
+    """End the measurement if there is a problem."""
     if problem:
         raise SystemExit(problem)
 
 
-def _call(engine: Any, method: str, **given: Any) -> Any:
+def call(engine: Any, method: str, **given: Any) -> Any:
+    """Call a method of the worker's extension. Errors: SystemExit, if it fails."""
     answer = engine.rlfleet_call(method, given)
-    _check(answer["error"])
+    check(answer["error"])
     return answer["result"]
 
 

@@ -69,26 +69,38 @@ def time_against_size(lines: Mapping[str, Points], title: str) -> str:
     return _picture(drawn, HEIGHT)
 
 
-def where_time_goes(bars: Mapping[str, Mapping[str, float]], title: str) -> str:
-    """A bar for each size, as long as its time, in the shares of its parts. `bars`: name → part →
-    seconds; all bars have the same parts.
+def where_time_goes(
+    bars: Mapping[str, Mapping[str, float]],
+    title: str,
+    *,
+    names: int = _LEFT,
+    is_to_scale: bool = False,
+) -> str:
+    """A bar for each size, in the shares of its parts.
+
+    Args:
+        bars: Name → part → seconds. All bars have the same parts.
+        title: Above them.
+        names: Width of the names, in pixels.
+        is_to_scale: Bars are as long as their times. Else all have the same length.
     """
     parts = list(next(iter(bars.values())))
     colors = {part: _color_of(number) for number, part in enumerate(parts)}
     height = 100 + 34 * len(bars) + 22 * math.ceil(len(parts) / 4)
     drawn = [_text(_LEFT, 22, title, weight="bold")]
-    width = WIDTH - _LEFT - 110
+    width = WIDTH - names - 110
+    longest = max(sum(shares.values()) for shares in bars.values())
     for row, (name, shares) in enumerate(bars.items()):
-        top, left = 40 + 34 * row, float(_LEFT)
+        top, left = 40 + 34 * row, float(names)
         whole = sum(shares.values()) or 1.0
-        drawn += [_text(_LEFT - 8, top + 17, name, anchor="end")]
+        drawn += [_text(names - 8, top + 17, name, anchor="end")]
         for part, seconds in shares.items():
-            wide = width * seconds / whole
+            wide = width * seconds / (longest if is_to_scale else whole)
             place = f'x="{left:.1f}" y="{top}" width="{wide:.1f}" height="24"'
             title_of_part = f"<title>{escape(part)}: {seconds:.3f} s</title>"
             drawn += [f'<rect {place} fill="{colors[part]}">{title_of_part}</rect>']
             left += wide
-        drawn += [_text(_LEFT + width + 8, top + 17, f"{whole:.3f} s")]
+        drawn += [_text(left + 8, top + 17, f"{whole:.3f} s")]
     for number, part in enumerate(parts):
         left, top = _LEFT + 165 * (number % 4), 62 + 34 * len(bars) + 22 * (number // 4)
         drawn += [f'<rect x="{left}" y="{top}" width="14" height="14" fill="{colors[part]}"/>']
