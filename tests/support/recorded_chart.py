@@ -1,4 +1,4 @@
-"""What the chart renders, as it was recorded: every object of the defaults, and what other values change of them."""
+"""Objects of the chart, as they were recorded: all of the defaults, and those that other values change."""
 
 from __future__ import annotations
 

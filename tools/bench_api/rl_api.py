@@ -31,9 +31,10 @@ class RlApi:
         self.root = f"http://127.0.0.1:{port}/fleets/{namespace}/{fleet}"
         self._ready = f"http://127.0.0.1:{port}/readyz"
         self._log = folder / "rl-api.log"
-        options = ("--host=127.0.0.1", f"--port={port}", f"--keys-folder={keys}")
-        options += ("--drain-seconds=0", f"--external-fleets={namespace}/{fleet}")
-        options += ("--requests-per-second=100000",)
+        options = [
+            *("--host=127.0.0.1", f"--port={port}", f"--keys-folder={keys}", "--drain-seconds=0"),
+            *(f"--external-fleets={namespace}/{fleet}", "--requests-per-second=100000"),
+        ]
         self._process = processes.start("fleet_api", *options, kubeconfig=kubeconfig, log=self._log)
 
     def __enter__(self) -> Self:
