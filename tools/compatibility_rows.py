@@ -39,10 +39,10 @@ RUNS = {
     "kubernetes": Run(_CLUSTER, {CHOICE: ""}),
     "kubernetes-oldest": Run(_CLUSTER, {CHOICE: "oldest"}),
     "engine": Run(("tests/engine/test_trainers.py",)),
+    "engine-next": Run(("tests/engine/test_next_vllm.py",)),
     "clients": Run(("tests/clients",)),
     "contracts": Run(
         (
-            "tests/contract/test_vllm_names.py",
             "tests/contract/test_router_wheel.py",
             "tests/contract/test_inference_pool.py",
         )
@@ -147,12 +147,10 @@ def parts() -> tuple[Row, ...]:
             by=engine,
         ),
         Row(
-            part="vLLM, names only",
+            part="vLLM, Python only",
             version=pinned("vllm-next.txt", "vllm"),
-            run="contracts",
-            tests=r"test_vllm_names::",
-            by="`tests/contract/test_vllm_names.py`. `tests/engine/test_next_vllm.py` runs its Python, with the"
-            " kernels of the row above; that has no recorded result",
+            run="engine-next",
+            by="`tests/engine/test_next_vllm.py`: its names, and its Python with the kernels of the row above",
         ),
         Row(
             part="torch of the worker",

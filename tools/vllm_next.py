@@ -9,19 +9,56 @@ agree on the kernels' parameters. All other packages are those of the worker's e
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
-from envs import cache_folder, interpreter_of
-from vllm_names import pinned, sources
+from envs import REQUIREMENTS, cache_folder, interpreter_of, pip
 
+PINS = REQUIREMENTS / "vllm-next.txt"
+PLATFORM = ("--platform=manylinux_2_28_x86_64", "--python-version=3.11")
 CHOICE = "RLFLEET_VLLM"
 """The variable that makes tests use it, with the value `next`."""
 _METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n"
 """vLLM takes the platform of CPUs from the version."""
+
+
+def pinned() -> tuple[str, str]:
+    """The package, e.g. `vllm==0.33.0`, and the SHA-256 of its wheel."""
+    text = PINS.read_text()
+    requirement = re.search(r"^(vllm==\S+)", text, re.MULTILINE)
+    digest = re.search(r"--hash=sha256:([0-9a-f]{64})", text)
+    if requirement is None or digest is None:
+        sys.exit(f"vllm_next: {PINS} pins no wheel")
+    return requirement[1], digest[1]
+
+
+def sources() -> Path:
+    """Folder with the Python files of the pinned package; fetches its wheel once (336 MB)."""
+    requirement, digest = pinned()
+    folder = cache_folder() / "sources" / f"{requirement.replace('==', '-')}-{digest[:12]}"
+    if folder.exists():
+        return folder
+    wheels = folder.with_suffix(".wheel")
+    shutil.rmtree(wheels, ignore_errors=True)
+    command = [*pip(), "download", "-q", "--no-deps", "--no-cache-dir", "--require-hashes"]
+    command += ["--only-binary=:all:", *PLATFORM, "-r", str(PINS), "-d", str(wheels)]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    (wheel,) = wheels.glob("*.whl")
+    with wheel.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+            sys.exit(f"vllm_next: {wheel.name} is not the wheel that {PINS} pins")
+    with zipfile.ZipFile(wheel) as archive:
+        python = [name for name in archive.namelist() if name.endswith(".py")]
+        archive.extractall(wheels / "sources", python)
+    (wheels / "sources").rename(folder)
+    shutil.rmtree(wheels)
+    return folder
 
 
 def interpreter() -> Path:

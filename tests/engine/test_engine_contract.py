@@ -15,7 +15,6 @@ from tests.support.environments import engine_environment, worker_python
 from tests.support.layouts import READ, write_layout
 from tests.support.programs import written_by
 
-import vllm_names
 from fleet_worker.checkpoint.weight_sets import INDEX_FILE
 from fleet_worker.gateway.routes import Access, access_of
 from fleet_worker.protocol import OWNED_ENGINE_FLAGS
@@ -134,28 +133,8 @@ def installed() -> dict[str, Any]:
     return dict(json.loads(printed.splitlines()[-1]))
 
 
-def site_packages() -> Path:
-    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    return Path(written_by([worker_python(), "-c", ask]).strip())
-
-
 def test_the_installed_engine_has_every_name_that_the_worker_uses() -> None:
     assert installed()["version"].startswith("0.32.")
-
-
-def test_the_manifest_of_the_next_engine_is_what_its_released_package_holds() -> None:
-    # The wheel is fetched once, by its hash; nothing of it is run.
-    found = vllm_names.manifest_of(vllm_names.sources())
-
-    assert found == json.loads(vllm_names.MANIFEST.read_text())
-    assert vllm_names.missing(found) == []
-
-
-def test_the_installed_sources_have_every_name_that_the_worker_uses() -> None:
-    installed_sources = vllm_names.Sources(site_packages())
-    known = {w.name: installed_sources.parameters(w.name) for w in vllm_names.wanted_names()}
-
-    assert vllm_names.missing({"names": known}) == []
 
 
 def test_every_library_reads_the_one_set_of_weights_and_the_engine_only_its_digested_bytes(
