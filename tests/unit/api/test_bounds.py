@@ -1,11 +1,12 @@
-"""Every bound of the resources, at its value and one step beyond, as the operator and as the API
-server check it."""
+"""Values at the bounds of the resources' patterns, as the operator and as the API server check them.
+
+Both have the same bounds, words and required fields (`tests/contract/test_crd_equals_models.py`).
+"""
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,55 +43,6 @@ WEIGHTS: dict[str, Any] = {
 }
 BASES = {"inferencefleets": FLEET, "weightversions": WEIGHTS}
 DAY = 86_400
-MANY = 10_000
-
-NUMBERS: dict[str, tuple[float, float | None]] = {
-    "replicas": (0, MANY),
-    "engine.tensorParallelSize": (1, 64),
-    "engine.pipelineParallelSize": (1, 64),
-    "engine.silenceTimeoutSeconds": (1, DAY),
-    "engine.loadTimeoutSeconds": (1, DAY),
-    "weights.stagingMemory": (1, None),
-    "weights.driverLeaseSeconds": (1, DAY),
-    "adapters.max": (0, 64),
-    "rollout.canary.workers": (1, MANY),
-    "rollout.canary.maxTokens": (1, 256),
-    "rollout.canary.maxRepetitionPercent": (0, 100),
-    "rollout.canary.maxLogprobDriftMillinats": (0, 1_000_000),
-    "rollout.canary.maxKLMillinats": (0, 1_000_000),
-    "rollout.pause.drainTimeoutSeconds": (0, DAY),
-    "rollout.maxUnavailable": (1, MANY),
-    "rollout.timeouts.checkpointSeconds": (1, 7 * DAY),
-    "rollout.timeouts.stageSeconds": (1, DAY),
-    "rollout.timeouts.pauseSeconds": (1, DAY),
-    "rollout.timeouts.loadSeconds": (1, DAY),
-    "rollout.maxFailures": (0, MANY),
-    "update.maxUnavailable": (0, MANY),
-    "update.maxSurge": (0, MANY),
-    "update.drainTimeoutSeconds": (0, DAY),
-    "recycle.maxPerWorker": (0, 100),
-    "recycle.maxPerFleet": (0, MANY),
-    "recycle.windowSeconds": (60, DAY),
-    "serving.port": (1024, 65_535),
-    "serving.adminPort": (1024, 65_535),
-}
-"""Least and greatest; those of `rollout` that a WeightVersion may override are the same there."""
-TEXTS: dict[str, tuple[int, int]] = {
-    "model.name": (1, 200),
-    "model.version": (1, 63),
-    "engine.image": (0, 500),
-    "engine.args.0": (0, 2000),
-    "weights.volumes.0.name": (1, 63),
-    "rollout.canary.prompts.0": (1, 4000),
-}
-LISTS: dict[str, tuple[int, int]] = {
-    "engine.args": (0, 100),
-    "engine.env": (0, 100),
-    "weights.roots": (1, 16),
-    "weights.volumes": (0, 16),
-    "rollout.canary.prompts": (0, 32),
-}
-OVERRIDDEN = ("pause.drainTimeoutSeconds", "maxUnavailable", "maxFailures", "timeouts")
 
 
 def with_value(plural: str, path: str, value: Any) -> dict[str, Any]:
@@ -116,51 +68,6 @@ def verdicts(plural: str, path: str, value: Any) -> tuple[bool, bool]:
 
 
 YES, NO = (True, True), (False, False)
-
-
-def numbers() -> Iterator[Any]:
-    for path, (least, most) in NUMBERS.items():
-        yield pytest.param("inferencefleets", path, least, most, id=path)
-        if path.removeprefix("rollout.").startswith(OVERRIDDEN) and path.startswith("rollout."):
-            yield pytest.param("weightversions", path, least, most, id=f"{path} of a version")
-
-
-@pytest.mark.parametrize(("plural", "path", "least", "most"), list(numbers()))
-def test_a_number_is_accepted_from_its_minimum_to_its_maximum(
-    plural: str, path: str, least: float, most: float | None
-) -> None:
-    assert verdicts(plural, path, least) == YES
-    assert verdicts(plural, path, least - 1) == NO
-    if most is not None:
-        assert verdicts(plural, path, most) == YES
-        assert verdicts(plural, path, most + 1) == NO
-    for other in ("many", [], {}, True if path.endswith("Seconds") else "1.5.0"):
-        taken, allowed = verdicts(plural, path, other)
-        assert not allowed
-        assert not taken or other is True, "true is 1 to the operator, and never comes to it"
-
-
-@pytest.mark.parametrize(("path", "bounds"), list(TEXTS.items()), ids=TEXTS)
-def test_a_text_is_accepted_from_its_minimum_to_its_maximum_length(
-    path: str, bounds: tuple[int, int]
-) -> None:
-    least, most = bounds
-    for length in {least, most}:
-        assert verdicts("inferencefleets", path, "a" * length) == YES
-    for length in {least - 1, most + 1} - {-1}:
-        assert verdicts("inferencefleets", path, "a" * length) == NO
-
-
-@pytest.mark.parametrize(("path", "bounds"), list(LISTS.items()), ids=LISTS)
-def test_a_list_is_accepted_from_its_minimum_to_its_maximum_length(
-    path: str, bounds: tuple[int, int]
-) -> None:
-    least, most = bounds
-    one = functools.reduce(lambda place, part: place[part], path.split("."), FLEET)[0]
-    for length in {least, most}:
-        assert verdicts("inferencefleets", path, [one] * length) == YES
-    for length in {least - 1, most + 1} - {-1}:
-        assert verdicts("inferencefleets", path, [one] * length) == NO
 
 
 PATHS = [
@@ -233,39 +140,6 @@ def test_a_percentage_is_a_whole_number_from_1_to_100(plural: str) -> None:
     assert not allowed, "a number is not a text"
 
 
-@pytest.mark.parametrize(
-    ("plural", "path", "words"),
-    [
-        ("inferencefleets", "weights.management", ("Operator", "External")),
-        ("inferencefleets", "rollout.onFailure", ("Halt", "Rollback")),
-        ("inferencefleets", "engine.logLevel", ("Debug", "Info", "Warning", "Error")),
-        ("inferencefleets", "engine.logFormat", ("JSON", "Text")),
-        ("inferencefleets", "rollout.pause.mode", ("Keep", "Wait", "Abort")),
-        ("inferencefleets", "rollout.canary.then", ("Synchronized", "InFlight", "Rolling")),
-        (
-            "inferencefleets",
-            "rollout.strategy",
-            ("Synchronized", "InFlight", "Rolling", "Canary"),
-        ),
-        ("inferencefleets", "adapters.maxRank", (8, 16, 32, 64, 128, 256, 320, 512)),
-        ("weightversions", "rollout.onFailure", ("Halt", "Rollback")),
-        ("weightversions", "rollout.pause.mode", ("Keep", "Wait", "Abort")),
-        ("weightversions", "rollout.strategy", ("Synchronized", "InFlight", "Rolling", "Canary")),
-    ],
-)
-def test_an_enum_value_is_matched_exactly(plural: str, path: str, words: tuple[Any, ...]) -> None:
-    for word in words:
-        assert verdicts(plural, path, word) == YES
-    wrong = [str(word).swapcase() for word in words if isinstance(word, str)] or [0, 7, 9, 1024]
-    may_be_null = plural == "weightversions" or path.startswith("engine.")
-    for other in (*wrong, "", 7.5 if may_be_null else None, []):
-        assert verdicts(plural, path, other) == NO, other
-
-
-def test_a_canary_cannot_follow_a_canary() -> None:
-    assert verdicts("inferencefleets", "rollout.canary.then", "Canary") == NO
-
-
 @pytest.mark.parametrize("name", ["A", "_A1", "a_b", "1A", "A-B", "A B", "A=B", "Ä", ""])
 def test_a_variable_has_a_portable_name(name: str) -> None:
     _, allowed = verdicts("inferencefleets", "engine.env.0.name", name)
@@ -287,23 +161,6 @@ def test_a_weightversion_names_what_can_be_a_fleet(name: str, expected: tuple[bo
 )
 def test_a_volumes_name_is_a_dns_label(name: str, expected: tuple[bool, bool]) -> None:
     assert verdicts("inferencefleets", "weights.volumes.0.name", name) == expected
-
-
-@pytest.mark.parametrize(
-    ("plural", "missing"),
-    [
-        ("inferencefleets", "model"),
-        ("inferencefleets", "weights"),
-        ("weightversions", "fleetRef"),
-        ("weightversions", "version"),
-        ("weightversions", "source"),
-    ],
-)
-def test_required_fields_must_be_set(plural: str, missing: str) -> None:
-    spec = {key: value for key, value in BASES[plural].items() if key != missing}
-    with pytest.raises(ValidationError, match=missing):
-        MODELS[plural].model_validate(spec)
-    assert not checker(plural, "spec").is_valid(spec)
 
 
 def test_unknown_fields_of_a_newer_release_are_ignored() -> None:
