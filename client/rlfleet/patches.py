@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 from rlfleet import sources
 from rlfleet.errors import NotFound
 from rlfleet.follow import patiently
-from rlfleet.pins import pins_of
 from rlfleet.ports import ExistsError, Json, Kind, Objects
 from rlfleet.resources import InferenceFleet, WeightVersion
 from rlfleet.sources import Publication
-from rlfleet_resources.fleet_status import PinnedWeights
+from rlfleet_resources.fleet_status import PinnedWeights, pins_of
 from rlfleet_resources.names import ANNOTATION_RETRY, ANNOTATION_TRACEPARENT, API_VERSION
 
 

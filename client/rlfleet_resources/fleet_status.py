@@ -210,3 +210,10 @@ class FleetStatus(Status):
     def __repr__(self) -> str:
         served = ", ".join(f"{one.version} by {one.workers}" for one in self.versions)
         return f"<FleetStatus: {self.ready_replicas} of {self.replicas} workers ready, serve {served or None}>"
+
+
+def pins_of(status: FleetStatus, adapter: str) -> tuple[PinnedWeights, ...]:
+    """The pins of an adapter; with an empty name, those of the base weights."""
+    if not adapter:
+        return status.pinned
+    return tuple(pin for pin in status.pinned_adapters if pin.adapter == adapter)

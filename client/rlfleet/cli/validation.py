@@ -15,10 +15,9 @@ from pydantic import ValidationError
 from rlfleet.cli.checks import Check, Result
 from rlfleet.cli.engine_flags import arguments_of, known, unknown_flags
 from rlfleet.cli.spec_rules import of_fleet, of_weights
-from rlfleet.pins import pins_of
 from rlfleet.ports import Json
 from rlfleet.resources import WeightVersion
-from rlfleet_resources.fleet_status import FleetStatus, PinnedWeights
+from rlfleet_resources.fleet_status import FleetStatus, PinnedWeights, pins_of
 from rlfleet_resources.source import WeightSource
 
 FLEET, WEIGHTS = "InferenceFleet", "WeightVersion"
