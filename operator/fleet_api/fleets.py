@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from fleet_api.lists import table_pages
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
-from fleet_api.shared_reads import SharedReads
+from fleet_api.shared_calls import SharedReads
 from fleet_api.steering import Steered, Steering, spec_of
 from fleet_api.ttl_cache import TtlCache
 from fleet_operator.api.fleet import FleetSpec

@@ -10,7 +10,7 @@ import pytest
 from tests.support.fake_cluster import FakeCluster
 
 from fleet_api.fleets import Fleets
-from fleet_api.shared_reads import SharedReads
+from fleet_api.shared_calls import SharedReads
 from fleet_operator.places import Places
 from rlfleet.ports import Kind
 
