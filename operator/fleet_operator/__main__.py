@@ -6,8 +6,7 @@ import asyncio
 import gc
 import sys
 
-from fleet_operator.runtime.event_loop import loop_factory
-from fleet_operator.runtime.main import run
+from fleet_operator.runtime.main import loop_factory, run
 from fleet_operator.runtime.settings import parse_settings
 
 # The API server accepts objects that are nested 10,000 levels deep. The parser needs one frame for each

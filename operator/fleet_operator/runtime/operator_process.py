@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack
 
@@ -34,7 +35,6 @@ from fleet_operator.runtime.router_objects import RouterObjects
 from fleet_operator.runtime.served_schemas import ServedSchemas
 from fleet_operator.runtime.session import Sessions
 from fleet_operator.runtime.settings import Settings
-from fleet_operator.runtime.signals import take_signals
 from fleet_operator.runtime.start_check import could_lead
 from fleet_operator.runtime.status_metrics import Shown, ShownWeights
 from fleet_operator.runtime.status_writer import adapter_of
@@ -52,6 +52,13 @@ STUCK_SECONDS = 600.0
 a reconcile end after 15 s each, and a leader without its API server ends after 10 s."""
 EXIT_LOST_LEASE = 3
 _FIRST = asyncio.FIRST_COMPLETED
+
+
+def take_signals(stop: asyncio.Event) -> None:
+    """Let SIGTERM and SIGINT stop the operator."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
 
 
 class Operator:

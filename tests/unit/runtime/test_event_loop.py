@@ -8,7 +8,7 @@ import sys
 import uvloop
 from tests.support.programs import written_by
 
-from fleet_operator.runtime.event_loop import loop_factory
+from fleet_operator.runtime.main import loop_factory
 
 
 def test_uvloop_is_used_where_it_is_installed() -> None:
