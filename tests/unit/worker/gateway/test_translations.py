@@ -176,24 +176,21 @@ def test_a_request_is_translated(
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "param", "words"),
+    ("path", "body", "param", "words"),
     [
-        pytest.param(CHAT, {"tokens": []}, 400, "tokens", "empty", id="no tokens"),
-        pytest.param(CHAT, {"tokens": "ab"}, 400, "tokens", "list", id="text for tokens"),
-        pytest.param(CHAT, {"tokens": [1, True]}, 400, "tokens", "list", id="a bool for an id"),
-        pytest.param(CHAT, {"tokens": [1, 999]}, 400, "tokens", "id 999", id="an unknown id"),
-        pytest.param(CHAT, {"tokens": [-1]}, 400, "tokens", "id -1", id="a negative id"),
+        pytest.param(CHAT, {"tokens": []}, "tokens", "empty", id="no tokens"),
+        pytest.param(CHAT, {"tokens": "ab"}, "tokens", "list", id="text for tokens"),
+        pytest.param(CHAT, {"tokens": [1, True]}, "tokens", "list", id="a bool for an id"),
+        pytest.param(CHAT, {"tokens": [1, 999]}, "tokens", "id 999", id="an unknown id"),
+        pytest.param(CHAT, {"tokens": [-1]}, "tokens", "id -1", id="a negative id"),
         pytest.param(
-            CHAT, {"tokens": [1] * 100}, 400, "tokens", "maximum context length", id="too long"
+            CHAT, {"tokens": [1] * 100}, "tokens", "maximum context length", id="too long"
         ),
-        pytest.param(CHAT, {"tokens": [1], "n": 2}, 400, "n", "n must be 1", id="n > 1"),
-        pytest.param(
-            CHAT, {"tokens": [1], "echo": True}, 400, "echo", "echo", id="an echo of tokens"
-        ),
+        pytest.param(CHAT, {"tokens": [1], "n": 2}, "n", "n must be 1", id="n > 1"),
+        pytest.param(CHAT, {"tokens": [1], "echo": True}, "echo", "echo", id="an echo of tokens"),
         pytest.param(
             CHAT,
             {"tokens": [1], "include_reasoning": False},
-            400,
             "include_reasoning",
             "hide",
             id="hidden tokens",
@@ -201,7 +198,6 @@ def test_a_request_is_translated(
         pytest.param(
             CHAT,
             {"tokens": [1], **IDS},
-            400,
             "kv_transfer_params",
             "mutually exclusive",
             id="ids in two places",
@@ -209,7 +205,6 @@ def test_a_request_is_translated(
         pytest.param(
             CHAT,
             {"tokens": [1], "truncate_prompt_tokens": 5},
-            400,
             "truncate_prompt_tokens",
             "not supported",
             id="truncated tokens",
@@ -220,22 +215,20 @@ def test_a_request_is_translated(
                 "tokens": [1],
                 "messages": [{"role": "user", "content": [{"type": "image_url"}]}],
             },
-            400,
             "messages",
             "not supported",
             id="an image with tokens",
         ),
-        pytest.param(TOKEN_CHAT, {"messages": MESSAGES}, 400, "tokens", "needs", id="no tokens"),
+        pytest.param(TOKEN_CHAT, {"messages": MESSAGES}, "tokens", "needs", id="no tokens"),
         pytest.param(
-            CHAT, {"token_ids": [1]}, 400, "token_ids", "generate", id="a key of another route"
+            CHAT, {"token_ids": [1]}, "token_ids", "generate", id="a key of another route"
         ),
         pytest.param(
-            COMPLETION, {"sampling_params": {}}, 400, "sampling_params", "no", id="another key"
+            COMPLETION, {"sampling_params": {}}, "sampling_params", "no", id="another key"
         ),
         pytest.param(
             CHAT,
             {"messages": MESSAGES, "chat_template_kwargs": {"add_generation_prompt": False}},
-            400,
             "chat_template_kwargs.add_generation_prompt",
             "overridden",
             id="a field among the template's arguments",
@@ -243,7 +236,6 @@ def test_a_request_is_translated(
         pytest.param(
             COMPLETION,
             {"prompt": [1] * 100},
-            400,
             "prompt",
             "maximum context length",
             id="a prompt of ids that is too long",
@@ -251,22 +243,20 @@ def test_a_request_is_translated(
         pytest.param(
             COMPLETION,
             {"prompt": [[1], [1, 999]]},
-            400,
             "prompt",
             "id 999",
             id="an unknown id in the second of two prompts",
         ),
         pytest.param(
-            CHAT, {"nvext": {"token_data": []}}, 400, "nvext.token_data", "empty", id="no data"
+            CHAT, {"nvext": {"token_data": []}}, "nvext.token_data", "empty", id="no data"
         ),
         pytest.param(
-            CHAT, {"nvext": {"token_data": [1], "n": 1}}, 400, "nvext.n", "xtra", id="what is n?"
+            CHAT, {"nvext": {"token_data": [1], "n": 1}}, "nvext.n", "xtra", id="what is n?"
         ),
-        pytest.param(CHAT, {"nvext": []}, 400, "nvext", "nvext", id="a list for nvext"),
+        pytest.param(CHAT, {"nvext": []}, "nvext", "nvext", id="a list for nvext"),
         pytest.param(
             CHAT,
             {"nvext": {"extra_fields": ["worker_id"]}},
-            400,
             "nvext.extra_fields",
             "worker_id",
             id="a field that is not there",
@@ -274,7 +264,6 @@ def test_a_request_is_translated(
         pytest.param(
             CHAT,
             {"nvext": {"extra_fields": ["prompt_logprobs"]}},
-            400,
             "prompt_logprobs",
             "does not ask",
             id="a field that was not asked for",
@@ -282,7 +271,6 @@ def test_a_request_is_translated(
         pytest.param(
             CHAT,
             {"nvext": {"extra_fields": ["engine_data"]}, "stream": True},
-            400,
             "nvext.extra_fields",
             "stream",
             id="fields of a stream",
@@ -290,7 +278,6 @@ def test_a_request_is_translated(
         pytest.param(
             COMPLETION,
             {"nvext": {"extra_fields": ["engine_data"]}, "prompt": "a", "echo": True},
-            400,
             "echo",
             "nvext",
             id="data of the prompt among the data of the completion",
@@ -298,7 +285,6 @@ def test_a_request_is_translated(
         pytest.param(
             CHAT,
             {"nvext": {"extra_fields": ["engine_data"]}, "n": 2},
-            400,
             "n",
             "n must be 1",
             id="fields of several choices",
@@ -306,7 +292,6 @@ def test_a_request_is_translated(
         pytest.param(
             CHAT,
             {"nvext": {"token_data": [1]}, "tokens": [2]},
-            400,
             "tokens",
             "mutually exclusive",
             id="two prompts",
@@ -314,7 +299,6 @@ def test_a_request_is_translated(
         pytest.param(
             COMPLETION,
             {"nvext": {"token_data": [1]}, "prompt": "a"},
-            400,
             "prompt",
             "differ",
             id="a prompt with tokens",
@@ -322,7 +306,6 @@ def test_a_request_is_translated(
         pytest.param(
             CHAT,
             {"nvext": {"cache_salt": "7"}, "cache_salt": "8"},
-            400,
             "cache_salt",
             "two different values",
             id="two salts",
@@ -330,19 +313,17 @@ def test_a_request_is_translated(
         pytest.param(
             CHAT,
             {"nvext": {"agent_hints": {"priority": 1}}, "priority": 2},
-            400,
             "priority",
             "two different values",
             id="two priorities",
         ),
         pytest.param(
-            CHAT, {"nvext": {"cache_salt": ""}}, 400, "nvext.cache_salt", "", id="an empty salt"
+            CHAT, {"nvext": {"cache_salt": ""}}, "nvext.cache_salt", "", id="an empty salt"
         ),
-        pytest.param(GENERATE, {"sampling_params": {}}, 400, "token_ids", "list", id="no ids"),
+        pytest.param(GENERATE, {"sampling_params": {}}, "token_ids", "list", id="no ids"),
         pytest.param(
             GENERATE,
             {"token_ids": [1], "sampling_params": {"tempurature": 1}},
-            400,
             "sampling_params.tempurature",
             "unknown",
             id="a misspelt parameter",
@@ -350,7 +331,6 @@ def test_a_request_is_translated(
         pytest.param(
             GENERATE,
             {"token_ids": [1], "sampling_params": {}, "temperature": 1},
-            400,
             "temperature",
             "unknown",
             id="a parameter in the wrong place",
@@ -358,7 +338,6 @@ def test_a_request_is_translated(
         pytest.param(
             GENERATE,
             {"token_ids": [1], "sampling_params": {"cache_salt": "7"}, "cache_salt": "8"},
-            400,
             "cache_salt",
             "two different values",
             id="two salts of generate",
@@ -366,22 +345,15 @@ def test_a_request_is_translated(
         pytest.param(
             GENERATE,
             {"token_ids": [1], "sampling_params": {"trace_decode_token_ids": [5]}},
-            400,
             None,
             "label",
             id="tokens that the weights did not make",
         ),
-        pytest.param(
-            "/tokenize", {"prompt": "a", "messages": []}, 400, "prompt", "both", id="both"
-        ),
-        pytest.param("/tokenize", {}, 400, "prompt", "neither", id="neither"),
-        pytest.param(
-            "/tokenize", {"prompt": "a", "model": "x"}, 404, "model", "'x'", id="no such model"
-        ),
+        pytest.param("/tokenize", {"prompt": "a", "messages": []}, "prompt", "both", id="both"),
+        pytest.param("/tokenize", {}, "prompt", "neither", id="neither"),
         pytest.param(
             "/tokenize",
             {"messages": MESSAGES, "continue_final_message": True},
-            400,
             "continue_final_message",
             "mutually exclusive",
             id="two ends of a prompt, one by default",
@@ -389,25 +361,31 @@ def test_a_request_is_translated(
         pytest.param(
             "/tokenize",
             {"messages": MESSAGES, "chat_template_kwargs": {"continue_final_message": True}},
-            400,
             "chat_template_kwargs.continue_final_message",
             "overridden",
             id="a field among the template's arguments of tokenize",
         ),
         pytest.param(
-            "/detokenize", {"tokens": [1, 256]}, 400, "tokens", "id 256", id="a token of nothing"
+            "/detokenize", {"tokens": [1, 256]}, "tokens", "id 256", id="a token of nothing"
         ),
-        pytest.param("/detokenize", {"tokens": ["1"]}, 400, "tokens", "list", id="no ids at all"),
+        pytest.param("/detokenize", {"tokens": ["1"]}, "tokens", "list", id="no ids at all"),
     ],
 )
 def test_an_invalid_request_is_refused(
-    path: str, body: dict[str, Any], status: int, param: str | None, words: str
+    path: str, body: dict[str, Any], param: str | None, words: str
 ) -> None:
     with pytest.raises(WireError) as refused:
         translations().translate(path, body)
 
-    assert (refused.value.status, refused.value.param) == (status, param)
+    assert (refused.value.status, refused.value.param) == (400, param)
     assert words in refused.value.message
+
+
+def test_a_model_that_is_not_there_is_not_found() -> None:
+    with pytest.raises(WireError, match="'x'") as refused:
+        translations().translate("/tokenize", {"prompt": "a", "model": "x"})
+
+    assert (refused.value.status, refused.value.param) == (404, "model")
 
 
 def test_an_image_with_tokens_is_not_implemented() -> None:
