@@ -19,6 +19,12 @@ ALL = [
     and not (idle and phase not in (Phase.JOINING, Phase.LOADING, Phase.BROKEN))
 ]
 STEPS = list(itertools.product(ALL, Event))
+IDLE = LifecycleState(Phase.JOINING, idle=True)
+SERVING = LifecycleState(Phase.SERVING, admitted=True)
+PAUSED = LifecycleState(Phase.PAUSED, admitted=True)
+LOADED = LifecycleState(Phase.PAUSED, admitted=True, loaded=True)
+LOADING = LifecycleState(Phase.LOADING, admitted=True)
+JOINING = LifecycleState(Phase.JOINING)
 
 
 def outcome(state: LifecycleState, event: Event) -> LifecycleState | None:
@@ -105,119 +111,61 @@ def test_loaded_is_set_only_while_paused_or_loading() -> None:
             assert then.phase in (Phase.PAUSED, Phase.LOADING), (state, event)
 
 
-@pytest.mark.parametrize(
-    ("state", "event", "then"),
-    [
-        pytest.param(
-            LifecycleState(Phase.STARTING),
-            Event.READY,
-            LifecycleState(Phase.JOINING, idle=True),
-            id="an engine that is up is closed",
-        ),
-        pytest.param(
-            LifecycleState(Phase.JOINING, idle=True),
-            Event.ADMIT,
-            LifecycleState(Phase.SERVING, admitted=True),
-            id="admission opens a joining worker",
-        ),
-        pytest.param(
-            LifecycleState(Phase.JOINING, idle=True),
-            Event.LOAD,
-            LifecycleState(Phase.LOADING, idle=True),
-            id="a joining worker loads without a pause",
-        ),
-        pytest.param(
-            LifecycleState(Phase.LOADING, idle=True),
-            Event.LOADED,
-            LifecycleState(Phase.JOINING, idle=True),
-            id="a joining worker is still joining after its load",
-        ),
-        pytest.param(
-            LifecycleState(Phase.LOADING, admitted=True),
-            Event.LOADED,
-            LifecycleState(Phase.PAUSED, admitted=True, loaded=True),
-            id="a paused worker is still paused after its load",
-        ),
-        pytest.param(
-            LifecycleState(Phase.LOADING, admitted=True),
-            Event.LOAD_REFUSED,
-            LifecycleState(Phase.PAUSED, admitted=True),
-            id="a refused load leaves the old weights paused",
-        ),
-        pytest.param(
-            LifecycleState(Phase.LOADING, admitted=True, loaded=True),
-            Event.LOAD_REFUSED,
-            LifecycleState(Phase.PAUSED, admitted=True, loaded=True),
-            id="a refused second load does not forget the first",
-        ),
-        pytest.param(
-            LifecycleState(Phase.LOADING, admitted=True),
-            Event.LOAD_FAILED,
-            LifecycleState(Phase.BROKEN),
-            id="a load that failed inside the engine closes the latch",
-        ),
-        pytest.param(
-            LifecycleState(Phase.BROKEN),
-            Event.RECOVERED,
-            LifecycleState(Phase.JOINING, idle=True),
-            id="a recovered worker waits to be admitted",
-        ),
-        pytest.param(
-            LifecycleState(Phase.PAUSED, admitted=True),
-            Event.LEASE_EXPIRED,
-            LifecycleState(Phase.SERVING, admitted=True),
-            id="an expired lease over untouched weights resumes",
-        ),
-        pytest.param(
-            LifecycleState(Phase.PAUSED, admitted=True, loaded=True),
-            Event.LEASE_EXPIRED,
-            LifecycleState(Phase.JOINING, idle=True),
-            id="an expired lease over new weights closes the latch",
-        ),
-        pytest.param(
-            LifecycleState(Phase.PAUSED, admitted=True, loaded=True),
-            Event.RESUME,
-            LifecycleState(Phase.SERVING, admitted=True),
-            id="resume serves the new weights",
-        ),
-        pytest.param(
-            LifecycleState(Phase.LOADING, admitted=True),
-            Event.FENCE,
-            LifecycleState(Phase.LOADING),
-            id="a fence during a load closes the latch at once",
-        ),
-        pytest.param(
-            LifecycleState(Phase.PAUSING),
-            Event.PAUSED,
-            LifecycleState(Phase.JOINING),
-            id="a worker that was fenced while it drained is joining, and not idle",
-        ),
-        pytest.param(
-            LifecycleState(Phase.LOADING),
-            Event.LOADED,
-            LifecycleState(Phase.JOINING),
-            id="a worker that was fenced in a load still holds what was paused",
-        ),
-        pytest.param(
-            LifecycleState(Phase.PAUSED, admitted=True, loaded=True),
-            Event.NOT_IDLE,
-            LifecycleState(Phase.JOINING),
-            id="a fence that fails closes a paused worker",
-        ),
-        pytest.param(
-            LifecycleState(Phase.SERVING, admitted=True),
-            Event.NOT_IDLE,
-            LifecycleState(Phase.JOINING),
-            id="a fence that fails closes a serving worker",
-        ),
-        pytest.param(
-            LifecycleState(Phase.JOINING),
-            Event.FENCE,
-            LifecycleState(Phase.JOINING, idle=True),
-            id="a fence that succeeds makes a closed worker idle",
-        ),
-    ],
-)
+TRANSITIONS = {
+    "an engine that is up is closed": (LifecycleState(Phase.STARTING), Event.READY, IDLE),
+    "admission opens a joining worker": (IDLE, Event.ADMIT, SERVING),
+    "a joining worker loads without a pause": (
+        IDLE,
+        Event.LOAD,
+        LifecycleState(Phase.LOADING, idle=True),
+    ),
+    "a joining worker is still joining after its load": (
+        LifecycleState(Phase.LOADING, idle=True),
+        Event.LOADED,
+        IDLE,
+    ),
+    "a paused worker is still paused after its load": (LOADING, Event.LOADED, LOADED),
+    "a refused load leaves the old weights paused": (LOADING, Event.LOAD_REFUSED, PAUSED),
+    "a refused second load does not forget the first": (
+        LifecycleState(Phase.LOADING, admitted=True, loaded=True),
+        Event.LOAD_REFUSED,
+        LOADED,
+    ),
+    "a load that failed inside the engine closes the latch": (
+        LOADING,
+        Event.LOAD_FAILED,
+        LifecycleState(Phase.BROKEN),
+    ),
+    "a recovered worker waits to be admitted": (
+        LifecycleState(Phase.BROKEN),
+        Event.RECOVERED,
+        IDLE,
+    ),
+    "an expired lease over untouched weights resumes": (PAUSED, Event.LEASE_EXPIRED, SERVING),
+    "an expired lease over new weights closes the latch": (LOADED, Event.LEASE_EXPIRED, IDLE),
+    "resume serves the new weights": (LOADED, Event.RESUME, SERVING),
+    "a fence during a load closes the latch at once": (
+        LOADING,
+        Event.FENCE,
+        LifecycleState(Phase.LOADING),
+    ),
+    "a worker that was fenced while it drained is joining, and not idle": (
+        LifecycleState(Phase.PAUSING),
+        Event.PAUSED,
+        JOINING,
+    ),
+    "a worker that was fenced in a load still holds what was paused": (
+        LifecycleState(Phase.LOADING),
+        Event.LOADED,
+        JOINING,
+    ),
+    "a fence that fails closes a paused worker": (LOADED, Event.NOT_IDLE, JOINING),
+    "a fence that fails closes a serving worker": (SERVING, Event.NOT_IDLE, JOINING),
+    "a fence that succeeds makes a closed worker idle": (JOINING, Event.FENCE, IDLE),
+}
+
+
+@pytest.mark.parametrize(("state", "event", "then"), TRANSITIONS.values(), ids=TRANSITIONS)
 def test_a_transition_has_its_result(
     state: LifecycleState, event: Event, then: LifecycleState
 ) -> None:
@@ -275,19 +223,19 @@ def test_after_a_failed_fence_a_closed_worker_neither_serves_nor_pauses() -> Non
 @pytest.mark.parametrize(
     ("state", "paused", "unfinished", "fits"),
     [
-        (LifecycleState(Phase.SERVING, admitted=True), False, 3, True),
-        (LifecycleState(Phase.SERVING, admitted=True), True, 3, False),
+        (SERVING, False, 3, True),
+        (SERVING, True, 3, False),
         (LifecycleState(Phase.SERVING), False, 0, False),
-        (LifecycleState(Phase.PAUSED, admitted=True), True, 3, True),
-        (LifecycleState(Phase.PAUSED, admitted=True), False, 0, False),
+        (PAUSED, True, 3, True),
+        (PAUSED, False, 0, False),
         (LifecycleState(Phase.PAUSED), True, 0, False),
         (LifecycleState(Phase.PAUSING, admitted=True), True, 0, False),
-        (LifecycleState(Phase.LOADING, admitted=True), True, 3, True),
-        (LifecycleState(Phase.LOADING, admitted=True), False, 0, False),
-        (LifecycleState(Phase.JOINING, idle=True), True, 0, True),
-        (LifecycleState(Phase.JOINING, idle=True), True, 1, False),
-        (LifecycleState(Phase.JOINING, idle=True), False, 0, False),
-        (LifecycleState(Phase.JOINING), False, 1, True),
+        (LOADING, True, 3, True),
+        (LOADING, False, 0, False),
+        (IDLE, True, 0, True),
+        (IDLE, True, 1, False),
+        (IDLE, False, 0, False),
+        (JOINING, False, 1, True),
         (LifecycleState(Phase.JOINING, admitted=True), True, 0, False),
         (LifecycleState(Phase.BROKEN, admitted=True), True, 0, False),
         (LifecycleState(Phase.SERVING, admitted=True, idle=True), False, 0, False),
