@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.contract.test_documents import strict_schema
 from tests.support import fake_modules
 from tests.support.cli import CLI, golden, run
+from tests.support.pages import ROOT
 from tests.support.recorded_chart import recorded
 from tests.unit.client.cli.test_validate import Cluster
 from typer.testing import CliRunner, Result
