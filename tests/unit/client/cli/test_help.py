@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import typer
 from tests.support.cli import Recorded, run
 from tests.support.fake_objects import FakeObjects
+from tests.support.programs import written_by
 from typer.testing import CliRunner
 
 import rlfleet.cli
@@ -144,13 +144,10 @@ def test_bash_completes_contexts_with_colons(
         ]
     )
 
-    done = subprocess.run(
-        ["bash", "--norc", "-c", asked],
-        env={**os.environ, "KUBECONFIG": str(tmp_path / "config")},
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
+    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "config")}
+    found = written_by(["bash", "--norc", "-c", asked], env=environment, timeout=60)
 
-    assert done.stdout.split() == expected
+    assert found.split() == expected
 
 
 def test_a_cluster_that_refuses_or_does_not_answer_completes_nothing(
