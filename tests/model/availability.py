@@ -81,8 +81,7 @@ class Availability:
         going = {a.pod_uid for a in actions}
         idle = [w.pod.name for w in observed.workers if w.pod.uid not in going and _is_idle(w)]
         for worker in observed.workers if idle else ():
-            pod, state = worker.pod, worker.state
-            serves = state is not None and state.admitted and not worker.silent_seconds
+            pod, serves = worker.pod, worker.standing in {Standing.OPEN, Standing.HELD}
             known = pod.quarantine or pod.drains_since is not None or pod.deleting
             current = pod.revision == observed.template.revision and not known
             if pod.uid in going and current and serves:
