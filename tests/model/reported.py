@@ -57,7 +57,6 @@ class Reported:
     applied: the number of a leader, and the weights that it has recorded as applied last.
     named_others: the number of a leader, and a version of a WeightVersion → when it named other files.
     adapters_since: uid of an adapter's WeightVersion → its phase, and since when the leader knows.
-    joining_since: uid of a pod → its process and the leader, and since when it joins.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -68,7 +67,6 @@ class Reported:
         self.applied: tuple[int, AppliedWeights | None] = (0, None)
         self.named_others: dict[tuple[object, ...], float] = {}
         self.adapters_since: dict[str, tuple[tuple[object, ...], float]] = {}
-        self.joining_since: dict[str, tuple[tuple[int, int], float]] = {}
 
     def check(self, leader: Leader, known: Mapping[str, WeightsStatus]) -> None:
         """The leader has decided its statuses. `known`: those of WeightVersions before."""
@@ -89,7 +87,6 @@ class Reported:
         self._failed_ones_go(leader.fleet, live)
         self._unread_pins_stay(leader)
         self._pins_are_in_order(leader)
-        self._late_joiners_are_reported(leader, there)
         self._check_each(leader, desired, there)
         if desired.base is not None:
             self._phase_is_true(leader, status, answer)
@@ -228,31 +225,6 @@ class Reported:
         said = condition_of(leader.fleet.conditions, ConditionType.STALLED) or stalled
         if lacks and said is None and not spec.suspend and now - since > most:
             self.sim.fail(6, f"{lacks} lack {uid} for {now - since:.0f} s, unreported")
-
-    def _late_joiners_are_reported(self, leader: Leader, there: list[WorkerView]) -> None:
-        """A worker that cannot join while no rollout is under way is reported."""
-        assert leader.decision is not None
-        assert leader.desired is not None
-        now, known, plan = self.sim.now, self.joining_since, leader.decision.rollout
-        ends = plan.step.phase is RolloutPhase.APPLIED and not (
-            plan.waits_for_pin or plan.step.waiting
-        )
-        joins = [w for w in there if w.facts.phase is Phase.JOINING and not w.silent_seconds]
-        self.joining_since = {}
-        for worker in joins if ends else ():
-            uid, process = worker.pod.uid, (leader.number, worker.pod.restarts)
-            before, since = known.get(uid, (process, now))
-            self.joining_since[uid] = process, since if before == process else now
-        statuses = (leader.fleet, *leader.weights.values())
-        said = any(condition_of(s.conditions, ConditionType.STALLED) for s in statuses)
-        _, most = _seconds_of_adapter(leader.desired.fleet_spec.rollout, there)
-        late = [
-            w.pod.name
-            for w in joins
-            if ends and not w.operation and now - self.joining_since[w.pod.uid][1] > most
-        ]
-        if late and not said:
-            self.sim.fail(6, f"{late} have waited to join for {most:.0f} s, unreported")
 
     def _silent_ones_have_it(self, status: WeightsStatus, there: list[WorkerView]) -> None:
         """Where versions must not mix, a version is not on all workers while one may generate with another. It
