@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.support.left_behind import leave_behind
 from tests.support.waiting import eventually_async
 
-from fleet_operator.own_ports.bounded_site import BoundedSite, Bounds
+from fleet_operator.own_ports.bounded_site import BURST_SECONDS, BoundedSite, Bounds
 from free_ports import free_port
 
 FEW = Bounds(connections=6, per_address=3, rest_seconds=0, per_second=1000, seconds=30)
@@ -123,12 +123,25 @@ async def test_a_connection_ends_after_its_time() -> None:
 
 
 async def test_no_more_connections_are_served_a_second_than_the_bound() -> None:
-    bounds = replace(FEW, per_second=20)
+    bounds = Bounds(connections=99, per_address=99, rest_seconds=30, per_second=20, seconds=30)
     async with serving(bounds) as served:
         began = time.monotonic()
-        for _ in range(20):
-            assert b"200" in await read(served.port)
-        assert time.monotonic() - began > 0.8
+        replies = [await read(served.port) for _ in range(60)]
+        seconds = time.monotonic() - began
+        other = await read(served.port, "127.0.0.2")
+
+    assert 2 < sum(b"200" in reply for reply in replies) <= 2 + 20 * (seconds + BURST_SECONDS)
+    assert b"200" in other
+
+
+async def test_any_number_of_addresses_keeps_no_other_one_waiting() -> None:
+    """The connections of 16 pods waited to be served, and a kubelet that waits for 5 s ended the operator."""
+    bounds = replace(FEW, per_address=2, rest_seconds=30, per_second=1)
+    async with serving(bounds) as served:
+        crowd = [asyncio.create_task(read(served.port, f"127.0.0.{n // 2}")) for n in range(4, 40)]
+        await asyncio.sleep(0)
+        assert b"200" in await asyncio.wait_for(read(served.port, "127.0.0.99"), 5)
+        await asyncio.gather(*crowd)
 
 
 async def test_the_place_of_an_ended_connection_rests() -> None:
