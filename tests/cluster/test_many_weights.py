@@ -46,8 +46,7 @@ async def test_many_weightversions_of_a_tenant_do_not_delay_the_rollouts_of_anot
     assert {*await reasons()} == {"SecondBaseVersion", "TooMany"}
     costs.note(operator, workspace)
     await operator.stop()
-    again = f"{workspace.namespace}-again"
-    await workspace.make_namespace(again)
-    path = f"{GROUP}/namespaces/{again}/weightversions"
+    await workspace.make_namespace(other := f"{workspace.namespace}-again")
+    path = f"{GROUP}/namespaces/{other}/weightversions"
     await costs.measure_server(workspace, [path], body, number=NUMBER)
     costs.check()

@@ -45,7 +45,9 @@ class FleetWeights:
         return max(len(self._order) - LOOKED_AT, 0)
 
     def put(self, weights: WeightsView | UnreadWeights) -> bool:
-        """Take in a WeightVersion as it is stored. Returns: whether the fleet must be reconciled."""
+        """Take in a WeightVersion as it is stored. Returns: whether the fleet must be reconciled. While others beyond
+        `LOOKED_AT` wait for their turn, it will be by then.
+        """
         place = _place_of(weights)
         before = self._views.get(weights.name)
         moves = before is None or _place_of(before) != place
@@ -57,7 +59,9 @@ class FleetWeights:
         self._note(weights.name)
         if moves and at < LOOKED_AT < len(self._order):
             self._note(self._order[LOOKED_AT][1])  # the fleet does not look at it any more
-        return moves or weights.name in self._due or not self._is_beyond(place)
+        if not self._is_beyond(place) or (moves and before is not None):
+            return True
+        return self._due.keys() == {weights.name}
 
     def remove(self, name: str) -> None:
         """Forget a WeightVersion. Without effect if it is not known."""

@@ -83,6 +83,18 @@ def test_a_turn_stays_the_same_until_the_next_one_and_ends_with_its_statuses() -
     assert index.turn_in_seconds(2 * TURN_SECONDS) == float("inf")
 
 
+def test_of_many_that_come_at_once_the_first_one_asks_for_the_turns_of_all() -> None:
+    """The fleet of a tenant that made 1,000 of them was reconciled for each, which delayed the other tenants."""
+    index = filled(LOOKED_AT)
+    asks = [index.put(numbered(LOOKED_AT + n)) for n in range(100)]
+    assert asks == [True] + 99 * [False]
+    assert index.turn_in_seconds(0) == 0
+    for each in range(LOOKED_AT, LOOKED_AT + 100):
+        index.put(told(numbered(each)))
+    assert index.put(numbered(LOOKED_AT + 100)), "no turn is planned any more"
+    assert index.put(numbered(0, second=9999)), "the fleet looks at another one instead"
+
+
 def test_one_that_is_created_again_takes_the_place_of_its_new_age() -> None:
     index = filled(3)
     index.put(replace(numbered(0), uid="again", created_at=NOW + timedelta(hours=1)))
