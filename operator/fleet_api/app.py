@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REFUSED_SECONDS = 0.25
-"""A request beyond a rate, or without the right, is refused after this time at least. Clients that send it again at
+"""A request beyond a rate or a share, or without the right, is refused after this time at least. Clients that send it again at
 once would keep the loop busy."""
 STRANGERS_PER_SECOND = 200.0
 """Such refusals of the process, and answers of `/livez` and `/readyz`, in turns by address, and there by caller. With
@@ -151,7 +151,7 @@ def _explained(strangers: Places) -> Middleware:
         except Exception as error:  # noqa: BLE001 - a client gets an answer, and the log the trace
             problem = _problem_of(error, request.method)
             request[AUDITED].reason = problem.reason
-            if problem.status in _REFUSALS:
+            if problem.status in _REFUSALS or problem.reason == "NamespaceOverloaded":
                 await _wait_to_refuse(request, strangers)
             return problem.response()
 

@@ -128,11 +128,16 @@ async def test_bodies_that_do_not_come_hold_no_place_of_a_request(
 
 @pytest.mark.parametrize("flags", [[f"--body-bytes={4 * LEAST_BYTES}"]])
 async def test_bodies_that_do_not_come_hold_the_share_of_their_namespace(
-    api: Api, eves: str
+    api: Api, eves: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with slow_bodies(api, 2, EVES[0]) as readers:
         refused = {"version": "43", "wait": False}
         await soon_refused(api, eves, refused)
+        monkeypatch.setattr(fleet_api.app, "REFUSED_SECONDS", 0.1)
+        began = time.monotonic()
+        await soon_refused(api, eves, refused)
+        assert time.monotonic() - began >= 0.1, "it would come again at once"
+        monkeypatch.setattr(fleet_api.app, "REFUSED_SECONDS", 0.0)
         assert (await api.send("PUT", WEIGHTS, TRAINER, json=PUBLICATION))[0] == 202
         assert not any(reader.at_eof() for reader in readers)
     async with asyncio.timeout(10):
