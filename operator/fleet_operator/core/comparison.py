@@ -75,12 +75,12 @@ def compare_files(
     serving = view.members.where(lambda f: f.standing is Standing.OPEN and f.has_loaded(goal))
     if not ends or not serving:
         return step, True
-    if not goal.pinned:  # the trainer has named the digest
-        return step, False
     work = Work(CompareFiles.kind, goal.version, goal.run_id)
     if adapter:
         work = Work(CompareLora.kind, goal.version, goal.run_id, adapter)
-    if _is_compared(serving, view, work):
+    if not goal.pinned or _is_compared(
+        serving, view, work
+    ):  # not pinned: the trainer named the digest
         return step, False
     step = replace(
         step,

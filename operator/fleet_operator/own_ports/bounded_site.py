@@ -131,7 +131,7 @@ class BoundedSite:
             accepted.close()
             return
         self._free_at = max(self._free_at, now) + 1 / self._bounds.per_second
-        accepted.setblocking(False)
+        accepted.settimeout(0)
         await self._take(accepted, address)
 
     async def _take(self, accepted: socket.socket, address: str) -> None:
