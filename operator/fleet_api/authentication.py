@@ -200,7 +200,7 @@ class Authenticator:
         return found
 
     def key_holder(self, key: str, namespace: str, fleet: str) -> Caller | None:
-        """The caller with this static key; None if it is none of the fleet. Both names must have been checked."""
+        """The caller with this static key; None if the fleet has no such key. Both names must have been checked."""
         if not (_TOKEN.fullmatch(key) and self._keys.allow(key, namespace, fleet)):
             return None
         # Two trainers with two keys are two drivers of the fleet, and share no idempotency key.

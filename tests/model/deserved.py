@@ -182,8 +182,8 @@ class Deserved:
                 self.sim.fail(8, f"{seen.name} loads, and its pause ends in {left_seconds:.1f} s")
 
     def _requests_wait_for_something(self, leader: Leader, decision: Decision) -> None:
-        """While workers hold their requests, something is under way that ends this: a call, the work of a worker or of
-        its pod, a write, or a wait for a retry. A renewal of a pause takes the turn of another call.
+        """While workers hold their requests, something is under way that ends this. It is a call, the work of a worker
+        or of its pod, a write, or a wait for a retry. A renewal of a pause takes the turn of another call.
         """
         assert leader.observed is not None
         there = [w for w in leader.observed.workers if _runs(w)]

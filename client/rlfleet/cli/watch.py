@@ -48,7 +48,7 @@ def watch(
                     for fleet, weights, found in looks:
                         detail = details.look(fleet, weights, cluster.now())
                         if size != screen.console.size:
-                            # The terminal has wrapped the lines anew, so their number is not known.
+                            # The terminal has wrapped the lines again, so their number is not known.
                             size = screen.console.size
                             screen.console.clear()
                         screen.update(FleetScreen(found, detail), refresh=True)

@@ -1,7 +1,7 @@
 """Answers that need no credentials come at a rate, in turns by address: the event loop also streams the tokens.
 
-The probes of an address have turns of their own: where the network hides addresses behind that of the
-node (SNAT), clients with a wrong key have the address of the kubelet.
+The probes of an address have turns of their own. Where the network hides addresses behind that of the node (SNAT),
+clients with a wrong key have the address of the kubelet.
 """
 
 from __future__ import annotations
