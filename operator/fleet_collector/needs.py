@@ -55,15 +55,16 @@ def claims_on(folder: str, weights: Iterable[Json]) -> list[Claim]:
         except ValueError:  # also that of pydantic
             continue
         if template.folder == folder:
-            applied = WeightVersion.model_validate(each).status.applied
+            version = WeightVersion.model_validate(each)
+            applied = version.status.applied
             here = (
                 applied is not None
                 and applied.source is not None
                 and applied.source.key().place == template.path_of(applied.version)
             )
             label = applied.version if applied is not None and here else ""
-            uid = each["metadata"].get("uid", "")
-            found.append(Claim(name_of(each), template, label, rules.get(name_of(each)), uid))
+            who, uid = name_of(each), each["metadata"].get("uid", "")
+            found.append(Claim(who, template, label, rules.get(who), uid, version.spec.version))
     return found
 
 

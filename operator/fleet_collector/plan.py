@@ -126,6 +126,7 @@ class Claim:
     Fields:
         owner: namespace and name of the object.
         applied: label of the applied version; empty before the first.
+        desired: label of the version that it asks for.
         rule: None if it has none, so that it lets nothing go.
     """
 
@@ -134,6 +135,7 @@ class Claim:
     applied: str
     rule: Retention | None
     uid: str = ""
+    desired: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,13 @@ def deletions(
         return _nothing(ours, obstacles)
     named = _names_in(needs.paths)
     judges = [_Judge(claim, found) for claim in claims]
-    stays = {d.place: _why_it_stays(d, named, judges) for d in ours}
+    aside = {d.name for d in ours if d.is_aside}
+    stays = {
+        d.place: "a former one of its name is aside"  # which then comes back, if one does
+        if d.name in aside and not d.is_aside
+        else _why_it_stays(d, named, judges)
+        for d in ours
+    }
     # A worker that reads one with an index that cannot be read would be refused, too.
     kept = [d for d in others if d.name in named or not d.base_unknown]
     kept += [d for d in ours if stays[d.place]]
@@ -278,6 +286,7 @@ class _Judge:
         self._applied_at_ns = next(at) or 0
         numbers = {number_of(label) for label, _ in labels if label}
         older = sorted((n for n in numbers if n is not None and n <= self._applied), reverse=True)
+        self._desired = number_of(claim.desired)
         self._newest = frozenset(older[: claim.rule.keep if claim.rule else None])
 
     def why_it_stays(self, directory: Directory) -> str | None:
@@ -291,6 +300,8 @@ class _Judge:
             return "its version has no number"
         if number >= self._applied:
             return f"it is not older than {claim.applied}, which {claim.owner} has applied"
+        if self._desired is not None and number >= self._desired:
+            return f"it is not older than {claim.desired}, for which {claim.owner} asks"
         return None if claim.rule is None else self._by_rule(claim.rule, number, directory)
 
     def _by_rule(self, rule: Retention, number: int, directory: Directory) -> str:

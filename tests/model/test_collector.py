@@ -3,17 +3,22 @@
 A worker may still read it, or it is applied, desired, the one before, or a base of one of these.
 
 Real are the collector, the directories, and the objects of a store in memory. The trainer, the operator's status, which
-is late, and the workers are of this model. It moves on before each rename, each mark, and each removal of a file or an
-object. There a collector is killed, too, or a second one runs.
+is late, the workers, and the times of files are of this model. It moves on before each rename, each mark, and each
+removal of a file or an object. There a collector is killed, too, or a second one runs. In half of the histories the
+clocks jump by up to days, and two machines write, each with its own clock.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
-from collections.abc import Callable, Iterable
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -33,12 +38,13 @@ from tests.support.collector import (
 
 from fleet_collector import collection, plan, prefix
 from fleet_collector.collection import Objects, collect
+from fleet_collector.needs import claims_on
 from fleet_collector.prefix import Prefix
 from fleet_collector.volume import Folder
 from fleet_worker.protocol import ASIDE_MARK
 from rlfleet.deltas.layout import INDEX_FILE
 
-HISTORIES = 4
+HISTORIES = 12
 LATE = 6
 """Ticks by which a status is late at most. A collector waits longer."""
 
@@ -64,6 +70,14 @@ class FakeWorker:
 
 
 @dataclass
+class FakeProcess:
+    """A collector. `spec`: the version that the spec has asked for at its last look."""
+
+    spec: int
+    killed: bool = False
+
+
+@dataclass
 class World:
     """A run whose versions are directories."""
 
@@ -79,14 +93,27 @@ class World:
     workers: list[FakeWorker] = field(default_factory=lambda: [FakeWorker(), FakeWorker()])
     stored: list[dict[str, Any]] = field(default_factory=list)
     """The statuses, one for each tick."""
-    running: list[dict[str, bool]] = field(default_factory=list)
-    """The processes of collectors, the one that runs now last."""
+    running: list[FakeProcess] = field(default_factory=list)
+    """Those of collectors, the one that runs now last."""
+    bases: dict[int, int] = field(default_factory=dict)
+    """Version → the base of its delta; 0 for a full version."""
+    clocks: list[int] = field(default_factory=lambda: [10**6] * 2)
+    """Of the machines that write, in seconds ahead of the ticks. In an honest history both are the same."""
     deleted: int = 0
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)  # noqa: S311 - a model
+        self.clocks_jump = self.random.random() < 0.5
+        self.haste = self.random.choice([0.1, 0.5])
+        """How soon the trainer asks for what it has written."""
+        self.silent_until = 0
         self.write(1)
         self.store()
+
+    @property
+    def now(self) -> int:
+        """The time that a file gets which is written now, in seconds."""
+        return len(self.stored) + self.random.choice(self.clocks)
 
     # --- the volume --------------------------------------------------------------------------------
 
@@ -97,20 +124,36 @@ class World:
     def names(self) -> list[str]:
         return names_in(self.folder)
 
+    def undecided(self) -> dict[str, str]:
+        """The versions under their names, and those that are aside and can come back → their bases."""
+        found = (re.fullmatch(r"\.?(step_\d+)(\.trash-.*)?", name) for name in self.names())
+        return {each[1]: self.base_in(each[0]) for each in found if each}
+
+    def base_in(self, place: str) -> str:
+        index = self.folder / place / INDEX_FILE
+        if not index.exists():
+            return ""
+        return f"step_{json.loads(index.read_text())['metadata']['base_version']}"
+
     def is_there(self, name: str) -> bool:
         return (self.folder / name).exists()
 
-    def write(self, version: int, base: int | None = None) -> None:
-        write_versions(self.folder, version, base=base)
-
-    def base_of(self, name: str) -> int:
-        """0 for a full version, and for one that cannot be read."""
-        index = self.folder / name / INDEX_FILE
-        return _base_in(index.read_bytes()) if index.exists() else 0
+    def write(self, version: int, base: int = 0) -> None:
+        """Write a version, also over an old one."""
+        made = self.folder / f"step_{version}"
+        shutil.rmtree(made, ignore_errors=True)
+        write_versions(self.folder, version, base=base or None)
+        self.bases[version], now = base, self.now
+        for path in (*made.iterdir(), made):
+            os.utime(path, (now, now))
 
     def opened(self, name: str) -> set[int | str]:
         """The parts of a version that a worker has open. Errors: FileNotFoundError."""
         return {(self.folder / name).stat().st_ino}
+
+    def has_another(self, name: str, parts: set[int | str]) -> bool:
+        """Whether a version has been written again under a name, and these are parts of the former one."""
+        return self.is_there(name) and not parts & self.opened(name)
 
     def is_whole(self, name: str) -> bool:
         return "model.safetensors" in names_in(self.folder / name)
@@ -122,18 +165,37 @@ class World:
         names = []
         while version and f"step_{version}" not in names:
             names.append(f"step_{version}")
-            version = self.base_of(names[-1])
+            version = self.bases[version]
         return names
 
     def check(self, name: str, removed: set[int | str]) -> None:
         """Fail if a removal takes parts of a version that something needs, or of a base of it."""
         if any(removed & worker.reads for worker in self.workers):
             raise WrongDeletion(f"a worker reads {name}, seed {self.seed}")
-        needed = {self.before: "left last", self.spec: "desired", self.applied: "applied"}
+        if self.has_another(name, removed):
+            return
+        needed = {self.before: "left last", self.applied: "applied"}
+        if self.is_there(f"step_{self.spec}"):  # not one that was asked for while it was aside
+            needed[self.spec] = "desired"
         for version, why in needed.items():
             if name in self.chain(version):
                 raise WrongDeletion(f"{name} of {version} is {why}, seed {self.seed}")
-        if name == f"step_{self.newest}" and self.newest > self.asked:
+        if name == f"step_{self.newest}" and self.newest > self.asked and not self.clocks_jump:
+            raise WrongDeletion(f"{name} is not published yet, seed {self.seed}")
+        there = self.undecided()
+        if name not in there and name in there.values():
+            raise WrongDeletion(f"a delta of {name} stays without it, seed {self.seed}")
+
+    def check_decision(self, name: str) -> None:
+        """Fail if a collector decides to delete what its last look has shown to be needed."""
+        if self.is_there(name):
+            return  # a new one
+        asked = self.running[-1].spec
+        if name in self.chain(asked):
+            raise WrongDeletion(f"{name} of {asked} is asked for, seed {self.seed}")
+        # With wrong clocks nothing shows that a run counts from 0 again before it asks for a version.
+        is_known = not self.clocks_jump or self.newest >= min(asked, self.applied)
+        if name == f"step_{self.newest}" and self.newest > self.asked and is_known:
             raise WrongDeletion(f"{name} is not published yet, seed {self.seed}")
 
     # --- what happens ------------------------------------------------------------------------------
@@ -141,21 +203,36 @@ class World:
     def tick(self) -> None:
         act = self.random.random()
         rests = self.spec == self.applied
-        if act < (0.5 if rests else 0.02):
-            self.publish()
-        elif act < (0.7 if rests else 0.04):
-            named = [int(n[5:]) for n in self.names() if n.startswith("step_")]
+        self.jump()
+        if act < (self.haste if rests else 0.01):
+            if len(self.stored) >= self.silent_until:
+                self.publish()
+        elif act < (0.7 if rests else 0.02):
+            named = [int(name[5:]) for name in self.undecided()]
             asked = sorted(n for n in named if n <= self.asked) or [self.applied]
-            # Often the oldest one, since it goes next.
+            # Often the oldest one, since it goes next. It may be aside already.
             self.want(self.random.choice([asked[0], self.random.choice(asked)]))
-            if act < 0.6:  # taken back at once, and a worker reads it already
+            if act < (0.6 if rests else 0.015):  # taken back at once, and a worker reads it already
                 self.work(self.workers[0])
                 self.want(self.applied)
-        elif act < (0.7 if rests else 0.08):
+        elif act < (0.7 if rests else 0.04):
             self.want(self.applied)
-        elif act < (0.75 if rests else 0.1):  # a restart, on what is applied now
+        elif act < (0.72 if rests else 0.041):
+            self.count_again()
+        elif act < (0.77 if rests else 0.06):  # a restart, on what is applied now
             worker = self.random.choice(self.workers)
             worker.starts = self.open(worker, self.applied)
+        self.roll_out()
+        self.store()
+
+    def jump(self) -> None:
+        """Set a clock, in some ticks."""
+        if self.clocks_jump and self.random.random() < 0.02:
+            seconds = self.random.choice([0, 10, 3600, 3 * 86400])
+            machine, way = self.random.randrange(2), self.random.choice([-1, 1])
+            self.clocks[machine] = 10**6 + way * seconds
+
+    def roll_out(self) -> None:
         for worker in self.workers:
             self.work(worker)
         if all(worker.staged == self.spec and not worker.reads for worker in self.workers):
@@ -163,17 +240,25 @@ class World:
                 self.before, self.applied = self.applied, self.spec
             for worker in self.workers:
                 worker.loaded = self.spec
-        self.store()
 
     def publish(self) -> None:
         """Ask for what is written; the next version is written ahead."""
         self.asked = self.newest
         self.want(self.asked)
         self.newest += 1
-        base = self.random.choice([None, self.newest - 1])
-        if not self.is_there(f"step_{base}"):
-            base = None
-        self.write(self.newest, base)
+        base = self.random.choice([0, self.newest - 1])
+        self.write(self.newest, base if self.is_there(f"step_{base}") else 0)
+
+    def count_again(self) -> None:
+        """A new run writes over the versions of the last one. It may be long before it asks for one."""
+        if self.newest < 4:
+            return
+        self.newest, self.asked = 1, 0
+        self.write(1)
+        if self.clocks_jump:
+            self.publish()
+        else:
+            self.silent_until = len(self.stored) + 40
 
     def want(self, version: int) -> None:
         self.generation += version != self.spec
@@ -186,7 +271,7 @@ class World:
         except FileNotFoundError:
             return False
         worker.goal, worker.reads = version, frozenset().union(*found)
-        worker.left = self.random.choice([1, 2, 3, 4 * LATE])
+        worker.left = self.random.choice([1, 2, 3, 8 * LATE])
         return True
 
     def work(self, worker: FakeWorker) -> None:
@@ -212,6 +297,7 @@ class World:
 
     def look(self) -> Objects:
         self.step()
+        self.running[-1].spec = self.spec
         status, of_fleet = (
             self.stored[max(0, len(self.stored) - 1 - self.random.randint(0, LATE))]
             for _ in range(2)  # two objects, each written by itself
@@ -231,18 +317,18 @@ class World:
 
     def step(self) -> None:
         """Something happens between two steps of a collector."""
-        if self.running[-1]["killed"]:
+        if self.running[-1].killed:
             raise Killed
         for _ in range(self.random.choice([0, 0, 1, 6])):
             self.tick()
         if self.random.random() < 0.1 and len(self.running) < 2:
             self.collect()
         if self.random.random() < 0.03:
-            self.running[-1]["killed"] = True
+            self.running[-1].killed = True
             raise Killed
 
     def collect(self) -> None:
-        self.running.append({"killed": False})
+        self.running.append(FakeProcess(self.spec))
         try:
             collect(self.look, [self.place], self.wait)
         except Killed:
@@ -257,6 +343,11 @@ class StoredWorld(World):
     @cached_property
     def objects(self) -> MemoryStore:
         return MemoryStore()
+
+    @cached_property
+    def times(self) -> dict[str, datetime]:
+        """ETag → when the object was written, by the clock of the store."""
+        return {}
 
     @property
     def place(self) -> str:
@@ -282,17 +373,23 @@ class StoredWorld(World):
         """Whether an object takes its version from workers."""
         return file.startswith(ASIDE_MARK) and each["size"] > 0
 
-    def write(self, version: int, base: int | None = None) -> None:
-        files = {"model.safetensors": b"w" * 100, "config.json": b"{}"}
-        if base is not None:
-            files[INDEX_FILE] = an_index(version, base).encode()
-        for name, content in files.items():
-            obstore.put(self.objects, f"run/step_{version}/{name}", content)
+    def undecided(self) -> dict[str, str]:
+        files = [(*path.partition("/")[::2], each["size"]) for path, each in self.listed().items()]
+        decided = {n for n, file, size in files if file.startswith(ASIDE_MARK) and size > 5}
+        names = {name for name, file, _ in files if file == "config.json"} - decided
+        return {name: f"step_{self.bases[int(name[5:])]}" for name in names}
 
-    def base_of(self, name: str) -> int:
-        if INDEX_FILE not in self.listed(name):
-            return 0
-        return _base_in(bytes(obstore.get(self.objects, f"run/{name}/{INDEX_FILE}").bytes()))
+    def write(self, version: int, base: int = 0) -> None:
+        files = {"model.safetensors": b"w" * 100, "config.json": b"{}"}
+        if base:
+            files[INDEX_FILE] = an_index(version, base).encode()
+        self.bases[version], now = base, datetime.fromtimestamp(self.now, UTC)
+        for name, content in files.items():
+            put = obstore.put(self.objects, f"run/step_{version}/{name}", content)
+            self.times[str(put["e_tag"])] = now
+
+    def count_again(self) -> None:
+        """A run that writes over another one may lose what it writes during a deletion, which is reported."""
 
     def opened(self, name: str) -> set[int | str]:
         if not self.is_there(name):
@@ -302,6 +399,9 @@ class StoredWorld(World):
                 f"a worker takes the rest of {name} for a version, seed {self.seed}"
             )
         return {each["e_tag"] for each in self.listed(name).values()}
+
+    def has_another(self, name: str, parts: set[int | str]) -> bool:
+        return False
 
     def is_whole(self, name: str) -> bool:
         return {"model.safetensors", "config.json"} <= self.listed(name).keys()
@@ -318,10 +418,6 @@ class StoredWorld(World):
         self.deleted += file == "config.json"
 
 
-def _base_in(index: bytes) -> int:
-    return int(json.loads(index)["metadata"]["base_version"])
-
-
 @pytest.fixture(params=[World, StoredWorld], ids=["volume", "store"])
 def world_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -332,6 +428,8 @@ def world_of(
 
     def interrupted(folder: Folder, old: str, new: str) -> None:
         made[-1].step()
+        if ".deleting-" in new:
+            made[-1].check_decision(new.removeprefix(".").partition(".")[0])
         rename(folder, old, new)
 
     def removed(folder: Folder, place: str) -> None:
@@ -348,11 +446,25 @@ def world_of(
         except FileNotFoundError:
             return
 
-    put = Prefix._put
+    monkeypatch.setattr(Folder, "_rename", interrupted)
+    monkeypatch.setattr(Folder, "_remove", removed)
+    _interrupt_stores(made, monkeypatch)
 
-    def put_in_turn(prefix: Prefix, *arguments: Any) -> None:
+    def make(seed: int) -> World:
+        made.append(request.param(tmp_path / str(len(made)), seed))
+        return made[-1]
+
+    return make
+
+
+def _interrupt_stores(made: list[World], monkeypatch: pytest.MonkeyPatch) -> None:
+    put, objects_of = Prefix._put, prefix._objects
+
+    def put_in_turn(prefix: Prefix, mark: str, content: bytes, *condition: Any) -> None:
         made[-1].step()
-        put(prefix, *arguments)
+        if content.startswith(b"{"):
+            made[-1].check_decision(mark.partition("/")[0])
+        put(prefix, mark, content, *condition)
 
     def removed_objects(prefix: Prefix, places: Iterable[str]) -> None:
         world = made[-1]
@@ -361,20 +473,19 @@ def world_of(
             world.step()
             world.remove(f"{prefix._begin}{place}")
 
-    monkeypatch.setattr(Folder, "_rename", interrupted)
-    monkeypatch.setattr(Folder, "_remove", removed)
     monkeypatch.setattr(Prefix, "_put", put_in_turn)
     monkeypatch.setattr(Prefix, "_remove", removed_objects)
+
+    def with_times(*arguments: Any) -> Iterator[Any]:
+        times = cast("StoredWorld", made[-1]).times
+        for each in objects_of(*arguments):
+            yield each | {"last_modified": times.get(each["e_tag"], each["last_modified"])}
+
+    monkeypatch.setattr(prefix, "_objects", with_times)
     monkeypatch.setattr(prefix, "_asked", lambda _, work: _asked_at_once(work))
     monkeypatch.setattr(
         prefix, "opened_store", lambda _: (cast("StoredWorld", made[-1]).objects, "run")
     )
-
-    def make(seed: int) -> World:
-        made.append(request.param(tmp_path / str(len(made)), seed))
-        return made[-1]
-
-    return make
 
 
 def play(world: World) -> None:
@@ -408,6 +519,13 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "what is in use goes": lambda m: m.setattr(plan, "_names_in", lambda _: {}),
     "bases of deltas go": lambda m: m.setattr(plan, "_bases", lambda *_: {}),
     "what is not older goes": lambda m: m.setattr(plan._Judge, "why_it_stays", lambda *_: ""),
+    "a base goes before its delta": lambda m: m.setattr(
+        plan, "_bases_last", lambda found, _: found
+    ),
+    "times do not count": lambda m: m.setattr(Folder, "_measured", _without_times),
+    "what is asked for does not count": lambda m: m.setattr(
+        collection, "claims_on", lambda *a: [replace(c, desired="") for c in claims_on(*a)]
+    ),
     "it looks once": lambda m: m.setattr(collection._Work, "end", _ends_without_a_look),
     "it does not rename first": lambda m: m.setattr(
         Folder, "put_aside", lambda _, directory: directory.place
@@ -428,6 +546,11 @@ MUTANTS_IN_A_STORE: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     ),
 }
 _put = obstore.put
+_measured = Folder._measured
+
+
+def _without_times(folder: Folder, found: plan.Directory) -> plan.Directory:
+    return replace(_measured(folder, found), modified_ns=0)
 
 
 def _without_condition(mode: Any) -> Any:

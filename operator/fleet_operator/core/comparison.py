@@ -78,9 +78,7 @@ def compare_files(
     work = Work(CompareFiles.kind, goal.version, goal.run_id)
     if adapter:
         work = Work(CompareLora.kind, goal.version, goal.run_id, adapter)
-    if not goal.pinned or _is_compared(
-        serving, view, work
-    ):  # not pinned: the trainer named the digest
+    if not goal.pinned or _is_compared(serving, view, work):
         return step, False
     step = replace(
         step,

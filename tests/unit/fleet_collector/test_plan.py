@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,6 +75,21 @@ def test_what_was_written_after_the_applied_version_stays() -> None:
     )
 
     assert gone(plan) == ["step_2"]
+
+
+def test_what_is_not_older_than_the_version_that_is_asked_for_stays() -> None:
+    """As the versions that a run writes ahead that counts from 0 again. Times of files may be those of a wrong clock."""
+    back = replace(claim(keep=1), desired="2")
+
+    assert gone(deletions([back], Needs(), steps(1, 2, 3, 10))) == ["step_1"]
+
+
+def test_a_version_stays_until_a_former_one_of_its_name_is_gone() -> None:
+    """Else either could come back under the name."""
+    former = Directory(name="step_3", place=".step_3.trash-00000000")
+    plan = deletions([claim(keep=1)], Needs(), [*steps(3, 10), former])
+
+    assert [v.directory.place for v in plan.verdicts if v.goes] == [former.place]
 
 
 class TestDeltas:
