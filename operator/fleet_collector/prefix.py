@@ -345,10 +345,21 @@ class Prefix:
         """Write a mark: a new one, or with a condition one that is as it was. Errors: OSError; FileNotFoundError if it
         is not.
         """
+        if condition and "version" not in condition and self._uri.startswith("gs://"):
+            condition = self._of_generation(place, condition["e_tag"])
         # Also a new one: the library asks again after a lost answer, and by then another collector may have decided.
         mode: Any = "create" if condition is None else condition
         put = partial(obstore.put, mode=mode, use_multipart=False)
         self._ask(partial(put, self._store, f"{self._begin}{place}", content))
+
+    def _of_generation(self, place: str, etag: str) -> dict[str, str]:
+        """The condition of a write for a store whose listings lack it. Errors: OSError; FileNotFoundError if it does
+        not hold.
+        """
+        found = self._ask(partial(obstore.head, self._store, f"{self._begin}{place}"))
+        if quoted(found["e_tag"] or "") != quoted(etag):
+            raise FileNotFoundError(f"an object of {self._uri} is another one by now")
+        return {"e_tag": etag, "version": found["version"] or ""}
 
     def _get(self, place: str, etag: str, limit: int) -> bytes:
         return self._ask(partial(_content, self._store, f"{self._begin}{place}", etag, limit))

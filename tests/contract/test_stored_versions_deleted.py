@@ -1,23 +1,25 @@
-"""A run of the collector on a real S3 server, with the objects of a fleet. The rules are those of a volume."""
+"""A run of the collector on real servers of two APIs, with the objects of a fleet. The rules are those of a volume."""
 
 from __future__ import annotations
 
 import time
 import tracemalloc
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError
-from obstore.store import MemoryStore, S3Store
-from tests.contract.test_object_store import write_keys
+from obstore.store import GCSStore, MemoryStore, S3Store
+from tests.contract.test_object_store import certificate, write_keys
 from tests.support.collector import a_fleet, a_weight_version, an_index, objects
-from tests.support.faulty_store import Answer, Asked, FaultyStore, faulty_store
+from tests.support.faulty_store import Answer, Asked, FaultyStore, as_by_the_xml_api, faulty_store
 
 from fleet_collector import prefix
 from fleet_collector.collection import Objects, Outcome, collect
@@ -27,27 +29,39 @@ from fleet_worker.checkpoint.files import Directory, Roots
 from fleet_worker.checkpoint.places import open_directory
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import ASIDE_MARK, ENV_STORE_ENDPOINT, ENV_STORE_KEYS, Reason
-from object_store.server import Server, serving
+from object_store.server import Server, gcs_keys, serving, serving_gcs
 from rlfleet.deltas.layout import INDEX_FILE
 
 RUN = "s3://weights/run"
 RULE = {"keep": 2}
+BOTH = pytest.mark.parametrize("server", ["s3", "gs"], indirect=True, scope="module")
+"""Other tests run against S3."""
 OF_A_VERSION = {"model.safetensors": b"w" * 100, "config.json": b"{}"}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     buckets = tmp_path_factory.mktemp("store") / "buckets"
     (buckets / "weights").mkdir(parents=True)
-    with serving(buckets) as running:
+    serve = serving_gcs if getattr(request, "param", "s3") == "gs" else serving
+    with serve(buckets) as running:
         yield running
 
 
 @pytest.fixture
 def proxy(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
     """The store as collectors and workers see it, with five versions, of which a rule keeps the last two."""
-    write_keys(tmp_path / "keys", server.keys)
-    with faulty_store(server.endpoint) as running:
+    monkeypatch.setitem(globals(), "RUN", f"{server.scheme}://weights/run")
+    keys, google = server.keys, server.scheme == "gs"
+    # Clients of Google Cloud Storage accept no server without TLS.
+    signed = certificate(tmp_path, "store") if google else None
+    with faulty_store(server.endpoint, signed) as running:
+        if signed is not None:
+            keys = gcs_keys(running.endpoint) | {"ca.crt": signed[0].read_text()}
+            running.way, running.fault = (lambda asked: asked.by_the_json_api), as_by_the_xml_api
+        write_keys(tmp_path / "keys", keys)
         monkeypatch.setenv(ENV_STORE_KEYS, str(tmp_path / "keys"))
         monkeypatch.setenv(ENV_STORE_ENDPOINT, running.endpoint)
         monkeypatch.setattr(store_calls, "ask", object_requests.answer_of)
@@ -68,8 +82,8 @@ class Store:
     """The bucket, as a trainer sees it."""
 
     def __init__(self, server: Server) -> None:
-        config: Any = {**server.keys, "AWS_ENDPOINT_URL": server.endpoint}
-        self._store = S3Store("weights", config=config, client_options={"allow_http": True})
+        self._store: Any = bucket_of(server)
+        self._upload = f"{server.endpoint}/upload/storage/v1/b/weights/o?uploadType=media&name="
         obstore.delete(self._store, list(self.all()))
         for version in range(1, 6):
             self.write(version)
@@ -100,7 +114,19 @@ class Store:
         return bytes(obstore.get(self._store, key).bytes())
 
     def put(self, key: str, content: bytes = b"") -> None:
-        obstore.put(self._store, key, content)
+        if isinstance(self._store, GCSStore):
+            urllib.request.urlopen(f"{self._upload}{quote(key)}", content).close()  # noqa: S310 - of the test
+        else:
+            obstore.put(self._store, key, content)
+
+
+def bucket_of(server: Server) -> S3Store | GCSStore:
+    plain: Any = {"client_options": {"allow_http": True}}
+    if server.scheme == "gs":
+        key = gcs_keys(server.endpoint)["GOOGLE_SERVICE_ACCOUNT_KEY"]
+        return GCSStore("weights", service_account_key=key, **plain)
+    config: Any = {**server.keys, "AWS_ENDPOINT_URL": server.endpoint}
+    return S3Store("weights", config=config, **plain)
 
 
 @pytest.fixture
@@ -111,7 +137,7 @@ def store(server: Server, proxy: FaultyStore) -> Store:
 def run(
     *looks: Objects,
     while_it_waits: Callable[[], object] = lambda: None,
-    roots: str = RUN,
+    roots: str = "",
     applied: str = "5",
 ) -> Outcome:
     """One run. `looks`: what the API server has each time; the last one counts for all after it."""
@@ -126,10 +152,11 @@ def run(
         if not waited:
             waited.append(while_it_waits())
 
-    (outcome,) = collect(read, [roots], wait)
+    (outcome,) = collect(read, [roots or RUN], wait)
     return outcome
 
 
+@BOTH
 def test_versions_that_nothing_needs_are_deleted_and_their_bytes_counted(store: Store) -> None:
     store.put("run/step_2/optimizer/state of rank 0.bin", b"o" * 7)
     store.put("elsewhere/step_1/config.json")
@@ -144,6 +171,7 @@ def test_versions_that_nothing_needs_are_deleted_and_their_bytes_counted(store: 
     ]
 
 
+@BOTH
 def test_a_worker_does_not_open_a_version_that_is_aside(store: Store) -> None:
     seen = list[int]()
     run(while_it_waits=lambda: seen.extend(store.versions()))
@@ -151,6 +179,7 @@ def test_a_worker_does_not_open_a_version_that_is_aside(store: Store) -> None:
     assert seen == [4, 5]
 
 
+@BOTH
 def test_a_version_that_something_needs_meanwhile_comes_back(store: Store) -> None:
     weights = [a_weight_version(RUN, "5", retention=RULE)]
     run(
@@ -215,6 +244,7 @@ def test_a_kill_at_any_question_leaves_versions_whole_or_refused_and_the_next_ru
     assert question > 20
 
 
+@BOTH
 def test_two_collectors_at_once_do_no_harm(store: Store) -> None:
     outcome = run(while_it_waits=run)
 
@@ -222,6 +252,7 @@ def test_two_collectors_at_once_do_no_harm(store: Store) -> None:
     assert store.marks() == []
 
 
+@BOTH
 def test_one_collector_that_takes_a_version_back_wins(store: Store) -> None:
     weights = [a_weight_version(RUN, "5", retention=RULE)]
     other = partial(run, objects(weights, a_fleet(f"{RUN}/step_1")))
@@ -230,6 +261,7 @@ def test_one_collector_that_takes_a_version_back_wins(store: Store) -> None:
     assert (store.versions(), store.marks()) == ([1, 4, 5], [])
 
 
+@BOTH
 def test_what_is_decided_does_not_come_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another collector needs the version while one deletes its objects."""
     weights = [a_weight_version(RUN, "5", retention=RULE)]

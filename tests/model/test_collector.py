@@ -587,7 +587,7 @@ def test_a_collector_with_this_mistake_is_found_out(
 ) -> None:
     MUTANTS[mutant](monkeypatch)
     with pytest.raises(AssertionError, match="seed"):
-        play_all(world_of, range(40))
+        play_all(world_of, range(200))
 
 
 @pytest.mark.long
@@ -598,4 +598,4 @@ def test_a_collector_with_this_mistake_in_a_store_is_found_out(
 ) -> None:
     MUTANTS_IN_A_STORE[mutant](monkeypatch)
     with pytest.raises(AssertionError, match="seed"):
-        play_all(world_of, range(40))
+        play_all(world_of, range(200))

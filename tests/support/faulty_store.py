@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -45,10 +46,30 @@ class Asked:
     def is_listing(self) -> bool:
         return "list-type=" in self.path
 
+    @property
+    def by_the_json_api(self) -> Asked:
+        """A write to Google Cloud Storage by the other API, the only one of whose conditions its fake server keeps."""
+        if self.method != "PUT":
+            return self
+        bucket, name = self.path.lstrip("/").split("/", 1)
+        path = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
+        if (generation := self.headers.get("x-goog-if-generation-match")) is not None:
+            path += f"&ifGenerationMatch={generation}"
+        return replace(self, path=path, method="POST")
+
 
 def honest(_asked: Asked, answer: Answer) -> Answer:
     """The store's own answer."""
     return answer
+
+
+def as_by_the_xml_api(asked: Asked, answer: Answer) -> Answer:
+    """The answer to `Asked.by_the_json_api`."""
+    if asked.method != "PUT" or answer.status != 200:
+        return answer
+    written = json.loads(answer.body)
+    found = {"etag": f'"{written["etag"]}"', "x-goog-generation": written["generation"]}
+    return replace(answer, headers=answer.headers | found)
 
 
 def lower(headers: Message) -> dict[str, str]:
@@ -61,11 +82,13 @@ class FaultyStore:
     """The proxy.
 
     Fields:
+        way: makes the request that the store gets.
         fault: makes what is sent of an answer of the store.
         asked: all requests.
     """
 
     endpoint: str = ""
+    way: Callable[[Asked], Asked] = lambda asked: asked
     fault: Callable[[Asked, Answer], Answer] = honest
     asked: list[Asked] = field(default_factory=list)
 
@@ -89,7 +112,8 @@ def faulty_store(
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             connection = http.client.HTTPConnection(urlsplit(behind).netloc)
             unchanged = {"skip_host": True, "skip_accept_encoding": True}
-            connection.putrequest(self.command, self.path, **unchanged)
+            sent = proxy.way(asked)
+            connection.putrequest(sent.method, sent.path, **unchanged)
             for name, value in self.headers.items():
                 connection.putheader(name, value)
             connection.endheaders(body or None)
@@ -99,7 +123,7 @@ def faulty_store(
             with suppress(OSError):  # the client did not wait
                 self._send(answer)
 
-        do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - the library's names
+        do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - the library's names
 
         def _send(self, answer: Answer) -> None:
             self.send_response(answer.status)
