@@ -1,8 +1,8 @@
 """One run over the folders of all rules: look, put aside, wait, look again, delete.
 
 The rename, or the mark in a store, takes a version away from workers before the status is read that its deletion rests
-on. So a worker that reads the version has opened it before, and after the wait the status shows this worker. Nothing
-depends on the time of day.
+on. So a worker that reads the version has opened it before, and after the wait the status shows this worker. No time of day
+lets a version go. A delta goes before its base, and comes back after it.
 """
 
 from __future__ import annotations
