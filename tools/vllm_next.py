@@ -22,8 +22,6 @@ from envs import REQUIREMENTS, cache_folder, interpreter_of, pip
 
 PINS = REQUIREMENTS / "vllm-next.txt"
 PLATFORM = ("--platform=manylinux_2_28_x86_64", "--python-version=3.11")
-CHOICE = "RLFLEET_VLLM"
-"""The variable that makes tests use it, with the value `next`."""
 _METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n"
 """vLLM takes the platform of CPUs from the version."""
 

@@ -1,7 +1,4 @@
-"""The newest declared vLLM: its Python with the kernels of the vLLM for CPUs that all other tests use; and names of both.
-
-`RLFLEET_VLLM=next make test-engine` runs all of them with it.
-"""
+"""The Python of the newest declared vLLM with the kernels of the vLLM for CPUs of all other tests; and names of both."""
 
 from __future__ import annotations
 

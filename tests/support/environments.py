@@ -14,14 +14,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 @functools.cache
 def worker_python() -> str:
-    """The worker environment's interpreter. `RLFLEET_VLLM=next`: with the newest declared vLLM."""
+    """The worker environment's interpreter."""
     if named := os.environ.get("RLFLEET_WORKER_PYTHON"):
         return named
     import envs  # noqa: PLC0415 - makes environments; only needed here
-    import vllm_next  # noqa: PLC0415 - the same
 
-    is_next = os.environ.get(vllm_next.CHOICE) == "next"
-    return str(vllm_next.interpreter() if is_next else envs.interpreter_of("worker"))
+    return str(envs.interpreter_of("worker"))
 
 
 @functools.cache
