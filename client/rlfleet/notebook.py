@@ -9,7 +9,8 @@ from rlfleet.words import seconds
 from rlfleet_resources.weights_status import RolloutTimings
 
 _STYLE = COLOURS.replace(":root", ".rlfleet").replace("svg ", ".rlfleet svg ")
-"""Only for this output: a notebook has colours of its own."""
+_STYLE += ".rlfleet { --ink: currentColor; }"
+"""Only for this output: a notebook has colours of its own, dark ones also in a browser with light ones."""
 
 
 def html(title: str, notes: tuple[str, ...], timings: RolloutTimings) -> str:

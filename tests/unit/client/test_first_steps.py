@@ -118,6 +118,8 @@ def test_a_notebook_draws_the_phases_to_one_scale(call: Call) -> None:
     staging, pausing, loading, resuming = widths  # 1.0, 0.2, 0.4 and 0.1 s of the fake
     assert staging / loading == pytest.approx(2.5, rel=0.01)
     assert pausing / resuming == pytest.approx(2.0, rel=0.01)
+    inks = re.findall(r"--ink: ([^;]+);", page)
+    assert inks[-1] == "currentColor", "the notebook may be dark in a light browser"
 
 
 def test_a_notebook_shows_what_others_wrote_as_text(call: Call) -> None:
