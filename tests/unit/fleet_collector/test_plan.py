@@ -77,7 +77,7 @@ def test_what_was_written_after_the_applied_version_stays() -> None:
     assert gone(plan) == ["step_2"]
 
 
-def test_what_is_not_older_than_the_version_that_is_asked_for_stays() -> None:
+def test_what_is_not_older_than_the_desired_version_stays() -> None:
     """As the versions that a run writes ahead that counts from 0 again. Times of files may be those of a wrong clock."""
     back = replace(claim(keep=1), desired="2")
 
