@@ -155,7 +155,7 @@ def apply(delta: Path, file: Path) -> None:
     encoding = index["metadata"]["delta_encoding"]
 
     def change(frames: np.ndarray, name: str, frame: slice, checksum: str) -> None:
-        packed = zstandard.ZstdDecompressor().decompressobj().decompress(frames[frame])
+        packed = zstandard.ZstdDecompressor().decompressobj().decompress(frames[frame].data)
         tensor, found = content[places[name]], np.frombuffer(packed, np.uint8)
         if encoding == "xor":
             np.bitwise_xor(tensor, found, out=tensor)
@@ -163,7 +163,9 @@ def apply(delta: Path, file: Path) -> None:
             (count,) = found[:4].view("<u4")
             values = 4 + 4 * int(count)
             tensor[found[4:values].view("<u4")] = found[values:]
-        check("" if xxhash.xxh3_128(tensor).hexdigest() == checksum else f"{name} is another one")
+        check(
+            "" if xxhash.xxh3_128(tensor.data).hexdigest() == checksum else f"{name} is another one"
+        )
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         for name in sorted({*index["weight_map"].values()}):
