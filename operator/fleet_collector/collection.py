@@ -343,7 +343,7 @@ class _Work:
         while self.aside or self.unread:
             objects, looked_at = read(), time.monotonic()
             mine = {each.place for each in self.aside}
-            # A directory that is not aside, or could not be deleted, stays, and so does its base.
+            # The rest stays, with its bases: also a version whose rename or deletion has failed.
             now = [each if each.place in mine else _staying(each) for each in left.values()]
             plan = self._plan(replace(content, directories=now), objects, beats)
             self._report(plan.obstacles)

@@ -1,6 +1,6 @@
 """Which versions in a folder nothing needs any more. Pure: what stays, and why, without any clock.
 
-A version goes only if it has a number below those of the applied version and of the desired one. It stays
+A version goes only if it has a number below those of the applied version and of the one in the spec. It stays
 if a fleet names it, a reader leases it, a rule keeps it, or a delta that stays was made against it.
 """
 

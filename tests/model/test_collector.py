@@ -175,7 +175,7 @@ class World:
         if self.has_another(name, removed):
             return
         needed = {self.before: "left last", self.applied: "applied"}
-        if self.is_there(f"step_{self.spec}"):  # no wish for a version that was aside
+        if self.is_there(f"step_{self.spec}"):  # not one that the spec has named while it was aside
             needed[self.spec] = "desired"
         for version, why in needed.items():
             if name in self.chain(version):
