@@ -823,7 +823,7 @@ MUTANTS = [
         story="a_rollback_under_a_worker_of_a_newer_release",
     ),
     Mutant(
-        9,
+        6,
         "a worker that loads other weights counts as done while it names its old ones",
         "core/strategies/gradual.py",
         "return not worker.has_loaded(goal) or worker.loads_others_than(goal)",
@@ -878,7 +878,7 @@ MUTANTS = [
         story="a_late_load_that_cannot_go_back",
     ),
     Mutant(
-        1,
+        5,
         "a late load of an abandoned version counts as a superseded rollout",
         "core/transition.py",
         "back = last.back or halted",
