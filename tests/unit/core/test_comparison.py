@@ -102,7 +102,7 @@ class TestFilesOfAServedVersion:
         assert verdicts(decision) == ("AllWorkersServing", None)
 
     @pytest.mark.parametrize("begun", [True, False])
-    def test_a_digest_that_the_trainer_takes_back_before_all_serve_it_is_no_comparison(
+    def test_a_digest_that_the_trainer_takes_back_before_all_serve_it_counts_for_nothing(
         self, begun: bool
     ):
         named = replace(asks("40", RUN_7, digest=D1), watched=self.WATCHED)
