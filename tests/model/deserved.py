@@ -182,8 +182,8 @@ class Deserved:
                 self.sim.fail(8, f"{seen.name} loads, and its pause ends in {left_seconds:.1f} s")
 
     def _requests_wait_for_something(self, leader: Leader, decision: Decision) -> None:
-        """While workers hold their requests, something is under way that ends this. It is a call, the work of a worker
-        or of its pod, a write, or a wait for a retry. A renewal of a pause takes the turn of another call.
+        """While workers hold their requests, something is under way. It is a call, the work of a worker or of its pod, a
+        write, or a wait for a retry. A renewal of a pause takes the turn of another call.
         """
         assert leader.observed is not None
         there = [w for w in leader.observed.workers if _runs(w)]
@@ -204,9 +204,7 @@ class Deserved:
     def _none_waits_for_a_stage(
         self, leader: Leader, decision: Decision, there: list[WorkerView]
     ) -> None:
-        """While others serve the applied weights and stage the next ones, no worker holds its requests for them: it
-        resumes, or goes back.
-        """
+        """No worker holds its requests while others serve and stage. It resumes, or goes back."""
         applied, called = leader.fleet.applied, {c.pod_uid for c in decision.worker_calls}
         if applied is None or decision.rollout.step.waiting:
             return
