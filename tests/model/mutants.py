@@ -487,7 +487,7 @@ MUTANTS = [
         "a WeightVersion that has named other files first reads none",
         "core/comparison.py",
         "if weights is None or not (desired.reused or pins.of(desired)):",
-        "if weights is None or not pins.of(desired):",
+        "if weights is None or desired.reused or not pins.of(desired):",
         story="an_adapter_whose_weightversion_names_another_path_first",
     ),
     Mutant(
