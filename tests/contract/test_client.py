@@ -84,7 +84,8 @@ def test_a_program_of_the_wheel_prints_its_release(programs: Path, program: str)
 
 
 def test_bash_completes_verbs_with_the_printed_script(programs: Path) -> None:
-    words = "COMP_WORDS=(rlfleet wat) COMP_CWORD=1; _rlfleet_completion rlfleet"
+    line = "COMP_LINE='rlfleet wat' COMP_POINT=11 COMP_WORDS=(rlfleet wat) COMP_CWORD=1"
+    words = f"{line}; _rlfleet_completion rlfleet"
 
     found = shell(programs, f'source <(rlfleet completion bash); {words}; echo "${{COMPREPLY[@]}}"')
 

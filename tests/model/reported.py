@@ -252,7 +252,7 @@ class Reported:
         plan = leader.decision.rollout
         goal = plan.step.goal.version, plan.step.goal.run_id
         loads = [w.pod.name for w in members if _loads_others(w, goal)]
-        if plan.allows_mixing and plan.step.phase in _ENDS and loads:
+        if plan.allows_mixing and status.phase is plan.step.phase in _ENDS and loads:
             self.sim.fail(6, f"{goal} is {plan.step.phase}, and {loads} load other weights")
         if status.phase is RolloutPhase.APPLIED and holds:
             self.sim.fail(6, f"{name} is Applied, and {holds} hold their requests")

@@ -381,7 +381,11 @@ async def test_the_description_of_the_engine_has_no_paths_or_addresses(
 ) -> None:
     config = SimpleNamespace(
         model_config=SimpleNamespace(
-            model="/weights/secret", dtype="torch.bfloat16", max_model_len=64, quantization=None
+            model="/weights/secret",
+            dtype="torch.bfloat16",
+            max_model_len=64,
+            quantization=None,
+            logprobs_mode="raw_logprobs",
         ),
         parallel_config=SimpleNamespace(
             tensor_parallel_size=2,
