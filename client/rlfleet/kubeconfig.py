@@ -122,6 +122,8 @@ def _fault(error: Exception) -> str:
             return f"{error} is missing"
         case TypeError() | AttributeError():
             return "it does not have the form of a kubeconfig, with lists of clusters, contexts and users"
+        case yaml.MarkedYAMLError(problem_mark=mark) if mark is not None:
+            return f"line {mark.line + 1} is not YAML"  # YAML's own text quotes it, and it may have a token
         case _:
             return " ".join(str(error).split())
 
@@ -206,8 +208,9 @@ def _trust(cluster: Config) -> ssl.SSLContext:
     authority = _bytes(cluster, "certificate-authority")
     tls = ssl.create_default_context(cadata=authority.decode() or None)
     if name := cluster.get("tls-server-name"):
+        strict = tls.verify_flags
         tls = _Named(ssl.PROTOCOL_TLS_CLIENT)
-        tls.name = name
+        tls.name, tls.verify_flags = name, strict
         if authority:
             tls.load_verify_locations(cadata=authority.decode())
         else:

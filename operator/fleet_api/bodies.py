@@ -17,8 +17,8 @@ from rlfleet.rollout import patience
 from rlfleet_resources.source import AbsolutePath, ManifestDigest, VersionLabel
 
 B = TypeVar("B", bound=BaseModel)
-BODY_SECONDS = 30.0
-"""A body that takes longer ends its request: otherwise a client that has stopped holds a place for good."""
+BODY_SECONDS = STALL_SECONDS = 30.0
+"""A body that takes longer, or stops for as long, ends its request: else a client that has stopped holds a place for good."""
 BODY_BYTES_PER_SECOND = 64 * 1024
 """A body that is read whole has a second more for each of these. Its small buffer (`connections.RECEIVED_BYTES`) lets
 127 KiB through in a second if the round trip takes 100 ms, and half of that at 200 ms."""
@@ -118,11 +118,14 @@ async def content_of(request: web.Request, max_bytes: int) -> bytes:
     """The whole body. `max_bytes`: its length, or the limit if it has none. Errors: Problem 408, 413."""
     content = bytearray()
     async with in_time(max_bytes / BODY_BYTES_PER_SECOND):
-        async for chunk in request.content.iter_any():
+        while True:
+            async with asyncio.timeout(STALL_SECONDS):
+                chunk = await request.content.readany()
+            if not chunk:
+                return bytes(content)
             content += chunk
             if len(content) > max_bytes:
                 raise too_large(max_bytes)
-    return bytes(content)
 
 
 @asynccontextmanager
@@ -136,7 +139,7 @@ async def in_time(more_seconds: float = 0.0) -> AsyncIterator[None]:
         raise Problem(
             HTTPStatus.REQUEST_TIMEOUT,
             "RequestTimeout",
-            f"the body has not come within {seconds:.0f} s; send the request again",
+            f"the body has not come within {seconds:.0f} s, or stopped for {STALL_SECONDS:.0f} s; send the request again",
         ) from None
 
 

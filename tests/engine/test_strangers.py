@@ -229,7 +229,13 @@ async def test_a_request_for_another_protocol_waits_for_its_turn(upgrade: bytes)
 
 
 @pytest.mark.parametrize(
-    "sent", [b"\x16\x03\x01\r\n\r\n", UPGRADE + b"h2c\r\n\r\n", UPGRADE + WEB_SOCKET]
+    "sent",
+    [
+        b"\x16\x03\x01\r\n\r\n",
+        b"GET /stranger HTTP/1.1\r\nHost: a\r\n\r\n\x00\r\n\r\n",
+        UPGRADE + b"h2c\r\n\r\n",
+        UPGRADE + WEB_SOCKET,
+    ],
 )
 async def test_strangers_write_nothing_into_the_log(sent: bytes, tmp_path: Path) -> None:
     file = tmp_path / "log"

@@ -142,13 +142,18 @@ def test_an_unsupported_setting_is_refused(tmp_path: Path, key: str) -> None:
         load(write(tmp_path / "config", **{key: "x"}))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "a: [", "current-context: main", "contexts: 5"])
-def test_an_invalid_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "a: [", "current-context: main", "contexts: 5", "token: t0ken: x", "token: @t0ken"],
+)
+def test_an_invalid_kubeconfig_is_named_and_its_token_is_not(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config"
     file.write_text(text)
 
-    with pytest.raises(NotConfigured, match="config"):
+    with pytest.raises(NotConfigured, match="config") as raised:
         load(file)
+
+    assert "t0ken" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

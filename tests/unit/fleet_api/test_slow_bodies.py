@@ -38,13 +38,13 @@ async def upstream() -> AsyncIterator[str]:
     await server.close()
 
 
-async def stalled(api: Api, path: str) -> int:
+async def stalled(api: Api, path: str, size_bytes: int = 10) -> int:
     """The status for a body of which one byte comes."""
     reader, writer = await asyncio.open_connection(api.http.server.host, api.http.server.port)
     head = (
         f"POST /fleets/rl/policy{path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TRAINER}\r\n"
     )
-    writer.write(f"{head}Content-Length: 10\r\n\r\n{{".encode())
+    writer.write(f"{head}Content-Length: {size_bytes}\r\n\r\n{{".encode())
     status = await asyncio.wait_for(reader.readline(), 10)
     writer.close()
     await writer.wait_closed()
@@ -61,6 +61,18 @@ async def test_a_large_body_has_time_by_its_size(api: Api, monkeypatch: pytest.M
 
     status, problem = await api.send("POST", "/update_weights", TRAINER, data=content)
     assert (status, problem["reason"]) == (404, "NotFound"), "it has come: no Secret has the token"
+
+
+async def test_a_large_body_that_stops_ends_before_the_time_of_its_size(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two would else keep their namespace's share of memory for 287 s."""
+    monkeypatch.setattr(bodies, "STALL_SECONDS", 0.1)
+    api.cluster.fleet["spec"]["weights"]["management"] = "External"
+    driver = api.cluster.rights["system:serviceaccount:rl:trainer"]
+    driver.add(("update", "inferencefleets/control", "rl", "policy"))
+
+    assert await stalled(api, "/update_weights", LARGE_BODY_BYTES) == 408
 
 
 @pytest.mark.parametrize("management", ["Operator", "External"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from fleet_worker.http.asgi import ClientGoneError, Receive, Scope, Send
 from fleet_worker.http.heads import Connection, Heads
@@ -46,14 +46,16 @@ class _Connection(Connection):
         inner.app = self._serve
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[TURN] = self._wait
-        with suppress(ClientGoneError):
+        cycle = cast("Any", receive).__self__  # not `inner.cycle`, which is that of the last head
+        scope[TURN] = partial(self._wait, cycle)
+        try:
             await self._app(scope, receive, send)
+        except ClientGoneError:
+            cycle.disconnected = True  # else uvicorn logs that the application has not replied
 
-    async def _wait(self) -> None:
+    async def _wait(self, cycle: Any) -> None:
         if self.inner.transport.is_closing():
             raise ClientGoneError
-        cycle = self.inner.cycle
         cycle.body = cycle.body[:0]  # nothing reads it, and 8,192 of them would fill the memory
         if cycle.more_body:
             self.inner.flow.pause_reading()
