@@ -340,8 +340,10 @@ class _Work:
             self._problem(f"{self._path} cannot be read: {error}")
             return
         left = {each.place: each for each in content.directories}
+        objects, looked_at = read(), time.monotonic()
         while self.aside or self.unread:
-            objects, looked_at = read(), time.monotonic()
+            if time.monotonic() - looked_at >= _LOOK_SECONDS:
+                objects, looked_at = read(), time.monotonic()
             mine = {each.place for each in self.aside}
             # The rest stays, with its bases: also a version whose rename or deletion has failed.
             now = [each if each.place in mine else _staying(each) for each in left.values()]

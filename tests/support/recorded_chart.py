@@ -43,7 +43,9 @@ def text(objects: Iterable[Json]) -> list[str]:
 
 
 def _named(objects: Iterable[Json]) -> dict[str, Json]:
-    return {
-        f"{o['kind']} {o['metadata'].get('namespace', '')}/{o['metadata']['name']}": o
-        for o in objects
-    }
+    found: dict[str, Json] = {}
+    for one in objects:
+        name = f"{one['kind']} {one['metadata'].get('namespace', '')}/{one['metadata']['name']}"
+        assert name not in found, f"the chart has {name} twice"
+        found[name] = one
+    return found

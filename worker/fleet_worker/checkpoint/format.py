@@ -22,9 +22,9 @@ LENGTH_BYTES = 8
 HEADER_LIMIT = 100_000_000
 """The format's own limit, in bytes."""
 
-_MOST_COMMAS = 2_000_000
-"""Of a JSON text. Nearly each value follows one, and takes up to 200 bytes of memory for 3 of the text. The header of
-a tensor has five, and one for each dimension.
+_MOST_VALUES = 2_000_000
+"""Commas and opening brackets of a JSON text. Nearly each value follows one, and takes up to 200 bytes of memory for 3
+of the text. The header of a tensor has eight, and one for each dimension.
 """
 _MOST_DIMENSIONS = 64
 _LARGEST = 2**63 - 1
@@ -119,9 +119,9 @@ def parse_json(content: bytes, *, file: str) -> Any:
         Refusal: `CheckpointMalformed`; its values would take too much memory.
         ValueError: It is not JSON.
     """
-    if content.count(b",") > _MOST_COMMAS:
+    if sum(map(content.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         raise Refusal(
-            Reason.CHECKPOINT_MALFORMED, f"the JSON in {file} has more than {_MOST_COMMAS} values"
+            Reason.CHECKPOINT_MALFORMED, f"the JSON in {file} has more than {_MOST_VALUES} values"
         )
     try:
         return json.loads(content.decode(), parse_constant=_refuse_constant)

@@ -603,6 +603,11 @@ def _with(**values: Any) -> Callable[[dict[str, Any]], None]:
     return lambda index: index["metadata"].update(values)
 
 
+def nested(levels: int) -> list[Any]:
+    """A list in a list in a list: without commas."""
+    return [nested(levels - 1)] if levels else []
+
+
 INDEXES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no version": _without("version"),
     "no base": _without("base_version"),
@@ -619,7 +624,7 @@ INDEXES: dict[str, Callable[[dict[str, Any]], Any]] = {
         other=index["weight_map"]["odd"]
     ),
     "an entry too few": lambda index: index["weight_map"].pop("odd"),
-    "more values than have room": lambda index: index.update(x=[[]] * 2_000_001),
+    "more values than have room": lambda index: index.update(x=[nested(400)] * 5001),
 }
 
 

@@ -88,7 +88,7 @@ def test_four_and_six_bit_types_are_counted_in_bits() -> None:
             {"a": entry("F32", [2], 0, 8), "b": entry("F32", [1], 4, 8)}, 8, id="an overlap"
         ),
         pytest.param(
-            {"a": entry("F32", [1], 0, 4) | {"more": [[]] * 2_000_001}},
+            {"a": entry("F32", [1], 0, 4) | {"more": [0] * 2_000_001}},
             4,
             id="more values than have room",
         ),
