@@ -188,7 +188,10 @@ class Deserved:
         assert leader.observed is not None
         there = [w for w in leader.observed.workers if _runs(w)]
         held = {w.pod.uid: w.pod.name for w in there if _is_paused(w)}
-        comes = any(w.silent_seconds or w.state is None or w.busy or w.facts.refuses for w in there)
+        comes = any(w.state is None or w.busy or w.facts.refuses for w in there)
+        # A silent one may generate at other weights until it is gone, also while it drains.
+        pods = [(w.pod, w.silent_seconds) for w in leader.observed.workers]
+        comes = comes or any(s and p.running and not p.quarantine for p, s in pods)
         calls = [c for c in decision.worker_calls if not isinstance(c, LoraCall)]
         plan = decision.rollout
         waits = calls or decision.pod_actions or plan.waits_for_pin or plan.step.waiting

@@ -233,7 +233,7 @@ class Leader:
             decision = decide(self.observed, default_image=IMAGE, now=wall)
         self.epochs.for_step(decision.goals, admits=decision.admits)
         for uid, status in decision.weights.items():
-            self.watch.decided(uid, status, self.own(now))
+            self.watch.decided(uid, status, self.own(now), term=self.epochs.calling_term)
         # As in the runtime, what is decided is known before anything is done.
         self.fleet = decision.fleet
         self.weights = dict(decision.weights)  # of what is deleted nothing is kept
@@ -385,8 +385,8 @@ class Leader:
 
     def _weights_view(self, uid: str, asked: Asked, now: float) -> WeightsView:
         status = self.weights.get(uid, NO_STATUS)
-        calling = not self.epochs.is_term_pending
-        return asked.view(uid, status, self.watch.update(uid, status, now, calling=calling))
+        watched = self.watch.update(uid, status, now, term=self.epochs.calling_term)
+        return asked.view(uid, status, watched)
 
     @property
     def stored(self) -> FleetStatus:

@@ -13,6 +13,7 @@ from tests.model.leader import Flight, Leader
 from fleet_operator.core.actions import (
     Admit,
     Apply,
+    Fence,
     Load,
     LoraCall,
     Resume,
@@ -54,6 +55,7 @@ class Wire:
     def ask(self, leader: Leader) -> None:
         """The leader asks every worker that it sees for its state."""
         sim = self.simulation
+        fenced = {uid for uid, f in leader.flights.items() if isinstance(f.action, Fence)}
         for seen in leader.pods:
             known = seen.uid in leader.heard
             if not seen.running or seen.deleting or (known and sim.happens(sim.faults.stale_view)):
@@ -67,9 +69,11 @@ class Wire:
                 leader.miss(seen.uid, sim.now)
                 continue
             sim.promises.note_answer(seen, state)
-            # One that pauses leaves its clients soon. One that refuses its fences is quarantined after a minute.
+            # One that pauses leaves its clients soon. One that refuses its fences is quarantined after a minute. A
+            # fence that is on its way comes, or is sent again.
             refused_at = worker.refused_since.get("fence", float("-inf"))
             leaves = worker.phase is Phase.PAUSING or sim.now - refused_at < REFUSALS_LAST_SECONDS
+            leaves = leaves or seen.uid in fenced
             if leader is sim.leader and not leaves:
                 pod.grace = max(0, pod.grace - 1) if worker.admitted else 0
             leader.hear(seen.uid, state, worker.restarts, sim.now)

@@ -114,6 +114,11 @@ class Epochs:
         """Whether a worker has refused a call since the last read of the Lease."""
         return self.refused is not None
 
+    @property
+    def calling_term(self) -> int | None:
+        """The term of calls; None while none can be sent."""
+        return None if self.is_term_pending else self.last.term
+
     def raise_above(self, term: int) -> None:
         """Raise the term above the one that a worker has obeyed. Call it only when the Lease, read after the
         refusal, names this process.

@@ -109,7 +109,7 @@ class Observer:
         """Begin to measure what a decision has begun. `weights`: new statuses by uid."""
         now = asyncio.get_running_loop().time()
         for uid, status in weights.items():
-            session.rollouts.decided(uid, status, now)
+            session.rollouts.decided(uid, status, now, term=session.epochs.calling_term)
 
     def _last(self, session: FleetSession, weights: W) -> W:
         """The WeightVersion with its last status."""
@@ -118,6 +118,6 @@ class Observer:
     def _watched(self, session: FleetSession, weights: WeightsView, now: float) -> WeightsView:
         """The WeightVersion with its last status and the times of its rollout."""
         known = self._last(session, weights)
-        calling = not session.epochs.is_term_pending
-        watched = session.rollouts.update(known.uid, known.status, now, calling=calling)
+        term = session.epochs.calling_term
+        watched = session.rollouts.update(known.uid, known.status, now, term=term)
         return replace(known, watched=watched)
