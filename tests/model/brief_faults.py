@@ -92,7 +92,7 @@ class BriefFaults:
         worker, pod.suspect, pod.grace = pod.worker, True, GRACE_AFTER_A_LIE
         self.fleet.note("user", f"makes {pod.name} serve the model's weights")
         worker.label, worker.run_id, worker.source = "base", None, MODEL_SOURCE
-        worker.weights = self.fleet.files.first_at(MODEL_SOURCE)
+        worker.weights = pod.by_hand = self.fleet.files.first_at(MODEL_SOURCE)
 
     def hang(self) -> None:
         if pod := self._some_pod():

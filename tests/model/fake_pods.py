@@ -49,6 +49,7 @@ class FakePod:
         delays: a kind of calls, and how many seconds late the next one of it comes.
         grace: how many more answers the operator may get before it must have fenced the worker, which has
             reported weights that it does not have.
+        by_hand: the weights that a client of its own port made it serve.
         suspect: something was wrong with it, so that it may be taken out of service.
         problem: why its container does not run.
         gated: it waits for a scheduling gate, so the API server shows no node for it.
@@ -72,6 +73,7 @@ class FakePod:
     loses_answer: bool = False
     delays: tuple[str, float] = ("", 0.0)
     grace: int = 0
+    by_hand: str | None = None
     suspect: bool = False
     problem: str = ""
     gated: bool = False

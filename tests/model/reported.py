@@ -390,6 +390,7 @@ def _finds_nothing(worker: WorkerView, name: tuple[str | None, str | None]) -> b
         failure is not None
         and failure.reason is Reason.SOURCE_ABSENT
         and (failure.version, failure.run_id) == name
+        and not any(u.is_failure for u in worker.unheeded)  # then it has ignored a later call
     )
 
 

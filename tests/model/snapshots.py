@@ -130,6 +130,7 @@ def _pod(pod: FakePod, now: float, term: int) -> tuple[Any, ...]:
         *(
             pod.ended,
             pod.grace,
+            pod.by_hand,
             pod.loses_answer,
             _ago(pod.wrong_since, now),
             _ago(pod.deleted_at, now),
