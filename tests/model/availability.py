@@ -102,7 +102,9 @@ class Availability:
         the leader (`runtime.leader_guard`), which is not simulated.
         """
         observed = leader.observed
-        if not pod.quarantine and not pod.ended and observed is not None:
+        work = pod.worker.work
+        is_fenced = work is not None and work.operation == "fence"  # for another reason: it drains by that
+        if not (pod.quarantine or pod.ended or is_fenced) and observed is not None:
             seconds = observed.spec.update.drain_timeout_seconds
             self.planned.setdefault(pod.uid, (self.sim.now, seconds))
         if leader is not self.sim.leader:

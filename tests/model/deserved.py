@@ -167,6 +167,8 @@ class Deserved:
         observed = leader.observed
         if leader is not self.sim.leader or observed is None or observed.is_external:
             return
+        if not decision.is_planned:
+            return  # pauses are renewed until there is a plan again
         self._requests_wait_for_something(leader, decision)
         called = {c.pod_uid for c in decision.worker_calls}
         called |= {a.pod_uid for a in decision.pod_actions if not isinstance(a, CreatePod)}

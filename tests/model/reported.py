@@ -57,6 +57,7 @@ class Reported:
     applied: the number of a leader, and the weights that it has recorded as applied last.
     named_others: the number of a leader, and a version of a WeightVersion → when it named other files.
     adapters_since: uid of an adapter's WeightVersion → its phase, and since when the leader knows.
+    lacking: uid of an adapter's WeightVersion → the workers that lack it, and since when.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -67,6 +68,7 @@ class Reported:
         self.applied: tuple[int, AppliedWeights | None] = (0, None)
         self.named_others: dict[tuple[object, ...], float] = {}
         self.adapters_since: dict[str, tuple[tuple[object, ...], float]] = {}
+        self.lacking: dict[str, dict[str, float]] = {}
 
     def check(self, leader: Leader, known: Mapping[str, WeightsStatus]) -> None:
         """The leader has decided its statuses. `known`: those of WeightVersions before."""
@@ -195,6 +197,9 @@ class Reported:
         is reported then, and not before.
         """
         assert leader.desired is not None
+        if spec.suspend:
+            self.adapters_since.pop(uid, None)
+            return
         status, now = leader.weights[uid], self.sim.now
         attempt = leader.number, status.desired_version, status.desired_run_id, status.retried
         phase = (*attempt, status.phase, status.phase_started_at)
@@ -211,6 +216,7 @@ class Reported:
         )
         is_late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
         if status.phase not in _ADAPTER_COMES:
+            self.lacking.pop(uid, None)
             return
         if is_late and not joins and now - since < least - ROUNDING_SECONDS:
             self.sim.fail(6, f"{uid} is late after {now - since:.1f} s of {least:.0f} s")
@@ -222,9 +228,13 @@ class Reported:
             and w.state.uptime_seconds > most
             and w.adapter(spec.adapter) is None
         ]
+        # One that was away has its time from its return on.
+        known_since = self.lacking.get(uid, {})
+        self.lacking[uid] = {name: known_since.get(name, now) for name in lacks}
+        late = [n for n, at in self.lacking[uid].items() if now - max(at, since) > most]
         said = condition_of(leader.fleet.conditions, ConditionType.STALLED) or stalled
-        if lacks and said is None and not spec.suspend and now - since > most:
-            self.sim.fail(6, f"{lacks} lack {uid} for {now - since:.0f} s, unreported")
+        if late and said is None:
+            self.sim.fail(6, f"{late} lack {uid} for {now - since:.0f} s, unreported")
 
     def _silent_ones_have_it(self, status: WeightsStatus, there: list[WorkerView]) -> None:
         """Where versions must not mix, a version is not on all workers while one may generate with another. It
@@ -241,6 +251,9 @@ class Reported:
     def _phase_is_true(
         self, leader: Leader, status: WeightsStatus, answer: list[WorkerView]
     ) -> None:
+        assert leader.decision is not None
+        if any(d.part.startswith("the status of") for d in leader.decision.defects):
+            return  # the last one stays, and the defect is reported
         name = (status.desired_version, status.desired_run_id)
         members = [w for w in answer if w.state is not None and w.state.admitted]
         has = [w for w in members if _has(w, name)]
@@ -248,7 +261,6 @@ class Reported:
         if status.phase in _ENDS and len(has) < len(members):
             share = f"{len(has)} of {len(members)}"
             self.sim.fail(6, f"{name} is {status.phase}, and {share} workers have it")
-        assert leader.decision is not None
         plan = leader.decision.rollout
         goal = plan.step.goal.version, plan.step.goal.run_id
         loads = [w.pod.name for w in members if _loads_others(w, goal)]

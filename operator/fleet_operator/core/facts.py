@@ -119,7 +119,7 @@ class Facts:
         if work is None or work.kind != kind:
             return False
         return weights is None or (
-            work.version == weights.version and work.run_id in {None, weights.run_id}
+            work.version == weights.version and work.run_id == weights.run_id
         )
 
     def is_called_to(self, kind: WorkKind) -> bool:

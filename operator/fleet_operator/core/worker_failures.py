@@ -74,7 +74,7 @@ def ignored_calls(worker: WorkerView) -> list[Failure]:
 
 def is_about(failure: Failure, weights: Named) -> bool:
     """Whether a failure is about these weights."""
-    return failure.version == weights.version and failure.run_id in {None, weights.run_id}
+    return failure.version == weights.version and failure.run_id == weights.run_id
 
 
 def pending_failure(worker: WorkerView, weights: Named) -> Failure | None:

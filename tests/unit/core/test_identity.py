@@ -97,9 +97,10 @@ class TestAnotherRunWithTheSameNumber:
         assert decision.fleet.applied is not None
         assert (decision.fleet.applied.run_id, decision.fleet.applied.digest) == ("run-8", D2)
 
-    def test_a_refusal_of_the_other_run_does_not_count_as_a_failure_of_this_one(self):
+    @pytest.mark.parametrize("run", ["run-7", None])
+    def test_a_refusal_of_the_other_run_does_not_count_as_a_failure_of_this_one(self, run):
         failed = SERVING_RUN_7[0].refused("40", Reason.CHECKPOINT_NOT_FINITE, age_seconds=1)
-        failure = failed.reported["stage_failure"].model_copy(update={"run_id": "run-7"})
+        failure = failed.reported["stage_failure"].model_copy(update={"run_id": run})
         workers = [failed.reporting(stage_failure=failure), *SERVING_RUN_7[1:]]
         under_way = WeightsStatus(
             observed_generation=1,

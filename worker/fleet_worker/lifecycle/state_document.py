@@ -126,7 +126,10 @@ def _operation(agent: Agent, now: float) -> Operation | None:
         )
     if (adapter := agent.lora.preparing) is not None:
         return Operation(
-            kind=adapter.kind, version=adapter.version, running_seconds=now - adapter.started
+            kind=adapter.kind,
+            version=adapter.version,
+            run_id=adapter.run_id,
+            running_seconds=now - adapter.started,
         )
     return None
 

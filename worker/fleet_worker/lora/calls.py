@@ -36,6 +36,7 @@ class Preparing:
 
     kind: str
     version: str
+    run_id: str | None
     started: float
 
 
@@ -225,7 +226,7 @@ class LoraCalls:
         call.check_last()
         await self._host.adapters.staged.drop(name)  # it is not used, and has memory
         kind = "stage-adapter" if request.stage_only else "adapter"
-        preparing = Preparing(kind, request.version, self._host.clock())
+        preparing = Preparing(kind, request.version, request.run_id, self._host.clock())
         self._preparing.append(preparing)
         roots = self._rules.roots
         store = store_of(request.source, roots)

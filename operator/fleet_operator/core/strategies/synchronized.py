@@ -16,7 +16,8 @@ Invariants of every step:
  1. A worker loads only when no member generates with older weights.
  2. A worker resumes on the goal only when every member reports the goal. This is the verification:
     the worker sets its label after the load and its check, and resume names the version again.
- 3. No member stays held while others stage: workers that a superseded rollout paused resume.
+ 3. No member stays held while others stage: workers that a superseded rollout paused resume, and those that go
+    back load as soon as they have staged.
 
 Superseded rollout (worked example). a, b and c serve 41. The desired version is 42, all three are
 paused, and a has loaded 42. Now the trainer asks for 43. No worker may resume: a has 42, b and c
@@ -120,7 +121,11 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     resumed = may_resume(view)
     reason = f"the rollout does not need the pause; version {view.applied.label} keeps serving"
     others = without(waiting.plus(without(view.held, waiting)), resumed)
-    actions: Actions = advanced(view, others, goal, Mode.KEEP, f"the goal is version {goal.label}")
+    # On the way back, none waits for the last one to stage.
+    is_back = same_weights(goal, view.applied)
+    alone = view.members.all(lambda f: f.standing is Standing.HELD or f.has_loaded(goal))
+    mode = Mode.LOAD if is_back and alone else Mode.KEEP
+    actions: Actions = advanced(view, others, goal, mode, f"the goal is version {goal.label}")
     actions += advanced(view, resumed, view.applied, Mode.SERVE, reason)
     failed = [*refused, *without(overdue, refused)]
     # Workers that were fenced for it still count: otherwise they and the others would be fenced in turn.
