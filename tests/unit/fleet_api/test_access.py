@@ -455,19 +455,6 @@ async def test_a_static_key_of_another_fleet_is_401(api: Api) -> None:
     assert (await api.get(STATE, STATIC_KEY))[0] == 401
 
 
-async def test_keys_are_exchanged_without_a_restart(api: Api) -> None:
-    file = api.keys / "rl.policy"
-    file.write_text(STATIC_KEY)
-    file.write_text(f"the-next-static-key\n{STATIC_KEY}\n")
-    assert [(await api.get(STATE, key))[0] for key in (STATIC_KEY, "the-next-static-key")] == [
-        200,
-        200,
-    ]
-
-    file.write_text("the-next-static-key")
-    assert (await api.get(STATE, STATIC_KEY))[0] == 401
-
-
 @pytest.mark.parametrize("content", ["", "\n\n", "short", " \n short \n"])
 async def test_a_file_without_a_long_key_permits_nothing(api: Api, content: str) -> None:
     (api.keys / "rl.policy").write_text(content)
