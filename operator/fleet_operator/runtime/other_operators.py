@@ -1,9 +1,9 @@
 """Decides which release of the operator drives a fleet, if several watch the same namespaces.
 
 Every fleet's status names the operator that drives it, and this operator renews a heartbeat Lease in the fleet's
-namespace. A process of another release leaves the fleet alone, and reports it, until that Lease is gone or was
-not renewed for two minutes. Only the driving operator writes statuses, so that two releases never overwrite
-each other.
+namespace. A process of another release leaves the fleet alone, and reports it, until that Lease was not renewed
+for two minutes. A deleted Lease changes nothing: its operator may live, and makes it again. Only the driving
+operator writes statuses, so that two releases never overwrite each other.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class _Known:
     """A heartbeat as last read.
 
     Fields:
-        since: when its resourceVersion changed.
+        since: when its resourceVersion changed, or was first asked for.
         polled_at: when it was read, or should have been.
         unread_since: since when each read has failed; None after one that did not.
         error: of the last read, if it failed.
     """
 
+    since: float
     version: str = ""
-    since: float = 0.0
     polled_at: float = float("-inf")
     lives: bool = True
     unread_since: float | None = None
@@ -66,10 +66,13 @@ class OtherOperators:
         if recorded in {"", self.own} or not _LEASE.fullmatch(recorded):
             return None  # ours, or not written by an operator
         now = asyncio.get_running_loop().time()
-        known = self._known.get((namespace, recorded), _Known())
-        if now - known.polled_at > TAKEOVER_SECONDS:
+        known = self._known.get((namespace, recorded))
+        if known is None or not _is_asked_for(known, now):
             # It drove nothing here meanwhile. It names itself in a status before its next heartbeat.
-            known = self._known[namespace, recorded] = _Known()
+            self._known = {
+                key: each for key, each in self._known.items() if _is_asked_for(each, now)
+            }
+            known = self._known[namespace, recorded] = _Known(since=now)
         if now - known.polled_at >= POLL_SECONDS:
             known.polled_at = now
             await self._poll(known, lease_path(namespace, recorded))
@@ -84,7 +87,7 @@ class OtherOperators:
         try:
             version = (await self._kube.get(path))["metadata"]["resourceVersion"]
         except NotFound:
-            version = "gone"
+            version = known.version  # no renewal: its operator makes it again if it lives
         except FleetError as error:  # unknown: keep the last answer
             known.unread_since = now if known.unread_since is None else known.unread_since
             known.error = str(error)
@@ -103,7 +106,11 @@ def left_to(other: str, own: str, namespace: str) -> NewEvent:
         message=(
             f"the operator with Lease {own} leaves this fleet to the operator with Lease {other}. Give "
             "the two releases namespaces that do not overlap (watchNamespaces). If the other operator "
-            f"is gone, this one takes over when Lease {heartbeat_name(other)} in {namespace} is deleted or was "
-            f"not renewed for {TAKEOVER_SECONDS:.0f} s"
+            f"is gone, this one takes over when Lease {heartbeat_name(other)} in {namespace} was not renewed for "
+            f"{TAKEOVER_SECONDS:.0f} s"
         ),
     )
+
+
+def _is_asked_for(known: _Known, now: float) -> bool:
+    return now - known.polled_at <= TAKEOVER_SECONDS

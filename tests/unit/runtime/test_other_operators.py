@@ -81,6 +81,43 @@ async def test_a_lease_that_ends_leaves_its_fleets_after_a_while(how):
     assert await rivals.driver("rl", OTHER) == Driver(OTHER), "it has come back"
 
 
+@pytest.mark.parametrize("how", ["not renewed", "deleted"])
+async def test_a_deletion_neither_ends_the_claim_of_an_operator_nor_counts_as_a_renewal(how):
+    cluster = FakeCluster()
+    rivals = OtherOperators(cluster.client(), OWN)
+    renew(cluster)
+    leaves = []
+    for second in range(int(2 * TAKEOVER_SECONDS)):
+        if how == "deleted" and second == TAKEOVER_SECONDS / 2:
+            cluster.drop(LEASE_PATH)
+        leaves.append(await rivals.driver("rl", OTHER) == Driver(OTHER))
+        await asyncio.sleep(1)
+    assert TAKEOVER_SECONDS <= leaves.count(True) <= TAKEOVER_SECONDS + POLL_SECONDS
+    assert leaves == sorted(leaves, reverse=True)
+
+
+async def test_an_operator_whose_lease_is_deleted_and_made_again_keeps_its_fleets():
+    cluster = FakeCluster()
+    rivals = OtherOperators(cluster.client(), OWN)
+    for _ in range(20):
+        renew(cluster)
+        for _ in range(int(HEARTBEAT_SECONDS)):
+            assert await rivals.driver("rl", OTHER) == Driver(OTHER)
+            await asyncio.sleep(1)
+        cluster.drop(LEASE_PATH)
+        for _ in range(int(HEARTBEAT_SECONDS)):
+            assert await rivals.driver("rl", OTHER) == Driver(OTHER)
+            await asyncio.sleep(1)
+
+
+async def test_operators_that_no_status_names_any_more_are_forgotten():
+    rivals = OtherOperators(FakeCluster().client(), OWN)
+    for number in range(100):
+        assert await rivals.driver("rl", f"ops/release-{number}") is not None
+        await asyncio.sleep(TAKEOVER_SECONDS / 4)
+    assert len(rivals._known) <= 6
+
+
 async def test_an_operator_that_takes_a_fleet_before_its_first_heartbeat_is_not_judged_by_its_last_one():
     cluster = FakeCluster()
     rivals = OtherOperators(cluster.client(), OWN)
