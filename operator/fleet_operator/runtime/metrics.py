@@ -56,9 +56,12 @@ class Metrics:
             registry=registry,
         ).labels(operator)  # fmt: skip
         watches = Gauge(
-            "rlfleet_operator_watches", "1 for each namespace that is watched; * for all.",
-            ("namespace",), registry=fleets,
+            "rlfleet_operator_watches",
+            "1 for each namespace that is watched; * for all, and ? for some that are not named.",
+            ("namespace",), registry=registry,
         )  # fmt: skip
+        if namespaces and not names_fleets:
+            namespaces = ("?",)
         for namespace in namespaces or ("*",):
             watches.labels(namespace).set(1)
         self.reconciles = Histogram(

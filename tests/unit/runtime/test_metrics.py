@@ -94,12 +94,22 @@ def test_waits_of_fleets_are_counted_without_their_names_unless_names_are_shown(
     assert series(metrics, "rlfleet_fleet_wait_seconds_total") == left
 
 
-@pytest.mark.parametrize("watched", [(), ("rl", "eval")])
-def test_the_watched_namespaces_are_shown(watched: tuple[str, ...]):
-    metrics = Metrics(namespaces=watched)
+@pytest.mark.parametrize(
+    ("watched", "names_fleets", "shown"),
+    [
+        ((), True, ("*",)),
+        (("rl", "eval"), True, ("rl", "eval")),
+        ((), False, ("*",)),
+        (("rl", "eval"), False, ("?",)),
+    ],
+)
+def test_the_watched_namespaces_are_shown_and_named_only_with_fleets(
+    watched: tuple[str, ...], names_fleets: bool, shown: tuple[str, ...]
+):
+    metrics = Metrics(namespaces=watched, names_fleets=names_fleets)
 
-    shown = {f'{{namespace="{each}"}}': 1 for each in watched or ("*",)}
-    assert series(metrics, "rlfleet_operator_watches") == shown
+    expected = {f'{{namespace="{each}"}}': 1 for each in shown}
+    assert series(metrics, "rlfleet_operator_watches") == expected
 
 
 def test_two_operators_in_one_process_do_not_share_series():
@@ -192,7 +202,7 @@ def test_without_names_no_series_tells_of_a_fleet_and_those_of_the_process_stay(
         pages.append(metrics.render().decode())
     named, unnamed = pages
 
-    for word in ('namespace="', 'fleet="', "secret-run-7", "secret-place"):
+    for word in ('namespace="rl"', 'fleet="', "secret-run-7", "secret-place"):
         assert word in named
         assert word not in unnamed
     for page in pages:
