@@ -6,10 +6,12 @@ from datetime import datetime
 
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.core.fallback_plan import fallback_plan
+from fleet_operator.core.idle_weights import idle_status
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.problems import Defect, kept_fleet_status, with_problems
 from fleet_operator.core.staleness import with_unheard
+from fleet_operator.core.steering import too_many
 from fleet_operator.core.unreadable import report_undecided
 from fleet_operator.runtime.callers import BUSY_SECONDS, Callers
 from fleet_operator.runtime.dispatch import Dispatcher
@@ -61,8 +63,8 @@ class UndecidedFleets:
         unreadable = record.unreadable if record.spec is None else ""
         if not (problems or unreadable):
             return BUSY_SECONDS
-        weights = self._observer.looked_at(session)
-        statuses.forget_all_but(w.uid for w in weights)
+        weights, beyond = self._observer.looked_at(session), self._observer.beyond(session)
+        statuses.forget_all_but(w.uid for w in (*weights, *beyond))
         before = statuses.fleet(record)
         made = report_undecided(
             session.key[1],
@@ -78,8 +80,11 @@ class UndecidedFleets:
         statuses.take_fleet(record.uid, before, made.fleet)
         for each in weights:
             statuses.take_weights(each, made.weights[each.uid])
+        for each in beyond:
+            statuses.take_weights(each, idle_status(each, too_many(session.key[1]), now))
         statuses.begin_due()
-        return min(self._resync_seconds, statuses.held_back_seconds())
+        turn_seconds = self._observer.turn_in_seconds(session.key)
+        return min(self._resync_seconds, statuses.held_back_seconds(), turn_seconds)
 
     async def _renew_pauses(
         self, session: FleetSession, record: FleetRecord, spec: FleetSpec

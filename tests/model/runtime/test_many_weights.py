@@ -140,6 +140,19 @@ async def test_newer_weightversions_than_a_fleet_looks_at_are_stalled_with_the_r
         await rig.until(lambda: rig.condition("Stalled") is None, seconds=5)
 
 
+async def test_those_beyond_are_stalled_too_while_their_fleet_was_never_readable() -> None:
+    async with Rig(model={"name": 7}) as rig:
+        many = Many(rig)
+        many.make(LOOKED_AT - 1 + 2 * AT_ONCE)
+        await rig.until(lambda: rig.condition("Stalled") is not None)
+        assert rig.condition("Stalled")["reason"] == "InvalidSpec"
+        await rig.until(lambda: all(many.reasons), seconds=20)
+        assert set(many.reasons[: LOOKED_AT - 1]) == {"InvalidSpec"}
+        assert set(many.reasons[LOOKED_AT - 1 :]) == {"TooMany"}
+        await asyncio.sleep(60)
+        assert len(many.written) == len(many.paths), "each once"
+
+
 async def test_the_statuses_of_those_beyond_are_paced() -> None:
     async with Rig() as rig:
         await rig.applied("1")
