@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
@@ -20,7 +19,7 @@ B = TypeVar("B", bound=BaseModel)
 BODY_SECONDS = STALL_SECONDS = 30.0
 """A body that takes longer, or stops for as long, ends its request: else a client that has stopped holds a place for good."""
 BODY_BYTES_PER_SECOND = 64 * 1024
-"""A body that is read whole has a second more for each of these. Its small buffer (`connections.RECEIVED_BYTES`) lets
+"""A body has a second more for each of these. Its small buffer (`connections.RECEIVED_BYTES`) lets
 127 KiB through in a second if the round trip takes 100 ms, and half of that at 200 ms."""
 _TRACEPARENT = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 """Source: W3C Trace Context, "traceparent Header"."""
@@ -116,31 +115,43 @@ def read(request: web.Request, model: type[B]) -> B:
 
 async def content_of(request: web.Request, max_bytes: int) -> bytes:
     """The whole body. `max_bytes`: its length, or the limit if it has none. Errors: Problem 408, 413."""
-    content = bytearray()
-    async with in_time(max_bytes / BODY_BYTES_PER_SECOND):
-        while True:
-            async with asyncio.timeout(STALL_SECONDS):
-                chunk = await request.content.readany()
-            if not chunk:
-                return bytes(content)
-            content += chunk
-            if len(content) > max_bytes:
-                raise too_large(max_bytes)
+    content, coming = bytearray(), ComingBody(request, max_bytes)
+    while part := await coming.next():
+        content += part
+        if len(content) > max_bytes:
+            raise too_large(max_bytes)
+    return bytes(content)
 
 
-@asynccontextmanager
-async def in_time(more_seconds: float = 0.0) -> AsyncIterator[None]:
-    """Bound the time in which a client sends its body, or a part of it. Errors: Problem 408."""
-    seconds = BODY_SECONDS + more_seconds
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        raise Problem(
-            HTTPStatus.REQUEST_TIMEOUT,
-            "RequestTimeout",
-            f"the body has not come within {seconds:.0f} s, or stopped for {STALL_SECONDS:.0f} s; send the request again",
-        ) from None
+class ComingBody:
+    """The parts of a body as its client sends them, within the time of its size.
+
+    Only the time in which the body is waited for counts.
+
+    Args:
+        max_bytes: Its length, or the limit if it has none.
+    """
+
+    def __init__(self, request: web.Request, max_bytes: int) -> None:
+        self._content = request.content
+        self._seconds = self._left_seconds = BODY_SECONDS + max_bytes / BODY_BYTES_PER_SECOND
+
+    async def next(self) -> bytes:
+        """The next part; empty at the end. Errors: Problem 408."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            async with asyncio.timeout(min(STALL_SECONDS, self._left_seconds)):
+                return await self._content.readany()
+        except TimeoutError:
+            raise Problem(
+                HTTPStatus.REQUEST_TIMEOUT,
+                "RequestTimeout",
+                f"the body has not come within {self._seconds:.0f} s, or stopped for {STALL_SECONDS:.0f} s; "
+                "send the request again",
+            ) from None
+        finally:
+            self._left_seconds -= clock() - began
 
 
 def parsed(content: bytes, model: type[B]) -> B:

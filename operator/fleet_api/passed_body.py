@@ -11,7 +11,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import StreamWriter
 from aiohttp.payload import Payload
 
-from fleet_api.bodies import in_time
+from fleet_api.bodies import ComingBody
 from fleet_api.connections import WRITTEN_BYTES
 from fleet_api.limits import Slot
 from fleet_api.problems import Problem, too_large
@@ -52,8 +52,10 @@ class PassedBody(Payload):
         self._kept: bytearray | None = bytearray()
         self._is_whole = not request.body_exists
         self.fault: Exception | None = None
-        if (request.content_length or 0) > max_bytes:
+        length = request.content_length
+        if length is not None and length > max_bytes:
             raise too_large(max_bytes)
+        self._coming = ComingBody(request, max_bytes if length is None else length)
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """See `Payload`. aiohttp needs no text of it."""
@@ -62,7 +64,7 @@ class PassedBody(Payload):
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Send the parts as they come, decompressed. A part that the worker does not read holds back the next one.
 
-        Errors: Problem after the limit, or without a next part. TimeoutError if the worker takes none. Those of the
+        Errors: Problem after the limit, or for a body that comes too slowly. TimeoutError if the worker takes none. Those of the
             connections.
         """
         self._consumed = True
@@ -72,7 +74,7 @@ class PassedBody(Payload):
             transport.set_write_buffer_limits(high=WRITTEN_BYTES)
         size = 0
         try:
-            while part := await self._next():
+            while part := await self._coming.next():
                 size += len(part)
                 if size > self._max_bytes:
                     raise too_large(self._max_bytes)
@@ -88,11 +90,6 @@ class PassedBody(Payload):
         self._is_whole = True
         if self._kept is not None and not self._may_need(self._kept):
             self.forget()
-
-    async def _next(self) -> bytes:
-        """The next part; empty at the end. The time in which the worker takes it does not count."""
-        async with in_time():
-            return await self._request.content.readany()
 
     @property
     def again(self) -> bytes | None:

@@ -110,7 +110,7 @@ class Proxy:
     async def pass_on(self, call: Call) -> web.StreamResponse:
         """Send the request on, and each part of the reply as it comes.
 
-        Errors: Problem 413 for a body that is too long, 408 for one without a next part, 401 for a key that the
+        Errors: Problem 413 for a body that is too long, 408 for a slow one, 401 for a key that the
         workers refuse, 503 without a reply.
         """
         key = self._keys.of(call.fleet.namespace, call.fleet.name)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from tests.support import virtual_time
 from tests.support.fake_cluster import TRAINER
 from tests.unit.fleet_api.conftest import Api
 
 from fleet_api import bodies
+from fleet_api.bodies import BODY_SECONDS, STALL_SECONDS, ComingBody
 from fleet_api.limits import LARGE_BODY_BYTES
+from fleet_api.problems import Problem
 
 PLACES = 3
 """The share of one namespace."""
@@ -38,14 +43,23 @@ async def upstream() -> AsyncIterator[str]:
     await server.close()
 
 
-async def stalled(api: Api, path: str, size_bytes: int = 10) -> int:
-    """The status for a body of which one byte comes."""
+async def stalled(
+    api: Api, path: str, size_bytes: int = 10, *, byte_seconds: float | None = None
+) -> int:
+    """The status for a body of which one byte comes, or one each `byte_seconds`."""
     reader, writer = await asyncio.open_connection(api.http.server.host, api.http.server.port)
     head = (
         f"POST /fleets/rl/policy{path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TRAINER}\r\n"
     )
     writer.write(f"{head}Content-Length: {size_bytes}\r\n\r\n{{".encode())
-    status = await asyncio.wait_for(reader.readline(), 10)
+    answered = asyncio.create_task(reader.readline())
+    async with asyncio.timeout(10):
+        while byte_seconds is not None and not answered.done():
+            await asyncio.sleep(byte_seconds)
+            with suppress(ConnectionError):
+                writer.write(b" ")
+                await writer.drain()
+        status = await answered
     writer.close()
     await writer.wait_closed()
     return int(status.split()[1])
@@ -88,3 +102,36 @@ async def test_a_body_that_does_not_come_is_408_and_gives_its_place_back(
     assert await asyncio.gather(*(stalled(api, path) for _ in range(PLACES))) == [408] * PLACES
     assert (await api.get("/v1/rl/state"))[0] == 200
     assert (await api.send("POST", "/v1/completions", data=b"{}"))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/rl/suspend", "/v1/completions"])
+async def test_a_body_that_comes_byte_by_byte_is_408_and_gives_its_place_back(
+    api: Api, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.5)
+
+    sent = (stalled(api, path, 10_000, byte_seconds=0.05) for _ in range(PLACES))
+    assert await asyncio.gather(*sent) == [408] * PLACES
+    assert (await api.send("POST", "/v1/completions", data=b"{}"))[0] == 200
+
+
+def test_the_time_between_two_reads_does_not_count() -> None:
+    """The worker of a rollout client may take its parts slowly."""
+    part_seconds, pause_seconds = 1.0, 100.0
+
+    async def part() -> bytes:
+        await asyncio.sleep(part_seconds)
+        return b"part"
+
+    async def parts_in_time() -> int:
+        coming = ComingBody(Mock(content=Mock(readany=part)), max_bytes=0)
+        for parts in range(1000):
+            try:
+                await coming.next()
+            except Problem:
+                return parts
+            await asyncio.sleep(pause_seconds)
+        raise AssertionError("it was never too slow")
+
+    assert abs(virtual_time.run(parts_in_time()) - BODY_SECONDS / part_seconds) <= 1
+    assert part_seconds < STALL_SECONDS < pause_seconds
