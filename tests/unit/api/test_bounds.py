@@ -1,6 +1,6 @@
 """Values at the bounds of the resources' patterns, as the operator and as the API server check them.
 
-Both have the same bounds, words and required fields of what the operator reads (`tests/contract/test_crd_equals_models.py`).
+Both have the same bounds, words and required fields of what the operator reads (`tests/contract/test_crd_bounds.py`).
 """
 
 from __future__ import annotations
