@@ -20,6 +20,7 @@ from fleet_operator.core.fallback_plan import fallback_plan, no_pod_changes
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.fleet_status import fleet_status
 from fleet_operator.core.idle_weights import idle_statuses, problems_of_number
+from fleet_operator.core.lateness import problems_of_joining
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.permits import first_calls
 from fleet_operator.core.pod_actions import BeginDrain, EndDrain, PodAction, Quarantine
@@ -191,8 +192,13 @@ def deciding(
         lambda: problems_of_calls(observed, worker_calls),
         lambda: (),
     )
-    known = (*problems_of(observed), *ignored, *problems_of_number(observed), *observed.problems)
-    problems = (*(d.problem() for d in parts.defects), *known)
+    late = parts.run(
+        "the report on joining workers",
+        lambda: problems_of_joining(wished.view) if wished else (),
+        lambda: (),
+    )
+    known = (*problems_of(observed), *ignored, *late, *problems_of_number(observed))
+    problems = (*(d.problem() for d in parts.defects), *known, *observed.problems)
     before, generation = observed.status.conditions, observed.generation
     fleet = with_problems(fleet, before, problems, generation=generation, now=now)
     if wanted is None or not observed.has_token:

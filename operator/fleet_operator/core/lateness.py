@@ -18,6 +18,8 @@ restarts in each attempt would never be.
     load        `loadSeconds`                       the limit
     apply       `loadSeconds` and the drain         no limit: each worker swaps by itself
 
+No other worker waits for one that joins. So if its own work takes longer than the limit, it is only reported.
+
 A fleet has one limit for holding requests, `Rollout.longest_hold_seconds`, whatever they wait for: a rollback
 has no phase that could be late. Phases begin again with each newer version, each lost answer, and each leader.
 A pause does not.
@@ -28,11 +30,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.facts import Workers
+from fleet_operator.core.facts import Facts, Workers
+from fleet_operator.core.problems import Problem
 from fleet_operator.core.strategies.base import RolloutView
 from fleet_operator.core.work import WorkKind
 from fleet_operator.core.worker_view import WorkerView
+from fleet_operator.counts import agree, counted
 from fleet_worker.protocol import Phase
+from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.weights_status import RolloutPhase
 
 _CALLED_IN: dict[WorkKind, RolloutPhase] = {
@@ -40,6 +45,8 @@ _CALLED_IN: dict[WorkKind, RolloutPhase] = {
     "pause": RolloutPhase.PAUSING,
     "load": RolloutPhase.LOADING,
 }
+_JOINS_BY: tuple[WorkKind, ...] = ("stage", "load")
+_NAMED_AT_MOST = 3
 
 
 def lasts(view: RolloutView, seconds: float, *phases: RolloutPhase) -> bool:
@@ -127,3 +134,40 @@ def working_too_long(view: RolloutView, workers: Sequence[WorkerView]) -> list[W
         for w, work in held
         if work and work.running_seconds + w.silent_seconds > _limit_seconds(view, work.kind)
     ]
+
+
+def problems_of_joining(view: RolloutView) -> tuple[Problem, ...]:
+    """The problem that joining workers read or load weights for longer than that may take; empty without any."""
+    late = [w for w in view.joining.where(_reads) if _overruns(view, w)]
+    if not late:
+        return ()
+    works = [f"{w.pod.name} ({w.operation})" for w in late[:_NAMED_AT_MOST]]
+    more = f" and {len(late) - len(works)} more" if len(late) > len(works) else ""
+    number = len(late)
+    return (
+        Problem(
+            part="joining workers",
+            reason=ConditionReason.DEADLINE_EXCEEDED,
+            message=(
+                f"{counted(number, 'worker')} {agree(number, 'takes', 'take')} longer to join than rollout.timeouts "
+                f"{agree(number, 'allows it', 'allows them')}, and {agree(number, 'gets', 'get')} no requests until "
+                f"then: {', '.join(works)}{more}. Look at the logs of these pods and at the store. Delete a pod that "
+                "hangs, or raise stageSeconds or loadSeconds"
+            ),
+            concerns_weights=any(
+                w.is_doing(kind, view.desired) for w in late for kind in _JOINS_BY
+            ),
+            adapter="",
+        ),
+    )
+
+
+def _reads(worker: Facts) -> bool:
+    return any(worker.is_doing(kind) for kind in _JOINS_BY)
+
+
+def _overruns(view: RolloutView, worker: WorkerView) -> bool:
+    work = worker.state.operation if worker.state else None
+    return work is not None and (
+        work.running_seconds + worker.state_age_seconds > _limit_seconds(view, work.kind)
+    )

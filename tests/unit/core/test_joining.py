@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import WorkerBuilder, make_view, make_worker, target, texts_of
+from tests.support.builders import (
+    NOW,
+    WorkerBuilder,
+    make_fleet,
+    make_view,
+    make_worker,
+    target,
+    texts_of,
+)
 from tests.support.present import present
 
+from fleet_operator.core.decision import Decision
+from fleet_operator.core.decision import decide as decide_all
 from fleet_operator.core.joining import Admission, JoinStep, join
 from fleet_worker.protocol import Reason
-from rlfleet_resources.reasons import ConditionReason
+from rlfleet_resources.conditions import Condition, condition_of
+from rlfleet_resources.reasons import ConditionReason, ConditionType
 
 
 def joining_worker(n: int = 0, version: str | None = "base") -> WorkerBuilder:
@@ -185,3 +196,63 @@ class TestWorkerThatCannotJoin:
         waiting = joining_worker(version="42").refused("42", Reason.SOURCE_NOT_FOUND)
 
         assert decide(waiting, fallback="42", open_now=False).problem is None
+
+
+class TestWorkerThatTakesTooLong:
+    """A joining worker that reads or loads for longer than that may take is reported, and nothing else changes."""
+
+    @staticmethod
+    def decided(*workers: WorkerBuilder, wants: str = "42") -> Decision:
+        rollout = {"timeouts": {"stageSeconds": 300, "loadSeconds": 100}}
+        fleet = make_fleet(*workers, wants=wants, rollout=rollout)
+        return decide_all(fleet, default_image="rlfleet/worker:1", now=NOW)
+
+    @staticmethod
+    def stalled(decision: Decision) -> tuple[Condition | None, Condition | None]:
+        """`Stalled` of the fleet, and of the WeightVersion."""
+        (weights,) = decision.weights.values()
+        fleet = decision.fleet
+        return (
+            condition_of(fleet.conditions, ConditionType.STALLED),
+            condition_of(weights.conditions, ConditionType.STALLED),
+        )
+
+    @pytest.mark.parametrize(("kind", "seconds"), [("stage", 300), ("load", 100)])
+    def test_it_needs_attention_after_the_time_of_its_work_and_not_before(
+        self, kind: str, seconds: float
+    ):
+        serving, joins = make_worker(0).serving("42"), joining_worker(1).doing(kind, "42")
+        in_time = self.decided(serving, joins.working_for(seconds))
+        late = self.decided(serving, joins.working_for(seconds + 1))
+
+        assert self.stalled(in_time) == (None, None)
+        for found in self.stalled(late):
+            assert present(found).reason == ConditionReason.DEADLINE_EXCEEDED
+            assert f"policy-1 ({kind} 42)" in present(found).message
+        assert present(condition_of(late.fleet.conditions, ConditionType.READY)).status == "False"
+        assert in_time.worker_calls == late.worker_calls
+        assert in_time.pod_actions == late.pod_actions
+        assert in_time.rollout == late.rollout
+
+    def test_the_weightversion_is_stalled_only_by_work_on_its_version(self):
+        late = joining_worker(1).doing("stage", "41").working_for(301)
+        of_fleet, of_weights = self.stalled(self.decided(make_worker(0).serving("42"), late))
+
+        assert present(of_fleet).reason == ConditionReason.DEADLINE_EXCEEDED
+        assert of_weights is None
+
+    def test_the_first_workers_of_a_fleet_are_reported_too(self):
+        late = [joining_worker(n).doing("stage", "42").working_for(301) for n in range(5)]
+        of_fleet, of_weights = self.stalled(self.decided(*late))
+
+        assert present(of_fleet).message.startswith("5 workers")
+        assert present(of_weights).reason == ConditionReason.DEADLINE_EXCEEDED
+
+    def test_the_message_holds_no_running_clock(self):
+        late = joining_worker(1).doing("stage", "42")
+        found = [
+            self.stalled(self.decided(make_worker(0).serving("42"), late.working_for(seconds)))
+            for seconds in (301, 999)
+        ]
+
+        assert found[0] == found[1]
