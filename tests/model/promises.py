@@ -17,8 +17,8 @@
     late only if it has watched the phase for the whole timeout, or if a worker reports that its own
     swap is late. A pod behind a scheduling gate does not delay the rollout of the other workers,
     and is not a reason for `Stalled`.
- 7. A fleet without changes writes nothing. A worker that has refused a version of an adapter is not
-    asked for it again before 10 s are over. After a missing slot or incomplete files the call comes
+ 7. A fleet without changes writes nothing. A worker that has refused a version is not asked for it again
+    before 10 s are over, unless another attempt has begun. After a missing slot or incomplete files the call comes
     earlier.
  8. With `Keep` a rollout cuts no request short, with `Wait` none before its drain deadline. After a
     change to a strategy that forbids mixed versions, a worker at another version than the serving
