@@ -13,6 +13,7 @@ from tests.model.fake_state import version_in
 from tests.model.fake_worker import ROOM_FOR_ADAPTERS, FakeWorker
 from tests.model.faults import Faults
 
+from fleet_operator.core.percentages import unavailable_and_surge
 from rlfleet_resources.conditions import condition_of
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.weights_status import RolloutPhase
@@ -217,7 +218,24 @@ class Convergence:
             stalled = condition_of(status.conditions, ConditionType.STALLED)
             if uid != self.desired.base_uid and under_way and stalled is None:
                 return f"{uid}: the adapter stays {status.phase}"
-        return ""
+        return "" if self.stalled or decision.rollout.step.holds_requests else self._outdated()
+
+    def _outdated(self) -> str:
+        """The workers that keep an older template, though one of them may go; empty without one. A pod that has waited
+        for a gate since before the change does not hold up the others.
+        """
+        template, spec = self.leader.observed.template, self.desired.fleet_spec
+        if template is None or spec.update.is_held:
+            return ""
+        there = [p for p in self.pods.values() if p.deleted_at is None and not p.ended]
+        gated = sum(p.gated for p in there)
+        if gated > self.promises.availability.held_back.get(template.revision, 0):
+            return ""  # no successor gets in
+        unavailable, _ = unavailable_and_surge(spec.update, spec.replicas)
+        up = sum(p.ready and p.drains_since is None and not p.quarantine for p in there)
+        old = [p.name for p in there if p.worker.revision != template.revision]
+        may_go = bool(old) and up > spec.replicas - gated - unavailable
+        return f"{old} keep an older template" if may_go else ""
 
     def _converges(self, bound: int, *, gives_up: bool = False) -> bool:
         """`gives_up`: a fleet that is stalled and has had nothing to do for long stays so."""
