@@ -74,7 +74,7 @@ class Availability:
 
     def _idle_ones_go_first(self, observed: FleetObserved, decision: Decision) -> None:
         """A scale-down takes no worker that serves while one stays that has no clients. Workers of the current template
-        go only for that.
+        go only for that, and while updates are held all do.
         """
         assert observed.template is not None
         actions = [a for a in decision.pod_actions if isinstance(a, BeginDrain | DeletePod)]
@@ -83,7 +83,8 @@ class Availability:
         for worker in observed.workers if idle else ():
             pod, serves = worker.pod, worker.standing in {Standing.OPEN, Standing.HELD}
             known = pod.quarantine or pod.drains_since is not None or pod.deleting
-            current = pod.revision == observed.template.revision and not known
+            stays = pod.revision == observed.template.revision or observed.spec.update.is_held
+            current = stays and not known
             if pod.uid in going and current and serves:
                 self.sim.fail(4, f"{pod.name} serves and is drained, while {idle} stay")
 

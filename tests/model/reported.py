@@ -95,7 +95,7 @@ class Reported:
             self._silent_ones_have_it(status, there)
             self._refusals_are_reported(leader, status)
             self._verdict_is_earned(leader, status, answer)
-            if there and all(w.facts.phase in _CANNOT_JUDGE for w in answer):
+            if live and all(w.facts.phase in _CANNOT_JUDGE for w in answer):
                 self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)
             self._lost_weights_delay_no_verdict(leader, status, there)
             if status.phase is RolloutPhase.JUDGING:
