@@ -91,6 +91,7 @@ class Reported:
         self._pins_are_in_order(leader)
         self._check_each(leader, desired, there)
         if desired.base is not None:
+            self._abandoned_stays(known.get(desired.base_uid, NO_STATUS), status)
             self._phase_is_true(leader, status, answer)
             self._silent_ones_have_it(status, there)
             self._refusals_are_reported(leader, status)
@@ -102,11 +103,25 @@ class Reported:
                 self.judged_by = leader.number
 
     def _check_each(self, leader: Leader, desired: Desired, there: list[WorkerView]) -> None:
+        self._adapters_have_room(leader, desired)
         for uid, asked in desired.weights:
             if uid in leader.weights and asked.view(uid).spec.adapter:
                 self._late_adapters_are_reported(leader, uid, asked.view(uid).spec, there)
             if uid in leader.weights and desired is self.sim.desired:
                 self._unread_files_are_noted(leader, uid, asked.view(uid).spec)
+
+    def _adapters_have_room(self, leader: Leader, desired: Desired) -> None:
+        """No adapter is refused for want of room while the fleet has slots for all. One with the name of the base model
+        takes no slot.
+        """
+        spec = desired.fleet_spec
+        named = {uid: asked.view(uid).spec.adapter for uid, asked in desired.weights}
+        own = [uid for uid, adapter in named.items() if adapter not in {"", spec.model.name}]
+        for uid in own if len(own) <= spec.adapters.max else ():
+            status = leader.weights.get(uid, NO_STATUS)
+            stalled = condition_of(status.conditions, ConditionType.STALLED)
+            if stalled is not None and stalled.reason is ConditionReason.NO_ROOM_FOR_ADAPTERS:
+                self.sim.fail(6, f"{uid} has no slot, and the fleet has {spec.adapters.max}")
 
     def _is_said(self, status: FleetStatus | WeightsStatus) -> bool:
         """Whether what is not ready is on its way, or stalled, or its user has asked for that."""
@@ -215,6 +230,8 @@ class Reported:
             for w in there
         )
         is_late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
+        if status.phase is RolloutPhase.APPLIED and stalled is None:
+            self._unfinished_is_reported(uid, spec, there, most)
         if status.phase not in _ADAPTER_COMES:
             self.lacking.pop(uid, None)
             return
@@ -235,6 +252,30 @@ class Reported:
         said = condition_of(leader.fleet.conditions, ConditionType.STALLED) or stalled
         if late and said is None:
             self.sim.fail(6, f"{late} lack {uid} for {now - since:.0f} s, unreported")
+
+    def _unfinished_is_reported(
+        self, uid: str, spec: WeightsSpec, there: list[WorkerView], most: float
+    ) -> None:
+        """A worker that cannot join, since the files of an applied adapter are not complete, is reported in time."""
+        for worker in there:
+            state = worker.state
+            if worker.standing is not Standing.CLOSED or state is None or worker.silent_seconds:
+                continue
+            waits = any(
+                f.reason is Reason.SOURCE_NOT_READY
+                and (f.name, f.version, f.run_id) == (spec.adapter, spec.version, spec.run_id)
+                for f in state.adapter_failures
+            )
+            if waits and state.uptime_seconds > most and worker.adapter(spec.adapter) is None:
+                text = f"{worker.pod.name} has waited for {uid} for {state.uptime_seconds:.0f} s"
+                self.sim.fail(6, f"{text}, unreported")
+
+    def _abandoned_stays(self, before: WeightsStatus, after: WeightsStatus) -> None:
+        """An abandoned version does not come back by itself: only a retry or another spec brings it back."""
+        asked = [(s.observed_generation, s.retried) for s in (before, after)]
+        if before.phase is RolloutPhase.HALTED is not after.phase and asked[0] == asked[1]:
+            text = f"{after.desired_version} was abandoned, and is {after.phase} now"
+            self.sim.fail(6, f"{text}, and no retry was requested")
 
     def _silent_ones_have_it(self, status: WeightsStatus, there: list[WorkerView]) -> None:
         """Where versions must not mix, a version is not on all workers while one may generate with another. It
