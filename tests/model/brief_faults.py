@@ -9,6 +9,7 @@ from typing import Any
 from tests.model.fake_pods import FakePod
 from tests.model.fake_state import MODEL_SOURCE
 from tests.model.fake_worker import ALL
+from tests.model.odd_one import OddOne
 from tests.model.simulator import Simulation
 from tests.model.wire import GRACE_AFTER_A_LIE
 
@@ -31,8 +32,8 @@ NEXT_KINDS = {
 class BriefFaults:
     """Its random numbers are its own. `later`: what ends when."""
 
-    def __init__(self, fleet: Simulation) -> None:
-        self.fleet = fleet
+    def __init__(self, fleet: Simulation, odd: OddOne) -> None:
+        self.fleet, self.odd = fleet, odd
         self.chance = Random(f"brief faults of {fleet.seed}")  # noqa: S311 - repeatable on purpose
         self.later: list[tuple[float, Callable[[], None]]] = []
 
@@ -236,8 +237,7 @@ class BriefFaults:
         self.later.append((self.fleet.now + self.chance.choice(SECONDS), what))
 
     def _some_pod(self) -> FakePod | None:
-        pods = [p for p in self.fleet.pods.values() if p.deleted_at is None]
-        return self.chance.choice(pods) if pods else None
+        return self.odd.some_pod(self.chance)
 
 
 def _next_kinds(pod: FakePod) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.model.fake_worker import FakeWorker
+from tests.model.odd_one import OddOne
 from tests.model.simulator import Simulation
 
 from fleet_worker.protocol import Phase
@@ -56,14 +57,17 @@ MOMENTS = (
     *(
         "the version is Staging",
         "the version is Loading",
+        "the version is Comparing",
+        "a call to compare",
         "an adapter is staged",
         "an adapter is served",
     ),
 )
 
 
-def moments_of(fleet: Simulation) -> Iterator[str]:
+def moments_of(fleet: Simulation, odd: OddOne) -> Iterator[str]:
     """Returns the moments of a fleet now."""
+    yield from odd.moments()
     workers = [p.worker for p in fleet.pods.values() if p.deleted_at is None]
     for worker in workers:
         yield f"a worker is {worker.phase}"

@@ -12,6 +12,8 @@ from tests.model.fake_pods import STRANGER, FakePod
 from tests.model.fake_state import MODEL_SOURCE, digest_of
 from tests.model.fake_worker import ALL
 from tests.model.moments import Rule, draw_rules, moments_of
+from tests.model.odd_one import OddOne
+from tests.model.plays import Plays, Scene
 from tests.model.random_adapters import RandomAdapters
 from tests.model.simulator import Simulation
 from tests.model.swarm import Swarm, random_rollout
@@ -118,8 +120,9 @@ class RandomActions:
         if self.fleet.desired.fleet_spec.update.is_held:
             self.always += [(0.03, self.gate), (0.03, self.change_template)]
         self.rollbacks, self.rewrites = self.swarm.factor(), self.swarm.factor()
-        self.adapters = RandomAdapters(self.fleet)
-        self.brief = BriefFaults(self.fleet)
+        self.odd = OddOne(self.fleet, self.swarm.odd)
+        self.adapters = RandomAdapters(self.fleet, self.odd)
+        self.brief = BriefFaults(self.fleet, self.odd)
         self.themes = self.all_themes()
         # Random generators of their own, so that these choices change no other part of a history.
         self.clients = Random(self.fleet.seed)  # noqa: S311 - repeatable on purpose
@@ -130,6 +133,10 @@ class RandomActions:
         self.moments = Random(f"moments of {self.fleet.seed}")  # noqa: S311 - repeatable on purpose
         if self.swarm.is_focused:
             self.themes = self._some_themes()
+        self.play: list[Scene] = []
+        self.scene_since = self.fleet.now
+        if self.swarm.play:
+            self.play, self.always = Plays(self).scenes_of(self.swarm.play), []
         self.draw()
 
     def _some_themes(self) -> list[list[Callable[[], None]]]:
@@ -233,14 +240,26 @@ class RandomActions:
     def follow_rules(self) -> None:
         """Act by the rules whose moment has come since the last time."""
         self.brief.end()
-        true = frozenset(moments_of(self.fleet))
+        true = frozenset(moments_of(self.fleet, self.odd))
         new, self.true_before = true - self.true_before, true
+        self._play(true)
         due = [rule for rule in (*self.rules, *self.following) if rule.moment in new]
         self.following = [rule for rule in self.following if rule not in due]
         for rule in due:
             for action in rule.actions:
                 action()
             self.following += [rule.then] if rule.then is not None else []
+
+    def _play(self, true: frozenset[str]) -> None:
+        """Let the next scene of the play happen, if it is time for it. `true`: the moments now."""
+        if not self.play:
+            return
+        scene, waited = self.play[0], self.fleet.now - self.scene_since
+        if scene.moment in true or waited >= scene.patience_seconds:
+            self.scene_since = self.fleet.now
+            self.play = self.play[1:]
+            for action in scene.actions:
+                action()
 
     def act_at_random(self, scale: float = 1.0) -> None:
         """Let happen what may, and more of it while workers hold their requests."""
@@ -251,6 +270,8 @@ class RandomActions:
         for worker in self.fleet.workers.values():
             if self.clients.random() < 0.1 * scale:
                 worker.sessions = self.clients.choice([0, 0, 1, 2, 5])
+        if self.swarm.play:
+            return
         if self.releases.random() < 0.02 * self.rollbacks * scale * self.trouble:
             self.roll_back_operator()
         if self.returns.random() < 0.02 * self.rewrites * scale * self.trouble:
@@ -729,9 +750,7 @@ class RandomActions:
             self.fleet.wake_former(self.chance.choice(self.fleet.former_leaders))
 
     def _some_pod(self, *, suspect: bool = False) -> FakePod | None:
-        pods = [p for p in self.fleet.pods.values() if p.deleted_at is None]
-        if not pods:
-            return None
-        pod = self.chance.choice(pods)
-        pod.suspect |= suspect
+        pod = self.odd.some_pod(self.chance)
+        if pod is not None:
+            pod.suspect |= suspect
         return pod

@@ -7,8 +7,10 @@ from random import Random
 from typing import Any
 
 from tests.model.fake_pods import FakePod
-from tests.model.fake_state import digest_of
+from tests.model.fake_state import FakeAdapter, digest_of
+from tests.model.odd_one import OddOne
 from tests.model.simulator import Simulation
+from tests.model.swarm import SLOTS
 
 NAMES = ("lora", "math")
 QUIET = NAMES[1]
@@ -23,8 +25,8 @@ UNSEEN = "10"
 class RandomAdapters:
     """Its random numbers are its own, so that it changes no other part of a history."""
 
-    def __init__(self, fleet: Simulation) -> None:
-        self.fleet = fleet
+    def __init__(self, fleet: Simulation, odd: OddOne) -> None:
+        self.fleet, self.odd = fleet, odd
         self.chance = Random(f"adapters of {fleet.seed}")  # noqa: S311 - repeatable on purpose
         self.copies = Random(f"copies of adapters of {fleet.seed}")  # noqa: S311 - repeatable on purpose
         self.known: set[str] = set()
@@ -44,7 +46,9 @@ class RandomAdapters:
         # Some histories have no adapters, and some a quiet trainer of one.
         quiet = [(0.3, self.publish_next), (0.1, self.return_to_other_files)]
         self.kinds += [self.return_to_other_files, self.name_like_model, self.leave_unfinished]
-        self.kinds += [self.create_again, self.create_again]
+        self.kinds += [self.create_again, self.create_again, self.rewrite_and_create_again]
+        self.kinds += [self.restart_on_unfinished, self.change_slots, self.drive_by_hand]
+        self.kinds += [self.publish_both_spoilt]
         self.all = self.actions
         self.actions = self.chance.choice([[], [], self.actions, quiet])
 
@@ -86,6 +90,72 @@ class RandomAdapters:
             self.fleet.delete_adapter(name)
             source = {"path": spec.source.path}
             self.fleet.publish_adapter(name, spec.version, runID=spec.run_id, source=source)
+
+    def name_usual_path(self) -> None:
+        """An adapter that names another path names its own one again."""
+        for name in self._some_name():
+            usual = f"/weights/{name}/step_{{version}}"
+            if self.fleet.adapter_spec(name).source.path != usual:
+                self._change(name, source={"path": usual})
+
+    def return_to_served(self) -> None:
+        """The trainer goes back to a version that some worker serves."""
+        served = [(n, a) for w in self.fleet.workers.values() for n, a in w.adapters.items()]
+        found = [(n, a) for n, a in served if n in self._published()]
+        if found:
+            name, adapter = self.chance.choice(found)
+            version = adapter.version
+            self.fleet.publish_adapter(name, version, rollbackTo=version, runID=adapter.run_id)
+
+    def rewrite_and_create_again(self) -> None:
+        """Before that the files were written over. It may name another path first."""
+        for name in self._some_name():
+            spec, path = self.fleet.adapter_spec(name), self._path(name)
+            if not self.fleet.is_rewritten(path):
+                self.fleet.rewrite(path)
+            self.fleet.delete_adapter(name)
+            source = {"path": spec.source.path}
+            other = {"path": f"/weights/other-{name}/step_{{version}}"}
+            first = self.chance.choice([source, other])
+            self.fleet.publish_adapter(name, spec.version, runID=spec.run_id, source=first)
+
+    def restart_on_unfinished(self) -> None:
+        """The files of an adapter lose the last one, and a worker restarts."""
+        for name in self._some_name():
+            self.fleet.leave_unfinished(self._path(name))
+            if pod := self._some_pod():
+                self.fleet.kill(pod)
+
+    def publish_both_spoilt(self) -> None:
+        """One worker cannot read the next versions of both adapters."""
+        if pod := self._some_pod():
+            for name in NAMES:
+                self.fleet.publish_adapter(
+                    name, version := str(self.chance.randint(1, 9)), rollbackTo=version
+                )
+                self.fleet.spoil_path(self._path(name), pod)
+
+    def change_slots(self) -> None:
+        """The fleet has slots for other numbers of adapters."""
+        most = self.chance.choice([0, 1, 2])
+        self.fleet.change_fleet(f"sets slots for {most} adapters", adapters={"max": most})
+
+    def drive_by_hand(self) -> None:
+        """A client of a worker's own port has loaded other files of an adapter than the pinned ones, before
+        the worker is admitted.
+        """
+        stored = self.fleet.fleet_stored.pinned_adapters
+        for name in self._some_name():
+            pod = self._some_pod()
+            spec, path = self.fleet.adapter_spec(name), self._path(name)
+            known = (name, spec.version, spec.run_id) in {
+                (p.adapter, p.version, p.run_id) for p in stored
+            }
+            if pod is None or pod.worker.admitted or not known:
+                continue
+            other = f"{self.fleet.files.first_at(path)}~rewritten"
+            self.fleet.note("user", f"gives other files of adapter {name} to {pod.name}")
+            pod.worker.adapters[name] = FakeAdapter(spec.version, spec.run_id, path, other)
 
     def name_like_model(self) -> None:
         """An adapter has the name of the base model for a while: it is refused."""
@@ -143,6 +213,11 @@ class RandomAdapters:
         """No version is held back any more, and none has the name of the base model."""
         if self.fleet.adapter_uid("m"):
             self.fleet.delete_adapter("m")
+        spec = self.fleet.desired.fleet_spec
+        if spec.adapters.max != SLOTS:
+            self.fleet.change_fleet(f"sets slots for {SLOTS} adapters", adapters={"max": SLOTS})
+        if spec.update.is_held and not all(w.has_slots for w in self.fleet.workers.values()):
+            self.fleet.change_fleet("lets the operator replace pods", update={})
         for name in self._published():
             self._change(name, suspend=False)
 
@@ -188,5 +263,4 @@ class RandomAdapters:
         return str(spec.source.resolve(spec.version))
 
     def _some_pod(self) -> FakePod | None:
-        pods = [p for p in self.fleet.pods.values() if p.deleted_at is None]
-        return self.chance.choice(pods) if pods else None
+        return self.odd.some_pod(self.chance)

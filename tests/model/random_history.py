@@ -9,10 +9,18 @@ import gc
 from collections.abc import Callable
 from dataclasses import replace
 
+from tests.model.plays import (
+    LOOKS_AFTER_A_PLAY,
+    MOST_LOOKS_AFTER_A_PLAY,
+    SECONDS_BETWEEN_LATE_LOOKS,
+)
 from tests.model.random_actions import RandomActions, Settings
 from tests.model.simulator import Simulation
 from tests.model.swarm import LOOKS_OF_A_WEATHER, WEATHER, Swarm, swarm_of
 
+from rlfleet_resources.weights_status import RolloutPhase
+
+_COME = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
 CHANCE_OF_A_CHANGE, CHANCE_OF_A_REPAIR = 0.5, 0.3
 CHANCE_BETWEEN_ACTIONS = 0.05
 """Of what may happen, while the operator does what it has decided."""
@@ -33,6 +41,7 @@ def new_fleet(seed: int, swarm: Swarm, *, rollout: Settings | None = None) -> Si
         slow_seconds=swarm.slow_seconds,
         update=swarm.update,
         pins=swarm.pins,
+        adapters={"max": swarm.slots},
     )
     fleet.settle()
     return fleet
@@ -94,8 +103,13 @@ def _storm(fleet: Simulation, actions: RandomActions, swarm: Swarm) -> None:
             actions.follow_rules()
 
     fleet.faults, fleet.between = replace(swarm.faults), strike
+    after = 0
     for _ in range(swarm.looks):
-        if not looks_left:
+        after += bool(swarm.play) and not actions.play
+        is_over = after > LOOKS_AFTER_A_PLAY
+        if is_over and (after > MOST_LOOKS_AFTER_A_PLAY or not _is_under_way(fleet)):
+            break
+        if not looks_left and not swarm.play:
             looks_left, weather = chance.choice(LOOKS_OF_A_WEATHER), chance.choice(WEATHER)
             weather = 1.0 if swarm.is_focused else weather
             if chance.random() < CHANCE_OF_A_CHANGE:
@@ -103,13 +117,21 @@ def _storm(fleet: Simulation, actions: RandomActions, swarm: Swarm) -> None:
             if (swarm.is_focused or not weather) and chance.random() < CHANCE_OF_A_REPAIR:
                 _repair(fleet)
                 fleet.faults, fleet.between = replace(swarm.faults), strike
-        looks_left -= 1
+        looks_left = max(0, looks_left - 1)
         fleet.reconcile()
-        fleet.tick(chance.choice(swarm.pace))
+        fleet.tick(SECONDS_BETWEEN_LATE_LOOKS if is_over else chance.choice(swarm.pace))
         actions.act_at_random(weather)
         if weather:
             actions.follow_rules()
     actions.brief.end_all()
+
+
+def _is_under_way(fleet: Simulation) -> bool:
+    """Whether workers hold requests, or adapters are on their way."""
+    if any(w.lease is not None or w.work is not None for w in fleet.workers.values()):
+        return True
+    adapters = (s for uid, s in fleet.leader.weights.items() if uid != fleet.desired.base_uid)
+    return any(s.phase in _COME for s in adapters)
 
 
 def _repair(fleet: Simulation) -> None:

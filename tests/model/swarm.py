@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from tests.model.faults import Faults
+from tests.model.plays import Subject, settings_of
 
 Settings = dict[str, Any]
 
@@ -27,6 +28,8 @@ UPDATES: list[Settings] = [
     {"type": "OnDelete", "maxSurge": 1, "drainTimeoutSeconds": 2},
     {"paused": True, "maxUnavailable": 0, "maxSurge": "50%"},
 ]
+SLOTS = 2
+"""For how many adapters most simulated fleets have slots at first, and all in the end."""
 LONGER_THAN_A_LEASE = 35.0
 """Seconds that loads take in some fleets."""
 FACTORS = (0.0, 0.0, 0.0, 0.5, 1.0, 3.0)
@@ -45,6 +48,8 @@ STRATEGIES = (
 WEATHER = (0.0, 0.0, 0.3, 1.0, 1.0, 2.0)
 """How much happens, in comparison with the usual, for a number of looks."""
 LOOKS_OF_A_WEATHER = (5, 10, 20)
+PLAYS = 0.7
+"""The share of histories that are one play."""
 FOCUSED = 0.6
 """The share of histories in which things happen by rules only."""
 
@@ -66,6 +71,9 @@ class Swarm:
         endures: faults last, and the fleet must say so in the end.
         rules: how many rules hold at most (`moments`).
         is_focused: nothing happens but by rules, apart from new versions.
+        play: the subject of its play; nothing else happens in it. None in other histories.
+        slots: for how many adapters its fleet has slots at first.
+        odd: the share of faults that hit one and the same worker.
     """
 
     chance: Random
@@ -84,6 +92,9 @@ class Swarm:
     has_all: bool
     rules: int
     is_focused: bool
+    play: Subject | None
+    odd: float
+    slots: int = SLOTS
 
     def factor(self) -> float:
         """How often one kind of event happens in this history."""
@@ -111,7 +122,11 @@ def swarm_of(seed: int) -> Swarm:
         has_all=chance.random() < 0.15,
         rules=chance.choice([0, 3, 6]),
         is_focused=False,
+        play=None,
+        odd=chance.choice([0.0, 0.8]),
     )
+    if chance.random() < PLAYS:
+        return _play(found, chance)
     return _focused(found, chance) if chance.random() < FOCUSED else found
 
 
@@ -122,6 +137,27 @@ def _focused(swarm: Swarm, chance: Random) -> Swarm:
         rules=chance.choice([6, 12, 18]),
         faults=Faults() if chance.random() < 0.7 else swarm.faults,
         looks=chance.choice([60, 120]),
+        slow_seconds=chance.choice([0.0, 0.5, 2.5, 6.5]),
+        pace=chance.choice(FOCUSED_PACES),
+        early=0.0,
+    )
+
+
+def _play(swarm: Swarm, chance: Random) -> Swarm:
+    subject = chance.choice(list(Subject))
+    return replace(
+        swarm,
+        is_focused=True,
+        play=subject,
+        endures=chance.random() < (0.5 if subject is Subject.PODS else 0.25),
+        rollout=settings_of(subject, chance, swarm.rollout),
+        odd=0.8,
+        slots=chance.choice([0, 1, SLOTS, SLOTS]) if subject is Subject.ADAPTERS else SLOTS,
+        rules=0,
+        has_all=False,
+        replicas=chance.choice([1, 2, 2, 3, 3, 4]),
+        faults=Faults(),
+        looks=240,
         slow_seconds=chance.choice([0.0, 0.5, 2.5, 6.5]),
         pace=chance.choice(FOCUSED_PACES),
         early=0.0,
