@@ -492,6 +492,13 @@ MUTANTS = [
     ),
     Mutant(
         9,
+        "a WeightVersion whose pin could not be read at first reads no files",
+        "core/comparison.py",
+        "if weights is None or not (desired.reused or pins.of(desired)):",
+        "if weights is None or not pins.of(desired):",
+    ),
+    Mutant(
+        9,
         "a comparison counts that began for another WeightVersion",
         "core/comparison.py",
         "within_seconds = began_seconds + worker_failures.ROUNDING_SECONDS",
