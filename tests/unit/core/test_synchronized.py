@@ -228,6 +228,14 @@ class TestPausedNextToOthersThatServe:
         assert self.actions(self.ASTRAY, old(1)) == ["stage 41 on policy-0"]
         assert self.actions(self.ASTRAY.staged("41"), old(1)) == ["load 41 on policy-0"]
 
+    def test_it_waits_for_no_other_that_goes_back_with_it(self):
+        slow = make_worker(1).paused("42").loaded()
+
+        assert self.actions(self.ASTRAY.staged("41"), slow, old(2)) == [
+            "load 41 on policy-0",
+            "stage 41 on policy-1",
+        ]
+
     def test_it_waits_for_them_if_they_have_staged(self):
         assert self.actions(self.ASTRAY, old(1).staged("43")) == ["pause on policy-1"]
 
