@@ -82,6 +82,7 @@ class Availability:
         idle = [w.pod.name for w in observed.workers if w.pod.uid not in going and _is_idle(w)]
         for worker in observed.workers if idle else ():
             pod, serves = worker.pod, worker.standing in {Standing.OPEN, Standing.HELD}
+            serves = serves and not worker.is_doing("fence")
             known = pod.quarantine or pod.drains_since is not None or pod.deleting
             stays = pod.revision == observed.template.revision or observed.spec.update.is_held
             current = stays and not known
@@ -104,7 +105,9 @@ class Availability:
         """
         observed = leader.observed
         work = pod.worker.work
-        is_fenced = work is not None and work.operation == "fence"  # for another reason: it drains by that
+        is_fenced = (
+            work is not None and work.operation == "fence"
+        )  # for another reason: it drains by that
         if not (pod.quarantine or pod.ended or is_fenced) and observed is not None:
             seconds = observed.spec.update.drain_timeout_seconds
             self.planned.setdefault(pod.uid, (self.sim.now, seconds))

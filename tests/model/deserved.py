@@ -180,7 +180,7 @@ class Deserved:
             left_seconds = state.pause.lease_remaining_seconds - worker.state_age_seconds
             loads = state.operation.kind == "load" and state.admitted and not worker.silent_seconds
             renews = seen.uid in called or worker.is_called_to("pause")
-            if loads and left_seconds < TAKE_OVER_SECONDS and not renews:
+            if loads and 0 < left_seconds < TAKE_OVER_SECONDS and not renews:
                 self.sim.fail(8, f"{seen.name} loads, and its pause ends in {left_seconds:.1f} s")
 
     def _requests_wait_for_something(self, leader: Leader, decision: Decision) -> None:

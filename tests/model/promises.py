@@ -709,9 +709,11 @@ class Promises:
         """
         if stalled is not None or not self.forbids_mixing or self.sim.leader.epochs.is_term_pending:
             return
-        observed = self.sim.leader.observed
+        observed, decision = self.sim.leader.observed, self.sim.leader.decision
         if observed is None or after.phase not in _TIMED:
             return
+        if decision is not None and decision.waits_for_pin:
+            return  # the API server takes no status: a log and an Event say so
         known, waited = self._phase_of(after), self.sim.now - self.watching[1]
         workers = len(observed.workers)
         limits = (self.deserved.limits(r, after.phase, workers)[1] for r in self.settings)
