@@ -15,41 +15,7 @@ class TooLarge(RlfleetError):
     """An answer has more bytes than are read. A list may ask for fewer objects at a time."""
 
 
-async def answer_within(
-    http: httpx.AsyncClient, request: dict[str, Any], max_bytes: int | None
-) -> httpx.Response:
-    """Send a request, and read the whole answer.
-
-    Args:
-        http: The client.
-        request: Arguments of its `request`.
-        max_bytes: Largest body of the answer, after decompression; None for any.
-
-    Errors: TooLarge for a longer answer, of which no more is read. Those of httpx.
-    """
-    if max_bytes is None:
-        return await http.request(**request)
-    body = _Body(request, max_bytes)
-    async with http.stream(**request) as answer:
-        async for part in answer.aiter_bytes():
-            body.add(part)
-    return body.of(answer)
-
-
-def blocking_answer_within(
-    http: httpx.Client, request: dict[str, Any], max_bytes: int | None
-) -> httpx.Response:
-    """The same, blocking."""
-    if max_bytes is None:
-        return http.request(**request)
-    body = _Body(request, max_bytes)
-    with http.stream(**request) as answer:
-        for part in answer.iter_bytes():
-            body.add(part)
-    return body.of(answer)
-
-
-class _Body:
+class Body:
     """The bytes that have come."""
 
     def __init__(self, request: dict[str, Any], max_bytes: int) -> None:

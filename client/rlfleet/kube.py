@@ -6,29 +6,27 @@ meaning of answers are written once. The two classes at the end only send.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import dataclasses
 import json
 import math
-import time
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import httpx
 
-from rlfleet.bounded_answers import answer_within, blocking_answer_within
 from rlfleet.errors import RlfleetError
 from rlfleet.kube_answers import Lines, change_of, failure, json_of, object_of
 from rlfleet.kubeconfig import Access
 from rlfleet.patches import Patches
-from rlfleet.ports import Change, Changes, Json, Kind
+from rlfleet.ports import Change, Changes, Json, Kind, run_blocking
 from rlfleet.sending import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
     AsyncPlace,
     BlockingPlace,
+    Sending,
     async_http,
     blocking_http,
     broken,
@@ -36,15 +34,32 @@ from rlfleet.sending import (
 from rlfleet_resources.names import API_VERSION
 
 JSON = "application/json"
+_ANY = "application/json, */*"
+"""A log is text."""
 _SPARE_SECONDS = 5.0
 """How much earlier than the client the server ends a watch: one that is silent for longer is broken."""
 
 
-class _Kube(ABC):
-    """The common part of both ways of sending."""
+class _Kube(Sending):
+    """The common part of both ways of sending.
 
-    def __init__(self, access: Access, field_manager: str) -> None:
+    Args:
+        access: The API server.
+        field_manager: Owner of the fields that are written.
+        max_bytes: Largest answer; None for any.
+        read: Parses the objects and pages in answers, and the lines of watches.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        field_manager: str,
+        max_bytes: int | None = None,
+        read: Callable[[bytes], Json] = json.loads,
+    ) -> None:
         self._access = access
+        self._max_bytes = max_bytes
+        self._read = read
         # Else CRDs of an older release drop a field that they do not know, and the patch succeeds.
         self._writer = {"fieldManager": field_manager, "fieldValidation": "Strict"}
 
@@ -52,10 +67,6 @@ class _Kube(ABC):
     def namespace(self) -> str:
         """See `Objects`, also for the methods below."""
         return self._access.namespace
-
-    def monotonic(self) -> float:
-        """The monotonic clock of this machine."""
-        return time.monotonic()
 
     async def get(self, kind: Kind, name: str) -> Json:
         """GET."""
@@ -80,11 +91,60 @@ class _Kube(ABC):
         """POST."""
         return await self._send("POST", kind, self._writer, body)
 
-    @abstractmethod
+    def changes(self, name: str) -> Changes:
+        """Changes, made by patches of the object."""
+        return Patches(self, name)
+
+    async def watch(
+        self, kind: Kind, name: str, resource_version: str, seconds: float
+    ) -> AsyncGenerator[Change]:
+        """GET, as a stream."""
+        lines, token = Lines(self._max_bytes), await self._token()
+        request = self._watching(token, kind, name, resource_version, seconds)
+        try:
+            async with aclosing(self._chunks(request, _check_success)) as chunks:
+                async for chunk in chunks:
+                    for line in lines.of(chunk):
+                        yield change_of(line, self._read)
+        except httpx.TransportError as error:
+            raise self._broken(error) from error
+
     async def _send(
         self, method: str, path: str, params: dict[str, str] | None = None, body: Json | None = None
     ) -> Json:
         """The object that the server answers with."""
+        request = self._request(await self._token(), method, path, params, body)
+        return object_of(await self._answered(request), body, self._read)
+
+    async def _called(
+        self,
+        method: str,
+        path: str,
+        params: dict[str, str] | None,
+        body: Json | None,
+        *,
+        accept: str,
+        media: str = "",
+    ) -> httpx.Response:
+        """The answer to any request. `accept`: what it may be; empty for `media`. Errors: those of `Objects`."""
+        request = self._request(await self._token(), method, path, params, body, media=media)
+        if accept:
+            request["headers"]["Accept"] = accept
+        answer = await self._answered(request)
+        if not answer.is_success:
+            raise failure(answer, elsewhere=True)
+        return answer
+
+    async def _answered(self, request: dict[str, Any]) -> httpx.Response:
+        try:
+            return await self._answer(request, self._max_bytes)
+        except httpx.TransportError as error:
+            raise self._broken(error) from error
+
+    async def _token(self) -> str:
+        if self._access.token_blocks:
+            return await self.in_background(self._access.token)
+        return self._access.token()  # in a busy loop, a thread takes longer than the request
 
     def _request(
         self,
@@ -136,9 +196,7 @@ class _Kube(ABC):
 
 
 class BlockingKube(BlockingPlace, _Kube):
-    """Sends from the caller's thread; its coroutines never suspend. Arguments: as for `AsyncKube`; `max_bytes` and
-    `read` count for `call`.
-    """
+    """Sends from the caller's thread; its coroutines never suspend. Arguments: as for `_Kube`."""
 
     def __init__(
         self,
@@ -147,31 +205,8 @@ class BlockingKube(BlockingPlace, _Kube):
         max_bytes: int | None = None,
         read: Callable[[bytes], Json] = json.loads,
     ) -> None:
-        super().__init__(access, field_manager)
-        self._max_bytes = max_bytes
-        self._read = read
+        super().__init__(access, field_manager, max_bytes, read)
         self._http = blocking_http(access.tls, access.proxy)
-
-    def changes(self, name: str) -> Changes:
-        """Changes, made by patches of the object."""
-        return Patches(self, name)
-
-    async def watch(
-        self, kind: Kind, name: str, resource_version: str, seconds: float
-    ) -> AsyncGenerator[Change]:
-        """GET, as a stream."""
-        lines, token = Lines(), self._access.token()
-        request = self._watching(token, kind, name, resource_version, seconds)
-        try:
-            with self._http.stream(**request) as answer:
-                if not answer.is_success:
-                    answer.read()
-                    raise failure(answer)
-                for chunk in answer.iter_bytes():
-                    for line in lines.of(chunk):
-                        yield change_of(line)
-        except httpx.TransportError as error:
-            raise self._broken(error) from error
 
     def call(
         self,
@@ -189,45 +224,17 @@ class BlockingKube(BlockingPlace, _Kube):
 
         Errors: those of `Objects`, and RlfleetError for a request that the server cannot read.
         """
-        return json_of(self._call(method, path, params, body, media), self._read)
+        accept = "" if media and body is None else _ANY
+        called = self._called(method, path, params, body, accept=accept, media=media)
+        return json_of(run_blocking(called), self._read)
 
     def text(self, path: str, params: dict[str, str] | None = None) -> str:
         """The text under a path, such as a log. Errors: as for `call`."""
-        return self._call("GET", path, params, None, "").text
-
-    def _call(
-        self, method: str, path: str, params: dict[str, str] | None, body: Json | None, media: str
-    ) -> httpx.Response:
-        request = self._request(self._access.token(), method, path, params, body, media=media)
-        request["headers"]["Accept"] = "application/json, */*"  # a log is text
-        try:
-            answer = blocking_answer_within(self._http, request, self._max_bytes)
-        except httpx.TransportError as error:
-            raise self._broken(error) from error
-        if not answer.is_success:
-            raise failure(answer, elsewhere=True)
-        return answer
-
-    async def _send(
-        self, method: str, path: str, params: dict[str, str] | None = None, body: Json | None = None
-    ) -> Json:
-        request = self._request(self._access.token(), method, path, params, body)
-        try:
-            return object_of(self._http.request(**request), body)
-        except httpx.TransportError as error:
-            raise self._broken(error) from error
+        return run_blocking(self._called("GET", path, params, None, accept=_ANY)).text
 
 
 class AsyncKube(AsyncPlace, _Kube):
-    """Sends on the running event loop of asyncio.
-
-    Args:
-        access: The API server.
-        field_manager: Owner of the fields that are written.
-        max_bytes: Largest answer; None for any.
-        read: Parses the objects and pages in answers, and the lines of watches.
-        transport: As for `sending.async_http`.
-    """
+    """Sends on the running event loop of asyncio. Arguments: as for `_Kube`, and `transport` of `sending.async_http`."""
 
     def __init__(
         self,
@@ -237,9 +244,7 @@ class AsyncKube(AsyncPlace, _Kube):
         read: Callable[[bytes], Json] = json.loads,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        super().__init__(access, field_manager)
-        self._max_bytes = max_bytes
-        self._read = read
+        super().__init__(access, field_manager, max_bytes, read)
         self._http = async_http(access.tls, access.proxy, transport)
 
     def of(self, namespace: str) -> AsyncKube:
@@ -258,51 +263,13 @@ class AsyncKube(AsyncPlace, _Kube):
         accept: str = JSON,
     ) -> Json:
         """As `BlockingKube.call`, for JSON. `accept`: its media type, such as that of a table."""
-        request = self._request(await self._token(), method, path, params, body)
-        request["headers"]["Accept"] = accept
-        try:
-            answer = await answer_within(self._http, request, self._max_bytes)
-        except httpx.TransportError as error:
-            raise self._broken(error) from error
-        if not answer.is_success:
-            raise failure(answer, elsewhere=True)
+        answer = await self._called(method, path, params, body, accept=accept)
         return json_of(answer, self._read if accept == JSON else json.loads)
 
-    def changes(self, name: str) -> Changes:
-        """Changes, made by patches of the object."""
-        return Patches(self, name)
 
-    async def watch(
-        self, kind: Kind, name: str, resource_version: str, seconds: float
-    ) -> AsyncGenerator[Change]:
-        """GET, as a stream."""
-        lines, token = Lines(self._max_bytes), await self._token()
-        request = self._watching(token, kind, name, resource_version, seconds)
-        try:
-            async with self._http.stream(**request) as answer:
-                if not answer.is_success:
-                    await answer.aread()
-                    raise failure(answer)
-                async for chunk in answer.aiter_bytes():
-                    for line in lines.of(chunk):
-                        yield change_of(line, self._read)
-        except httpx.TransportError as error:
-            raise self._broken(error) from error
-
-    async def _send(
-        self, method: str, path: str, params: dict[str, str] | None = None, body: Json | None = None
-    ) -> Json:
-        request = self._request(await self._token(), method, path, params, body)
-        try:
-            answer = await answer_within(self._http, request, self._max_bytes)
-            return object_of(answer, body, self._read)
-        except httpx.TransportError as error:
-            raise self._broken(error) from error
-
-    async def _token(self) -> str:
-        if self._access.token_blocks:
-            return await asyncio.to_thread(self._access.token)
-        return self._access.token()  # in a busy loop, a thread takes longer than the request
+def _check_success(answer: httpx.Response) -> None:
+    if not answer.is_success:
+        raise failure(answer)
 
 
 def _only(name: str) -> dict[str, str]:

@@ -9,10 +9,8 @@ after a lost answer changes nothing.
 from __future__ import annotations
 
 import json
-import time
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +20,7 @@ import httpx
 from rlfleet.arguments import check_fleet
 from rlfleet.errors import NotFound, RlfleetError, Superseded
 from rlfleet.follow import patiently
-from rlfleet.ports import Change, Changes, GoneError, Json, Kind, T
+from rlfleet.ports import Change, Changes, GoneError, Json, Kind
 from rlfleet.resources import WeightVersion
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_answers import document_of, state_of, weights_of
@@ -31,6 +29,7 @@ from rlfleet.sending import (
     CONNECT_SECONDS,
     AsyncPlace,
     BlockingPlace,
+    Sending,
     async_http,
     blocking_http,
     broken,
@@ -45,7 +44,7 @@ _ABSENT = "absent"
 """The version of a state without a WeightVersion."""
 
 
-class _RlApi(ABC):
+class _RlApi(Sending):
     """The common part of both ways of sending. It implements `Place` and `Changes`.
 
     It ignores the names of objects in arguments: they mean the one fleet and its WeightVersion.
@@ -63,10 +62,6 @@ class _RlApi(ABC):
     def namespace(self) -> str:
         """See `Place`, also for the methods below."""
         return self._access.namespace
-
-    def monotonic(self) -> float:
-        """The monotonic clock of this machine."""
-        return time.monotonic()
 
     def changes(self, name: str) -> Changes:  # noqa: ARG002 - see the class
         """Changes, made by requests of their own."""
@@ -111,7 +106,8 @@ class _RlApi(ABC):
                 break
             received = False
             try:
-                async with aclosing(self._chunks(self._event_request(since, left / 2))) as chunks:
+                request = self._event_request(since, left / 2)
+                async with aclosing(self._chunks(request, _check_stream)) as chunks:
                     events = Events(self.namespace, self._fleet)
                     async for chunk in chunks:
                         received = True
@@ -177,26 +173,6 @@ class _RlApi(ABC):
         """POST suspend or resume."""
         return await self._change("POST", "suspend" if suspended else "resume", {}, deadline)
 
-    @abstractmethod
-    async def sleep(self, seconds: float) -> None:
-        """See `Place`."""
-
-    @abstractmethod
-    async def in_background(self, work: Callable[[], T]) -> T:
-        """See `Place`."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """See `Place`."""
-
-    @abstractmethod
-    async def _exchange(self, request: dict[str, Any]) -> httpx.Response:
-        """Send a request. `request`: arguments for httpx."""
-
-    @abstractmethod
-    def _chunks(self, request: dict[str, Any]) -> AsyncGenerator[bytes]:
-        """The bytes of a stream of events. Errors: NoStreamError; those of httpx."""
-
     def _event_request(self, since: str, read_seconds: float) -> dict[str, Any]:
         return {
             "method": "GET",
@@ -242,7 +218,7 @@ class _RlApi(ABC):
             "content": None if body is None else json.dumps(body),
         }
         try:
-            answer = await self._exchange(request)
+            answer = await self._answer(request)
         except httpx.TransportError as error:
             raise self._broken(error) from error
         return document_of(answer, str((body or {}).get("version", "?")))
@@ -255,15 +231,6 @@ class BlockingRlApi(BlockingPlace, _RlApi):
         super().__init__(access, fleet)
         self._http = blocking_http(access.tls, access.proxy)
 
-    async def _exchange(self, request: dict[str, Any]) -> httpx.Response:
-        return self._http.request(**request)
-
-    async def _chunks(self, request: dict[str, Any]) -> AsyncGenerator[bytes]:
-        with self._http.stream(**request) as answer:
-            _check_stream(answer)
-            for chunk in answer.iter_bytes():
-                yield chunk
-
 
 class AsyncRlApi(AsyncPlace, _RlApi):
     """Sends on the running event loop of asyncio."""
@@ -271,15 +238,6 @@ class AsyncRlApi(AsyncPlace, _RlApi):
     def __init__(self, access: RlAccess, fleet: str) -> None:
         super().__init__(access, fleet)
         self._http = async_http(access.tls, access.proxy)
-
-    async def _exchange(self, request: dict[str, Any]) -> httpx.Response:
-        return await self._http.request(**request)
-
-    async def _chunks(self, request: dict[str, Any]) -> AsyncGenerator[bytes]:
-        async with self._http.stream(**request) as answer:
-            _check_stream(answer)
-            async for chunk in answer.aiter_bytes():
-                yield chunk
 
 
 def _check_stream(answer: httpx.Response) -> None:

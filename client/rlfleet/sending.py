@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, TypeVar
 
 import httpx
 
+from rlfleet.bounded_answers import Body
 from rlfleet.errors import NotConfigured, RlfleetError, Unavailable
 
 CONNECT_SECONDS = 10.0
@@ -20,42 +22,112 @@ _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)
 _AROUND = "or name the server in NO_PROXY, if it is reached without the proxy"
 H = TypeVar("H", httpx.Client, httpx.AsyncClient)
 T = TypeVar("T")
+Check = Callable[[httpx.Response], None]
+"""Raises unless an answer may be read as a stream."""
 
 
-class BlockingPlace:
-    """How a place waits and works in the caller's thread: its coroutines never suspend."""
+class Sending(ABC):
+    """What a place is built on. Both ways of sending implement it. `request`: arguments for httpx."""
+
+    def monotonic(self) -> float:
+        """The monotonic clock of this machine."""
+        return time.monotonic()
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None:
+        """See `Place`."""
+
+    @abstractmethod
+    async def in_background(self, work: Callable[[], T]) -> T:
+        """See `Place`."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """See `Place`."""
+
+    @abstractmethod
+    async def _answer(
+        self, request: dict[str, Any], max_bytes: int | None = None
+    ) -> httpx.Response:
+        """The whole answer. Errors: those of httpx; TooLarge for more than `max_bytes`."""
+
+    @abstractmethod
+    def _chunks(self, request: dict[str, Any], check: Check) -> AsyncGenerator[bytes]:
+        """The bytes of an answer as they come. Errors: those of httpx, and of `check`."""
+
+
+class BlockingPlace(Sending):
+    """Sends, waits and works in the caller's thread: its coroutines never suspend."""
 
     _http: httpx.Client
 
     async def sleep(self, seconds: float) -> None:
-        """Wait, and block the thread."""
+        """See `Place`."""
         time.sleep(seconds)  # noqa: ASYNC251 - as everything here
 
     async def in_background(self, work: Callable[[], T]) -> T:
-        """Work here, and block the thread."""
+        """See `Place`."""
         return work()
 
     async def close(self) -> None:
-        """Close connections."""
+        """See `Place`."""
         self._http.close()
 
+    async def _answer(
+        self, request: dict[str, Any], max_bytes: int | None = None
+    ) -> httpx.Response:
+        if max_bytes is None:
+            return self._http.request(**request)
+        body = Body(request, max_bytes)
+        with self._http.stream(**request) as answer:
+            for part in answer.iter_bytes():
+                body.add(part)
+        return body.of(answer)
 
-class AsyncPlace:
-    """How a place waits and works on the running event loop of asyncio."""
+    async def _chunks(self, request: dict[str, Any], check: Check) -> AsyncGenerator[bytes]:
+        with self._http.stream(**request) as answer:
+            if not answer.is_success:
+                answer.read()
+            check(answer)
+            for chunk in answer.iter_bytes():
+                yield chunk
+
+
+class AsyncPlace(Sending):
+    """Sends, waits and works on the running event loop of asyncio."""
 
     _http: httpx.AsyncClient
 
     async def sleep(self, seconds: float) -> None:
-        """Wait, and let other tasks run."""
+        """See `Place`."""
         await asyncio.sleep(seconds)
 
     async def in_background(self, work: Callable[[], T]) -> T:
-        """Work in a thread, and let other tasks run."""
+        """See `Place`."""
         return await asyncio.to_thread(work)
 
     async def close(self) -> None:
-        """Close connections."""
+        """See `Place`."""
         await self._http.aclose()
+
+    async def _answer(
+        self, request: dict[str, Any], max_bytes: int | None = None
+    ) -> httpx.Response:
+        if max_bytes is None:
+            return await self._http.request(**request)
+        body = Body(request, max_bytes)
+        async with self._http.stream(**request) as answer:
+            async for part in answer.aiter_bytes():
+                body.add(part)
+        return body.of(answer)
+
+    async def _chunks(self, request: dict[str, Any], check: Check) -> AsyncGenerator[bytes]:
+        async with self._http.stream(**request) as answer:
+            if not answer.is_success:
+                await answer.aread()
+            check(answer)
+            async for chunk in answer.aiter_bytes():
+                yield chunk
 
 
 def blocking_http(tls: ssl.SSLContext, proxy: str | None) -> httpx.Client:

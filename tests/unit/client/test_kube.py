@@ -319,6 +319,17 @@ def test_an_absolute_path_starts_at_the_root() -> None:
     assert json.loads(seen[1].content) == {"a": 1}
 
 
+def test_a_read_of_metadata_alone_asks_for_nothing_else() -> None:
+    """The doctor asks whether a Secret exists, and must not get its content."""
+    media = "json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+    async def use(kube: BlockingKube) -> Any:
+        return kube.call("GET", "/api/v1/namespaces/rl/secrets/pull", media=media)
+
+    found = blocking(use, lambda r: httpx.Response(200, json={"accept": r.headers["accept"]}))
+    assert found == {"accept": f"application/{media}"}
+
+
 @pytest.mark.parametrize(("code", "error"), [(403, Forbidden), (404, NotFound), (422, Refused)])
 def test_an_error_about_another_resource_names_none_of_ours(
     code: int, error: type[RlfleetError]
