@@ -1,5 +1,5 @@
-"""Copy `crds/` into the chart, each wrapped in the values that switch it, and their status schemas into the
-operator.
+"""Write the lists of strategies and pause modes in `crds/`. Copy `crds/` into the chart, each wrapped in the values
+that switch it, and their status schemas into the operator.
 
     python3 tools/sync_crds.py            write the copies
     python3 tools/sync_crds.py --check    exit 1 if they are out of date
@@ -13,11 +13,15 @@ The operator compares the schemas that the API server serves with those of its o
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
+
+from fleet_operator.api.fleet import PauseMode, Strategy
+from rlfleet_resources.fleet_status import TransitionStrategy
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOURCE = REPOSITORY / "crds"
@@ -30,6 +34,19 @@ KEEP = """\
     helm.sh/resource-policy: keep
   {{- end }}
 """
+
+
+_WORDS = {
+    "pause modes": get_args(PauseMode),
+    "every strategy": get_args(Strategy),
+    "strategies of a transition": get_args(TransitionStrategy),
+}
+_LIST = re.compile(rf"enum: \[[^]]*\](.*# ({'|'.join(_WORDS)})\n)")
+
+
+def listed(crd: str) -> str:
+    """A CRD with the words of the lists whose line ends with their name."""
+    return _LIST.sub(lambda found: f"enum: [{', '.join(_WORDS[found[2]])}]{found[1]}", crd)
 
 
 def wrapped(crd: str) -> str:
@@ -69,7 +86,8 @@ def _without_descriptions(schema: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Write or check."""
     stale = []
-    wanted = {TARGET / s.name: wrapped(s.read_text()) for s in sorted(SOURCE.glob("*.yaml"))}
+    wanted = {source: listed(source.read_text()) for source in sorted(SOURCE.glob("*.yaml"))}
+    wanted |= {TARGET / source.name: wrapped(crd) for source, crd in wanted.items()}
     wanted[SCHEMAS] = status_schemas()
     for target, text in wanted.items():
         if not target.exists() or target.read_text() != text:
