@@ -8,18 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import DecimalException
 from math import prod
 from typing import Any
 
 from rlfleet.cli.checks import Result
 from rlfleet.ports import Json
 from rlfleet_resources.names import WORKER_CONTAINER
+from rlfleet_resources.quantities import amount_of
 
 _LEAST_MEMORY = 2**30
 """Python, PyTorch and vLLM alone need more before they load a model."""
-_UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
-_QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(m|[KMGTPE]i|[kMGTPE])?")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _STAGED_SHARE = 0.25
 """Of the memory, without `spec.weights.stagingMemory`. Source: docs/how-to/size-a-fleet.md."""
@@ -43,8 +42,8 @@ def of_fleet(spec: Any, checkpoint_bytes: int | None = None) -> Iterator[Broken]
 
 def of_weights(spec: Any) -> Iterator[Broken]:
     """The rules of a WeightVersion."""
-    source = _at(spec, "source")
-    where = _at(source, "path") or _at(source, "uri") or _at(source, "huggingFace", "revision")
+    source = at(spec, "source")
+    where = at(source, "path") or at(source, "uri") or at(source, "huggingFace", "revision")
     if not isinstance(where, str):
         return
     unknown = [word for word in _PLACEHOLDER.findall(where) if word != "version"]
@@ -53,7 +52,7 @@ def of_weights(spec: Any) -> Iterator[Broken]:
             f"{{{unknown[0]}}} in {where} is not a placeholder, so it stays a part of the name"
         )
         yield Broken(Result.FAIL, "UnknownPlaceholder", message, "write {version}")
-    elif "{version}" in where and not _at(spec, "runID"):
+    elif "{version}" in where and not at(spec, "runID"):
         message = (
             "spec.source is a template and spec.runID is missing, so a training that starts over at step 1 "
             "has the run of the one before, and its versions are refused"
@@ -63,9 +62,9 @@ def of_weights(spec: Any) -> Iterator[Broken]:
 
 
 def _gpus(spec: Any) -> Iterator[Broken]:
-    engine, arguments = _at(spec, "engine"), _at(spec, "engine", "args")
+    engine, arguments = at(spec, "engine"), at(spec, "engine", "args")
     sizes = {
-        field: size if isinstance(size := _at(engine, field), int) else 1
+        field: size if isinstance(size := at(engine, field), int) else 1
         for field in ("tensorParallelSize", "pipelineParallelSize")
     }
     needed, devices = prod(sizes.values()), _devices(spec)
@@ -92,15 +91,15 @@ def _gpus(spec: Any) -> Iterator[Broken]:
 
 def _is_for_cpus(engine: Any) -> bool:
     """Whether the image is named as one for CPUs, or vLLM's settings for CPUs are in the environment."""
-    variables = _at(engine, "env")
-    names = [str(_at(one, "name")) for one in variables] if isinstance(variables, list) else []
+    variables = at(engine, "env")
+    names = [str(at(one, "name")) for one in variables] if isinstance(variables, list) else []
     is_set = any(name.startswith("VLLM_CPU_") for name in names)
-    return is_set or "cpu" in str(_at(engine, "image") or "").lower()
+    return is_set or "cpu" in str(at(engine, "image") or "").lower()
 
 
 def _memory(spec: Any, checkpoint_bytes: int | None) -> Iterator[Broken]:
     # A request alone does not bound the worker.
-    limits = [_at(one, "limits", "memory") for one in (_at(spec, "resources"), *_overlaid(spec))]
+    limits = [at(one, "limits", "memory") for one in (at(spec, "resources"), *_overlaid(spec))]
     given = next((one for one in reversed(limits) if one), None)
     memory = _number(given)
     if memory is None:
@@ -109,7 +108,7 @@ def _memory(spec: Any, checkpoint_bytes: int | None) -> Iterator[Broken]:
         message = f"a worker gets {given} of memory, and Python, PyTorch and vLLM alone need more than 1Gi"
         yield Broken(Result.FAIL, "TooLittleMemory", message, "raise memory in spec.resources")
         return
-    staging = _number(_at(spec, "weights", "stagingMemory"))
+    staging = _number(at(spec, "weights", "stagingMemory"))
     staged = memory * _STAGED_SHARE if staging is None else staging
     if checkpoint_bytes is not None and checkpoint_bytes > staged:
         share = "a quarter of its memory" if staging is None else "spec.weights.stagingMemory"
@@ -124,9 +123,9 @@ def _memory(spec: Any, checkpoint_bytes: int | None) -> Iterator[Broken]:
 def _devices(spec: Any) -> dict[str, float]:
     """Devices of the worker's container by the names of their resources. Such a name has a domain."""
     found = dict[str, float]()
-    for resources in (_at(spec, "resources"), *_overlaid(spec)):
+    for resources in (at(spec, "resources"), *_overlaid(spec)):
         for kind in ("requests", "limits"):
-            part = _at(resources, kind)
+            part = at(resources, kind)
             for name, value in part.items() if isinstance(part, dict) else ():
                 if "/" in str(name) and (number := _number(value)):
                     found[str(name)] = number
@@ -134,10 +133,10 @@ def _devices(spec: Any) -> dict[str, float]:
 
 
 def _overlaid(spec: Any) -> Iterator[Any]:
-    containers = _at(spec, "podOverlay", "spec", "containers")
+    containers = at(spec, "podOverlay", "spec", "containers")
     for one in containers if isinstance(containers, list) else ():
-        if _at(one, "name") == WORKER_CONTAINER:
-            yield _at(one, "resources")
+        if at(one, "name") == WORKER_CONTAINER:
+            yield at(one, "resources")
 
 
 def _is_gpu(name: str) -> bool:
@@ -147,19 +146,21 @@ def _is_gpu(name: str) -> bool:
 def _is_claimed(spec: Any) -> bool:
     """Whether devices come by dynamic resource allocation."""
     return bool(
-        _at(spec, "resources", "claims")
-        or _at(spec, "pod", "resourceClaims")
-        or _at(spec, "podOverlay", "spec", "resourceClaims")
+        at(spec, "resources", "claims")
+        or at(spec, "pod", "resourceClaims")
+        or at(spec, "podOverlay", "spec", "resourceClaims")
     )
 
 
 def _number(quantity: Any) -> float | None:
-    """The value of a quantity such as `64Gi`. Source: Kubernetes, resource.Quantity."""
-    found = _QUANTITY.fullmatch(str(quantity))
-    return None if found is None else float(found[1]) * (_UNITS | _BINARY).get(found[2], 1)
+    """The number of a quantity such as `64Gi`; None if it is invalid."""
+    try:
+        return float(amount_of(str(quantity)))
+    except DecimalException:
+        return None
 
 
-def _at(body: Any, *path: str) -> Any:
+def at(body: Any, *path: str) -> Any:
     """A field; None if it or an object on the way is missing."""
     for name in path:
         body = body.get(name) if isinstance(body, dict) else None
@@ -168,7 +169,7 @@ def _at(body: Any, *path: str) -> Any:
 
 def overlay_of(fleet: Json) -> Json | None:
     """A pod of the overlay alone, whose fields the API server knows or refuses; None without one."""
-    overlay = _at(fleet, "spec", "podOverlay")
+    overlay = at(fleet, "spec", "podOverlay")
     if not isinstance(overlay, dict) or not overlay:
         return None
     metadata = overlay.get("metadata")

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import ValidationError
 
 from rlfleet.cli.checks import Check, Result
 from rlfleet.cli.engine_flags import arguments_of, known, unknown_flags
-from rlfleet.cli.spec_rules import of_fleet, of_weights
+from rlfleet.cli.spec_rules import at, of_fleet, of_weights
 from rlfleet.ports import Json
 from rlfleet.resources import WeightVersion
 from rlfleet_resources.fleet_status import FleetStatus, PinnedWeights, pins_of
@@ -175,7 +174,7 @@ def _problems(key: Key, weights: WeightVersion, together: Together) -> Iterator[
         yield "FleetNotFound", message, "create the fleet, or correct spec.fleetRef.name"
         return
     spec = fleet.get("spec") or {}
-    if _at(spec, "weights", "management") == "External":
+    if at(spec, "weights", "management") == "External":
         remedy = "delete the WeightVersion, or set management to Operator"
         message = f"fleet {name} has spec.weights.management: External"
         yield "ExternallyManaged", message, remedy
@@ -186,9 +185,9 @@ def _problems(key: Key, weights: WeightVersion, together: Together) -> Iterator[
 
 def _source_problems(weights: WeightVersion, fleet: Json) -> Iterator[Problem]:
     source, spec = weights.spec.source.resolve(weights.spec.version), fleet.get("spec") or {}
-    given = _at(spec, "weights", "roots")
+    given = at(spec, "weights", "roots")
     roots = [str(root) for root in given] if isinstance(given, list) else []
-    model = _at(spec, "model", "source") or {}
+    model = at(spec, "model", "source") or {}
     if (source.path is None or source.path != model.get("path")) and source.roots(roots) == []:
         message = (
             f"{source} is not below a weight root: {', '.join(roots) or 'the fleet has no root'}"
@@ -223,10 +222,10 @@ def _steering_problems(
         rule = "SecondAdapterVersion" if adapter else "SecondBaseVersion"
         yield rule, message, "delete one of the two"
         return
-    if adapter and adapter == _at(spec, "model", "name"):
+    if adapter and adapter == at(spec, "model", "name"):
         message = f"{adapter!r} is the name of the base model in requests"
         yield "InvalidSpec", message, "give the LoRA adapter another name"
-    given = _at(spec, "adapters", "max")
+    given = at(spec, "adapters", "max")
     most = given if isinstance(given, int) else 0
     order = [name for name in first if name]
     if adapter and order.index(adapter) >= most:
@@ -235,10 +234,3 @@ def _steering_problems(
         )
         remedy = "raise spec.adapters.max, which recreates the workers, or delete an adapter"
         yield "NoRoomForAdapters", message, remedy
-
-
-def _at(body: Any, *path: str) -> Any:
-    """A field; None if it or an object on the way is missing."""
-    for name in path:
-        body = body.get(name) if isinstance(body, dict) else None
-    return body

@@ -21,13 +21,13 @@ from tests.support.builders import (
 from fleet_operator.api.fleet import PeerSettings, Rollout
 from fleet_operator.core import messages, worker_calls
 from fleet_operator.core.actions import CompareFiles, Stage
-from fleet_operator.core.manifests.quantities import bytes_of
 from fleet_operator.core.peers import BEGINS_SECONDS, FAN_OUT, PeerPlan, with_peers
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.worker_failures import failed_lately, failure_of
 from fleet_operator.core.worker_view import PROBE_SECONDS
 from fleet_worker.checkpoint import peer_files, peer_server
 from fleet_worker.protocol import PeerState, Reason, RefusedPeer
+from rlfleet_resources.quantities import bytes_of
 
 ON = PeerSettings(enabled=True)
 GOAL = replace(target("42"), digest=A_DIGEST)

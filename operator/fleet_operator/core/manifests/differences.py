@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fleet_operator.core.manifests.quantities import comparable
+from rlfleet_resources.quantities import comparable
 
 _WHOLE = frozenset({"selector"})
 """Atomic maps of the API: one more key changes their meaning."""

@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.core.manifests.quantities import comparable, comparable_resources
 from fleet_operator.core.memory import SpecCache
 from fleet_operator.core.observed import FleetObserved
+from rlfleet_resources.quantities import comparable, comparable_resources
 
 _NOT_OF_PODS: dict[str, Any] = {
     **dict.fromkeys(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_operator.core.manifests.quantities import comparable_resources
+from rlfleet_resources.quantities import comparable_resources
 
 Pod = Mapping[str, Any]
 

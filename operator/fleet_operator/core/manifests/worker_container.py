@@ -12,10 +12,10 @@ from fleet_operator.core.manifests.pod_fields import (
     store_mounts,
     variables,
 )
-from fleet_operator.core.manifests.quantities import bytes_of
 from fleet_operator.core.observed import FleetObserved
 from fleet_worker import protocol
 from rlfleet_resources import names
+from rlfleet_resources.quantities import bytes_of
 from rlfleet_resources.source import WeightSource
 
 START_LIMIT_SECONDS = 3600

@@ -78,6 +78,7 @@ def test_a_worker_without_a_gpu_is_a_warning_unless_it_has_another_device(
     ("memory", "weights", "checkpoint", "expected"),
     [
         ("200Mi", {}, None, [("fail", "TooLittleMemory")]),
+        ("2e8", {}, None, [("fail", "TooLittleMemory")]),
         ("64Gi", {}, None, []),
         ("64Gi", {}, 15 * 10**9, []),
         ("32Gi", {}, 15 * 10**9, [("warn", "TooLittleMemory")]),

@@ -6,7 +6,7 @@ from decimal import InvalidOperation
 
 import pytest
 
-from fleet_operator.core.manifests.quantities import bytes_of, comparable
+from rlfleet_resources.quantities import bytes_of, comparable
 
 
 @pytest.mark.parametrize(

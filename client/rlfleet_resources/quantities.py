@@ -22,7 +22,7 @@ def bytes_of(quantity: int | str) -> int:
 
     Errors: decimal.InvalidOperation for an invalid quantity.
     """
-    return int(_amount_of(quantity).to_integral_value(ROUND_CEILING))
+    return int(amount_of(quantity).to_integral_value(ROUND_CEILING))
 
 
 def comparable(quantity: Any) -> Any:
@@ -34,7 +34,7 @@ def comparable(quantity: Any) -> Any:
         return quantity
     try:
         with localcontext(prec=_DIGITS):
-            return str(_amount_of(quantity).normalize())
+            return str(amount_of(quantity).normalize())
     except DecimalException:
         return quantity
 
@@ -50,7 +50,8 @@ def comparable_resources(resources: Any) -> Any:
     return made
 
 
-def _amount_of(quantity: int | str) -> Decimal:
+def amount_of(quantity: int | str) -> Decimal:
+    """The number of a quantity. Errors: decimal.InvalidOperation for an invalid one."""
     text = str(quantity)
     unit = next((u for u in _UNITS if text.endswith(u)), "")
     with localcontext(prec=_DIGITS):
