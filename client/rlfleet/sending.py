@@ -27,7 +27,7 @@ Check = Callable[[httpx.Response], None]
 
 
 class Sending(ABC):
-    """What a place is built on. Both ways of sending implement it. `request`: arguments for httpx."""
+    """The base of a place. Both ways of sending implement it. `request`: arguments for httpx."""
 
     def monotonic(self) -> float:
         """The monotonic clock of this machine."""

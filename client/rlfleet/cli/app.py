@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from rlfleet.cli import rl_api, show
 from rlfleet.cli.audit import audit
-from rlfleet.cli.changes import publish, retry, rollback, undo
+from rlfleet.cli.changes import publish, resume, retry, rollback, suspend, undo
 from rlfleet.cli.check import check
 from rlfleet.cli.completion import completion
 from rlfleet.cli.dashboard import dashboard
@@ -26,7 +26,6 @@ from rlfleet.cli.record import record
 from rlfleet.cli.replacing import drain, restart
 from rlfleet.cli.report import report
 from rlfleet.cli.status import status
-from rlfleet.cli.suspend import resume, suspend
 from rlfleet.cli.validate import validate
 from rlfleet.cli.version import version
 from rlfleet.cli.watch import watch

@@ -1,12 +1,13 @@
-"""The verbs that change a version: `rlfleet publish`, `rollback`, `undo` and `retry`."""
+"""The verbs that change a version: `rlfleet publish`, `rollback`, `undo`, `retry`, `suspend` and `resume`."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
-from rlfleet.cli import cluster, outcome
+from rlfleet.cli import cluster, outcome, show
 from rlfleet.cli.options import (
     Context,
     Format,
@@ -19,6 +20,7 @@ from rlfleet.cli.options import (
     Wait,
     WaitForFiles,
 )
+from rlfleet.ports import Place
 from rlfleet.weights import Weights
 
 
@@ -61,11 +63,10 @@ def publish(
         if create_for
         else cluster.find(objects, name, within=timeout).metadata.name
     )
-    weights = Weights(target, objects=objects)
     outcome.report(
+        objects,
         target,
-        objects.namespace,
-        lambda: weights.publish(
+        lambda weights: weights.publish(
             version,
             path=path,
             digest=digest,
@@ -102,13 +103,11 @@ def rollback(
     output: Format = Output.TABLE,
 ) -> None:
     """Go back to an earlier version of the run."""
-    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
-    target = cluster.find(objects, name, within=timeout).metadata.name
-    weights = Weights(target, objects=objects)
+    objects, target = _named(name, namespace, context, kubeconfig, within=timeout)
     outcome.report(
+        objects,
         target,
-        objects.namespace,
-        lambda: weights.rollback(
+        lambda weights: weights.rollback(
             version,
             path=path,
             digest=digest,
@@ -132,13 +131,13 @@ def undo(
     output: Format = Output.TABLE,
 ) -> None:
     """Take the last version back: return to what is applied still, or was applied before in the run."""
-    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
-    target = cluster.find(objects, name, within=timeout).metadata.name
-    weights = Weights(target, objects=objects)
+    objects, target = _named(name, namespace, context, kubeconfig, within=timeout)
     outcome.report(
+        objects,
         target,
-        objects.namespace,
-        lambda: weights.undo(wait=wait, wait_for_files=wait_for_files, timeout_seconds=timeout),
+        lambda weights: weights.undo(
+            wait=wait, wait_for_files=wait_for_files, timeout_seconds=timeout
+        ),
         output,
         wait=wait,
     )
@@ -154,13 +153,50 @@ def retry(
     output: Format = Output.TABLE,
 ) -> None:
     """Try an abandoned version again."""
-    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
-    target = cluster.find(objects, name, within=timeout).metadata.name
-    weights = Weights(target, objects=objects)
+    objects, target = _named(name, namespace, context, kubeconfig, within=timeout)
     outcome.report(
+        objects,
         target,
-        objects.namespace,
-        lambda: weights.retry(wait=wait, timeout_seconds=timeout),
+        lambda weights: weights.retry(wait=wait, timeout_seconds=timeout),
         output,
         wait=wait,
     )
+
+
+def suspend(
+    name: Name = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Begin no rollout until `resume`. A pause that has begun is completed."""
+    objects, target = _named(name, namespace, context, kubeconfig)
+    Weights(target, objects=objects).suspend()
+    show.console().print(
+        f"{escape(target)}: rollouts are suspended. Continue: rlfleet resume {target} -n {objects.namespace}"
+    )
+
+
+def resume(
+    name: Name = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Let rollouts continue."""
+    objects, target = _named(name, namespace, context, kubeconfig)
+    Weights(target, objects=objects).resume()
+    show.console().print(f"{escape(target)}: rollouts continue")
+
+
+def _named(
+    name: str | None,
+    namespace: str | None,
+    context: str | None,
+    kubeconfig: str | None,
+    *,
+    within: float = cluster.PATIENCE_SECONDS,
+) -> tuple[Place, str]:
+    """Where the WeightVersion is that a name means, and its own name. Errors: as `cluster.find`."""
+    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
+    return objects, cluster.find(objects, name, within=within).metadata.name

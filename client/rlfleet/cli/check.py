@@ -14,6 +14,7 @@ from rich.markup import escape
 from rlfleet.cli import cluster, kubectl, show
 from rlfleet.cli.checks import CHECKS_FAILED
 from rlfleet.cli.options import Context, Format, Kubeconfig, Name, Namespace, Output
+from rlfleet.cli.pods import worker_container, worker_status
 from rlfleet.errors import NotFound
 from rlfleet.ports import Json
 from rlfleet_resources.base import Resource
@@ -105,14 +106,12 @@ def command_for(arguments: Sequence[str], directory: str, kind: Kind | None = No
 
 
 def _is_running(pod: Json) -> bool:
-    states = pod.get("status", {}).get("containerStatuses") or ()
-    worker: Json = next((c for c in states if c["name"] == WORKER_CONTAINER), {})
-    return "running" in worker.get("state", {}) and not pod["metadata"].get("deletionTimestamp")
+    is_going = pod["metadata"].get("deletionTimestamp")
+    return "running" in worker_status(pod).get("state", {}) and not is_going
 
 
 def _arguments(pod: Json) -> list[str]:
-    containers = pod["spec"]["containers"]
-    return list(next(c for c in containers if c["name"] == WORKER_CONTAINER).get("args") or ())
+    return list(worker_container(pod).get("args") or ())
 
 
 def _render(found: CheckView) -> None:

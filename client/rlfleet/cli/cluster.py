@@ -24,7 +24,7 @@ from rlfleet.words import plural
 from rlfleet_resources.names import LABEL_FLEET
 
 FIELD_MANAGER = "rlfleet-cli"
-_PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 10.0
 T = TypeVar("T")
 
 
@@ -73,7 +73,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def all_weights(objects: Place, within: float = _PATIENCE_SECONDS) -> list[WeightVersion]:
+def all_weights(objects: Place, within: float = PATIENCE_SECONDS) -> list[WeightVersion]:
     """Every WeightVersion of the namespace. `within`: seconds in which the API must answer."""
     found = _read(objects, lambda: objects.all(Kind.WEIGHTS), within)
     return [WeightVersion.model_validate(one) for one in found]
@@ -135,12 +135,12 @@ def find_fleet(objects: Place, name: str | None) -> tuple[InferenceFleet, Weight
     )
 
 
-def find(objects: Place, name: str | None, *, within: float = _PATIENCE_SECONDS) -> WeightVersion:
+def find(objects: Place, name: str | None, *, within: float = PATIENCE_SECONDS) -> WeightVersion:
     """The WeightVersion that a name means. `within`: seconds in which the API must answer, at most 10.
 
     Errors: NotFound, as for `look`, or for a fleet without one.
     """
-    weights, _ = _search(objects, name, min(within, _PATIENCE_SECONDS))
+    weights, _ = _search(objects, name, min(within, PATIENCE_SECONDS))
     if weights is not None:
         return weights
     found = look(objects, name)
@@ -174,13 +174,13 @@ def pods_of(api: Api, fleet: InferenceFleet) -> Sequence[Json]:
     return sorted(found, key=by_number)
 
 
-def _read(objects: Place, call: Callable[[], Awaitable[T]], within: float = _PATIENCE_SECONDS) -> T:
+def _read(objects: Place, call: Callable[[], Awaitable[T]], within: float = PATIENCE_SECONDS) -> T:
     """Read from the API server. Errors: Unavailable, after `within` seconds without an answer."""
     return run_blocking(patiently(objects, call, objects.monotonic() + within))
 
 
 def _search(
-    objects: Place, name: str | None, within: float = _PATIENCE_SECONDS
+    objects: Place, name: str | None, within: float = PATIENCE_SECONDS
 ) -> tuple[WeightVersion | None, list[WeightVersion]]:
     """The WeightVersion that a name means, if there is one; and those of the namespace, if read."""
     if name is not None:

@@ -17,9 +17,10 @@ from typing import Any
 
 from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import fail, ok, warn
+from rlfleet.cli.pods import worker_status
 from rlfleet.ports import Json
 from rlfleet.words import bounded, plural
-from rlfleet_resources.names import LABEL_FLEET, WORKER_CONTAINER
+from rlfleet_resources.names import LABEL_FLEET
 
 _REFUSAL = re.compile(
     r"error: ((?:unrecognized arguments: |argument |ambiguous option: |the following arguments ).+)"
@@ -112,8 +113,7 @@ def refusals(pods: Sequence[Json]) -> dict[str, str]:
 
 
 def _refusal(pod: Json) -> str:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    worker: Json = next((c for c in statuses if c["name"] == WORKER_CONTAINER), {})
+    worker = worker_status(pod)
     for when in ("state", "lastState"):
         ended = (worker.get(when) or {}).get("terminated") or {}
         if ended.get("exitCode") == _USAGE and not worker.get("ready"):

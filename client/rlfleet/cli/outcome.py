@@ -8,7 +8,9 @@ from rich.markup import escape
 
 from rlfleet.cli import show
 from rlfleet.cli.options import Output
+from rlfleet.ports import Place
 from rlfleet.rollout import Rollout
+from rlfleet.weights import Weights
 from rlfleet_resources.base import Resource
 from rlfleet_resources.weights_status import RolloutEffect, RolloutTimings, RolloutWorkers
 
@@ -37,13 +39,13 @@ class Outcome(Resource):
 
 
 def report(
-    name: str, namespace: str, change: Callable[[], Rollout], output: Output, *, wait: bool
+    objects: Place, name: str, change: Callable[[Weights], Rollout], output: Output, *, wait: bool
 ) -> None:
     """Make the change, and print its outcome. The errors of `change` are raised."""
     with show.errors().status(f"waiting for {name}" if wait else f"asking {name}"):
-        done = change()
+        done = change(Weights(name, objects=objects))
     own = {field: getattr(done, field) for field in Outcome.model_fields if hasattr(done, field)}
-    found = Outcome(namespace=namespace, name=name, **own)
+    found = Outcome(namespace=objects.namespace, name=name, **own)
     show.show(found, output, lambda: _render(found))
 
 

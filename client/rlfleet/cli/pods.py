@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -46,7 +46,7 @@ def pod_view(pod: Mapping[str, Any], fleet: InferenceFleet, now: datetime) -> Po
     """A pod as the verbs show it. Source: Kubernetes core/v1 Pod."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels = metadata.get("labels") or {}
-    worker = _worker(status)
+    worker = worker_status(pod)
     ready = any(
         c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ()
     )
@@ -68,23 +68,33 @@ def pod_view(pod: Mapping[str, Any], fleet: InferenceFleet, now: datetime) -> Po
 
 def metrics_port(pod: Mapping[str, Any]) -> int | None:
     """The port of a worker's metrics; None for other pods."""
-    for container in pod["spec"]["containers"]:
-        if container["name"] == WORKER_CONTAINER:
-            ports = container.get("ports") or ()
-            return next((p["containerPort"] for p in ports if p.get("name") == "metrics"), None)
-    return None
+    ports = worker_container(pod).get("ports") or ()
+    return next((p["containerPort"] for p in ports if p.get("name") == "metrics"), None)
 
 
 def by_number(pod: Mapping[str, Any]) -> tuple[int, str]:
-    """The place of a pod in a list: by the number at the end of its name, which a user cannot change."""
-    name = str(pod["metadata"]["name"])
+    """The place of a pod in a list; see `number_in`."""
+    return number_in(str(pod["metadata"]["name"]))
+
+
+def number_in(name: str) -> tuple[int, str]:
+    """The place of a pod with this name: by the number at its end, which a user cannot change."""
     number = name.rpartition("-")[2]
     return int(number) if number.isascii() and number.isdecimal() else 0, name
 
 
-def _worker(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = status.get("containerStatuses") or ()
-    return next((c for c in found if c["name"] == WORKER_CONTAINER), {})
+def worker_status(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The report of a pod about its worker's container; empty before it has one."""
+    return _of_worker((pod.get("status") or {}).get("containerStatuses"))
+
+
+def worker_container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The worker's container as the pod names it; empty in other pods."""
+    return _of_worker(pod["spec"]["containers"])
+
+
+def _of_worker(containers: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
+    return next((c for c in containers or () if c["name"] == WORKER_CONTAINER), {})
 
 
 def _status(

@@ -8,6 +8,7 @@ from datetime import datetime
 from html import escape
 
 from rlfleet.charts import COLOURS, WIDTH, Bar, Row, drawn, height
+from rlfleet.cli.pods import number_in
 from rlfleet.cli.spans import DONE, Span
 from rlfleet.cli.view import PhaseView
 from rlfleet.words import seconds
@@ -98,7 +99,7 @@ def _worker_rows(calls: Sequence[Span], begin: datetime, whole: float) -> list[R
 
     chosen = set(sorted(by_pod, key=last, reverse=True)[:MOST_WORKERS])
     rows = []
-    for pod in sorted(chosen, key=_ordinal):
+    for pod in sorted(chosen, key=number_in):
         bars = tuple(
             Bar(
                 since(one.began_at) / whole,
@@ -130,8 +131,3 @@ def picture(title: str, subtitle: str, found: Waterfall) -> str:
         f'<g transform="translate({_MARGIN} 8)"><text class="title" x="0" y="20">{escape(title)}</text>'
         f'<text class="dim" x="0" y="40">{escape(subtitle)}</text>{"".join(parts)}</g></svg>\n'
     )
-
-
-def _ordinal(pod: str) -> tuple[int, str]:
-    number = pod.rpartition("-")[2]
-    return (int(number) if number.isdecimal() else 0, pod)
