@@ -23,8 +23,9 @@ from fleet_worker.checkpoint.deltas import Delta, delta_mismatch, delta_of
 from fleet_worker.checkpoint.files import Directory, FileState, OpenFile, Roots, SmallFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import checkpoint_in, open_checkpoint
-from fleet_worker.checkpoint.peer_files import NotServed, PeerDirectory, Place, of_delta, unreadable
+from fleet_worker.checkpoint.peer_files import NotServed, PeerDirectory, of_delta, unreadable
 from fleet_worker.checkpoint.places import beside, names_beside, open_directory, real_place
+from fleet_worker.checkpoint.stager_messages import Place
 from fleet_worker.checkpoint.weight_sets import INDEX_FILE, INDEX_LIMIT, weights_among
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason

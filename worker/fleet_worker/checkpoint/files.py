@@ -212,6 +212,24 @@ class OpenFile:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteFile(OpenFile):
+    """A file that an object store or a peer has. It has no descriptor: the kernel refuses -1."""
+
+    is_stored: ClassVar[bool] = True
+
+    def check_unchanged(self) -> None:
+        """Each read of an object has demanded its ETag; for a peer's file the digest decides."""
+
+    def is_lost(self) -> bool:
+        """There is no descriptor that could become stale."""
+        return False
+
+    def holes(self) -> Iterator[tuple[int, int]]:
+        """Stores and peers know no holes."""
+        yield from ()
+
+
+@dataclass(frozen=True, slots=True)
 class SmallFile:
     """A small file that was read in whole, and its state then."""
 
@@ -268,6 +286,35 @@ class Directory(ABC):
         """Return size and modification time in ns of an entry; (-1, 0) if it cannot be opened."""
         state = self.opened_state_of(name)
         return (-1, 0) if state is None else (state.size, state.modified_ns)
+
+
+class RemoteDirectory(Directory):
+    """The files that an object store or a peer has named.
+
+    Fields:
+        states: name → state of each one.
+    """
+
+    states: dict[str, FileState]
+
+    @abstractmethod
+    def of_state(self, name: str, state: FileState) -> OpenFile:
+        """One of the files. Nothing is read yet."""
+
+    def open(self, name: str) -> OpenFile:
+        """Return one of the files. Errors: Refusal."""
+        if (state := self.states.get(name)) is None:
+            raise Refusal(Reason.SOURCE_NOT_FOUND, f"{name} does not exist")
+        return self.of_state(name, state)
+
+    def state_of(self, name: str) -> FileState | None:
+        """Return the state of a file, or None if it was not named."""
+        return self.states.get(name)
+
+    opened_state_of = state_of
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class OpenDirectory(Directory):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
-from typing import ClassVar
 
 from fleet_worker.checkpoint import store_calls
-from fleet_worker.checkpoint.files import Directory, FileState, OpenFile, absent, check_not_aside
+from fleet_worker.checkpoint.files import (
+    FileState,
+    RemoteDirectory,
+    RemoteFile,
+    absent,
+    check_not_aside,
+)
 from fleet_worker.checkpoint.stager_messages import ReadRange
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import ASIDE_MARK, Reason
@@ -25,7 +30,7 @@ _HEAD_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile(OpenFile):
+class StoredFile(RemoteFile):
     """An object as a file of a checkpoint. It has no descriptor: the kernel refuses -1.
 
     Fields:
@@ -33,8 +38,6 @@ class StoredFile(OpenFile):
         etag: of the object when it was listed. Each read demands it.
         fetched: asks the store for a range; in a stager directly.
     """
-
-    is_stored: ClassVar[bool] = True
 
     uri: str = ""
     etag: str = ""
@@ -59,17 +62,6 @@ class StoredFile(OpenFile):
     def read_into(self, piece: memoryview, position: int) -> None:
         """See `OpenFile.read_into`. Reads ahead, as long as the positions follow each other."""
         self._ahead.read_into(piece, position)
-
-    def check_unchanged(self) -> None:
-        """Each read has demanded the ETag."""
-
-    def is_lost(self) -> bool:
-        """An object has no descriptor that could become stale."""
-        return False
-
-    def holes(self) -> Iterator[tuple[int, int]]:
-        """A store has no holes."""
-        yield from ()
 
     def close(self) -> None:
         """Nothing is open. Requests under way end by themselves."""
@@ -118,7 +110,7 @@ class _Ahead:
         return begin, coming.result()
 
 
-class StoredDirectory(Directory):
+class StoredDirectory(RemoteDirectory):
     """The objects directly below a prefix, as they were listed."""
 
     def __init__(self, uri: str) -> None:
@@ -137,32 +129,20 @@ class StoredDirectory(Directory):
         check_not_aside((each.name, each.size) for each in marks)
         if len(found) == len(marks):
             raise absent()
-        self._objects = {o.name: o for o in found if "/" not in o.name and o not in marks}
-        self.names = frozenset(self._objects)
+        objects = [o for o in found if "/" not in o.name and o not in marks]
+        self._etags = {o.name: o.etag for o in objects}
+        # An ETag is the number of the file: another object has another one.
+        self.states = {
+            o.name: FileState(o.size, _number_of(o.etag), o.modified_ns, 0) for o in objects
+        }
+        self.names = frozenset(self.states)
 
-    def open(self, name: str) -> OpenFile:
-        """Return one object as a file."""
-        state = self.opened_state_of(name)
-        if state is None:
-            raise Refusal(Reason.SOURCE_NOT_FOUND, f"{name} does not exist")
-        return StoredFile(name, -1, state, f"{self.path}/{name}", self._objects[name].etag)
-
-    def state_of(self, name: str) -> FileState | None:
-        """Return the state of an object, or None if it was not listed."""
-        return self.opened_state_of(name)
-
-    def opened_state_of(self, name: str) -> FileState | None:
-        """Return the state of an object, or None if it was not listed."""
-        if (found := self._objects.get(name)) is None:
-            return None
-        return FileState(found.size, _number_of(found.etag), found.modified_ns, 0)
-
-    def close(self) -> None:
-        """Nothing is open."""
+    def of_state(self, name: str, state: FileState) -> StoredFile:
+        """See `RemoteDirectory.of_state`."""
+        return StoredFile(name, -1, state, f"{self.path}/{name}", self._etags[name])
 
 
 def _number_of(etag: str) -> int:
-    """Return an ETag as the number of a file: another object has another one."""
     return int.from_bytes(hashlib.sha256(etag.encode()).digest()[:7])
 
 

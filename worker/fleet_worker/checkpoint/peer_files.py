@@ -17,12 +17,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.files import Directory, FileState, OpenFile
+from fleet_worker.checkpoint.files import FileState, RemoteDirectory, RemoteFile
 from fleet_worker.checkpoint.opening import checkpoint_in
 from fleet_worker.checkpoint.peer_tls import reading
+from fleet_worker.checkpoint.stager_messages import Place
 from fleet_worker.checkpoint.weight_sets import INDEX_FILE, INDEX_LIMIT
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import PEER_PATH, Reason
@@ -38,24 +39,6 @@ _RETRY_SECONDS = 1.0
 R = TypeVar("R", bound=Refusal)
 _NAME = re.compile(r"[^/\0\ud800-\udfff]{1,255}")
 """Of a file: text that UTF-8 can carry."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a peer serves a version.
-
-    Fields:
-        host, port: of the peer.
-        digest: of the version, or `delta_name` of it.
-        authorization: the header that lets this worker read it, with one signature for each token.
-        certificate: that the peer must have, as PEM; empty for a connection without TLS.
-    """
-
-    host: str
-    port: int
-    digest: str
-    authorization: str
-    certificate: str = ""
 
 
 class NotServed(Refusal):
@@ -230,15 +213,13 @@ def _ended_after(seconds: float, connection: socket.socket) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerFile(OpenFile):
+class PeerFile(RemoteFile):
     """A file whose bytes a peer has. It has no descriptor.
 
     Fields:
         place: of the peer.
         number: in the listing of the peer.
     """
-
-    is_stored: ClassVar[bool] = True
 
     place: Place = field(kw_only=True)
     number: int = field(kw_only=True)
@@ -249,17 +230,6 @@ class PeerFile(OpenFile):
         """Return a file of a peer. Nothing is read yet."""
         stream = Stream(place, number, state.size)
         return cls(name, -1, state, place=place, number=number, stream=stream)
-
-    def check_unchanged(self) -> None:
-        """Do nothing: the digest says whether the bytes are the right ones."""
-
-    def is_lost(self) -> bool:
-        """A peer has no descriptor that could become stale."""
-        return False
-
-    def holes(self) -> Iterator[tuple[int, int]]:
-        """A peer has all bytes."""
-        yield from ()
 
     def read_into(self, piece: memoryview, position: int) -> None:
         """Fill a buffer from the peer. Errors: Refusal (`PeerUnreadable`)."""
@@ -274,7 +244,7 @@ class PeerFile(OpenFile):
         self.stream.close()
 
 
-class PeerDirectory(Directory):
+class PeerDirectory(RemoteDirectory):
     """The files of a version at a peer."""
 
     def __init__(self, place: Place, path: str) -> None:
@@ -287,26 +257,13 @@ class PeerDirectory(Directory):
         self.small = {}
         self._place = place
         sizes, now = _listing(place), time.time_ns()
-        self._states = {name: FileState(size, 0, now, 0) for name, size in sizes.items()}
+        self.states = {name: FileState(size, 0, now, 0) for name, size in sizes.items()}
         self._numbers = {name: number for number, name in enumerate(sizes)}
         self.names = frozenset(sizes)
 
-    def open(self, name: str) -> PeerFile:
-        """Return one file of the peer."""
-        if name not in self._states:
-            raise Refusal(Reason.SOURCE_NOT_FOUND, f"{name} does not exist")
-        return PeerFile.of(self._place, name, self._numbers[name], self._states[name])
-
-    def state_of(self, name: str) -> FileState | None:
-        """Return the size of a file, with the time at which it was listed."""
-        return self._states.get(name)
-
-    def opened_state_of(self, name: str) -> FileState | None:
-        """See `state_of`."""
-        return self._states.get(name)
-
-    def close(self) -> None:
-        """Do nothing: there is no connection between two reads."""
+    def of_state(self, name: str, state: FileState) -> PeerFile:
+        """See `RemoteDirectory.of_state`."""
+        return PeerFile.of(self._place, name, self._numbers[name], state)
 
 
 def _listing(place: Place) -> dict[str, int]:

@@ -14,12 +14,13 @@ from functools import partial
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import OpenFile
-from fleet_worker.checkpoint.peer_files import Place, delta_name, is_name
+from fleet_worker.checkpoint.peer_files import delta_name, is_name
 from fleet_worker.checkpoint.peer_tls import Certificate
 from fleet_worker.checkpoint.stager_messages import (
     GoneError,
     Offer,
     OfferedFile,
+    Place,
     Withdraw,
     receive,
     send,

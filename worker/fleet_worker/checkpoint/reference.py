@@ -32,10 +32,11 @@ from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.inspector import Inspector
-from fleet_worker.checkpoint.peer_files import Place, open_from_peer
+from fleet_worker.checkpoint.peer_files import open_from_peer
 from fleet_worker.checkpoint.refused_sources import retried_if
 from fleet_worker.checkpoint.remarks import Defaults, remarks_on
 from fleet_worker.checkpoint.sources import directory_of
+from fleet_worker.checkpoint.stager_messages import Place
 from fleet_worker.checkpoint.tensors import cast_types, check_tensors
 from fleet_worker.checkpoint.tied import TiedCopy, check_tied, fill_in, pair_of, tied_copy
 from fleet_worker.errors import Refusal, counted

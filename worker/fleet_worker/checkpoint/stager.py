@@ -21,13 +21,13 @@ from itertools import groupby
 from pathlib import Path
 
 from fleet_worker.checkpoint.deltas import Delta, delta_of
-from fleet_worker.checkpoint.files import FileState, OpenFile
+from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.finite import own_pass
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.headers import specs_of
 from fleet_worker.checkpoint.keeping import Found, OwnPass, Work
 from fleet_worker.checkpoint.objects import StoredFile
-from fleet_worker.checkpoint.peer_files import PeerFile, Place
+from fleet_worker.checkpoint.peer_files import PeerFile
 from fleet_worker.checkpoint.stager_messages import (
     Done,
     Filling,
@@ -108,7 +108,7 @@ class _Stager:
         try:
             answer, content = answer_of(request)
         except Refusal as refusal:
-            self._send(_refused(refusal))
+            self._send(Refused.of(refusal))
             return
         if content is None:
             self._send(answer)
@@ -125,7 +125,7 @@ class _Stager:
         try:
             found, specs = self._read(request, descriptors)
         except Refusal as refusal:
-            self._send(_refused(refusal))
+            self._send(Refused.of(refusal))
         else:
             files = [_found_file(found, name, of_file) for name, of_file in specs.items()]
             done = Done(files=files, is_pair_equal=found.is_pair_equal)
@@ -186,14 +186,6 @@ class _Stager:
             send(self._connection, message, files)
 
 
-def _refused(refusal: Refusal) -> Refused:
-    return Refused(
-        reason=refusal.reason,
-        message=refusal.message,
-        retry_after_seconds=refusal.retry_after_seconds,
-    )
-
-
 def _limit_memory(more: int | None) -> None:
     """Limit the memory of this process to what it has and `more` bytes; None for no limit. Beyond that it ends."""
     with suppress(OSError, ValueError):  # some sandboxes have no such file or limit
@@ -205,15 +197,13 @@ def _limit_memory(more: int | None) -> None:
 
 def _opened(asked: RequestedFile, left: Iterator[int]) -> OpenFile:
     name = os.fsdecode(bytes.fromhex(asked.name))
-    state = FileState(asked.size, asked.inode, asked.modified_ns, asked.changed_ns)
     if (peer := asked.peer) is not None:
-        place = Place(peer.host, peer.port, peer.digest, peer.authorization, peer.certificate)
-        return PeerFile.of(place, name, peer.number, state)
+        return PeerFile.of(peer.place, name, peer.number, asked.state)
     if (stored := asked.stored) is None:
-        return OpenFile(name, next(left), state)
+        return OpenFile(name, next(left), asked.state)
     from fleet_worker.checkpoint.object_requests import fetched  # noqa: PLC0415 - 15 MB of code
 
-    return StoredFile(name, -1, state, stored.uri, stored.etag, fetched)
+    return StoredFile(name, -1, asked.state, stored.uri, stored.etag, fetched)
 
 
 def _delta(asked: RequestedDelta, left: Iterator[int]) -> Delta:

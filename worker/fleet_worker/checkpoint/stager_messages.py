@@ -20,11 +20,14 @@ import os
 import socket
 import struct
 from contextlib import ExitStack
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fleet_worker.checkpoint.delta_index import ChecksumFormat, Encoding
+from fleet_worker.checkpoint.files import FileState
+from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
 _HEAD = struct.Struct(">II")
@@ -35,12 +38,30 @@ _BATCH = 200
 """Files in one call. The kernel takes 253."""
 
 Number = Annotated[int, Field(ge=0)]
-Place = tuple[Number, Number]
+TensorNumbers = tuple[Number, Number]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a peer serves a version.
+
+    Fields:
+        host, port: of the peer.
+        digest: of the version, or `peer_files.delta_name` of it.
+        authorization: the header that lets this worker read it, with one signature for each token.
+        certificate: that the peer must have, as PEM; empty for a connection without TLS.
+    """
+
+    host: str
+    port: int
+    digest: str
+    authorization: str
+    certificate: str = ""
 
 
 class RequestedObject(_Message):
@@ -53,11 +74,7 @@ class RequestedObject(_Message):
 class RequestedPeer(_Message):
     """A file of a peer, which the stager reads by itself; see `peer_files.PeerFile`."""
 
-    host: str
-    port: Number
-    digest: str
-    authorization: str
-    certificate: str
+    place: Place
     number: Number
 
 
@@ -70,10 +87,7 @@ class RequestedFile(_Message):
     """
 
     name: str
-    size: Number
-    inode: Number
-    modified_ns: int
-    changed_ns: int
+    state: FileState
     casts: dict[Number, str] = Field(default_factory=dict)
     stored: RequestedObject | None = None
     peer: RequestedPeer | None = None
@@ -107,7 +121,7 @@ class Request(_Message):
     kind: Literal["request"] = "request"
     files: list[RequestedFile]
     deltas: list[RequestedDelta] = Field(default_factory=list)
-    pair: tuple[Place, Place] | None
+    pair: tuple[TensorNumbers, TensorNumbers] | None
     budget: Number
     is_checked: bool
     is_shown: bool = False
@@ -257,6 +271,20 @@ class Refused(_Message):
     reason: Reason
     message: str
     retry_after_seconds: float | None = None
+
+    @classmethod
+    def of(cls, refusal: Refusal) -> Self:
+        """The message of a refusal."""
+        return cls(
+            reason=refusal.reason,
+            message=refusal.message,
+            retry_after_seconds=refusal.retry_after_seconds,
+        )
+
+    @property
+    def refusal(self) -> Refusal:
+        """The refusal of the message."""
+        return Refusal(self.reason, self.message, retry_after_seconds=self.retry_after_seconds)
 
 
 Message = Annotated[

@@ -139,28 +139,15 @@ def _request(work: Work, casts: Mapping[str, str] | None) -> Request:
     )
 
 
-def _peer(file: PeerFile) -> RequestedPeer:
-    place = file.place
-    return RequestedPeer(
-        host=place.host,
-        port=place.port,
-        digest=place.digest,
-        authorization=place.authorization,
-        certificate=place.certificate,
-        number=file.number,
-    )
-
-
 def _requested(file: OpenFile, casts: dict[int, str]) -> RequestedFile:
     return RequestedFile(
         name=os.fsencode(file.name).hex(),
-        size=file.state.size,
-        inode=file.state.inode,
-        modified_ns=file.state.modified_ns,
-        changed_ns=file.state.changed_ns,
+        state=file.state,
         casts=casts,
         stored=_stored(file),
-        peer=_peer(file) if isinstance(file, PeerFile) else None,
+        peer=RequestedPeer(place=file.place, number=file.number)
+        if isinstance(file, PeerFile)
+        else None,
     )
 
 
@@ -175,9 +162,7 @@ def _result(answer: Message, received: list[int], work: Work, request: Request) 
         GoneError: the answer does not fit the files, as if another had sent it.
     """
     if isinstance(answer, Refused):
-        return Refusal(
-            answer.reason, answer.message, retry_after_seconds=answer.retry_after_seconds
-        )
+        return answer.refusal
     files, specs = work.files, work.specs
     left, held = deque(received), dict[str, MemoryFile]()
     try:

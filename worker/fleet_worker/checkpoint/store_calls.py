@@ -76,7 +76,7 @@ def ask(request: StoreRequest) -> tuple[Message, bytearray | None]:
         with os.fdopen(each, "rb") as file:
             content = bytearray(file.read())
     if isinstance(answer, Refused):
-        raise Refusal(answer.reason, answer.message, retry_after_seconds=answer.retry_after_seconds)
+        raise answer.refusal
     if isinstance(answer, FoundRange) != isinstance(request, ReadRange):
         raise _unread(request, "has answered another question")
     return answer, content

@@ -19,7 +19,7 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import Bases, HeldBase
 from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.checkpoint.keeping import no_room
-from fleet_worker.checkpoint.peer_files import Place, unreadable
+from fleet_worker.checkpoint.peer_files import unreadable
 from fleet_worker.checkpoint.peers import Peers
 from fleet_worker.checkpoint.reference import (
     StageRules,
@@ -31,6 +31,7 @@ from fleet_worker.checkpoint.refused_peers import OF_PEERS, RefusedPeers
 from fleet_worker.checkpoint.refused_sources import RefusedSources, retried_if
 from fleet_worker.checkpoint.remarks import NOT_IN_MEMORY
 from fleet_worker.checkpoint.sources import check_same_source, states_in, store_of
+from fleet_worker.checkpoint.stager_messages import Place
 from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, StoreThreads, leave
 from fleet_worker.engine.port import Clock
 from fleet_worker.errors import Refusal

@@ -36,9 +36,10 @@ from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.checkpoint.lengths import Lengths
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.opening import open_checkpoint
-from fleet_worker.checkpoint.peer_files import Place, Stream, open_from_peer
+from fleet_worker.checkpoint.peer_files import Stream, open_from_peer
 from fleet_worker.checkpoint.peer_tls import Certificate
 from fleet_worker.checkpoint.peers import Peers
+from fleet_worker.checkpoint.stager_messages import Place
 from fleet_worker.errors import Refusal
 from fleet_worker.http.sockets import bound_socket
 from fleet_worker.lifecycle.staging import Staging
