@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
-from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -24,6 +23,7 @@ from fleet_api.openapi import document
 from fleet_api.problems import Problem, invalid, of_error, of_http
 from fleet_api.route import READING_METHODS, Route
 from fleet_api.whole_body import held_back
+from fleet_operator.command_line import release
 from fleet_operator.places import Places
 from rlfleet.errors import RlfleetError
 
@@ -185,14 +185,6 @@ def _problem_of(error: Exception, method: str) -> Problem:
             logger.error("defect: a %s request failed", method, exc_info=error)
             message = "the RL API has a defect; its log has the trace"
             return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalError", message)
-
-
-def release() -> str:
-    """The release of the RL API; `unknown` if it runs from its sources."""
-    try:
-        return version("rlfleet-server")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _is_proxied(request: web.Request) -> bool:

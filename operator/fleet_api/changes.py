@@ -80,7 +80,7 @@ class Changes:
 
 
 async def publish(weights: AsyncWeights, body: Publication) -> Rollout:
-    """Ask for a version. `Changes` waits for its rollout."""
+    """Ask for a version."""
     return await weights.publish(
         body.version,
         path=body.source.path if body.source else None,

@@ -30,7 +30,6 @@ from fleet_api.listeners import CannotListenError, listening
 from fleet_api.loop_time import LoopTime
 from fleet_api.managed import Managed
 from fleet_api.metrics import Metrics
-from fleet_api.mutations import Mutations
 from fleet_api.ports import Cluster
 from fleet_api.proxy import Proxy
 from fleet_api.reads import Reads
@@ -111,9 +110,7 @@ def build(
         waits=waits,
     )
     table = (
-        *state_routes(
-            Reads(fleets, grants), Mutations(changes), Events(cluster, lifecycle, streams)
-        ),
+        *state_routes(Reads(fleets, grants), changes, Events(cluster, lifecycle, streams)),
         *control_routes(Managed(fleets, changes), external),
         worker_metrics.route(),
         *proxy.routes(),

@@ -1,4 +1,4 @@
-"""Handlers that change the fleet's WeightVersion."""
+"""Handlers that change the fleet's WeightVersion. Each is made of what it does with a body."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from fleet_api.bodies import Body, Nothing, Publication, Rollback, Undo, Waiting, read
-from fleet_api.calls import Call
-from fleet_api.changes import Act, Changes, publish
+from fleet_api.bodies import Body, Nothing, Rollback, Undo, Waiting, read
+from fleet_api.calls import Call, Handler
+from fleet_api.changes import Act, Changes
 from fleet_api.state import rollout_of, weights_of
 from rlfleet.async_weights import AsyncWeights
 from rlfleet.resources import WeightVersion
@@ -18,47 +18,23 @@ from rlfleet.rollout import Rollout
 B = TypeVar("B", bound=Body)
 
 
-class Mutations:
-    """The handlers."""
+def handler_of(changes: Changes, model: type[B], act: Act[B]) -> Handler:
+    """A handler that makes one change. Its docstring is that of `act`."""
 
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
-
-    async def publish(self, call: Call) -> web.Response:
-        """Ask for a version."""
-        return await self._change(call, Publication, publish)
-
-    async def rollback(self, call: Call) -> web.Response:
-        """Go back to an earlier version."""
-        return await self._change(call, Rollback, _roll_back)
-
-    async def undo(self, call: Call) -> web.Response:
-        """Go back to what was applied before the desired version."""
-        return await self._change(call, Undo, _undo)
-
-    async def retry(self, call: Call) -> web.Response:
-        """Try an abandoned version again."""
-        return await self._change(call, Waiting, _retry)
-
-    async def suspend(self, call: Call) -> web.Response:
-        """Suspend the rollout; the applied version keeps serving."""
-        return await self._change(call, Nothing, _suspend)
-
-    async def resume(self, call: Call) -> web.Response:
-        """Continue a suspended rollout."""
-        return await self._change(call, Nothing, _resume)
-
-    async def _change(self, call: Call, model: type[B], act: Act[B]) -> web.Response:
+    async def handle(call: Call) -> web.Response:
         seen = call.present_weights
-        body = read(call.request, model)
-        changed = await self._changes.carry_out(call, seen, body, act)
+        changed = await changes.carry_out(call, seen, read(call.request, model), act)
         response = _response(changed.result)
         if changed.replayed:
             response.headers["Idempotency-Replayed"] = "true"
         return response
 
+    handle.__doc__ = act.__doc__
+    return handle
 
-async def _roll_back(weights: AsyncWeights, body: Rollback) -> Rollout:
+
+async def roll_back(weights: AsyncWeights, body: Rollback) -> Rollout:
+    """Go back to an earlier version."""
     return await weights.rollback(
         body.version,
         path=body.source.path if body.source else None,
@@ -68,19 +44,23 @@ async def _roll_back(weights: AsyncWeights, body: Rollback) -> Rollout:
     )
 
 
-async def _undo(weights: AsyncWeights, body: Undo) -> Rollout:
+async def undo(weights: AsyncWeights, body: Undo) -> Rollout:
+    """Go back to what was applied before the desired version."""
     return await weights.undo(wait=False, timeout_seconds=body.timeout_seconds)
 
 
-async def _retry(weights: AsyncWeights, body: Waiting) -> Rollout:
+async def retry(weights: AsyncWeights, body: Waiting) -> Rollout:
+    """Try an abandoned version again."""
     return await weights.retry(wait=body.wait, timeout_seconds=body.timeout_seconds)
 
 
-async def _suspend(weights: AsyncWeights, _: Nothing) -> WeightVersion:
+async def suspend(weights: AsyncWeights, _: Nothing) -> WeightVersion:
+    """Suspend the rollout; the applied version keeps serving."""
     return await weights.suspend()
 
 
-async def _resume(weights: AsyncWeights, _: Nothing) -> WeightVersion:
+async def resume(weights: AsyncWeights, _: Nothing) -> WeightVersion:
+    """Continue a suspended rollout."""
     return await weights.resume()
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_api import events as streams
-from fleet_api.bodies import Nothing, Publication, Rollback, Undo, Waiting
+from fleet_api.bodies import Body, Nothing, Publication, Rollback, Undo, Waiting
 from fleet_api.calls import Access
+from fleet_api.changes import Act, Changes, publish
 from fleet_api.contract import CHANGE_ERRORS, EVENT_STREAM, Contract
 from fleet_api.events import Events
 from fleet_api.idempotency import HEADER, MEANING
-from fleet_api.mutations import Mutations
+from fleet_api.mutations import handler_of, resume, retry, roll_back, suspend, undo
 from fleet_api.reads import Reads
 from fleet_api.replies import RolloutDocument, StateDocument, WeightsDocument, WorkersDocument
 from fleet_api.route import Route
@@ -23,29 +24,29 @@ _EVENTS = Contract(
     headers={streams.HEADER: streams.MEANING},
     media=EVENT_STREAM,
 )
+_ROLLOUT = {200: RolloutDocument, 202: RolloutDocument}
+_WEIGHTS = {200: WeightsDocument}
 
 
-def state_routes(reads: Reads, mutations: Mutations, events: Events) -> tuple[Route, ...]:
+def state_routes(reads: Reads, changes: Changes, events: Events) -> tuple[Route, ...]:
     """The routes of `/v1/rl`."""
-    publish, rollback = _rollout(Publication), _rollout(Rollback)
-    retry, spec = _rollout(Waiting), _change(Nothing, {200: WeightsDocument})
-    read, write = Access.READ_WEIGHTS, Access.WRITE_WEIGHTS
+
+    def change(
+        method: str, path: str, act: Act[Any], body: type[Body], replies: dict[int, Any]
+    ) -> Route:
+        contract = Contract(replies, CHANGE_ERRORS, body, headers={HEADER: MEANING})
+        handler = handler_of(changes, body, act)
+        return Route(method, path, handler, Access.WRITE_WEIGHTS, contract)
+
+    read = Access.READ_WEIGHTS
     return (
         Route("GET", "/v1/rl/state", reads.state, read, _STATE),
         Route("GET", "/v1/rl/workers", reads.workers, Access.FLEET, _WORKERS),
         Route("GET", "/v1/rl/events", events.stream, read, _EVENTS),
-        Route("PUT", "/v1/rl/weights", mutations.publish, write, publish),
-        Route("POST", "/v1/rl/rollback", mutations.rollback, write, rollback),
-        Route("POST", "/v1/rl/undo", mutations.undo, write, _rollout(Undo)),
-        Route("POST", "/v1/rl/retry", mutations.retry, write, retry),
-        Route("POST", "/v1/rl/suspend", mutations.suspend, write, spec),
-        Route("POST", "/v1/rl/resume", mutations.resume, write, spec),
+        change("PUT", "/v1/rl/weights", publish, Publication, _ROLLOUT),
+        change("POST", "/v1/rl/rollback", roll_back, Rollback, _ROLLOUT),
+        change("POST", "/v1/rl/undo", undo, Undo, _ROLLOUT),
+        change("POST", "/v1/rl/retry", retry, Waiting, _ROLLOUT),
+        change("POST", "/v1/rl/suspend", suspend, Nothing, _WEIGHTS),
+        change("POST", "/v1/rl/resume", resume, Nothing, _WEIGHTS),
     )
-
-
-def _rollout(body: Any) -> Contract:
-    return _change(body, {200: RolloutDocument, 202: RolloutDocument})
-
-
-def _change(body: Any, replies: dict[int, Any]) -> Contract:
-    return Contract(replies, CHANGE_ERRORS, body, headers={HEADER: MEANING})

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
 
-from fleet_operator.command_line import parse
+from fleet_operator.command_line import fleets, parse, words
 from fleet_worker.logs import LogFormat
 
 UNKNOWN_PER_SECOND = 10.0
-
-
-def _list(text: str | tuple[str, ...]) -> tuple[str, ...]:
-    words = text.replace(" ", "").split(",") if isinstance(text, str) else text
-    return tuple(word for word in words if word)
-
-
-def _fleets(text: Any) -> Any:
-    if not isinstance(text, str):
-        return text
-    return tuple(tuple(word.split("/")) for word in _list(text))
 
 
 class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
@@ -51,12 +40,12 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
         description="folder of the keys of public ports, one file <namespace>.<fleet> each, for requests "
         "that are passed on (default: none)",
     )
-    audiences: Annotated[tuple[str, ...], BeforeValidator(_list)] = Field(
+    audiences: Annotated[tuple[str, ...], BeforeValidator(words)] = Field(
         ("rlfleet",),
         description="comma-separated audiences of tokens (default: rlfleet); empty: the API server's own, which "
         "needs a certificate",
     )
-    external_fleets: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_fleets)] = Field(
+    external_fleets: Annotated[tuple[tuple[str, str], ...], BeforeValidator(fleets)] = Field(
         (),
         description="comma-separated <namespace>/<fleet> of management External whose workers trainers "
         "may call here (default: each whose namespace lets this account read its admin token)",

@@ -7,23 +7,18 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from fleet_operator.command_line import parse
+from fleet_operator.command_line import parse, words
 from fleet_worker.logs import LogFormat
 from rlfleet_resources.source import WeightRoot
-
-
-def _list(text: str | tuple[str, ...]) -> tuple[str, ...]:
-    words = text.replace(" ", "").split(",") if isinstance(text, str) else text
-    return tuple(dict.fromkeys(word for word in words if word))
 
 
 class Settings(BaseModel, frozen=True, extra="forbid"):
     """The settings of one run. Each is a flag, and its description is the help."""
 
-    namespaces: Annotated[tuple[str, ...], BeforeValidator(_list), Field(min_length=1)] = Field(
+    namespaces: Annotated[tuple[str, ...], BeforeValidator(words), Field(min_length=1)] = Field(
         description="comma-separated namespaces: first the one whose rules count, then all others whose fleets read the volume"
     )
-    roots: Annotated[tuple[WeightRoot, ...], BeforeValidator(_list), Field(min_length=1)] = Field(
+    roots: Annotated[tuple[WeightRoot, ...], BeforeValidator(words), Field(min_length=1)] = Field(
         description="comma-separated directories, at the paths that workers see, and prefixes in object stores below which versions may be deleted"
     )
     grace_seconds: int = Field(

@@ -1,10 +1,11 @@
-"""Reads the settings of a process from flags or environment variables; flags win."""
+"""Reads the settings of a process from flags or environment variables (flags win), and its release."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -47,6 +48,25 @@ def parse(
         parser.error(
             "; ".join(_message(model, str(e["loc"][0]), e["msg"]) for e in invalid.errors())
         )
+
+
+def release() -> str:
+    """The release of this process; `unknown` if it runs from its sources."""
+    try:
+        return version("rlfleet-server")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def words(text: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The words of a flag that are separated by commas, each once."""
+    found = text.replace(" ", "").split(",") if isinstance(text, str) else text
+    return tuple(dict.fromkeys(word for word in found if word))
+
+
+def fleets(text: str | tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    """Namespace and name of each fleet of a flag: `<namespace>/<fleet>`, separated by commas."""
+    return tuple(tuple(word.split("/")) for word in words(text)) if isinstance(text, str) else text
 
 
 def _message(model: type[BaseModel], name: str, why: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from functools import partial
 
 from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.core.observed import FleetObserved
 from fleet_operator.runtime.dispatch import Caller, Dispatcher
 from fleet_operator.runtime.pod_informer import PodInformer
 from fleet_operator.runtime.session import FleetSession
@@ -53,8 +54,11 @@ class Callers:
     ) -> Caller | None:
         """The caller of a fleet, with its token and the states read that are due (`ask`); None without a token."""
         if session.token.is_due:
-            reading = partial(session.token.read, session.key, record, spec)
-            await session.writes.run({TOKEN: reading})
+            (namespace, name), uid, generation = session.key, record.uid, record.generation
+            bare = FleetObserved(
+                name=name, namespace=namespace, uid=uid, generation=generation, spec=spec
+            )
+            await session.writes.run({TOKEN: partial(session.token.read, bare)})
         caller = self.known(session, spec)
         if caller is not None:
             await self.ask(caller, external=spec.is_external)

@@ -21,11 +21,11 @@ from prometheus_client import (
     generate_latest,
 )
 
+from fleet_operator.command_line import release
 from fleet_operator.core.lagging import silent_workers
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.status_metrics import Replicas, Shown, StatusMetrics
-from fleet_operator.runtime.templates import release
 from rlfleet_resources.weights_status import RolloutTimings, WeightsStatus
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)

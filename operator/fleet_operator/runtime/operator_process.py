@@ -35,7 +35,6 @@ from fleet_operator.runtime.router_objects import RouterObjects
 from fleet_operator.runtime.served_schemas import ServedSchemas
 from fleet_operator.runtime.session import Sessions
 from fleet_operator.runtime.settings import Settings
-from fleet_operator.runtime.start_check import could_lead
 from fleet_operator.runtime.status_metrics import Shown, ShownWeights
 from fleet_operator.runtime.status_writer import adapter_of
 from fleet_operator.runtime.store import Store
@@ -146,7 +145,7 @@ class Operator:
             page = await health.serve_metrics(self._settings.metrics_port, self.metrics)
             stack.push_async_callback(page.cleanup)
             rights = permissions.Permissions.of(self._kube, self._settings)
-            if not await _first(could_lead(self._kube, rights), stop.wait()):
+            if not await _first(rights.wait(), stop.wait()):
                 return 0
             self.fit = True
             if not await _first(self.lease.acquire(), stop.wait()):

@@ -8,17 +8,22 @@ Source: Kubernetes authorization/v1 SelfSubjectAccessReview.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import Self
 
 from fleet_operator.core.manifests.inference_pool import GROUP as POOL_GROUP
 from fleet_operator.core.manifests.inference_pool import PLURAL as POOLS
-from fleet_operator.errors import Terminal
+from fleet_operator.errors import NotFound, Retryable, Terminal
 from fleet_operator.ports import Kube
+from fleet_operator.runtime.custom_resources import NO_CRDS
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.settings import Settings
 from rlfleet_resources import names
 
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
 NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (names.GROUP, names.FLEET_PLURAL, ("get", "list", "watch")),
     (names.GROUP, f"{names.FLEET_PLURAL}/status", ("patch",)),
@@ -104,6 +109,24 @@ class Permissions:
         """Those that the operator needs with these settings."""
         lease = LeasePlace(namespace=settings.lease_namespace, name=settings.lease_name)
         return cls(kube, settings.namespaces, lease, settings.secrets_of)
+
+    async def wait(self) -> None:
+        """Wait until the API server has said that the CRDs and all rights are there: without them the process could
+        never lead.
+
+        Errors: Terminal, naming the missing CRDs or permissions.
+        """
+        while True:
+            try:
+                await self.check()
+                await self._kube.get(f"/apis/{names.GROUP}/{names.VERSION}")
+            except NotFound as error:
+                raise Terminal(NO_CRDS) from error
+            except Retryable as error:
+                logger.warning("%s; next attempt in %.0f s", error, RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
 
     async def check(self) -> None:
         """Check that every needed permission is granted.

@@ -20,7 +20,6 @@ from fleet_operator.runtime.event_recorder import EventPoster, EventRecorder
 from fleet_operator.runtime.in_flight import InBackground
 from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.kube_pods import KubePods
-from fleet_operator.runtime.kube_secrets import KubeSecrets
 from fleet_operator.runtime.late_calls import LateCalls
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pauses import Pauses
@@ -136,7 +135,6 @@ class Sessions:
         self._requeue = requeue
         self._default_image = default_image
         self._schemas = schemas
-        self._secrets = KubeSecrets(kube, metrics)
         self._pods = KubePods(kube, metrics)
         self.writing = WritesInFlight()
         self.events = EventPoster(kube, metrics, instance=instance)
@@ -182,7 +180,7 @@ class Sessions:
             defects=DefectLog(key, metrics),
             call_defects=CallDefects(problems),
             epochs=Epochs(key, self._term, self.refused),
-            token=AdminToken(self._secrets),
+            token=AdminToken(self._kube, metrics.writes.labels("secret").inc),
             template=Templates(self._kube, self._default_image, metrics.writes.labels("child").inc),
             pods=PodWriter(self._pods, key[0]),
             children=KubeChildren(self._kube, metrics),

@@ -10,21 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from fleet_operator.command_line import parse
+from fleet_operator.command_line import fleets, parse, words
 from fleet_worker.logs import LogFormat
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-
-
-def _namespaces(text: str | tuple[str, ...]) -> tuple[str, ...]:
-    names = text.replace(" ", "").split(",") if isinstance(text, str) else text
-    return tuple(dict.fromkeys(n for n in names if n))
-
-
-def _fleets(text: str | tuple[tuple[str, str], ...]) -> tuple[tuple[str, ...], ...]:
-    if not isinstance(text, str):
-        return text
-    return tuple(tuple(word.split("/")) for word in _namespaces(text))
 
 
 def _own_namespace() -> str:
@@ -37,10 +26,10 @@ def _own_namespace() -> str:
 class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
     """The settings of an operator process. Each is a flag, and its description is the help."""
 
-    namespaces: Annotated[tuple[str, ...], BeforeValidator(_namespaces)] = Field(
+    namespaces: Annotated[tuple[str, ...], BeforeValidator(words)] = Field(
         (), description="comma-separated namespaces to watch (default: all)"
     )
-    secrets_of: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_fleets)] = Field(
+    secrets_of: Annotated[tuple[tuple[str, str], ...], BeforeValidator(fleets)] = Field(
         (),
         description="comma-separated <namespace>/<fleet> whose Secrets the account may read (default: all "
         "Secrets in the watched namespaces)",

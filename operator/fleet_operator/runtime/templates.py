@@ -7,9 +7,9 @@ Kubernetes role `edit` cannot write ControllerRevisions, and the API server keep
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from fleet_operator.command_line import release
 from fleet_operator.core.manifests import overlay, pods, revisions
 from fleet_operator.core.manifests.templates import RecordedTemplate
 from fleet_operator.core.observed import FleetObserved
@@ -22,14 +22,6 @@ TEMPLATE = "the pods' template"
 API_VERSION = "apps/v1"
 _PAGE_SIZE = "500"
 """Records for each read: one for each revision of the pods, and one more."""
-
-
-def release() -> str:
-    """The release of this operator; `unknown` if it runs from its sources."""
-    try:
-        return version("rlfleet-server")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class Templates:

@@ -32,10 +32,10 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from fleet_operator.command_line import release
 from fleet_operator.core.actions import Pause, Resume, WorkerCall
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.runtime.pod_informer import FleetKey
-from fleet_operator.runtime.templates import release
 from fleet_operator.runtime.traces import CallTrace
 from rlfleet_resources.weights_status import HistoryEntry, RolloutPhase, WeightsStatus
 

@@ -24,9 +24,9 @@ from fleet_operator.core.pod_actions import (
     Quarantine,
 )
 from fleet_operator.errors import Conflict, NameTaken, Retryable, Terminal
+from fleet_operator.runtime.admin_token import AdminToken
 from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.kube_pods import KubePods
-from fleet_operator.runtime.kube_secrets import KubeSecrets
 from fleet_operator.runtime.metrics import Metrics
 from fleet_worker.admin.guard import BearerFile
 from rlfleet_resources import names
@@ -52,7 +52,7 @@ class Harness:
     def _start(self) -> None:
         self.pods = KubePods(self.kube, self.metrics)
         self.children = KubeChildren(self.kube, self.metrics)
-        self.secrets = KubeSecrets(self.kube, self.metrics)
+        self.token = AdminToken(self.kube, self.metrics.writes.labels("secret").inc)
 
     def count(self, kind: str) -> float:
         for line in self.metrics.render().decode().splitlines():
@@ -407,11 +407,13 @@ class TestObjectsOfOthers:
 
 async def test_a_token_is_long_and_never_logged(owned, caplog):
     caplog.set_level("DEBUG")
-    token = await owned.secrets.ensure_token(make_fleet())
+    await owned.token.read(make_fleet())
+    token = owned.token.last
 
     assert len(token) >= 32
     assert token not in caplog.text
-    assert await owned.secrets.ensure_token(make_fleet()) == token
+    await owned.token.read(make_fleet())
+    assert owned.token.last == token
     assert owned.count("secret") == 1
 
 
@@ -420,7 +422,7 @@ async def test_a_fleet_that_goes_gets_no_secret(harness, fleet):
     if fleet is not None:
         harness.cluster.put(FLEET_PATH, {"metadata": fleet})
     with pytest.raises(Retryable, match="InferenceFleet policy is gone or being deleted"):
-        await harness.secrets.ensure_token(make_fleet())
+        await harness.token.read(make_fleet())
 
     assert writes(harness) == []
 
@@ -449,7 +451,8 @@ async def test_a_token_written_by_hand_is_read_as_the_workers_read_it(
     secret_of(harness, held)
     (tmp_path / "token").write_bytes(held)
 
-    assert await harness.secrets.ensure_token(make_fleet()) == token
+    await harness.token.read(make_fleet())
+    assert harness.token.last == token
     assert BearerFile(tmp_path / "token").accepts(f"Bearer {token}")
 
 
@@ -460,7 +463,7 @@ async def test_a_token_that_no_header_can_hold_is_reported_without_the_token(har
     """The HTTP library would repeat it in its error, and statuses contain the error."""
     secret_of(harness, held)
     with pytest.raises(Terminal, match="Secret policy-admin-token holds no token") as refused:
-        await harness.secrets.ensure_token(make_fleet())
+        await harness.token.read(make_fleet())
 
     assert "schl" not in str(refused.value)
 

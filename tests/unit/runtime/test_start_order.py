@@ -22,8 +22,8 @@ from fleet_operator.runtime.custom_resources import CustomResources
 from fleet_operator.runtime.lease import Lease
 from fleet_operator.runtime.main import EXIT_CANNOT_START
 from fleet_operator.runtime.operator_process import Operator
+from fleet_operator.runtime.permissions import RETRY_SECONDS
 from fleet_operator.runtime.settings import Settings
-from fleet_operator.runtime.start_check import RETRY_SECONDS
 from fleet_operator.runtime.store import Store
 from fleet_operator.time_shares import TimeShares
 
