@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from rlfleet.charts import WIDTH, Line, plot
+from rlfleet.cli.cells import CELLS, cells, scale_of
 from rlfleet.cli.explanation import Explanation
 from rlfleet.cli.live import Detail, WorkerRow
 from rlfleet.cli.loopback import SCRIPT
@@ -33,8 +34,20 @@ section.parts {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(m
 section.parts > * {{ min-width: 0; }}
 .workers td {{ font-variant-numeric: tabular-nums; white-space: nowrap; }}
 #state {{ position: sticky; top: 0; background: var(--halted); color: var(--paper); padding: .4rem .8rem; }}
+.cells {{ font: 1.4rem/1 monospace; letter-spacing: .12em; overflow-wrap: anywhere; margin-bottom: .6rem; }}
+.legend > span {{ display: inline-block; margin-right: 1rem; }}
 svg {{ max-width: {WIDTH}px; }}
 </style>"""
+_COLOURS = {
+    "serving": "applied",
+    "staging": "staging",
+    "paused": "pausing",
+    "loading": "loading",
+    "joining": "staging",
+    "broken": "halted",
+    "quarantined": "superseded",
+}
+"""State of a worker → word of its colour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +169,30 @@ def _state(view: FleetView, look: Look) -> Iterator[str]:
 
 
 def _workers(view: FleetView, detail: Detail) -> str:
-    """A row for each; for a large fleet, or without the right to list pods, the states."""
+    """A row for each; for a large fleet, or without the right to list pods, a cell for each."""
     if detail.workers:
         headings = [column.capitalize() for column in COLUMNS]
         rows = table(headings, [worker_cells(one) for one in detail.workers])
         return f'<div class="workers">{rows}</div>'
+    scale = scale_of(view.workers)
+    drawn = "".join(
+        _coloured(CELLS[state] * number, state)
+        for state, number in cells(view.workers, scale).items()
+    )
     counts = view.workers.model_dump()
-    return facts([(state.capitalize(), str(number)) for state, number in counts.items() if number])
+    legend = "".join(
+        f"<span>{_coloured(cell, state)} {counts[state]} {state}</span>"
+        for state, cell in CELLS.items()
+        if counts[state]
+    )
+    note = f"<p>Each square or cross stands for up to {scale} workers.</p>" if scale > 1 else ""
+    if not drawn:
+        return "<p>None.</p>"
+    return f'<div class="cells" aria-hidden="true">{drawn}</div><p class="legend">{legend}</p>{note}'
+
+
+def _coloured(text: str, state: str) -> str:
+    return f'<span style="color: var(--{_COLOURS[state]})">{text}</span>'
 
 
 def _throughput(samples: Sequence[Sample]) -> str:

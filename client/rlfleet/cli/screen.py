@@ -8,27 +8,22 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
+from rlfleet.cli.cells import CELLS, MOST_CELLS, cells, scale_of
 from rlfleet.cli.live import Detail
 from rlfleet.cli.tables import past_lines, worker_lines
 from rlfleet.cli.view import FleetView, PhaseView, RolloutView, named, troubles
 from rlfleet.words import plural, seconds
 from rlfleet_resources.fleet_status import WorkerCounts
 
-CELLS = {
-    "serving": ("■", "green"),
-    "staging": ("■", "cyan"),
-    "paused": ("■", "yellow"),
-    "loading": ("■", "magenta"),
-    "joining": ("□", "blue"),
-    "broken": ("✗", "red"),
-    "quarantined": ("✗", "bright_black"),
+_COLOURS = {
+    "serving": "green",
+    "staging": "cyan",
+    "paused": "yellow",
+    "loading": "magenta",
+    "joining": "blue",
+    "broken": "red",
+    "quarantined": "bright_black",
 }
-"""State → cell and colour. The order is that of the grid."""
-_OVERLAPPING = {
-    "quarantined": ("broken", "joining", "serving"),
-    "staging": ("serving", "joining", "paused"),
-}
-"""States of workers that are in another state, too; each worker has one cell."""
 PHASE_COLOURS = {
     "Staging": "cyan",
     "Pausing": "yellow",
@@ -36,7 +31,6 @@ PHASE_COLOURS = {
     "Resuming": "green",
 }
 PER_LINE = 50
-MOST_CELLS = 1000
 MOST_LINES = MOST_CELLS // PER_LINE + 1
 """Of the grid: a state of a few workers may begin one more."""
 
@@ -143,38 +137,23 @@ def timeline(phases: tuple[PhaseView, ...]) -> Iterator[Text]:
 
 def grid(counts: WorkerCounts, most_lines: int = MOST_LINES) -> Iterator[Text]:
     """One cell for each worker, by state; large fleets are drawn to scale. No state is left out."""
-    numbers = _cells(counts)
-    scale = max(1, -(-sum(numbers.values()) // MOST_CELLS))
-    while len(cells := _to_scale(numbers, scale)) > PER_LINE * most_lines:
+    scale = scale_of(counts)
+    while sum((numbers := cells(counts, scale)).values()) > PER_LINE * most_lines:
         scale += 1
-    for start in range(0, len(cells), PER_LINE):
+    states = [state for state, number in numbers.items() for _ in range(number)]
+    for start in range(0, len(states), PER_LINE):
         line = Text("  ")
-        for state in cells[start : start + PER_LINE]:
-            line.append(*CELLS[state])
+        for state in states[start : start + PER_LINE]:
+            line.append(CELLS[state], _COLOURS[state])
         yield line
-
-
-def _to_scale(numbers: dict[str, int], scale: int) -> list[str]:
-    return [state for state, number in numbers.items() for _ in range(-(-number // scale))]
-
-
-def _cells(counts: WorkerCounts) -> dict[str, int]:
-    numbers = {state: getattr(counts, state) for state in CELLS}
-    for state, others in _OVERLAPPING.items():
-        left = numbers[state]
-        for other in others:
-            taken = min(left, numbers[other])
-            numbers[other] -= taken
-            left -= taken
-    return numbers
 
 
 def legend(counts: WorkerCounts) -> Text:
     """The number of workers in each state, in the colours of the grid."""
     line = Text("  ")
-    for state, (cell, colour) in CELLS.items():
+    for state, cell in CELLS.items():
         if number := getattr(counts, state):
-            line.append(f"{cell} {number} {state}  ", colour)
+            line.append(f"{cell} {number} {state}  ", _COLOURS[state])
     return line
 
 

@@ -75,6 +75,40 @@ def test_workers_have_rows_with_their_figures_and_the_last_minutes_are_drawn(
     assert "cannot load" in text, "an Event"
 
 
+@pytest.mark.parametrize(
+    ("workers", "squares", "crosses"),
+    [
+        ({"serving": 38, "staging": 5, "broken": 2}, 38, 2),
+        ({"serving": 290, "joining": 10}, 300, 0),
+        ({"serving": 4999, "broken": 1}, 1000, 1),
+    ],
+)
+def test_a_fleet_that_is_too_large_for_rows_has_a_square_for_each_worker(
+    monkeypatch: pytest.MonkeyPatch, workers: dict[str, int], squares: int, crosses: int
+) -> None:
+    objects = recorded("applied")
+    assert objects.fleet is not None
+    replicas = sum(workers.values()) - workers.get("staging", 0)
+    objects.fleet["spec"]["replicas"] = replicas
+    objects.fleet["status"]["workers"] = workers | {"total": replicas}
+
+    text = shown(monkeypatch, objects)
+    (drawn,) = re.findall(r'<div class="cells".*?</div>', text)
+
+    assert len(re.findall("[■□]", drawn)) == squares
+    assert drawn.count("✗") == crosses
+    for state, number in workers.items():
+        assert f" {number} {state}</span>" in text
+    assert ("up to 5 workers" in text) == (replicas > 1000)
+
+
+def test_without_the_right_to_list_pods_there_are_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = recorded("applied")
+    objects.answers[f"GET {PODS}"] = Forbidden("pods is forbidden")
+
+    assert "■■■■" in shown(monkeypatch, objects)
+
+
 def test_a_plot_has_a_line_for_each_figure_that_is_known() -> None:
     samples = [
         Sample(at=float(at), tokens_per_second=100.0 * at, running=at, held=None) for at in range(5)
