@@ -23,11 +23,13 @@ import yaml
 
 from rlfleet.errors import NotConfigured
 from rlfleet.proxies import proxy_of
+from rlfleet.words import bounded
 
 Config = dict[str, Any]
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PLUGIN_SECONDS = 60
+_MOST_OF_A_HINT = 1000
 _TOKEN_TEXT = re.compile(r"[\x21-\x7e]+")
 _RENEW_BEFORE = timedelta(seconds=30)
 _NOT_SUPPORTED = {
@@ -170,7 +172,7 @@ def _of_config(
         if key in user:
             raise NotConfigured(f"users[].user.{key} is not supported; use {instead}")
     tls = _trust(cluster)
-    plugin = Plugin(user["exec"], user["folder"]) if "exec" in user else None
+    plugin = Plugin(user["exec"], user["folder"], chosen["user"]) if "exec" in user else None
     identity = plugin.certificate() if plugin else b""
     identity = identity or _bytes(user, "client-certificate") + b"\n" + _bytes(user, "client-key")
     if identity.strip():
@@ -270,10 +272,17 @@ def checked_token(token: str, what: str) -> str:
 
 
 class Plugin:
-    """A credential plugin: a program that prints an ExecCredential."""
+    """A credential plugin: a program that prints an ExecCredential.
 
-    def __init__(self, settings: Config, folder: Path) -> None:
+    Args:
+        settings: `exec` of the user in the kubeconfig.
+        folder: Of the kubeconfig.
+        user: Its name there, for messages.
+    """
+
+    def __init__(self, settings: Config, folder: Path, user: str) -> None:
         self._settings = settings
+        self._user = user
         program = settings["command"]  # a path is relative to the kubeconfig's folder
         self._program = str(folder / program) if os.sep in program else program
         self._status: Config = {}
@@ -314,10 +323,24 @@ class Plugin:
             )
             self._status = json.loads(done.stdout)["status"]
         except subprocess.CalledProcessError as error:
-            raise NotConfigured(f"{self._program} has failed: {error.stderr.strip()}") from error
-        except (OSError, ValueError, KeyError, subprocess.TimeoutExpired) as error:
+            raise NotConfigured(f"{self._named()} has failed: {error.stderr.strip()}") from error
+        except OSError as error:
+            raise NotConfigured(
+                f"{self._named()} cannot be run: {error.strerror}; {self._remedy(error)}"
+            ) from None
+        except (ValueError, KeyError, subprocess.TimeoutExpired) as error:
             # Not the output: it may hold a credential.
             raise NotConfigured(
-                f"{self._program} gives no credential: {type(error).__name__}"
+                f"{self._named()} gives no credential: {type(error).__name__}"
             ) from None
         return self._status
+
+    def _named(self) -> str:
+        return f"{self._program}, the credential plugin of user {self._user!r} in the kubeconfig,"
+
+    def _remedy(self, error: OSError) -> str:
+        if hint := bounded(str(self._settings.get("installHint") or ""), _MOST_OF_A_HINT):
+            return hint
+        if isinstance(error, PermissionError):
+            return "make it executable"
+        return "install it, or put its folder into PATH"

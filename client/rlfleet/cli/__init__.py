@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from contextlib import redirect_stdout, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
 from pathlib import PurePath
 from typing import Any
 
 _PLUGIN = "kubectl-rlfleet"
 """The name by which kubectl starts it for `kubectl rlfleet`."""
+_INTERRUPTED = 130
+"""The exit code after Ctrl-C, by which shells know it: 128 and the number of SIGINT."""
 _NO_FILES = ":4"
 """Ends the completions for kubectl: the shell adds no names of files. Source: cobra, ShellCompDirectiveNoFileComp."""
 
@@ -19,7 +22,8 @@ _NO_FILES = ":4"
 def main() -> None:
     """Run the command line."""
     is_plugin = PurePath(sys.argv[0]).name == _PLUGIN
-    _app()(prog_name="kubectl rlfleet" if is_plugin else "rlfleet")
+    with _interruptible():
+        _app()(prog_name="kubectl rlfleet" if is_plugin else "rlfleet")
 
 
 def complete_for_kubectl() -> None:
@@ -35,10 +39,19 @@ def complete_for_kubectl() -> None:
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
     found = StringIO()
-    with redirect_stdout(found), suppress(SystemExit):
+    with _interruptible(), redirect_stdout(found), suppress(SystemExit):
         _app()(prog_name="rlfleet")
     lines = [line for line in found.getvalue().splitlines() if line]
     print("\n".join([*lines, _NO_FILES]))  # noqa: T201 - read by kubectl
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """End without a traceback at Ctrl-C, which also comes while a shell waits for completions."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
 
 
 def _app() -> Any:

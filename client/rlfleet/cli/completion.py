@@ -13,16 +13,24 @@ _VARIABLE = "_RLFLEET_COMPLETE"
 _completion_scripts["bash"] = r"""
 %(complete_func)s() {
     local IFS=$'\n' line="${COMP_LINE:0:COMP_POINT}" last="${COMP_WORDS[COMP_CWORD]#[:=]}" word
+    local typed='([^[:space:]\]|\\.)*$'
     COMPREPLY=( $( env _TYPER_COMPLETE_ARGS="$line" _TYPER_COMPLETE_FISH_ACTION=get-args \
-                   %(autocomplete_var)s=complete_fish "$1" | cut -f 1 ) )
-    word="${line##*[[:space:]]}"
-    word="${word#--*=}"
-    COMPREPLY=( "${COMPREPLY[@]#"${word%%"$last"}"}" )
+                   %(autocomplete_var)s=complete_fish "$1" 2> /dev/null | cut -f 1 ) )
+    if [[ ${#COMPREPLY[@]} -gt 0 && "$last" != [\"\']* ]]; then
+        [[ "$line" =~ $typed ]]
+        word="${BASH_REMATCH[0]#--*=}"
+        COMPREPLY=( $( printf '%%q\n' "${COMPREPLY[@]}" ) )
+        COMPREPLY=( "${COMPREPLY[@]#"${word%%"$last"}"}" )
+    fi
 }
 
 complete -o default -F %(complete_func)s %(prog_name)s
 """
-"""Unlike Typer's own, for contexts like `arn:aws:…`: bash begins a word behind each colon and `=`."""
+"""Unlike Typer's own, for contexts like `arn:aws:…` and `my cluster`.
+
+Bash begins a word behind each colon and `=`, and does not quote what it inserts. What Ctrl-C makes Python print
+does not belong on the line.
+"""
 
 
 class Shell(StrEnum):

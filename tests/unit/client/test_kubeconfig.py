@@ -291,6 +291,34 @@ def test_a_plugin_that_fails_is_named(tmp_path: Path, code: str, words: str) -> 
         load(plugin(tmp_path, {"token": "t"}, code=code))
 
 
+@pytest.mark.parametrize(
+    ("hint", "remedy"),
+    [
+        ("Install it with\n  gcloud components", "Install it with gcloud components"),
+        (None, "install it, or put its folder into PATH"),
+    ],
+)
+def test_a_plugin_that_is_missing_is_named_with_its_user_and_the_remedy(
+    tmp_path: Path, hint: str | None, remedy: str
+) -> None:
+    settings = {"apiVersion": "client.authentication.k8s.io/v1", "command": "gke-auth"}
+    file = write(tmp_path / "config", exec=settings | ({"installHint": hint} if hint else {}))
+
+    with pytest.raises(NotConfigured) as raised:
+        load(file)
+
+    for word in ("gke-auth", "user 'u'", remedy):
+        assert word in str(raised.value)
+
+
+def test_a_plugin_that_cannot_be_run_is_named_with_the_fault(tmp_path: Path) -> None:
+    file = plugin(tmp_path, {"token": "t"})
+    (tmp_path / "plugin").chmod(0o600)
+
+    with pytest.raises(NotConfigured, match="plugin .*Permission denied"):
+        load(file)
+
+
 def test_the_output_of_a_plugin_is_in_no_message(tmp_path: Path) -> None:
     with pytest.raises(NotConfigured) as raised:
         load(plugin(tmp_path, {}, code="print('a secret', end=''); sys.exit(0)"))

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+import yaml
 from tests.support.cli import Recorded, run
 from tests.support.fake_objects import FakeObjects
 from tests.support.programs import written_by
+from tests.support.waiting import eventually
 from typer.testing import CliRunner
 
 import rlfleet.cli
@@ -117,24 +121,31 @@ def test_contexts_are_completed_from_the_kubeconfig(
     ("typed", "expected"),
     [
         ("--cont", ["--context"]),
-        ("--context ", ["arn:aws:eks:eu:1:train", "here"]),
+        ("--context ", ["arn:aws:eks:eu:1:train", "here", r"my\ own:one"]),
         ("--context arn:aws:e", ["eks:eu:1:train"]),
         ("--context arn:", ["aws:eks:eu:1:train"]),
         ("--context=he", ["here"]),
         ("--context=arn:aws", ["aws:eks:eu:1:train"]),
+        ("--context my", [r"my\ own:one"]),
+        (r"--context my\ o", [r"my\ own:one"]),
+        (r"--context my\ own:", ["one"]),
+        ('--context "my o', ["my own:one"]),
+        ("--context nothing", []),
     ],
 )
-def test_bash_completes_contexts_with_colons(
+def test_bash_completes_contexts_with_colons_and_spaces(
     tmp_path: Path, typed: str, expected: list[str]
 ) -> None:
-    """Bash splits words at colons. Source: bash, COMP_WORDBREAKS."""
-    (tmp_path / "config").write_text(KUBECONFIG.replace("there", "arn:aws:eks:eu:1:train"))
+    """Bash splits words at colons, outside of quotes. Source: bash, COMP_WORDBREAKS."""
+    config = yaml.safe_load(KUBECONFIG.replace("there", "arn:aws:eks:eu:1:train"))
+    config["contexts"].append({"name": "my own:one", "context": {"cluster": "c"}})
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
     program = tmp_path / "rlfleet"
     program.write_text(f"#!{sys.executable}\nfrom rlfleet.cli import main\nmain()\n")
     program.chmod(0o755)
     script = CliRunner().invoke(app, ["completion", "bash"]).output
     line = f"rlfleet status {typed}"
-    words = [*re.findall(r"[:=]|[^\s:=]+", line), *([""] if line.endswith(" ") else [])]
+    words = [*re.findall(r'[:=]|"[^"]*|(?:\\.|[^\s:="])+', line), *([""] if line.endswith(" ") else [])]
     asked = "\n".join(
         [
             script,
@@ -147,7 +158,40 @@ def test_bash_completes_contexts_with_colons(
     environment = {**os.environ, "KUBECONFIG": str(tmp_path / "config")}
     found = written_by(["bash", "--norc", "-c", asked], env=environment, timeout=60)
 
-    assert found.split() == expected
+    assert [one for one in found.splitlines() if one] == expected
+
+
+@pytest.mark.parametrize("entry", ["main", "complete_for_kubectl"])
+def test_ctrl_c_during_a_completion_prints_nothing(tmp_path: Path, entry: str) -> None:
+    """A shell waits for the credential plugin of a kubeconfig, and so does the user."""
+    slow, begun = tmp_path / "slow", tmp_path / "begun"
+    slow.write_text(f"#!/bin/sh\ntouch {begun}\nexec sleep 60\n")
+    slow.chmod(0o755)
+    config = yaml.safe_load(KUBECONFIG)
+    config["users"][0]["user"] = {"exec": {"apiVersion": "v1", "command": str(slow)}}
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    asked = {
+        "_RLFLEET_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_ARGS": "rlfleet status ",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    words = ["status", ""] if entry == "complete_for_kubectl" else []
+    program = [sys.executable, "-c", f"from rlfleet.cli import {entry}; {entry}()", *words]
+    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "config")}
+    if entry == "main":
+        environment |= asked
+    with subprocess.Popen(
+        program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as completing:
+        try:
+            eventually(begun.exists)
+            completing.send_signal(signal.SIGINT)
+            _, errors = completing.communicate(timeout=30)
+        finally:
+            os.killpg(completing.pid, signal.SIGKILL)
+
+    assert errors == b""
+    assert completing.returncode == 130
 
 
 def test_a_cluster_that_refuses_or_does_not_answer_completes_nothing(
