@@ -60,6 +60,9 @@ _PUBLISH = """\
 # Publish what it has saved, for example after step 10:
 # rlfleet publish 10 $name -n $namespace --run run-1 --wait --path """
 
+_PROCESSED = ("--logprobs-mode=processed_logprobs",)
+"""After temperature and masks, as trainers compute the log-probabilities that they compare with those of workers."""
+
 SETTINGS: dict[Trainer, Settings] = {
     Trainer.PLAIN: Settings(
         "publish.py",
@@ -97,6 +100,7 @@ api_key_var = "VLLM_API_KEY"  # of the environment: the token
 [weight_broadcast]
 type = "filesystem"
 """,
+        arguments=_PROCESSED,
     ),
     Trainer.TRL: Settings(
         "trl_config.py",
@@ -116,9 +120,7 @@ config = GRPOConfig(
 )
 """,
         weights={"management": "External", "transfer": {"backend": "nccl"}},
-        arguments=(
-            "--logprobs-mode=processed_logprobs",
-        ),  # else TRL's importance sampling is biased
+        arguments=_PROCESSED,
     ),
     Trainer.VERL: Settings(
         "verl.yaml",

@@ -313,13 +313,14 @@ def test_what_is_written_for_each_trainer_passes_validate(
     assert parse(text)
 
 
+@pytest.mark.parametrize("trainer", ["prime-rl", "trl"])
 @pytest.mark.usefixtures("hub")
-def test_workers_report_log_probabilities_as_the_importance_sampling_of_trl_reads_them(
-    tmp_path: Path,
+def test_workers_report_log_probabilities_as_the_importance_sampling_of_a_trainer_reads_them(
+    tmp_path: Path, trainer: str
 ) -> None:
-    assert init("policy", "--model", "Qwen/Qwen3-8B", "--trainer", "trl").exit_code == 0
+    assert init("policy", "--model", "Qwen/Qwen3-8B", "--trainer", trainer).exit_code == 0
 
-    example = yaml.safe_load((ROOT / "examples/trl/fleet.yaml").read_text())
+    example = yaml.safe_load((ROOT / f"examples/{trainer}/fleet.yaml").read_text())
     for spec in (fleet_of(tmp_path / "policy"), example["spec"]):
         assert "--logprobs-mode=processed_logprobs" in spec["engine"]["args"]
 
