@@ -107,17 +107,17 @@ def crd_checks(fleets: Answer, namespace: str) -> Iterator[Check]:
     found = [] if isinstance(fleets, RlfleetError) else fleets.get("items") or []
     for fleet in found:
         where, name = fleet["metadata"]["namespace"], fleet["metadata"]["name"]
-        stalled = _stalled(fleet)
+        stalled = _true(fleet, "Stalled")
         if where != namespace and stalled.get("reason") == "CRDOutdated":
             message = f"fleet {where}/{name} reports: {bounded(stalled['message'], 1000)}"
             yield fail("kinds", message, "rlfleet explain CRDOutdated")
             return
 
 
-def _stalled(fleet: Json) -> Json:
-    """The condition `Stalled` of a fleet; empty without it, and while it is not true."""
+def _true(fleet: Json, kind: str) -> Json:
+    """The condition of a fleet with that type; empty without it, and while it is not true."""
     conditions = fleet.get("status", {}).get("conditions") or ()
-    return next((c for c in conditions if (c["type"], c["status"]) == ("Stalled", "True")), {})
+    return next((c for c in conditions if (c["type"], c["status"]) == (kind, "True")), {})
 
 
 def operator_checks(
@@ -269,7 +269,10 @@ def fleet_checks(fleets: Sequence[Json] | RlfleetError, namespace: str) -> Itera
         yield ok("fleets", f"namespace {namespace!r} has none yet")
     for fleet in fleets:
         name = fleet["metadata"]["name"]
-        if stalled := _stalled(fleet):
+        if stale := _true(fleet, "Stale"):
+            message = f"{name} is stale, {stale['reason']}: {bounded(stale['message'], 1000)}"
+            yield warn("fleets", message, f"rlfleet explain {name} -n {namespace}")
+        if stalled := _true(fleet, "Stalled"):
             message = f"{name} is stalled, {stalled['reason']}: {bounded(stalled['message'], 1000)}"
             yield fail("fleets", message, f"rlfleet explain {stalled['reason']}")
         elif not fleet.get("status", {}).get("conditions"):

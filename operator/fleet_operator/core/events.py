@@ -25,7 +25,8 @@ class NewEvent:
 
 def fleet_events(before: FleetStatus, after: FleetStatus) -> list[NewEvent]:
     """Events of a fleet."""
-    found = _stalls(before.conditions, after.conditions)
+    found = _begins(ConditionType.STALLED, before.conditions, after.conditions)
+    found += _begins(ConditionType.STALE, before.conditions, after.conditions)
     found += _waits(before, after)
     for subject in (ConditionType.AVAILABLE, ConditionType.ROUTER_AVAILABLE):
         was = condition_of(before.conditions, subject)
@@ -38,7 +39,7 @@ def fleet_events(before: FleetStatus, after: FleetStatus) -> list[NewEvent]:
 
 def weights_events(before: WeightsStatus, after: WeightsStatus) -> list[NewEvent]:
     """Events of a WeightVersion."""
-    found = _stalls(before.conditions, after.conditions)
+    found = _begins(ConditionType.STALLED, before.conditions, after.conditions)
     verdict = after.canary
     if verdict is not None and verdict != before.canary:
         kind: Literal["Normal", "Warning"] = "Normal" if verdict.passed else "Warning"
@@ -82,9 +83,11 @@ def just_applied(before: WeightsStatus, after: WeightsStatus) -> HistoryEntry | 
     return None if (newest.version, newest.run_id, newest.started_at) in known else newest
 
 
-def _stalls(before: Iterable[Condition], after: Iterable[Condition]) -> list[NewEvent]:
-    was = condition_of(before, ConditionType.STALLED)
-    now = condition_of(after, ConditionType.STALLED)
+def _begins(
+    subject: ConditionType, before: Iterable[Condition], after: Iterable[Condition]
+) -> list[NewEvent]:
+    """A warning when a condition that is present only while true begins or has another reason, and its end."""
+    was, now = condition_of(before, subject), condition_of(after, subject)
     if now is not None and (was is None or was.reason != now.reason):
         return [NewEvent(type="Warning", reason=now.reason, message=now.message)]
     if was is not None and now is None and was.reason is not ConditionReason.WORKERS_FAILING:

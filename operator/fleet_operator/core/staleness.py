@@ -72,7 +72,10 @@ def stale(
         f"{serve} version {versions}, up to {counted(most, 'version')} behind version {desired.label};"
         f" spec.staleness permits {_limits(rule)}"
     )
-    refuses = f"{share}. {agree(late_workers, 'It refuses', 'They refuse')} requests until then"
+    refuses = (
+        f"{share}. {agree(late_workers, 'It refuses', 'They refuse')} new requests until newer weights are "
+        "loaded, or action is Report"
+    )
     return first_of(
         ConditionType.STALE,
         (late and rule.refuses, True, ConditionReason.REQUESTS_REFUSED, refuses),

@@ -21,6 +21,7 @@ from tests.support.builders import (
 
 from fleet_operator.core import decision
 from fleet_operator.core.decision import decide
+from fleet_operator.core.events import fleet_events
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.problems import Problem
 from fleet_operator.core.staleness import stale, unaware_of, wanted_of
@@ -114,6 +115,19 @@ def test_a_fleet_is_stale_while_a_worker_serves_weights_beyond_a_limit(
     found = {c.type: (c.status, c.reason) for c in conditions}
 
     assert found.get(ConditionType.STALE) == (("True", reason) if reason else None)
+
+
+def test_an_event_says_when_requests_begin_to_be_refused_and_when_that_is_over() -> None:
+    fine, refusing = (
+        decide(fleet("14", served, rule=REFUSE), default_image="i", now=NOW).fleet
+        for served in ("14", "12")
+    )
+
+    begun, ended = fleet_events(fine, refusing), fleet_events(refusing, fine)
+
+    assert ("Warning", ConditionReason.REQUESTS_REFUSED) in [(e.type, e.reason) for e in begun]
+    assert ("Normal", "Recovered") in [(e.type, e.reason) for e in ended]
+    assert fleet_events(refusing, refusing) == []
 
 
 def test_the_message_counts_workers_and_names_versions_without_a_clock() -> None:

@@ -224,6 +224,12 @@ def stalled(objects: Recorded) -> None:
     ]
 
 
+def refusing(objects: Recorded) -> None:
+    present(objects.fleet)["status"]["conditions"] = [
+        {"type": "Stale", "status": "True", "reason": "RequestsRefused", "message": "2 of 2 workers"}
+    ]
+
+
 def no_fleet(objects: Recorded) -> None:
     objects.fleet = None
     objects.pods = []
@@ -327,6 +333,9 @@ FAULTS: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
     ),
     "no storage class": (no_fleet, "warn", "storage", ("no storage class",)),
     "a stalled fleet": (stalled, "fail", "fleets", ("NameTaken", "rlfleet explain NameTaken")),
+    "a fleet that refuses requests": (
+        refusing, "warn", "fleets", ("stale, RequestsRefused", "rlfleet explain policy -n rl"),
+    ),
     "no default image": (
         answer(f"GET {DEPLOYMENTS}", {"items": [deployment()]}),
         "warn", "image", ("no default image", "spec.engine.image"),
