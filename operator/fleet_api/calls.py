@@ -247,7 +247,7 @@ def externally_managed(fleet: Fleet) -> Problem:
         "ExternallyManaged",
         f"a trainer updates fleet {fleet.name!r} (spec.weights.management: External); call its "
         "workers, let the account of the RL API read its admin token (a Role and RoleBinding in its namespace, as "
-        "`rlfleet init` writes them; or api.externalFleets, if that names fleets), or set management of the "
+        "`rlfleet init --trainer trl` writes them; or api.externalFleets, if that names fleets), or set management of the "
         "fleet to Operator",
     )
 
