@@ -1,6 +1,6 @@
 """Write tiny real checkpoints: a Qwen3 of about 300 KB with random weights and a chat tokenizer.
 
-    python tools/checkpoints.py DIR --seed N [--hidden 64] [--layers 2] [--sharded]
+    python tools/checkpoints.py DIR --seed N [--hidden 64] [--layers 2] [--sharded | --adapter-rank N]
 
 For tests, the demo's trainer and the provenance audit. Every seed is another policy. Measured, the
 log-probability of a sampled token under another seed is off by 4 in the mean, so that the audit can tell
@@ -92,6 +92,28 @@ def write_checkpoint(
         shutil.rmtree(staging, ignore_errors=True)
         raise
     return target
+
+
+def write_adapter(directory: Path, *, seed: int, shape: Shape, rank: int) -> Path:
+    """Write a LoRA adapter for the model of a shape as PEFT does, and return its directory."""
+    import torch  # noqa: PLC0415 - heavy
+    from safetensors.torch import save_file  # noqa: PLC0415 - heavy
+
+    sizes = {"q_proj": (128, shape.hidden), "o_proj": (shape.hidden, 128)}  # outputs and inputs
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for layer in range(shape.layers):
+        for name, (outputs, inputs) in sizes.items():
+            module = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            first = torch.randn(rank, inputs, generator=generator) / inputs**0.5
+            second = torch.randn(outputs, rank, generator=generator) / rank**0.5
+            tensors |= {f"{module}.lora_A.weight": first, f"{module}.lora_B.weight": second}
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "bias": "none"}
+    directory.mkdir(parents=True)
+    content = json.dumps({**config, "target_modules": sorted(sizes)})
+    (directory / "adapter_config.json").write_text(content)
+    save_file(tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"})
+    return directory
 
 
 @functools.cache
@@ -204,8 +226,14 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=default.hidden)
     parser.add_argument("--layers", type=int, default=default.layers)
     parser.add_argument("--sharded", action="store_true", help="two weight files and an index")
+    parser.add_argument(
+        "--adapter-rank", type=int, help="a LoRA adapter of such a model, and no model"
+    )
     arguments = parser.parse_args()
     shape = Shape(hidden=arguments.hidden, layers=arguments.layers)
+    if rank := arguments.adapter_rank:
+        print(write_adapter(arguments.directory, seed=arguments.seed, shape=shape, rank=rank))
+        return
     print(
         write_checkpoint(
             arguments.directory, seed=arguments.seed, shape=shape, sharded=arguments.sharded

@@ -57,7 +57,7 @@ def measured(rounds: int) -> list[dict[str, Any]]:
                 threads=1,
                 cache_bytes=_CACHE,
                 options=options,
-                pod_uid=_POD,
+                more_environment={"RLFLEET_POD_UID": _POD},
             ) as worker:
                 swaps.admit(worker)
                 staged = swaps.call(

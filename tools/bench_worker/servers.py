@@ -7,9 +7,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 
@@ -20,6 +23,7 @@ from free_ports import free_port
 MODEL = "policy"
 TOKEN = "of-the-bench"  # noqa: S105 - of a server on loopback that lives for minutes
 START_SECONDS = 600
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 # As tests and demo run tiny models on shared CPUs (docs/reference/worker.md, "Environment").
 ENVIRONMENT = {
@@ -80,8 +84,24 @@ def interpreter() -> str:
 
 
 @contextlib.contextmanager
+def starting(
+    *servers: AbstractContextManager[Server],
+) -> Iterator[Callable[[], list[Server]]]:
+    """Start some servers at once. Yields what waits until they are up. They end with the block."""
+    with contextlib.ExitStack() as running, ThreadPoolExecutor() as pool:
+        begun = [pool.submit(running.enter_context, each) for each in servers]
+        yield lambda: [each.result() for each in begun]
+
+
+@contextlib.contextmanager
 def stock(
-    folder: Path, model: Path, *, threads: int, cache_bytes: int, flags: Sequence[str] = ()
+    folder: Path,
+    model: Path,
+    *,
+    threads: int,
+    cache_bytes: int,
+    flags: Sequence[str] = (),
+    start_seconds: float = START_SECONDS,
 ) -> Iterator[Server]:
     """`vllm serve` with its development routes, until the block ends. `flags`: more of vLLM's."""
     port = free_port()
@@ -104,7 +124,7 @@ def stock(
     with _process("stock", folder, command, environment) as process:
         admin = httpx.Client(base_url=address, timeout=600, trust_env=False)
         with admin:
-            up = _wait(process, folder / "stock.log", admin, "/health")
+            up = _wait(process, folder / "stock.log", admin, "/health", start_seconds)
             yield Server("stock", address, admin, up, process.pid)
 
 
@@ -119,7 +139,8 @@ def worker(
     flags: Sequence[str] = (),
     options: Sequence[str] = (),
     staging_bytes: int = 8_000_000_000,
-    pod_uid: str = "",
+    more_environment: Mapping[str, str] = _NOTHING,
+    start_seconds: float = START_SECONDS,
 ) -> Iterator[Server]:
     """Our worker, joining, until the block ends. `flags`: more of vLLM's. `options`: more of its own."""
     port, admin_port = free_port(), free_port()
@@ -148,14 +169,14 @@ def worker(
         "PYTHONPATH": str(envs.app_folder()),
         "RLFLEET_ADMIN_TOKEN_FILE": str(token),
         "OMP_NUM_THREADS": str(threads),
-    } | ({"RLFLEET_POD_UID": pod_uid} if pod_uid else {})
-    with _process("worker", folder, command, environment) as process:
+    }
+    with _process("worker", folder, command, {**environment, **more_environment}) as process:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         admin = httpx.Client(
             base_url=f"http://127.0.0.1:{admin_port}", timeout=600, headers=headers, trust_env=False
         )
         with admin:
-            up = _wait(process, folder / "worker.log", admin, "/v1/worker/state")
+            up = _wait(process, folder / "worker.log", admin, "/v1/worker/state", start_seconds)
             yield Server("worker", f"http://127.0.0.1:{port}", admin, up, process.pid)
 
 
@@ -181,13 +202,17 @@ def _process(
         process.wait(timeout=30)
 
 
-def _wait(process: subprocess.Popen[bytes], log: Path, client: httpx.Client, path: str) -> float:
+def _wait(
+    process: subprocess.Popen[bytes], log: Path, client: httpx.Client, path: str, seconds: float
+) -> float:
     began = time.monotonic()
-    while time.monotonic() - began < START_SECONDS:
+    while time.monotonic() - began < seconds:
         if process.poll() is not None:
             raise ServerEndedError(log.read_text(errors="replace")[-4000:])
         with contextlib.suppress(httpx.TransportError):
             if client.get(path).status_code == 200:
                 return time.monotonic() - began
         time.sleep(0.02)
-    raise ServerEndedError(f"not up within {START_SECONDS} s")
+    raise ServerEndedError(
+        f"not up within {seconds:.0f} s: {log.read_text(errors='replace')[-2000:]}"
+    )

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import bench_gpu.__main__ as bench_gpu
 import bench_staging.__main__ as bench_staging
 from bench_gpu.__main__ import Results
 from bench_gpu.clients import Round, Stream
+from bench_worker.servers import Server, ServerEndedError
 
 
 def stream(*spans: tuple[int, int], why: str = "", ended: float = 3.0) -> Stream:
@@ -69,7 +72,39 @@ def test_parts_that_would_begin_too_late_are_named(tmp_path: Path) -> None:
     results = Results(tmp_path / "gpu.json", -1)
     results.part("one", lambda: pytest.fail("it is too late"))
 
-    assert results.found["left_out"] == ["one"]
+    assert results.found["left_out"] == {"one": "-1 s were over"}
+
+
+def test_a_part_that_this_machine_cannot_run_is_named_with_the_reason(tmp_path: Path) -> None:
+    results = Results(tmp_path / "gpu.json", 60, {"one": "it needs a GPU"})
+    results.part("one", lambda: pytest.fail("it needs a GPU"))
+
+    assert results.found["left_out"] == {"one": "it needs a GPU"}
+
+
+def test_servers_that_do_not_start_are_a_failure_and_all_their_parts_are_named(
+    tmp_path: Path,
+) -> None:
+    results = Results(tmp_path / "gpu.json", 60)
+
+    def up() -> list[Server]:
+        raise ServerEndedError("no memory")
+
+    running = results.started("large", up)
+    results.parts(running, {"pause": pytest.fail, "staging": pytest.fail})
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["failed"] == {"large: start": "ServerEndedError: no memory"}
+    assert set(found["left_out"]) == {"pause", "staging"}
+
+
+def test_a_part_that_hangs_ends_half_a_minute_after_the_last_begin(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bench_gpu, "_MORE_SECONDS", -9.9)
+    results = Results(tmp_path / "gpu.json", 10)
+    results.part("one", Event().wait)
+
+    assert results.found["failed"] == {"one": "TimeoutError: it took too long"}
 
 
 def test_staging_is_measured_with_the_python_that_the_environment_names(
