@@ -123,7 +123,7 @@ def whole(engine, path, again=False):
 
 def hold(engine, path, base, room):
     deadline = time.monotonic() + 30
-    while not all(each["done"] for each in call(engine, "rlfleet_hold", links=[path], base=[base], room=room)):
+    while not all(each["done"] for each in call(engine, "rlfleet_hold", links=[path], base=[base], room=room, samples=True)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

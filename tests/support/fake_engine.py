@@ -40,6 +40,7 @@ class FakeEngine:
         holds: answers to these calls, in order; after them, done at once.
         compared: paths of the versions before, that these are compared with; None for none.
         rooms: bytes that what differs may take, one a call.
+        samples: whether the model is sampled, one a call.
         why_full: why no load in place goes well; None if each does.
         group: what all members of a joined group have, and no other group.
         wakes: whether all of it comes back when it is woken.
@@ -63,6 +64,7 @@ class FakeEngine:
     holds: list[HeldBytes] = field(default_factory=list)
     compared: list[str | None] = field(default_factory=list)
     rooms: list[int] = field(default_factory=list)
+    samples: list[bool] = field(default_factory=list)
     why_full: str | None = None
     group: str | None = None
     wakes: bool = True
@@ -95,8 +97,14 @@ class FakeEngine:
         self.paused = False
 
     async def hold(
-        self, checkpoint: Checkpoint | None, base: Checkpoint | None = None, room: int = 0
+        self,
+        checkpoint: Checkpoint | None,
+        base: Checkpoint | None = None,
+        room: int = 0,
+        *,
+        samples: bool = False,
     ) -> HeldBytes:
+        self.samples.append(samples)
         self.rooms.append(room)
         self.compared.append(base.path if base is not None else None)
         self.held.append(checkpoint.path if checkpoint is not None else None)

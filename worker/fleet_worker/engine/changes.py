@@ -137,11 +137,6 @@ class Finder:
             raise NotInPlaceError(found.why_not)
         return found
 
-    def ready_from(self, base: frozenset[Key] | None) -> Changes | None:
-        """Return the changes from a version that can be loaded in place; None if none were found."""
-        found = self._found
-        return found if found is not None and found.base == base and not found.why_not else None
-
     def _find(
         self,
         asked: tuple[frozenset[Key], frozenset[Key]],

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fleet_worker.engine.changes import Changes, Finder, NotInPlaceError, PartlyWrittenError
+from fleet_worker.engine.changes import Finder, NotInPlaceError, PartlyWrittenError
 from fleet_worker.engine.cuda_runtime import CudaRuntime, runtime_here
 from fleet_worker.engine.file_tensors import Digested, Reader, tensors_of
 from fleet_worker.engine.forward_pass import forward_pass
@@ -53,8 +53,8 @@ class WorkerExtension(RankCalls):
     _rlfleet_loaded: frozenset[Key] | None = None
     """The sealed files whose values the model has; None if it has others, or may have."""
     _rlfleet_in_a_row = 0
-    _rlfleet_before: tuple[Changes, Memory | str | None] | None = None
-    """Changes that were found, and the parameters at that time, which the load compares with those after it."""
+    _rlfleet_before: Memory | str | None = None
+    """The parameters as they are, for the next load; None if they were not sampled since the last change."""
     _rlfleet_gave_up: str | None = None
     """Why this process loads no more versions in place."""
 
@@ -184,22 +184,21 @@ class WorkerExtension(RankCalls):
             changes |= {name: changes[o] for name, o in copies.items() if o in changes}
 
             def leave_base() -> None:
-                self._rlfleet_note_before(found)
-                _, self._rlfleet_memory = self._rlfleet_before or (None, None)
-                self._rlfleet_loaded = self._rlfleet_before = None
+                self.rlfleet_remember()
+                self._rlfleet_loaded = None
 
             new = [*tensors_of(now, copies, {}, changes)]
             change(model, new, changes, about_to_write=leave_base)
         self._rlfleet_in_a_row += 1
         self._rlfleet_loaded = keys
 
-    def _rlfleet_note_before(self, found: Changes) -> None:
-        """Sample the parameters once before the load of some changes."""
-        if self._rlfleet_before is None or self._rlfleet_before[0] is not found:
-            self._rlfleet_before = found, self._rlfleet_sample()
-
     def rlfleet_hold(
-        self, links: Sequence[str], base: Sequence[str] = (), room: int = 0
+        self,
+        links: Sequence[str],
+        base: Sequence[str] = (),
+        room: int = 0,
+        *,
+        samples: bool = False,
     ) -> dict[str, Any]:
         """Hold the bytes of a staged version for its load, and let go of all others; see `Held.want`.
 
@@ -210,6 +209,7 @@ class WorkerExtension(RankCalls):
             links: Paths of the descriptors of the version.
             base: Those of the version in the engine, to find what differs; empty to find nothing.
             room: Bytes that this process may keep of what differs.
+            samples: Sample the parameters, too, once all else is done. So a pause need not.
 
         Returns:
             Those of `Held.state`, and `changes`: bytes that it keeps of what differs.
@@ -218,11 +218,9 @@ class WorkerExtension(RankCalls):
         held.want(links)
         finding.want(base, links, room)
         answer = held.state() | {"changes": finding.size_bytes}  # read after `done`
-        found = finding.ready_from(self._rlfleet_loaded)
-        if found is None:
-            self._rlfleet_before = None  # else it would keep changes that no load needs any more
-        elif answer["done"]:
-            self._rlfleet_note_before(found)
+        # Not in an update over a collective: its effect is that of all of it.
+        if samples and answer["done"] and self._rlfleet_recorder is None:
+            self._rlfleet_before = self._rlfleet_before or self._rlfleet_sample()
         return answer
 
     def _rlfleet_held(self) -> Held:
@@ -244,11 +242,12 @@ class WorkerExtension(RankCalls):
         return self._rlfleet_gave_up or unfit_for_changes(model, self.vllm_config)  # type: ignore[attr-defined]  # of vLLM's Worker
 
     def rlfleet_remember(self) -> None:
-        """Sample the parameters, to compare them after the load. Never fails.
+        """Keep a sample of the parameters, which are about to change, to compare them later. Never fails.
 
         A load must not fail because its effect cannot be measured.
         """
-        self._rlfleet_memory = self._rlfleet_sample()
+        self._rlfleet_memory = self._rlfleet_before or self._rlfleet_sample()
+        self._rlfleet_before = None
 
     def _rlfleet_sample(self) -> Memory | str:
         try:

@@ -83,12 +83,18 @@ class Engine(Protocol):
 
     @_quick
     async def hold(
-        self, checkpoint: Checkpoint | None, base: Checkpoint | None = None, room: int = 0
+        self,
+        checkpoint: Checkpoint | None,
+        base: Checkpoint | None = None,
+        room: int = 0,
+        *,
+        samples: bool = False,
     ) -> HeldBytes:
         """Make the bytes of a checkpoint in memory ready for a load, and let go of all others.
 
         With `base`, the version in the engine, also for `load_in_place`, which takes at most `room` bytes of
-        the host's memory in all processes together.
+        the host's memory in all processes together. With `samples` also for `compare` after the load: it reads the
+        model.
 
         Also while requests run. It starts the work in the engine's processes; call it again until that is
         done. A load needs none of it.

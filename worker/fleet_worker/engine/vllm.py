@@ -99,7 +99,12 @@ class VllmEngine:
         await self._call(self._client.resume_generation(), touched=False)
 
     async def hold(
-        self, checkpoint: Checkpoint | None, base: Checkpoint | None = None, room: int = 0
+        self,
+        checkpoint: Checkpoint | None,
+        base: Checkpoint | None = None,
+        room: int = 0,
+        *,
+        samples: bool = False,
     ) -> HeldBytes:
         """Make a checkpoint's bytes ready for a load, and let go of all others.
 
@@ -107,6 +112,7 @@ class VllmEngine:
         """
         each = room // (self._info.world_size + 1)
         given = {"links": _links(checkpoint), "base": _links(base), "room": each}
+        given["samples"] = samples
         return held_bytes(await self._processes.call("rlfleet_hold", touched=False, **given))
 
     async def load_in_place(self, checkpoint: Checkpoint, base: Checkpoint) -> str | None:

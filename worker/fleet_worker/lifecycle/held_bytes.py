@@ -60,6 +60,8 @@ class HeldByEngine:
         is_wanted: Callable[[], bool],
         base: Checkpoint | None = None,
         room: int = 0,
+        *,
+        samples: bool = False,
     ) -> str:
         """Let the engine's processes hold a checkpoint, or nothing, and wait until they do.
 
@@ -68,6 +70,7 @@ class HeldByEngine:
             is_wanted: Asked before each call.
             base: See `Engine.hold`.
             room: See `Engine.hold`.
+            samples: See `Engine.hold`.
 
         Returns:
             How a load will copy the bytes (`HeldBytes.line`); empty once it is not wanted any more.
@@ -85,7 +88,7 @@ class HeldByEngine:
                         self.note(checkpoint)
                     before = tuple(self._mapped)
                     self.changes_bytes = max(self.changes_bytes, room)
-                    held = await self._engine.hold(checkpoint, base, room)
+                    held = await self._engine.hold(checkpoint, base, room, samples=samples)
                     if held.is_done:
                         self.changes_bytes = held.changes_bytes
                         # A load may have begun meanwhile, and maps what it noted.

@@ -35,17 +35,20 @@ async def make_ready(worker: Worker) -> None:
     staged = worker.staging.staged
     checkpoint = staged.checkpoint if staged is not None and staged.in_memory else None
 
+    # A sleeping engine has no weights to sample or to compare.
+    reads_model = checkpoint is not None and not worker.asleep
+
     def is_wanted() -> bool:
-        reads_model = base is not None and worker.asleep
-        return worker.staging.staged is staged and not worker.changes and not reads_model
+        may_read = not (reads_model and worker.asleep)
+        return worker.staging.staged is staged and not worker.changes and may_read
 
     base = None
-    if staged is not None and not worker.asleep:  # a sleeping engine has no weights to compare
+    if staged is not None and reads_model:
         base = base_in_place(worker, staged).checkpoint
     held = worker.held_by_engine
     room = worker.memory_left() + held.changes_bytes if base is not None else 0
     try:
-        line = await held.hold(checkpoint, is_wanted, base, room)
+        line = await held.hold(checkpoint, is_wanted, base, room, samples=reads_model)
     except EngineFailure as failure:
         worker.made_ready = (staged, f"pageable: {failure.message}"[:400])
         raise

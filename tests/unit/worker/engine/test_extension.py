@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -422,9 +423,12 @@ class FakeDevice:
         self._said("unregister")
 
 
-def held_once(worker: Any, now: str, base: Sequence[str] = ()) -> dict[str, Any]:
+def held_once(
+    worker: Any, now: str, base: Sequence[str] = (), *, samples: bool = False
+) -> dict[str, Any]:
     """The answer once no work is left."""
-    answer = eventually(lambda: (a := worker.rlfleet_hold([now], base))["done"] and a)
+    hold = partial(worker.rlfleet_hold, [now], base, samples=samples)
+    answer = eventually(lambda: (a := hold())["done"] and a)
     return dict(answer)
 
 
@@ -506,33 +510,52 @@ def test_a_process_that_loads_nothing_in_place_compares_nothing_and_says_why(
     assert (answer["bytes"], answer["changes"]) == (other.stat().st_size, 0)
 
 
-def test_parameters_are_sampled_once_before_the_pause_of_a_load_in_place(
-    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("change", ["load in place", "load", "update"])
+def test_parameters_are_sampled_once_before_the_pause_of_a_change(
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     changes: Any = importlib.import_module("fleet_worker.engine.changes")
 
-    def change(*_: object, about_to_write: Callable[[], None]) -> None:
+    def write(*_: object, about_to_write: Callable[[], None]) -> None:
         about_to_write()
 
-    members = {"change": change, "unfit_for_changes": lambda model, config: None}
+    members = {"change": write, "unfit_for_changes": lambda model, config: None}
     install(monkeypatch, {"fleet_worker.engine.in_place": members})
     monkeypatch.setattr(changes, "differing", lambda *_: {})
     sampled = list[str]()
-    worker._rlfleet_sample = lambda: sampled.append("sample") or sampled[-1]
+    worker._rlfleet_sample = lambda: sampled.append(f"sample {len(sampled)}") or sampled[-1]
     one, other = file_of(tmp_path, name="one"), file_of(tmp_path, name="other")
     with sealed(one) as base, sealed(other) as now:
         worker._rlfleet_loaded = frozenset({_key(base)})
         for _ in range(2):
-            held_once(worker, now, [base])
-        before = len(sampled)
-        worker._rlfleet_change([now], [base], {}, {})
+            held_once(worker, now, [base], samples=True)
+        before = [*sampled]
+        if change == "load in place":
+            worker._rlfleet_change([now], [base], {}, {})
+        elif change == "load":
+            worker.rlfleet_load([now], {}, {}, digests=None, started=False)
+        else:
+            worker.rlfleet_remember()
+        assert (before, sampled) == (["sample 0"], ["sample 0"])
+        assert worker._rlfleet_memory == "sample 0"
 
-        assert (before, sampled, worker._rlfleet_memory) == (1, ["sample"], "sample")
-        held_once(worker, base, [now])
-        assert len(sampled) == 2
-        worker.rlfleet_hold([])
+        held_once(worker, base, [now], samples=True)
+        assert sampled == ["sample 0", "sample 1"], "the model has changed"
 
-    assert worker._rlfleet_before is None, "the changes are forgotten with their version"
+
+def test_an_update_over_a_collective_is_compared_with_the_weights_before_it(
+    worker: Any, tmp_path: Path
+) -> None:
+    sampled = list[str]()
+    worker._rlfleet_sample = lambda: sampled.append("sample") or sampled[-1]
+    worker._rlfleet_recorder = SimpleNamespace(remove=lambda: None)
+    with sealed(file_of(tmp_path)) as now:
+        held_once(worker, now, samples=True)
+        assert sampled == []
+        worker._rlfleet_stop_recording()
+        held_once(worker, now, samples=True)
+
+    assert sampled == ["sample"]
 
 
 def _key(link: str) -> tuple[int, int]:

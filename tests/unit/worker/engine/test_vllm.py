@@ -412,14 +412,14 @@ async def test_a_load_in_place_names_both_versions_and_says_why_a_process_refuse
         {"why_not": None, "seconds": 0.1},
         {"why_not": "the model is quantised", "seconds": None},
     ]
-    await engine.hold(checkpoint, base)
+    await engine.hold(checkpoint, base, samples=True)
     why = await engine.load_in_place(checkpoint, base)
     links = [[each.link_of(file) for file in each.files] for each in (checkpoint, base)]
     base.close()
 
     assert why == "the model is quantised"
     assert client.calls == [
-        ("rlfleet_hold", {"links": links[0], "base": links[1], "room": 0}),
+        ("rlfleet_hold", {"links": links[0], "base": links[1], "room": 0, "samples": True}),
         (
             "rlfleet_load_in_place",
             {"files": links[0], "base": links[1], "copies": {}, "casts": {}},

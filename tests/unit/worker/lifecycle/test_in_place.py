@@ -174,7 +174,7 @@ async def test_a_version_that_is_not_in_memory_is_loaded_in_full(in_place: Worke
     assert "not in memory" in timings(in_place).why_full
 
 
-async def test_a_sleeping_engine_compares_nothing(
+async def test_a_sleeping_engine_samples_and_compares_nothing(
     trainer: TrainerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, driver, asleep = trainer.harness, trainer.driver, list[object]()
@@ -182,14 +182,16 @@ async def test_a_sleeping_engine_compares_nothing(
     await driver.files.load(HOLDER, step(trainer, 5))
     hold = worker.engine.hold
 
-    async def held(checkpoint: Any, base: Any = None, room: int = 0) -> Any:
+    async def held(
+        checkpoint: Any, base: Any = None, room: int = 0, *, samples: bool = False
+    ) -> Any:
         if worker.agent.asleep:
-            asleep.append(base)
-        return await hold(checkpoint, base, room)
+            asleep.append(base or samples)
+        return await hold(checkpoint, base, room, samples=samples)
 
     monkeypatch.setattr(worker.engine, "hold", held)
     await driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
     await driver.files.load(HOLDER, step(trainer, 6))
 
     assert asleep
-    assert set(asleep) == {None}
+    assert set(asleep) == {False}

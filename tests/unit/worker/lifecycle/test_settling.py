@@ -52,6 +52,7 @@ async def test_a_stage_answers_once_the_engine_holds_the_bytes_and_the_state_tel
     path = await serving.stage("1")
 
     assert serving.engine.held == [str(path), str(path)]
+    assert serving.engine.samples == [True, True], "the pause takes no sample of the model"
     assert present(serving.state.staged).copies == "pinned"
 
 
@@ -247,7 +248,7 @@ def test_the_worker_asks_an_engine_that_works_long_less_often(
 ) -> None:
     ends, calls = virtual_time.START_SECONDS + seconds, list[float]()
 
-    async def hold(*_: object) -> HeldBytes:
+    async def hold(*_: object, **__: object) -> HeldBytes:
         calls.append(virtual_time.now())
         return PINNED if calls[-1] >= ends else WORKING
 
