@@ -204,8 +204,9 @@ def _limited(
         request[LIMITS] = which
         if request.match_info.get("namespace") is None:
             which.rate.take(address_of(request))  # no route of a fleet, so that it has no caller
+        sender = await admission.turn(request)
         # The rights of the caller are not known yet, so the request takes nothing from the namespace of the fleet.
-        with arriving.slot(admission.sender(request)) as request[SLOT]:
+        with arriving.slot(sender) as request[SLOT]:
             return await handler(request)
 
     return limited

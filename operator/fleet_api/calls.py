@@ -18,7 +18,7 @@ from fleet_api.authorization import Authorizer, Right
 from fleet_api.bodies import CONTENT
 from fleet_api.fleets import Fleet, Fleets, check_name, is_name
 from fleet_api.limits import LARGE_BODY_BYTES, LIMITS, MAX_BODY_BYTES, SLOT, Rate, Slots
-from fleet_api.loop_time import LoopTime
+from fleet_api.loop_time import LoopTime, paced
 from fleet_api.problems import Problem
 from fleet_api.ttl_cache import TtlCache
 from fleet_api.whole_body import whole_body
@@ -157,6 +157,7 @@ class Admission:
 
         async def handled(request: web.Request, caller: Caller) -> web.StreamResponse:
             call = await self._call(request, caller, access)
+            await paced()
             request[SLOT].release()
             limits, tenant = request[LIMITS], call.fleet.namespace
             limits.tenants.take(tenant)
@@ -172,8 +173,13 @@ class Admission:
 
         return handle
 
-    def sender(self, request: web.Request) -> str:
-        """Whose request this is while it is not authorized."""
+    async def turn(self, request: web.Request) -> str:
+        """Wait until a request may begin. Returns: whose it is while it is not authorized."""
+        sender = self._sender(request)
+        await self._loop_time.pace.turn(sender)
+        return sender
+
+    def _sender(self, request: web.Request) -> str:
         found = request.match_info
         sent = request.headers.get("Authorization", "").partition(" ")[2].strip()
         token, fleet = found.get("key", sent), (found.get("namespace", ""), found.get("name", ""))

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
+from fleet_api.pace import Pace
 from fleet_api.problems import busy
 from fleet_operator.measured import Measured
 from fleet_operator.time_shares import TimeShares
@@ -25,6 +26,7 @@ class LoopTime:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._shares = TimeShares()
+        self.pace = Pace()
         self._monotonic = monotonic
 
     def note(self, tenant: str, seconds: float) -> None:
@@ -70,3 +72,10 @@ async def turn() -> None:
         loop_time, tenant = share
         if seconds := loop_time.wait_seconds(tenant):
             await asyncio.sleep(seconds)
+
+
+async def paced() -> None:
+    """Wait while other requests that may go on at the same moment have their turns (`pace`)."""
+    if (share := _SHARE.get()) is not None:
+        loop_time, tenant = share
+        await loop_time.pace.turn(tenant)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from fleet_api.loop_time import measured
+from fleet_api.loop_time import measured, paced
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -59,6 +59,8 @@ class SharedReads(Generic[K, V]):
     async def _run(self, key: K, read: Callable[[], Coroutine[Any, Any, V]]) -> V:
         if (before := self._running.get(key)) is not None:
             await asyncio.wait([before])
+        # Requests of this tenant that wait for their turn come first: their clients may ask again, and share this read.
+        await paced()
         task = self._running[key] = self._next.pop(key)
         try:
             return await measured(read())

@@ -9,17 +9,24 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from tests.support.fake_cluster import FakeCluster, pod
+from tests.support.fake_cluster import READER, FakeCluster, pod
+from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import Api
 from tests.unit.fleet_api.test_grants import cluster_with, fleet
 
-from fleet_api.fleets import Fleets
+import fleet_api.reads
+from fleet_api.authentication import Authenticator
+from fleet_api.fleets import Fleet, Fleets
 from fleet_api.grants import Grants
-from fleet_api.loop_time import LoopTime, measured, turn
+from fleet_api.loop_time import LoopTime, measured, paced, turn
+from fleet_api.pace import AT_ONCE
 from fleet_api.problems import Problem
+from fleet_api.shared_calls import SharedReads
 from fleet_operator.places import Places
 
 STEP_SECONDS = 0.03
+EVES = "//fleets/mallory/policy/v1/rl/state"
+BURST = 40
 
 
 def work_for(seconds: float) -> None:
@@ -136,6 +143,62 @@ async def test_a_turn_waits_for_the_share_of_its_tenant_and_for_nothing_outside_
     assert shares.wait_seconds("mallory") < 0.1
 
 
+async def test_requests_of_one_moment_go_on_in_turns_by_their_tenant(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.cluster.add_tenant("mallory", "eve")
+    assert {(await api.get("/v1/rl/state"))[0], (await api.get(EVES, "eve"))[0]} == {200}
+    begun, ended, begin = list[str](), list[str](), Authenticator.caller
+
+    async def begins(self: Authenticator, authorization: str, namespace: str, *more: str) -> Any:
+        begun.append(namespace)
+        return await begin(self, authorization, namespace, *more)
+
+    def ends(fleet: Fleet, _: Any) -> dict[str, Any]:
+        ended.append(fleet.namespace)
+        return {}
+
+    monkeypatch.setattr(Authenticator, "caller", begins)
+    monkeypatch.setattr(fleet_api.reads, "state_of", ends)
+    writers = []
+    for namespace in [*["mallory"] * BURST, "rl"]:
+        _, writer = await asyncio.open_connection(api.http.server.host, api.http.server.port)
+        writers.append((writer, namespace))
+    for writer, namespace in writers:
+        head = f"GET /fleets/{namespace}/policy/v1/rl/state HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer "
+        writer.write(f"{head}{READER if namespace == 'rl' else 'eve'}\r\n\r\n".encode())
+    await soon(lambda: len(ended) == len(writers))
+    for writer, _ in writers:
+        writer.close()
+
+    assert begun.index("rl") < 3 * AT_ONCE
+    assert ended.index("rl") < 3 * AT_ONCE
+
+
+async def test_clients_that_ask_again_at_once_share_each_read_although_they_go_on_in_turns() -> (
+    None
+):
+    shares, reads, rounds, count = LoopTime(time.monotonic), SharedReads[str, None](), 10, 0
+
+    async def read() -> None:
+        nonlocal count
+        count += 1
+        await asyncio.sleep(0)
+
+    async def request() -> None:
+        await reads.join("policy", read)
+        await paced()
+
+    async def client() -> None:
+        for _ in range(rounds):
+            await asyncio.sleep(0)  # as a look at the network
+            await shares.share("mallory", request())
+
+    await asyncio.gather(*(client() for _ in range(BURST)))
+
+    assert count <= rounds + 2
+
+
 async def test_slow_objects_of_a_tenant_refuse_its_own_requests_alone(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,10 +210,9 @@ async def test_slow_objects_of_a_tenant_refuse_its_own_requests_alone(
         return await read(*asked)
 
     monkeypatch.setattr(objects, "get", slow)
-    path = "//fleets/mallory/policy/v1/rl/state"
     theirs: set[Any] = set()
     for _ in range(80):
-        status, body = await api.get(path, "eve")
+        status, body = await api.get(EVES, "eve")
         theirs.add((status, body.get("reason")))
         assert (await api.get("/v1/rl/state"))[0] == 200
         if len(theirs) > 1:
