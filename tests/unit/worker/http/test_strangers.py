@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import httpx
 import pytest
@@ -17,30 +18,45 @@ from fleet_worker.lifecycle.metrics import WorkerMetrics
 
 
 async def test_an_address_with_many_requests_delays_another_one_by_one_turn() -> None:
+    assert await order_of("a", "a", "a", "a", "b") == ["a", "b", "a", "a", "a"]
+
+
+async def test_the_address_that_was_answered_longest_ago_comes_before_any_number_of_others() -> (
+    None
+):
+    pods = [f"pod-{n}" for n in range(300)]
+    order = await order_of("node", *pods, *pods, then=["node"])
+    assert order.index("node", 1) < len(pods) + 3
+
+
+async def test_the_answers_of_many_addresses_have_one_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleet_worker.http.strangers.PER_SECOND", 1.0)
+    strangers = Strangers()
+    turns = [strangers.turn(f"pod-{n}") for n in range(50)]
+    assert [turn.done() for turn in turns] == [True, *[False] * 49]
+    for turn in turns:
+        turn.cancel()
+
+
+async def order_of(*first: str, then: Sequence[str] = ()) -> list[str]:
+    """The order of the answers. `then`: addresses that ask once half of the others have an answer."""
     strangers, came = Strangers(), list[str]()
 
     async def take(address: str) -> None:
         await strangers.turn(address)
         came.append(address)
+        if len(came) == len(first) // 2:
+            late.extend(asyncio.create_task(take(each)) for each in then)
 
-    await asyncio.gather(*map(take, ["a", "a", "a", "a", "b"]))
-    assert came == ["a", "a", "b", "a", "a"]
-
-
-async def test_any_number_of_addresses_delays_no_probe_of_another_one() -> None:
-    strangers = Strangers()
-    for n in range(500):
-        for _ in range(2):
-            strangers.turn(f"pod-{n}")
-    async with asyncio.timeout(3):  # a kubelet waits for 5 s
-        await strangers.turn("node")
-        await strangers.turn("node")
+    late: list[asyncio.Task[None]] = []
+    await asyncio.gather(*map(take, first))
+    await asyncio.gather(*late)
+    return came
 
 
 async def test_requests_whose_clients_left_take_no_turns() -> None:
     strangers = Strangers()
-    own, first, *gone, last = (strangers.turn("a") for _ in range(5001))
-    await own
+    first, *gone, last = (strangers.turn("a") for _ in range(5000))
     await first
     for each in gone:
         each.set_exception(ClientGoneError())
