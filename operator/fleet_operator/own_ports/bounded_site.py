@@ -50,8 +50,8 @@ class Bounds:
     Fields:
         connections: how many are open at once.
         per_address: how many of them one address has.
-        rest_seconds: how long the place of an ended connection counts as that of its address.
-        per_second: how many are served, besides the first one of each address.
+        rest_seconds: how long the place of an ended connection counts as that of its address, at least.
+        per_second: how many are served. An address that has rested is served beyond it, and rests for longer.
         seconds: how long one may last.
     """
 
@@ -153,7 +153,9 @@ class BoundedSite:
         """Note that a connection has ended."""
         if connection in self._open:
             del self._open[connection]
-            rest_seconds = self._bounds.rest_seconds
+            # So that all addresses together are served at the rate, too. One that comes seldom has rested meanwhile.
+            of_all_seconds = len(self._by_address) / self._bounds.per_second
+            rest_seconds = max(self._bounds.rest_seconds, of_all_seconds)
             asyncio.get_running_loop().call_later(rest_seconds, self._leave, connection.address)
 
     def _leave(self, address: str) -> None:

@@ -134,6 +134,21 @@ async def test_no_more_connections_are_served_a_second_than_the_bound() -> None:
     assert b"200" in other
 
 
+async def test_many_addresses_are_served_at_the_rate_of_all() -> None:
+    bounds = Bounds(connections=99, per_address=99, rest_seconds=0.01, per_second=20, seconds=30)
+    addresses, served_at = [f"127.0.0.{n}" for n in range(2, 22)], list[float]()
+    async with serving(bounds) as served:
+        began = time.monotonic()
+        for address in addresses * 8:
+            if b"200" in await read(served.port, address):
+                served_at.append(time.monotonic() - began)
+        other = await read(served.port, "127.0.0.99")
+
+    # The first places of all rest for a short time, since few others do.
+    assert len(served_at) <= 2 * len(addresses) + served_at[-1] * bounds.per_second + 2
+    assert b"200" in other
+
+
 async def test_any_number_of_addresses_keeps_no_other_one_waiting() -> None:
     """The connections of 16 pods waited to be served, and a kubelet that waits for 5 s ended the operator."""
     bounds = replace(FEW, per_address=2, rest_seconds=30, per_second=1)
