@@ -55,7 +55,7 @@ class Caller:
     Fields:
         name: as in the audit.
         fleet: the only fleet of a static key, as namespace and name; None for an account.
-        credential: digest of the token or key. Limits of one credential never count another one, also
+        credential: digest of the token, or fleet and digest of the key. Limits of one credential never count another one, also
             behind a proxy, whose clients have one address.
     """
 
@@ -206,7 +206,8 @@ class Authenticator:
         # Two trainers with two keys are two drivers of the fleet, and share no idempotency key.
         digest = hashlib.sha256(key.encode()).hexdigest()
         name = f"key:{namespace}/{fleet}:{digest[:_MARK_DIGITS]}"
-        return Caller(name=name, credential=digest, fleet=(namespace, fleet))
+        # Keys of two fleets may have the same bytes. Their rates are not the same.
+        return Caller(name=name, credential=f"{namespace}/{fleet} {digest}", fleet=(namespace, fleet))
 
     async def _bounded_review(self, token: str, digest: bytes, address: str) -> Caller | str:
         tenant = self._seen.get(digest)

@@ -455,6 +455,16 @@ async def test_a_static_key_of_another_fleet_is_401(api: Api) -> None:
     assert (await api.get(STATE, STATIC_KEY))[0] == 401
 
 
+async def test_keys_of_two_fleets_with_the_same_bytes_have_two_rates(api: Api) -> None:
+    for name in ("rl.policy", "other.policy"):
+        (api.keys / name).write_text(STATIC_KEY)
+    keys = Authenticator(api.cluster, StaticKeys(api.keys), Places(1), monotonic=lambda: 0.0)
+
+    holders = [keys.holder(STATIC_KEY, namespace, "policy") for namespace in ("rl", "other")]
+    assert len({holder.credential for holder in holders}) == 2
+    assert len({holder.tenant for holder in holders}) == 2
+
+
 @pytest.mark.parametrize("content", ["", "\n\n", "short", " \n short \n"])
 async def test_a_file_without_a_long_key_permits_nothing(api: Api, content: str) -> None:
     (api.keys / "rl.policy").write_text(content)
