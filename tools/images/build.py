@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
@@ -155,16 +156,16 @@ def _buildah(command: str, *arguments: str) -> str:
 
 def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> str:
     """Run a command with its progress on standard error. Returns: its last line."""
-    done = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-        env=os.environ | (environment or {}),
-    )
-    if done.returncode:
-        raise BuildError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}")
-    return (done.stdout.strip().splitlines() or [""])[-1]
+    last = ""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | (environment or {})
+    ) as process:
+        for line in process.stdout or ():
+            print(line, end="", file=sys.stderr, flush=True)
+            last = line.strip() or last
+    if process.returncode:
+        raise BuildError(f"{' '.join(command)}: exit code {process.returncode}")
+    return last
 
 
 def _version() -> str:
