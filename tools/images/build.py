@@ -71,7 +71,7 @@ def build(
     if not base and not _has_image(BASE):
         _build_base(mirror)
     for target in targets:
-        if _succeeds("buildah", "manifest", "exists", name_of(target)):
+        if _is_list(name_of(target)):
             _buildah("manifest", "rm", name_of(target))  # a build adds to the list that there is
         # The certificates of this machine: its registries may be behind a proxy with its own.
         _buildah(
@@ -115,8 +115,7 @@ def save(target: str, archive: Path, registry: str = "docker.io") -> None:
     """
     name = name_of(target)
     named = f"{registry}/{name.removeprefix(_PREFIX)}"
-    is_list = _succeeds("buildah", "manifest", "inspect", name)
-    pushing = ("manifest", "push", "--all") if is_list else ("push",)
+    pushing = ("manifest", "push", "--all") if _is_list(name) else ("push",)
     _buildah(*pushing, "--quiet", name, f"oci-archive:{archive}:{named}")
 
 
@@ -143,6 +142,11 @@ def _wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 def _has_image(name: str) -> bool:
     return _succeeds("buildah", "inspect", "--type", "image", name)
+
+
+def _is_list(name: str) -> bool:
+    """Whether there is a list of images for several platforms with this name. `manifest inspect` asks a registry, too."""
+    return _succeeds("buildah", "manifest", "exists", name)
 
 
 def _succeeds(*command: str) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from images.build import BuildError, push
+from images.build import BuildError, push, save
 
 STEPS = 'echo "STEP 1/2: FROM base"; echo "STEP 2/2: RUN make"'
 
@@ -35,3 +35,21 @@ def test_a_step_that_fails_is_an_error_with_its_command(fake_buildah: Path) -> N
 
     with pytest.raises(BuildError, match=r"^buildah push .*: exit code 3$"):
         push("operator", "127.0.0.1:5000")
+
+
+@pytest.mark.parametrize(
+    ("is_list", "pushed"), [("true", "manifest push --all"), ("false", "push --quiet")]
+)
+def test_an_archive_has_all_platforms_of_a_list_and_no_registry_is_asked(
+    fake_buildah: Path, tmp_path: Path, is_list: str, pushed: str
+) -> None:
+    calls = tmp_path / "calls"
+    fake_buildah.write_text(
+        f'#!/bin/sh\necho "$@" >> {calls}\ncase "$2" in exists) {is_list} ;; inspect) exit 1 ;; esac\n'
+    )
+    save("operator", tmp_path / "operator.tar")
+
+    asked, written = calls.read_text().splitlines()
+    # `buildah manifest inspect` looks for the name in registries, too.
+    assert asked.startswith("manifest exists ")
+    assert written.startswith(pushed)
