@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 from aiohttp import web
@@ -17,7 +18,22 @@ from fleet_operator.api.fleet import Rollout
 from fleet_operator.clients import worker_requests
 from fleet_operator.clients.workers import WorkerClient
 from fleet_operator.core import actions, worker_calls
-from fleet_operator.core.actions import CanaryPrompts, CompareFiles, StageLora, WorkerCall
+from fleet_operator.core.actions import (
+    Admit,
+    Apply,
+    CanaryPrompts,
+    CompareFiles,
+    CompareLora,
+    Fence,
+    Load,
+    Pause,
+    PutLora,
+    RemoveLora,
+    Resume,
+    Stage,
+    StageLora,
+    WorkerCall,
+)
 from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_worker import protocol
 from fleet_worker.protocol import Epoch, Reason
@@ -49,135 +65,61 @@ def prompts() -> CanaryPrompts:
     )
 
 
-REPOSITORY = target("42").source.model_validate({"huggingFace": {"repo": "lab/m"}})
-CALLS: list[Any] = [
-    pytest.param(
-        worker_calls.stage(VIEW, target("42"), ROLLOUT, reason="x"),
-        protocol.STAGE_PATH,
-        protocol.StageRequest,
-        {"version": "42", "source": {"path": "/weights/step_42"}},
-        id="stage",
+GOAL = target("42")
+REPOSITORY = GOAL.source.model_validate({"huggingFace": {"repo": "lab/m"}})
+FROM_REPOSITORY = replace(GOAL, source=REPOSITORY)
+COMMIT = {"huggingFace": {"repo": "lab/m", "revision": "main"}}
+FILES = {"version": "42", "source": {"path": "/weights/step_42"}}
+PAUSE = {
+    "mode": "wait",
+    "drain_timeout_seconds": 30,
+    "lease_seconds": worker_calls.LEASE_SECONDS,
+}
+DRIVES = {"holder": "operator"}
+LONG = "it " + "failed " * 100
+COMPARES = CompareFiles(
+    pod_uid=VIEW.pod.uid,
+    pod_name=VIEW.pod.name,
+    reason="x",
+    version="42",
+    source=GOAL.source,
+    timeout_seconds=60,
+)
+STAGES_ADAPTER = worker_calls.put_lora(VIEW, "sql", GOAL, ROLLOUT, reason="x", kind=StageLora)
+ADAPTER_PATH = protocol.ADAPTERS_PATH + "sql"
+ROUTES: dict[type[WorkerCall], tuple[str, Any]] = {
+    Stage: (protocol.STAGE_PATH, protocol.StageRequest),
+    CompareFiles: (protocol.STAGE_PATH, protocol.StageRequest),
+    Pause: (protocol.PAUSE_PATH, protocol.PauseRequest),
+    PutLora: (ADAPTER_PATH, protocol.AdapterRequest),
+    StageLora: (ADAPTER_PATH, protocol.AdapterRequest),
+    CompareLora: (ADAPTER_PATH, protocol.AdapterRequest),
+    RemoveLora: (ADAPTER_PATH, protocol.AdapterRemoval),
+    Load: (protocol.LOAD_PATH, protocol.LoadRequest),
+    Apply: (protocol.APPLY_PATH, protocol.ApplyRequest),
+    Resume: (protocol.RESUME_PATH, protocol.ResumeRequest),
+    Admit: (protocol.ADMIT_PATH, protocol.AdmitRequest),
+    Fence: (protocol.FENCE_PATH, protocol.FenceRequest),
+    CanaryPrompts: (protocol.PROBE_PATH, protocol.PromptsRequest),
+}
+CALLS: list[tuple[WorkerCall, dict[str, Any]]] = [
+    (worker_calls.stage(VIEW, GOAL, ROLLOUT, reason="x"), FILES),
+    (COMPARES, FILES | {"digest": None}),
+    (worker_calls.stage(VIEW, FROM_REPOSITORY, ROLLOUT, reason="x"), FILES | {"source": COMMIT}),
+    (worker_calls.pause(VIEW, ROLLOUT, reason="x"), PAUSE | DRIVES),
+    (worker_calls.put_lora(VIEW, "sql", GOAL, ROLLOUT, reason="x"), FILES | DRIVES),
+    (
+        worker_calls.compare(VIEW, GOAL, ROLLOUT, adapter="sql"),
+        FILES | {"stage_only": True, "digest": None},
     ),
-    pytest.param(
-        CompareFiles(
-            pod_uid=VIEW.pod.uid,
-            pod_name=VIEW.pod.name,
-            reason="x",
-            version="42",
-            source=target("42").source,
-            timeout_seconds=60,
-        ),
-        protocol.STAGE_PATH,
-        protocol.StageRequest,
-        {"version": "42", "source": {"path": "/weights/step_42"}, "digest": None},
-        id="compare",
-    ),
-    pytest.param(
-        worker_calls.stage(
-            VIEW, type(target("42"))(version="42", source=REPOSITORY), ROLLOUT, reason="x"
-        ),
-        protocol.STAGE_PATH,
-        protocol.StageRequest,
-        {"version": "42", "source": {"huggingFace": {"repo": "lab/m", "revision": "main"}}},
-        id="stage from a repository",
-    ),
-    pytest.param(
-        worker_calls.pause(VIEW, ROLLOUT, reason="x"),
-        protocol.PAUSE_PATH,
-        protocol.PauseRequest,
-        {
-            "mode": "wait",
-            "drain_timeout_seconds": 30,
-            "lease_seconds": worker_calls.LEASE_SECONDS,
-            "holder": "operator",
-        },
-        id="pause",
-    ),
-    pytest.param(
-        worker_calls.put_lora(VIEW, "sql", target("42"), ROLLOUT, reason="x"),
-        protocol.ADAPTERS_PATH + "sql",
-        protocol.AdapterRequest,
-        {"version": "42", "source": {"path": "/weights/step_42"}, "holder": "operator"},
-        id="put an adapter",
-    ),
-    pytest.param(
-        worker_calls.compare(VIEW, target("42"), ROLLOUT, adapter="sql"),
-        protocol.ADAPTERS_PATH + "sql",
-        protocol.AdapterRequest,
-        {
-            "version": "42",
-            "source": {"path": "/weights/step_42"},
-            "stage_only": True,
-            "digest": None,
-        },
-        id="compare-adapter",
-    ),
-    pytest.param(
-        worker_calls.put_lora(VIEW, "sql", target("42"), ROLLOUT, reason="x", kind=StageLora),
-        protocol.ADAPTERS_PATH + "sql",
-        protocol.AdapterRequest,
-        {
-            "version": "42",
-            "source": {"path": "/weights/step_42"},
-            "holder": "operator",
-            "stage_only": True,
-        },
-        id="stage an adapter",
-    ),
-    pytest.param(
-        worker_calls.remove_lora(VIEW, "sql"),
-        protocol.ADAPTERS_PATH + "sql",
-        protocol.AdapterRemoval,
-        {"holder": "operator"},
-        id="remove an adapter",
-    ),
-    pytest.param(
-        worker_calls.load(VIEW, target("42"), ROLLOUT, reason="x"),
-        protocol.LOAD_PATH,
-        protocol.LoadRequest,
-        {"version": "42", "holder": "operator"},
-        id="load",
-    ),
-    pytest.param(
-        worker_calls.apply(VIEW, target("42"), ROLLOUT, reason="x"),
-        protocol.APPLY_PATH,
-        protocol.ApplyRequest,
-        {
-            "version": "42",
-            "mode": "wait",
-            "drain_timeout_seconds": 30,
-            "lease_seconds": worker_calls.LEASE_SECONDS,
-        },
-        id="apply",
-    ),
-    pytest.param(
-        worker_calls.resume(PAUSED, reason="x"),
-        protocol.RESUME_PATH,
-        protocol.ResumeRequest,
-        {"version": "42", "holder": "operator"},
-        id="resume",
-    ),
-    pytest.param(
-        worker_calls.admit(JOINER, reason="x"),
-        protocol.ADMIT_PATH,
-        protocol.AdmitRequest,
-        {"version": "42", "holder": "operator"},
-        id="admit",
-    ),
-    pytest.param(
-        worker_calls.take_out_of_service(VIEW, reason="it " + "failed " * 100),
-        protocol.FENCE_PATH,
-        protocol.FenceRequest,
-        {"reason": ("it " + "failed " * 100)[:500]},
-        id="fence, with a reason that is cut",
-    ),
-    pytest.param(
-        prompts(),
-        protocol.PROBE_PATH,
-        protocol.PromptsRequest,
-        {"prompts": ["a", "b"], "max_tokens": 8},
-        id="probe",
-    ),
+    (STAGES_ADAPTER, FILES | DRIVES | {"stage_only": True}),
+    (worker_calls.remove_lora(VIEW, "sql"), DRIVES),
+    (worker_calls.load(VIEW, GOAL, ROLLOUT, reason="x"), {"version": "42"} | DRIVES),
+    (worker_calls.apply(VIEW, GOAL, ROLLOUT, reason="x"), {"version": "42"} | PAUSE),
+    (worker_calls.resume(PAUSED, reason="x"), {"version": "42"} | DRIVES),
+    (worker_calls.admit(JOINER, reason="x"), {"version": "42"} | DRIVES),
+    (worker_calls.take_out_of_service(VIEW, reason=LONG), {"reason": LONG[:500]}),
+    (prompts(), {"prompts": ["a", "b"], "max_tokens": 8}),
 ]
 
 
@@ -289,10 +231,9 @@ async def load(client: WorkerClient, worker: Worker) -> WorkerAnswer:
 
 
 class TestCalls:
-    @pytest.mark.parametrize(("action", "path", "model", "fields"), CALLS)
-    async def test_a_call_follows_the_protocol(
-        self, worker, client, action: WorkerCall, path, model, fields
-    ):
+    @pytest.mark.parametrize(("action", "fields"), CALLS)
+    async def test_a_call_follows_the_protocol(self, worker, client, action, fields):
+        path, model = ROUTES[type(action)]
         answer = await client.call(worker.at("secret"), action, EPOCH)
         ((method, sent_to, headers, body),) = worker.requests
 
@@ -307,9 +248,7 @@ class TestCalls:
         assert answer.state == VIEW.state
 
     def test_every_kind_of_call_is_in_the_table(self):
-        tried = {type(p.values[0]) for p in CALLS}
-
-        assert tried == set(WorkerCall.__args__)
+        assert {type(action) for action, _ in CALLS} == set(get_args(WorkerCall))
 
     async def test_reading_the_state_is_a_signed_get(self, worker, client):
         answer = await client.state(worker.at("secret"))
@@ -351,11 +290,6 @@ class TestAnswers:
 
         assert (answer.reason, answer.state) == (Reason.UNAUTHORIZED, None)
 
-    async def test_unknown_fields_of_a_newer_worker_are_ignored(self, worker, client):
-        worker.answer(200, STATE | {"colour": "red"})
-
-        assert (await load(client, worker)).state == VIEW.state
-
     @pytest.mark.parametrize("status", [200, 302, 404, 500])
     @pytest.mark.parametrize(
         "body",
@@ -391,29 +325,6 @@ class TestFailures:
 
     async def test_an_invalid_address_counts_as_no_answer(self, client):
         assert (await client.state(at("http://None:1"))).silent
-
-    async def test_a_connection_closed_before_the_answer_counts_as_no_answer(self, worker, client):
-        async def closes(request: web.Request) -> web.StreamResponse:
-            assert request.transport is not None
-            request.transport.close()
-            return web.Response()
-
-        worker.handler = closes
-        assert (await load(client, worker)).silent
-
-    async def test_reading_the_state_ends_at_its_timeout(self, short_timeouts, worker, client):
-        released = asyncio.Event()
-
-        async def hangs(_: web.Request) -> web.StreamResponse:
-            await released.wait()
-            return web.json_response(STATE)
-
-        worker.handler = hangs
-        answer = await client.state(worker.at())
-        released.set()
-
-        assert answer.silent
-        assert answer.message
 
     @pytest.mark.parametrize("how", ["question", "call"])
     async def test_a_dripping_answer_ends_at_the_timeout(self, short_timeouts, worker, client, how):

@@ -129,312 +129,178 @@ def test_a_pod_that_is_not_ready_is_reported_so():
 
 
 @pytest.mark.parametrize(
+    "reason",
+    [
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+    ],
+)
+def test_what_keeps_a_container_from_its_start_is_reported_in_the_clusters_words(reason):
+    found = pod(container=waiting(reason, 'secret "x" not found'))
+
+    assert pod_view(found).problem == f'{reason}: secret "x" not found'
+
+
+CRASHES = {
+    "with a reason": ({"exitCode": 1, "reason": "Error"}, "1 Error"),
+    "with last words": ({"exitCode": 2, "message": "no model", "reason": "Error"}, "2 no model"),
+    "with a log": ({"exitCode": 1, "message": "Traceback\n  x\nOSError\n\n"}, "1 OSError"),
+    "with a line in JSON": ({"exitCode": 1, "message": '{"message": "no", "at": "02:16"}'}, "1 no"),
+    "with escapes": ({"exitCode": 1, "message": '{"message": "a\\n \\ud83d"}'}, "1 a ?"),
+    "without words": ({"exitCode": 137}, "137"),
+}
+
+
+@pytest.mark.parametrize(("end", "words"), CRASHES.values(), ids=CRASHES)
+def test_a_crash_has_its_code_and_the_end_of_its_log_without_a_time(end, words):
+    """A time would be another one after each restart, and a line break would break the status."""
+    loop = waiting("CrashLoopBackOff", "back-off 10s", lastState={"terminated": end})
+    found = pod_view(pod(container=loop))
+
+    assert found.problem == f"CrashLoopBackOff: it last ended with exit code {words}"
+
+
+INIT = {"name": "fetch"} | waiting("CreateContainerError", "no such file")
+
+
+@pytest.mark.parametrize(
     ("found", "problem"),
     [
-        pytest.param(
-            pod(container=waiting("ErrImageNeverPull", "not present")),
-            "ErrImageNeverPull: not present",
-            id="the image is not there and must not be pulled",
-        ),
-        pytest.param(
-            pod(container=waiting("InvalidImageName", "couldn't parse")),
-            "InvalidImageName: couldn't parse",
-            id="the image has no valid name",
-        ),
-        pytest.param(
-            pod(container=waiting("CreateContainerConfigError", 'secret "x" not found')),
-            'CreateContainerConfigError: secret "x" not found',
-            id="what the container refers to is missing",
-        ),
-        pytest.param(
-            pod(container=waiting("CreateContainerError", "context deadline exceeded")),
-            "CreateContainerError: context deadline exceeded",
-            id="the runtime cannot make the container",
-        ),
-        pytest.param(
-            pod(container=waiting("RunContainerError", "no such file")),
-            "RunContainerError: no such file",
-            id="the runtime cannot start the container",
-        ),
-        pytest.param(
-            pod(container=waiting("CrashLoopBackOff")),
-            "CrashLoopBackOff",
-            id="it crashes without a message",
-        ),
-        pytest.param(
-            pod(
-                container=waiting(
-                    "CrashLoopBackOff",
-                    "back-off 10s",
-                    lastState={"terminated": {"exitCode": 1, "reason": "Error"}},
-                )
-            ),
-            "CrashLoopBackOff: it last ended with exit code 1 Error",
-            id="it crashes with an exit code",
-        ),
-        pytest.param(
-            pod(
-                container=waiting(
-                    "CrashLoopBackOff",
-                    "back-off 10s",
-                    lastState={
-                        "terminated": {"exitCode": 2, "message": "no model", "reason": "Error"}
-                    },
-                )
-            ),
-            "CrashLoopBackOff: it last ended with exit code 2 no model",
-            id="it crashes with last words",
-        ),
-        pytest.param(
-            pod(
-                container=waiting(
-                    "CrashLoopBackOff",
-                    "back-off 10s",
-                    lastState={
-                        "terminated": {"exitCode": 1, "message": "Traceback\n  x\nOSError\n\n"}
-                    },
-                )
-            ),
-            "CrashLoopBackOff: it last ended with exit code 1 OSError",
-            id="only the end of its log is reported",
-        ),
-        pytest.param(
-            pod(
-                container=waiting(
-                    "CrashLoopBackOff",
-                    "back-off 10s",
-                    lastState={
-                        "terminated": {"exitCode": 1, "message": '{"message": "no", "at": "02:16"}'}
-                    },
-                )
-            ),
-            "CrashLoopBackOff: it last ended with exit code 1 no",
-            id="of a log line in JSON, only what it says: its time would be another one after each restart",
-        ),
-        pytest.param(
-            pod(
-                container=waiting(
-                    "CrashLoopBackOff",
-                    "back-off 10s",
-                    lastState={
-                        "terminated": {"exitCode": 1, "message": '{"message": "a\\n \\ud83d"}'}
-                    },
-                )
-            ),
-            "CrashLoopBackOff: it last ended with exit code 1 a ?",
-            id="of escapes in it, none breaks the line or the status",
-        ),
-        pytest.param(
-            pod(
-                container=waiting(
-                    "CrashLoopBackOff", "back-off 10s", lastState={"terminated": {"exitCode": 137}}
-                )
-            ),
-            "CrashLoopBackOff: it last ended with exit code 137",
-            id="it was killed",
-        ),
-        pytest.param(
-            pod(phase="Failed", reason="Evicted", message="low on memory"),
-            "Evicted: low on memory",
-            id="it was evicted",
-        ),
-        pytest.param(pod(phase="Failed"), "Failed", id="it failed without a message"),
-        pytest.param(
-            pod(
-                container=waiting("PodInitializing"),
-                initContainerStatuses=[
-                    {"name": "fetch"} | waiting("CreateContainerError", "no such file")
-                ],
-            ),
+        (pod(container=waiting("CrashLoopBackOff")), "CrashLoopBackOff"),
+        (pod(phase="Failed", reason="Evicted", message="low on memory"), "Evicted: low on memory"),
+        (pod(phase="Failed"), "Failed"),
+        (
+            pod(container=waiting("PodInitializing"), initContainerStatuses=[INIT]),
             "CreateContainerError: no such file",
-            id="an init container keeps the worker waiting",
         ),
-        pytest.param(
-            pod(container=waiting("ContainerCreating")),
-            "",
-            id="a start in progress is not a problem",
-        ),
-        pytest.param(
-            pod(container=waiting("PodInitializing")), "", id="init containers are not a problem"
-        ),
+        (pod(container=waiting("ContainerCreating")), ""),
+        (pod(container=waiting("PodInitializing")), ""),
     ],
 )
 def test_a_problem_is_reported_in_the_clusters_words(found, problem):
     assert pod_view(found).problem == problem
 
 
-@pytest.mark.parametrize(
-    ("found", "awaited", "message", "since"),
-    [
-        pytest.param(
-            pod(
-                conditions=unscheduled(
-                    reason="Unschedulable", message="0/3 nodes", lastTransitionTime=AT
-                )
-            ),
-            Awaited.NODE,
-            "Unschedulable: 0/3 nodes",
-            AT,
-            id="no node fits",
-        ),
-        pytest.param(
-            pod(
-                conditions=unscheduled(
-                    reason="Unschedulable",
-                    message='0/1 nodes are available: persistentvolumeclaim "w" not found. not found',
-                    lastTransitionTime=AT,
-                )
-            ),
-            Awaited.VOLUMES,
-            'Unschedulable: 0/1 nodes are available: persistentvolumeclaim "w" not found. not found',
-            AT,
-            id="a claim is missing, and no node would help",
-        ),
-        pytest.param(
-            pod(conditions=unscheduled()),
-            Awaited.NODE,
-            "Unscheduled",
-            None,
-            id="it is not scheduled, without a reason",
-        ),
-        pytest.param(
-            pod(
-                conditions=unscheduled(
-                    reason="SchedulingGated",
-                    message="Scheduling is blocked due to non-empty scheduling gates",
-                    lastTransitionTime=AT,
-                )
-            ),
-            Awaited.GATE,
-            "SchedulingGated: Scheduling is blocked due to non-empty scheduling gates",
-            AT,
-            id="a queue holds it back",
-        ),
-        pytest.param(
-            pod(
-                container=waiting("ErrImagePull", "timeout"),
-                conditions=(
-                    moved("PodScheduled", AT),
-                    moved("PodReadyToStartContainers", LATER),
-                    moved("Ready", AT, "False"),
-                ),
-            ),
-            Awaited.IMAGE,
-            "ErrImagePull: timeout",
-            LATER,
-            id="the first pull failed: since the kubelet began with the pod",
-        ),
-        pytest.param(
-            pod(container=waiting("ImagePullBackOff", "Back-off")),
-            Awaited.IMAGE,
-            "ImagePullBackOff: Back-off",
-            None,
-            id="the pull is tried again later",
-        ),
-        pytest.param(
-            pod(
-                container=waiting("ErrImagePull"),
-                conditions=(moved("PodScheduled", AT), moved("example.com/gate", LATER)),
-            ),
-            Awaited.IMAGE,
-            "ErrImagePull",
-            AT,
-            id="other conditions do not concern the pull",
-        ),
-        pytest.param(
-            pod(
-                container=waiting("PodInitializing"),
-                initContainerStatuses=[{"name": "fetch"} | waiting("RegistryUnavailable", "503")],
-            ),
-            Awaited.IMAGE,
-            "RegistryUnavailable: 503",
-            None,
-            id="an init container's image",
-        ),
-        pytest.param(
-            pod(
-                container=waiting("ContainerCreating"),
-                conditions=(
-                    moved("PodScheduled", AT),
-                    moved("PodReadyToStartContainers", LATER, "False"),
-                    moved("Initialized", AT),
-                ),
-            ),
-            Awaited.VOLUMES,
-            "ContainerCreating",
-            LATER,
-            id="a volume that cannot be mounted",
-        ),
-        pytest.param(
-            pod(
-                container=waiting("PodInitializing"),
-                conditions=(
-                    moved("PodReadyToStartContainers", AT, "False"),
-                    moved("Initialized", AT, "False"),
-                ),
-                initContainerStatuses=[{"name": "fetch"} | waiting("PodInitializing")],
-            ),
-            Awaited.VOLUMES,
-            "PodInitializing",
-            AT,
-            id="a volume, before the init containers",
-        ),
-        pytest.param(
-            pod(
-                container=waiting("ContainerCreating"),
-                conditions=(moved("PodScheduled", AT), moved("PodReadyToStartContainers", LATER)),
-            ),
-            Awaited.IMAGE,
-            "ContainerCreating",
-            LATER,
-            id="a pull that hangs",
-        ),
-        pytest.param(
-            pod(container={"state": {"waiting": {}}}),
-            Awaited.IMAGE,
-            "Waiting",
-            None,
-            id="no reason",
-        ),
-        pytest.param(
-            pod(container=waiting("ImageInspectError", "Failed to inspect")),
-            Awaited.IMAGE,
-            "ImageInspectError: Failed to inspect",
-            None,
-            id="a reason that is not known to be problem",
-        ),
-        pytest.param(
-            pod(
-                container=waiting("PodInitializing"),
-                conditions=(moved("PodScheduled", AT), moved("Initialized", LATER)),
-                initContainerStatuses=[
-                    {"name": "proxy", "started": True, "state": {"running": {}}}
-                ],
-            ),
-            Awaited.IMAGE,
-            "PodInitializing",
-            LATER,
-            id="a sidecar runs, the worker does not yet",
-        ),
-        pytest.param(
-            pod(
-                container=waiting("PodInitializing"),
-                conditions=(moved("PodScheduled", AT), moved("Initialized", AT, "False")),
-                initContainerStatuses=[
-                    {
-                        "name": "fetch",
-                        "state": {"terminated": {"exitCode": 0, "finishedAt": LATER}},
-                    },
-                    {"name": "unpack"} | waiting("PodInitializing"),
-                ],
-            ),
-            Awaited.IMAGE,
-            "PodInitializing",
-            LATER,
-            id="between two init containers: since the first one has ended",
-        ),
-    ],
+def unplaced(reason: str, message: str) -> dict[str, Any]:
+    return pod(conditions=unscheduled(reason=reason, message=message, lastTransitionTime=AT))
+
+
+def pulling(reason: str, message: str = "", *conditions: dict[str, str]) -> dict[str, Any]:
+    return pod(container=waiting(reason, message), conditions=conditions)
+
+
+def preparing(*conditions: dict[str, str], init: tuple[Any, ...] = ()) -> dict[str, Any]:
+    """A pod whose init containers have not ended."""
+    worker = waiting("PodInitializing")
+    return pod(container=worker, conditions=conditions, initContainerStatuses=list(init))
+
+
+PLACED, INITIALIZED, UNINITIALIZED = (
+    moved("PodScheduled", AT),
+    moved("Initialized", AT),
+    moved("Initialized", AT, "False"),
 )
+STARTS, NOT_YET = (
+    moved("PodReadyToStartContainers", LATER),
+    moved("PodReadyToStartContainers", LATER, "False"),
+)
+NO_CLAIM = 'persistentvolumeclaim "w" not found. not found'
+RUNS_BESIDE = {"name": "proxy", "started": True, "state": {"running": {}}}
+HAS_ENDED = {"name": "a", "state": {"terminated": {"exitCode": 0, "finishedAt": LATER}}}
+COMES_NEXT = {"name": "b"} | waiting("PodInitializing")
+WAITS = {
+    "no node fits": (
+        unplaced("Unschedulable", "0/3 nodes"),
+        Awaited.NODE,
+        "Unschedulable: 0/3 nodes",
+        AT,
+    ),
+    "a claim is missing, and no node would help": (
+        unplaced("Unschedulable", NO_CLAIM),
+        Awaited.VOLUMES,
+        f"Unschedulable: {NO_CLAIM}",
+        AT,
+    ),
+    "it is not scheduled, without a reason": (
+        pod(conditions=unscheduled()),
+        Awaited.NODE,
+        "Unscheduled",
+        None,
+    ),
+    "a queue holds it back": (
+        unplaced("SchedulingGated", "it is blocked"),
+        Awaited.GATE,
+        "SchedulingGated: it is blocked",
+        AT,
+    ),
+    "the first pull failed: since the kubelet began with the pod": (
+        pulling("ErrImagePull", "timeout", PLACED, STARTS, moved("Ready", AT, "False")),
+        Awaited.IMAGE,
+        "ErrImagePull: timeout",
+        LATER,
+    ),
+    "the pull is tried again later": (
+        pulling("ImagePullBackOff", "Back-off"),
+        Awaited.IMAGE,
+        "ImagePullBackOff: Back-off",
+        None,
+    ),
+    "other conditions do not concern the pull": (
+        pulling("ErrImagePull", "", PLACED, moved("example.com/gate", LATER)),
+        Awaited.IMAGE,
+        "ErrImagePull",
+        AT,
+    ),
+    "an init container's image": (
+        preparing(init=({"name": "a"} | waiting("RegistryUnavailable", "503"),)),
+        Awaited.IMAGE,
+        "RegistryUnavailable: 503",
+        None,
+    ),
+    "a volume that cannot be mounted": (
+        pulling("ContainerCreating", "", PLACED, NOT_YET, INITIALIZED),
+        Awaited.VOLUMES,
+        "ContainerCreating",
+        LATER,
+    ),
+    "a volume, before the init containers": (
+        preparing(NOT_YET, UNINITIALIZED, init=(COMES_NEXT,)),
+        Awaited.VOLUMES,
+        "PodInitializing",
+        LATER,
+    ),
+    "a pull that hangs": (
+        pulling("ContainerCreating", "", PLACED, STARTS),
+        Awaited.IMAGE,
+        "ContainerCreating",
+        LATER,
+    ),
+    "no reason": (pod(container={"state": {"waiting": {}}}), Awaited.IMAGE, "Waiting", None),
+    "a reason that is not known to be a problem": (
+        pulling("ImageInspectError", "x"),
+        Awaited.IMAGE,
+        "ImageInspectError: x",
+        None,
+    ),
+    "a sidecar runs, the worker does not yet": (
+        preparing(PLACED, moved("Initialized", LATER), init=(RUNS_BESIDE,)),
+        Awaited.IMAGE,
+        "PodInitializing",
+        LATER,
+    ),
+    "between two init containers: since the first one has ended": (
+        preparing(PLACED, UNINITIALIZED, init=(HAS_ENDED, COMES_NEXT)),
+        Awaited.IMAGE,
+        "PodInitializing",
+        LATER,
+    ),
+}
+
+
+@pytest.mark.parametrize(("found", "awaited", "message", "since"), WAITS.values(), ids=WAITS)
 def test_a_waiting_pod_has_the_cause_and_its_start(found, awaited, message, since):
     view = pod_view(found)
 
@@ -447,15 +313,11 @@ def test_a_waiting_pod_has_the_cause_and_its_start(found, awaited, message, sinc
 @pytest.mark.parametrize(
     "found",
     [
-        pytest.param(pod(conditions=(moved("PodScheduled", AT),)), id="it is scheduled"),
+        pytest.param(pod(conditions=(PLACED,)), id="it is scheduled"),
         pytest.param(pod(container={"state": {"running": {}}}), id="it runs"),
         pytest.param(pod(container={"state": {"terminated": {}}}), id="it is started again"),
         pytest.param(
-            pod(
-                container=waiting("PodInitializing"),
-                conditions=(moved("PodScheduled", AT), moved("Initialized", AT, "False")),
-                initContainerStatuses=[{"name": "fetch", "state": {"running": {}}}],
-            ),
+            preparing(PLACED, UNINITIALIZED, init=({"name": "a", "state": {"running": {}}},)),
             id="an init container runs, however long",
         ),
         pytest.param(pod(container=waiting("InvalidImageName", "x")), id="it has problem"),

@@ -106,49 +106,75 @@ def test_removing_an_unknown_object_does_nothing(seen):
     seen.store.remove_weights(weights())
 
 
-class TestAFleetThatIsRecreatedUnderItsName:
+@pytest.fixture(params=["fleet", "weights"])
+def named(seen: Seen, request: pytest.FixtureRequest) -> Named:
+    """Objects of one kind, all with one name."""
+    return Named(seen, request.param)
+
+
+class Named:
+    def __init__(self, seen: Seen, kind: str) -> None:
+        self._seen, self._kind = seen, kind
+        self._make = {"fleet": fleet, "weights": weights}[kind]
+
+    def put(self, uid: str, **metadata: Any) -> None:
+        getattr(self._seen.store, f"put_{self._kind}")(self._make(uid=uid, **metadata))
+
+    def remove(self, uid: str) -> None:
+        getattr(self._seen.store, f"remove_{self._kind}")(self._make(uid=uid))
+
+    @property
+    def uid(self) -> str:
+        """Of the one that counts."""
+        store = self._seen.store
+        (found,) = [store.fleet(KEY)] if self._kind == "fleet" else store.weights_of(KEY)
+        return found.uid
+
+
+class TestAnObjectThatIsRecreatedUnderItsName:
     """Events of two objects with one name are handled at the same time, in no sure order."""
 
-    def test_the_end_of_the_old_one_does_not_take_the_new_one_away(self, seen):
-        seen.store.put_fleet(fleet(uid="old"))
-        seen.store.put_fleet(fleet(uid="new"))
-        seen.store.remove_fleet(fleet(uid="old"))
+    def test_the_end_of_the_old_one_does_not_take_the_new_one_away(self, named):
+        named.put("old")
+        named.put("new")
+        named.remove("old")
 
-        assert seen.store.fleet(KEY).uid == "new"
+        assert named.uid == "new"
 
-    def test_a_late_deletion_of_the_old_one_does_not_hide_the_new_one(self, seen):
-        seen.store.put_fleet(fleet(uid="new"))
-        seen.store.put_fleet(fleet(uid="old", **GOING))
+    def test_a_late_deletion_of_the_old_one_does_not_hide_the_new_one(self, named):
+        named.put("new")
+        named.put("old", **GOING)
 
-        assert seen.store.fleet(KEY).uid == "new"
+        assert named.uid == "new"
 
-    def test_the_new_one_takes_the_place_of_one_that_goes(self, seen):
-        seen.store.put_fleet(fleet(uid="old", **GOING))
-        seen.store.put_fleet(fleet(uid="new"))
+    def test_the_new_one_takes_the_place_of_one_that_goes(self, named):
+        named.put("old", **GOING)
+        named.put("new")
 
-        assert seen.store.fleet(KEY).uid == "new"
+        assert named.uid == "new"
+
+    def test_a_late_change_of_the_old_one_does_not_replace_the_new_one(self, named):
+        """kopf handles each uid by itself."""
+        named.put("new", resourceVersion="12")
+        named.put("old", resourceVersion="9")
+
+        assert named.uid == "new"
+
+    def test_the_new_one_replaces_the_old_one(self, named):
+        named.put("old", resourceVersion="9")
+        named.put("new", resourceVersion="12")
+
+        assert named.uid == "new"
 
 
-class TestAWeightVersionThatIsRecreatedUnderItsName:
-    def test_the_end_of_the_old_one_does_not_take_the_new_one_away(self, seen):
-        seen.store.put_weights(weights("1", uid="old"))
-        seen.store.put_weights(weights("2", uid="new"))
-        seen.store.remove_weights(weights("1", uid="old"))
+def test_a_recreated_weightversion_of_another_fleet_wakes_both_fleets(seen):
+    """The API server permits no other change of the fleet."""
+    seen.store.put_weights(weights("1", uid="old"))
+    seen.store.put_weights(weights("1", uid="new", fleet="other"))
 
-        assert [w.uid for w in seen.store.weights_of(KEY)] == ["new"]
-
-    def test_a_late_deletion_of_the_old_one_does_not_hide_the_new_one(self, seen):
-        seen.store.put_weights(weights("2", uid="new"))
-        seen.store.put_weights(weights("1", uid="old", **GOING))
-
-        assert [w.uid for w in seen.store.weights_of(KEY)] == ["new"]
-
-    def test_a_recreated_weightversion_of_another_fleet_wakes_both_fleets(self, seen):
-        seen.store.put_weights(weights("1", uid="old"))
-        seen.store.put_weights(weights("1", uid="new", fleet="other"))
-
-        assert seen.store.weights_of(KEY) == ()
-        assert set(seen.changes) == {KEY, ("rl", "other")}
+    assert seen.store.weights_of(KEY) == ()
+    assert len(seen.store.weights_of(("rl", "other"))) == 1
+    assert seen.changes == [KEY, KEY, ("rl", "other")]
 
 
 def test_weightversions_are_found_by_their_fleet_oldest_first(seen):
@@ -172,15 +198,6 @@ def test_weightversions_of_a_fleet_are_found_without_a_look_at_those_of_others(s
     for number in range(50):
         seen.store.put_weights(weights(name=f"other-{number}", fleet="other"))
     assert cost() == alone
-
-
-def test_a_weightversion_that_names_another_fleet_is_not_found_at_the_former_one(seen):
-    """The API server permits no such change, but an object may be created again."""
-    seen.store.put_weights(weights())
-    seen.store.put_weights(weights(fleet="other", uid="again"))
-    assert seen.store.weights_of(KEY) == ()
-    assert len(seen.store.weights_of(("rl", "other"))) == 1
-    assert seen.changes == [KEY, KEY, ("rl", "other")]
 
 
 def test_a_weightversion_is_read_with_its_time_of_creation(seen):
@@ -286,30 +303,6 @@ class TestObjectsOfAnotherRelease:
         assert (view.spec.version, view.generation) == ("1", 3)
         assert view.unreadable
         assert seen.changes == [KEY, KEY]
-
-
-class TestLateWordsOfAnOlderObject:
-    """kopf handles each uid by itself: an older object's change may come after its successor's."""
-
-    def test_a_fleet_is_not_replaced_by_an_older_one_of_its_name(self, seen):
-        seen.store.put_fleet(fleet(uid="new", replicas=2, resourceVersion="12"))
-        seen.store.put_fleet(fleet(uid="old", replicas=1, resourceVersion="9"))
-
-        assert seen.store.fleet(KEY).uid == "new"
-
-    def test_a_weightversion_is_not_replaced_by_an_older_one_of_its_name(self, seen):
-        seen.store.put_weights(weights("2", uid="new", resourceVersion="12"))
-        seen.store.put_weights(weights("1", uid="old", resourceVersion="9"))
-
-        (view,) = seen.store.weights_of(KEY)
-        assert (view.uid, view.spec.version) == ("new", "2")
-
-    def test_a_newer_object_takes_the_place_of_an_older_one(self, seen):
-        seen.store.put_weights(weights("1", uid="old", resourceVersion="9"))
-        seen.store.put_weights(weights("2", uid="new", resourceVersion="12"))
-
-        (view,) = seen.store.weights_of(KEY)
-        assert view.uid == "new"
 
 
 APPLIED = {"version": "7", "source": {"path": "/weights/7"}}

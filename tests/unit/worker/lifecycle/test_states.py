@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from tests.support.contradictions import contradiction
@@ -19,7 +20,11 @@ ALL = [
     and not (idle and phase not in (Phase.JOINING, Phase.LOADING, Phase.BROKEN))
 ]
 STEPS = list(itertools.product(ALL, Event))
+STARTING = LifecycleState(Phase.STARTING)
+BROKEN = LifecycleState(Phase.BROKEN)
 IDLE = LifecycleState(Phase.JOINING, idle=True)
+IDLE_LOADING = LifecycleState(Phase.LOADING, idle=True)
+FENCED_LOADING = LifecycleState(Phase.LOADING)
 SERVING = LifecycleState(Phase.SERVING, admitted=True)
 PAUSED = LifecycleState(Phase.PAUSED, admitted=True)
 LOADED = LifecycleState(Phase.PAUSED, admitted=True, loaded=True)
@@ -36,7 +41,7 @@ def outcome(state: LifecycleState, event: Event) -> LifecycleState | None:
 
 def reachable() -> set[LifecycleState]:
     """Everything that a worker can come to."""
-    found = {LifecycleState(Phase.STARTING)}
+    found = {STARTING}
     fresh = set(found)
     while fresh:
         fresh = {
@@ -95,7 +100,7 @@ def test_a_broken_worker_refuses_every_caller_as_broken() -> None:
         if event in (Event.DRAIN, Event.FENCE):
             continue
         with pytest.raises(Refusal) as refused:
-            after(LifecycleState(Phase.BROKEN), event)
+            after(BROKEN, event)
         assert refused.value.reason is Reason.BROKEN
 
 
@@ -112,53 +117,29 @@ def test_loaded_is_set_only_while_paused_or_loading() -> None:
 
 
 TRANSITIONS = {
-    "an engine that is up is closed": (LifecycleState(Phase.STARTING), Event.READY, IDLE),
+    "an engine that is up is closed": (STARTING, Event.READY, IDLE),
     "admission opens a joining worker": (IDLE, Event.ADMIT, SERVING),
-    "a joining worker loads without a pause": (
-        IDLE,
-        Event.LOAD,
-        LifecycleState(Phase.LOADING, idle=True),
-    ),
-    "a joining worker is still joining after its load": (
-        LifecycleState(Phase.LOADING, idle=True),
-        Event.LOADED,
-        IDLE,
-    ),
+    "a joining worker loads without a pause": (IDLE, Event.LOAD, IDLE_LOADING),
+    "a joining worker is still joining after its load": (IDLE_LOADING, Event.LOADED, IDLE),
     "a paused worker is still paused after its load": (LOADING, Event.LOADED, LOADED),
     "a refused load leaves the old weights paused": (LOADING, Event.LOAD_REFUSED, PAUSED),
     "a refused second load does not forget the first": (
-        LifecycleState(Phase.LOADING, admitted=True, loaded=True),
+        replace(LOADING, loaded=True),
         Event.LOAD_REFUSED,
         LOADED,
     ),
-    "a load that failed inside the engine closes the latch": (
-        LOADING,
-        Event.LOAD_FAILED,
-        LifecycleState(Phase.BROKEN),
-    ),
-    "a recovered worker waits to be admitted": (
-        LifecycleState(Phase.BROKEN),
-        Event.RECOVERED,
-        IDLE,
-    ),
+    "a load that failed in the engine closes the latch": (LOADING, Event.LOAD_FAILED, BROKEN),
+    "a recovered worker waits to be admitted": (BROKEN, Event.RECOVERED, IDLE),
     "an expired lease over untouched weights resumes": (PAUSED, Event.LEASE_EXPIRED, SERVING),
     "an expired lease over new weights closes the latch": (LOADED, Event.LEASE_EXPIRED, IDLE),
     "resume serves the new weights": (LOADED, Event.RESUME, SERVING),
-    "a fence during a load closes the latch at once": (
-        LOADING,
-        Event.FENCE,
-        LifecycleState(Phase.LOADING),
-    ),
+    "a fence during a load closes the latch at once": (LOADING, Event.FENCE, FENCED_LOADING),
     "a worker that was fenced while it drained is joining, and not idle": (
         LifecycleState(Phase.PAUSING),
         Event.PAUSED,
         JOINING,
     ),
-    "a worker that was fenced in a load still holds what was paused": (
-        LifecycleState(Phase.LOADING),
-        Event.LOADED,
-        JOINING,
-    ),
+    "a worker that was fenced in a load still holds requests": (FENCED_LOADING, Event.LOADED, JOINING),
     "a fence that fails closes a paused worker": (LOADED, Event.NOT_IDLE, JOINING),
     "a fence that fails closes a serving worker": (SERVING, Event.NOT_IDLE, JOINING),
     "a fence that succeeds makes a closed worker idle": (JOINING, Event.FENCE, IDLE),
