@@ -32,122 +32,74 @@ def old(ordinal: int) -> WorkerBuilder:
     return up(ordinal, "old")
 
 
-@pytest.mark.parametrize(
-    ("workers", "spec", "done"),
-    [
-        pytest.param([up(0), up(1)], {"replicas": 2}, [], id="a fleet that is complete is left"),
-        pytest.param(
-            [up(1)],
-            {"replicas": 3},
-            ["CreatePod policy-0", "CreatePod policy-2"],
-            id="missing ordinals are created",
-        ),
-        pytest.param(
-            [up(0), up(1).going()],
-            {"replicas": 2},
-            [],
-            id="a pod that goes still holds its name",
-        ),
-        pytest.param(
-            [up(0), up(1), up(2)],
-            {"replicas": 1},
-            ["BeginDrain policy-1", "BeginDrain policy-2"],
-            id="workers beyond the replicas drain",
-        ),
-        pytest.param(
-            [up(0).silent(50).unready(), up(1)],
-            {"replicas": 1},
-            ["BeginDrain policy-0"],
-            id="a worker that serves stays before one that is silent and not ready",
-        ),
-        pytest.param(
-            [up(0).joining("1").unready(), up(1).unready()],
-            {"replicas": 1},
-            ["DeletePod policy-0"],
-            id="a worker that answers and serves stays before its probe has shown that",
-        ),
-        pytest.param(
-            [up(0), up(1).going()], {"replicas": 1}, [], id="a pod beyond that goes is left to go"
-        ),
-        pytest.param([up(0)], {"replicas": 0}, ["BeginDrain policy-0"], id="replicas can be 0"),
-        pytest.param(
-            [up(0).quarantined(), up(1)],
-            {"replicas": 2},
-            ["DeletePod policy-0"],
-            id="a quarantined pod is deleted",
-        ),
-        pytest.param(
-            [up(0).quarantined().going(), up(1)],
-            {"replicas": 2},
-            [],
-            id="a quarantined pod that goes is left to go",
-        ),
-        pytest.param(
-            [up(0).ended("Failed"), up(1).ended("Succeeded")],
-            {"replicas": 2},
-            ["DeletePod policy-0", "DeletePod policy-1"],
-            id="pods that ended are deleted",
-        ),
-        pytest.param(
-            [up(0).not_running("Unknown")],
-            {"replicas": 1},
-            [],
-            id="a pod on a lost node is the cluster's to judge",
-        ),
-    ],
-)
-def test_the_pods_to_create_and_delete(workers, spec, done):
-    assert texts_of(plan(*workers, **spec).actions) == done
+PLANS = {
+    "a fleet that is complete is left": ([up(0), up(1)], 2, []),
+    "missing ordinals are created": ([up(1)], 3, ["CreatePod policy-0", "CreatePod policy-2"]),
+    "a pod that goes still holds its name": ([up(0), up(1).going()], 2, []),
+    "workers beyond the replicas drain": (
+        [up(0), up(1), up(2)],
+        1,
+        ["BeginDrain policy-1", "BeginDrain policy-2"],
+    ),
+    "a worker that serves stays before one that is silent and not ready": (
+        [up(0).silent(50).unready(), up(1)],
+        1,
+        ["BeginDrain policy-0"],
+    ),
+    "a worker that answers and serves stays before its probe has shown that": (
+        [up(0).joining("1").unready(), up(1).unready()],
+        1,
+        ["DeletePod policy-0"],
+    ),
+    "a pod beyond that goes is left to go": ([up(0), up(1).going()], 1, []),
+    "replicas can be 0": ([up(0)], 0, ["BeginDrain policy-0"]),
+    "a quarantined pod is deleted": ([up(0).quarantined(), up(1)], 2, ["DeletePod policy-0"]),
+    "one that goes is left to go": ([up(0).quarantined().going(), up(1)], 2, []),
+    "pods that ended are deleted": (
+        [up(0).ended("Failed"), up(1).ended("Succeeded")],
+        2,
+        ["DeletePod policy-0", "DeletePod policy-1"],
+    ),
+    "a pod on a lost node is the cluster's to judge": ([up(0).not_running("Unknown")], 1, []),
+}
 
 
-@pytest.mark.parametrize(
-    ("workers", "unavailable", "done"),
-    [
-        pytest.param([old(0), old(1), old(2)], 1, ["BeginDrain policy-0"], id="one at a time"),
-        pytest.param(
-            [old(0), old(1), old(2)],
-            2,
-            ["BeginDrain policy-0", "BeginDrain policy-1"],
-            id="as many at a time as may be away",
-        ),
-        pytest.param(
-            [old(0), old(1), old(2)],
-            9,
-            ["BeginDrain policy-0", "BeginDrain policy-1", "BeginDrain policy-2"],
-            id="all at once where all may be away",
-        ),
-        pytest.param(
-            [up(0).unready().joining("1"), old(1)], 1, [], id="not while a worker is missing"
-        ),
-        pytest.param(
-            [up(0).going(), old(1), old(2)], 1, [], id="not while a worker is terminating"
-        ),
-        pytest.param(
-            [old(0), old(1).not_running(), old(2)],
-            1,
-            ["DeletePod policy-1"],
-            id="workers that do not serve go first and do not count",
-        ),
-        pytest.param(
-            [old(0).not_running(), old(1).not_running(), old(2).not_running()],
-            1,
-            ["DeletePod policy-0", "DeletePod policy-1", "DeletePod policy-2"],
-            id="a template that never came up is replaced at once",
-        ),
-        pytest.param(
-            [old(0).unready(), old(1), old(2)],
-            1,
-            [],
-            id="a probe that failed once on an admitted worker costs it nothing",
-        ),
-        pytest.param(
-            [old(0).quarantined(), old(1), old(2)],
-            3,
-            ["BeginDrain policy-1", "BeginDrain policy-2", "DeletePod policy-0"],
-            id="no worker is deleted for two reasons",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("workers", "replicas", "done"), PLANS.values(), ids=PLANS)
+def test_the_pods_to_create_and_delete(workers, replicas, done):
+    assert texts_of(plan(*workers, replicas=replicas).actions) == done
+
+
+OLD = [old(0), old(1), old(2)]
+REPLACED = {
+    "one at a time": (OLD, 1, ["BeginDrain policy-0"]),
+    "as many as may be away": (OLD, 2, ["BeginDrain policy-0", "BeginDrain policy-1"]),
+    "all where all may be": (OLD, 9, [f"BeginDrain policy-{n}" for n in range(3)]),
+    "not while a worker is missing": ([up(0).unready().joining("1"), old(1)], 1, []),
+    "not while a worker is terminating": ([up(0).going(), old(1), old(2)], 1, []),
+    "workers that do not serve go first and do not count": (
+        [old(0), old(1).not_running(), old(2)],
+        1,
+        ["DeletePod policy-1"],
+    ),
+    "a template that never came up is replaced at once": (
+        [worker.not_running() for worker in OLD],
+        1,
+        [f"DeletePod policy-{n}" for n in range(3)],
+    ),
+    "a probe that failed once on an admitted worker costs it nothing": (
+        [old(0).unready(), old(1), old(2)],
+        1,
+        [],
+    ),
+    "no worker is deleted for two reasons": (
+        [old(0).quarantined(), old(1), old(2)],
+        3,
+        ["BeginDrain policy-1", "BeginDrain policy-2", "DeletePod policy-0"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("workers", "unavailable", "done"), REPLACED.values(), ids=REPLACED)
 def test_out_of_date_pods_are_replaced(workers, unavailable, done):
     made = plan(*workers, update={"maxUnavailable": unavailable})
 

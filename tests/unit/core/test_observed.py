@@ -12,99 +12,53 @@ from fleet_operator.core.worker_view import PROBE_SECONDS, Standing
 WORKER = make_worker()
 
 
-@pytest.mark.parametrize(
-    ("worker", "standing"),
-    [
-        pytest.param(WORKER.serving("1"), Standing.OPEN, id="a serving worker generates"),
-        pytest.param(WORKER.pausing("1"), Standing.OPEN, id="a pausing worker generates"),
-        pytest.param(
-            WORKER.serving("1").reporting(admitted=False),
-            Standing.CLOSED,
-            id="a closed worker that reports serving is closed",
-        ),
-        pytest.param(
-            WORKER.pausing("1").reporting(admitted=False),
-            Standing.OPEN,
-            id="a closed worker that lets requests end still generates",
-        ),
-        pytest.param(WORKER.paused("1"), Standing.HELD, id="a paused worker holds its requests"),
-        pytest.param(
-            WORKER.loading("1", "2"), Standing.HELD, id="a loading worker holds its requests"
-        ),
-        pytest.param(WORKER.joining("1"), Standing.CLOSED, id="a joiner is closed"),
-        pytest.param(
-            WORKER.joining("1").ready(), Standing.CLOSED, id="a joiner is closed, ready or not"
-        ),
-        pytest.param(
-            WORKER.joining("1").reporting(phase="loading"),
-            Standing.CLOSED,
-            id="a joiner that loads is closed",
-        ),
-        pytest.param(
-            WORKER.joining("1").reporting(phase="paused"),
-            Standing.CLOSED,
-            id="a worker paused before its admission is closed",
-        ),
-        pytest.param(WORKER.starting(), Standing.CLOSED, id="a starting worker is closed"),
-        pytest.param(WORKER.broken(), Standing.CLOSED, id="a broken worker is closed"),
-        pytest.param(WORKER.draining("1"), Standing.CLOSED, id="a draining worker is closed"),
-        pytest.param(
-            WORKER.serving("1").silent(),
-            Standing.UNKNOWN,
-            id="a silent ready worker may serve",
-        ),
-        pytest.param(
-            WORKER.paused("1").silent(),
-            Standing.UNKNOWN,
-            id="a silent worker that was paused may have resumed",
-        ),
-        pytest.param(
-            WORKER.serving("1").silent(PROBE_SECONDS + 1).unready(),
-            Standing.ABSENT,
-            id="a silent worker that is not ready gets no clients",
-        ),
-        pytest.param(
-            WORKER.serving("1").silent(1).unready(),
-            Standing.UNKNOWN,
-            id="a silent worker admitted before its first probe may serve",
-        ),
-        pytest.param(
-            WORKER.joining("1").silent(1).unready(),
-            Standing.ABSENT,
-            id="a silent joining worker does not serve",
-        ),
-        pytest.param(
-            WORKER.joining("1").silent(1).unready().that_may_open(),
-            Standing.UNKNOWN,
-            id="a silent joining worker whose admission got no answer may serve",
-        ),
-        pytest.param(
-            WORKER.joining("1").silent(PROBE_SECONDS).unready().that_may_open(),
-            Standing.ABSENT,
-            id="the probe has taken a silent worker out of the Service",
-        ),
-        pytest.param(
-            WORKER.joining("1").silent(1).unready().asked_to("stage 2"),
-            Standing.ABSENT,
-            id="no other call opens a silent joining worker",
-        ),
-        pytest.param(WORKER, Standing.UNKNOWN, id="a ready worker without a state may serve"),
-        pytest.param(
-            WORKER.unready(), Standing.ABSENT, id="an unready worker without a state is absent"
-        ),
-        pytest.param(WORKER.serving("1").going(), Standing.ABSENT, id="a pod that goes is absent"),
-        pytest.param(
-            WORKER.serving("1").quarantined(), Standing.ABSENT, id="a quarantined pod is absent"
-        ),
-        pytest.param(
-            WORKER.serving("1").not_running(),
-            Standing.ABSENT,
-            id="without its container it is absent",
-        ),
-    ],
-)
-def test_the_standing_of_a_worker(worker, standing):
-    assert worker.view().standing is standing
+SERVING, PAUSED, JOINING = WORKER.serving("1"), WORKER.paused("1"), WORKER.joining("1")
+GONE = WORKER.joining("1").silent(1).unready()
+"""Silent, and closed when it answered last."""
+STANDINGS = {
+    Standing.OPEN: {
+        "it serves": SERVING,
+        "it pauses": WORKER.pausing("1"),
+        "it is closed and lets requests end": WORKER.pausing("1").reporting(admitted=False),
+    },
+    Standing.HELD: {"it is paused": PAUSED, "it loads": WORKER.loading("1", "2")},
+    Standing.CLOSED: {
+        "it reports that it serves, closed": SERVING.reporting(admitted=False),
+        "it joins": JOINING,
+        "it joins and is ready": JOINING.ready(),
+        "it joins and loads": JOINING.reporting(phase="loading"),
+        "it was paused before its admission": JOINING.reporting(phase="paused"),
+        "it starts": WORKER.starting(),
+        "it is broken": WORKER.broken(),
+        "it drains": WORKER.draining("1"),
+    },
+    Standing.UNKNOWN: {
+        "it is silent and ready": SERVING.silent(),
+        "it is silent and may have resumed": PAUSED.silent(),
+        "it is silent and was admitted before its first probe": SERVING.silent(1).unready(),
+        "it is silent and its admission got no answer": GONE.that_may_open(),
+        "it is ready without a state": WORKER,
+    },
+    Standing.ABSENT: {
+        "it is silent and gets no clients": SERVING.silent(PROBE_SECONDS + 1).unready(),
+        "it is silent and joined": GONE,
+        "its admission got no answer before the last probe": GONE.silent(
+            PROBE_SECONDS
+        ).that_may_open(),
+        "another call to it got no answer": GONE.asked_to("stage 2"),
+        "it is unready without a state": WORKER.unready(),
+        "its pod goes": SERVING.going(),
+        "it is quarantined": SERVING.quarantined(),
+        "it has no container": SERVING.not_running(),
+    },
+}
+
+
+@pytest.mark.parametrize("standing", STANDINGS)
+def test_the_standing_of_a_worker(standing):
+    found = {why: worker.view().standing for why, worker in STANDINGS[standing].items()}
+
+    assert found == dict.fromkeys(found, standing)
 
 
 @pytest.mark.parametrize(

@@ -111,65 +111,29 @@ TEMPLATE = {
 }
 
 
+PVC = {"claimName": "c"}
+NFS = {"server": "nas", "path": "/export"}
+CSI = {"driver": "d", "volumeAttributes": {"b": "c"}, "nodePublishSecretRef": {"name": "s"}}
+
+
 @pytest.mark.parametrize(
-    ("source", "made"),
+    ("source", "read_only"),
     [
-        pytest.param(
-            {"persistentVolumeClaim": {"claimName": "c"}},
-            {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}},
-            id="a claim",
-        ),
-        pytest.param(
-            {"persistentVolumeClaim": {"claimName": "c"}, "readOnly": False},
-            {"persistentVolumeClaim": {"claimName": "c", "readOnly": False}},
-            id="a claim that may be written to",
-        ),
-        pytest.param(
-            {"nfs": {"server": "nas", "path": "/export"}},
-            {"nfs": {"server": "nas", "path": "/export", "readOnly": True}},
-            id="NFS",
-        ),
-        pytest.param(
-            {
-                "csi": {
-                    "driver": "d",
-                    "volumeAttributes": {"b": "c"},
-                    "nodePublishSecretRef": {"name": "s"},
-                }
-            },
-            {
-                "csi": {
-                    "driver": "d",
-                    "volumeAttributes": {"b": "c"},
-                    "nodePublishSecretRef": {"name": "s"},
-                    "readOnly": True,
-                }
-            },
-            id="CSI",
-        ),
-        pytest.param(
-            {"hostPath": {"path": "/data", "type": "Directory"}},
-            {"hostPath": {"path": "/data", "type": "Directory"}},
-            id="a directory of the node",
-        ),
-        pytest.param(
-            {"image": {"reference": "r/w@sha256:0", "pullPolicy": "IfNotPresent"}},
-            {"image": {"reference": "r/w@sha256:0", "pullPolicy": "IfNotPresent"}},
-            id="an image",
-        ),
-        pytest.param(
-            {"ephemeral": {"volumeClaimTemplate": TEMPLATE}},
-            {"ephemeral": {"volumeClaimTemplate": TEMPLATE}},
-            id="a claim for each pod",
-        ),
-        pytest.param(
-            {"emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
-            {"emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
-            id="an empty directory",
-        ),
+        ({"persistentVolumeClaim": PVC}, True),
+        ({"persistentVolumeClaim": PVC, "readOnly": False}, False),
+        ({"nfs": NFS}, True),
+        ({"csi": CSI}, True),
+        ({"hostPath": {"path": "/data", "type": "Directory"}}, None),
+        ({"image": {"reference": "r/w@sha256:0", "pullPolicy": "IfNotPresent"}}, None),
+        ({"ephemeral": {"volumeClaimTemplate": TEMPLATE}}, None),
+        ({"emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}, None),
     ],
+    ids=lambda source: next(iter(source)) if isinstance(source, dict) else str(source),
 )
-def test_a_volume_has_the_source_that_the_fleet_sets(source, made):
+def test_a_volume_has_the_source_that_the_fleet_sets(source, read_only):
+    """Some kinds of sources say themselves that they are read-only."""
+    (kind, fields), *_ = source.items()
+    made = {kind: fields if read_only is None else fields | {"readOnly": read_only}}
     volume = {"name": "w", "mountPath": "/weights"} | source
     spec = pod(weights={"roots": ["/weights"], "volumes": [volume]})["spec"]
     mount = spec["containers"][0]["volumeMounts"][0]

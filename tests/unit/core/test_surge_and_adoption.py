@@ -36,83 +36,36 @@ def coming(ordinal: int) -> WorkerBuilder:
     return up(ordinal).joining("1")
 
 
-@pytest.mark.parametrize(
-    ("workers", "surge", "done"),
-    [
-        pytest.param(
-            [old(0), old(1), old(2)],
-            1,
-            ["CreatePod policy-3"],
-            id="first one worker is created and none deleted",
-        ),
-        pytest.param(
-            [old(0), old(1), old(2)],
-            2,
-            ["CreatePod policy-3", "CreatePod policy-4"],
-            id="as many more as may be there meanwhile",
-        ),
-        pytest.param(
-            [up(0), up(1), old(2)],
-            2,
-            ["CreatePod policy-3"],
-            id="no more of them than pods are out of date",
-        ),
-        pytest.param(
-            [old(0), old(1), old(2), coming(3)],
-            1,
-            [],
-            id="no worker is deleted before the surplus one serves",
-        ),
-        pytest.param(
-            [old(0), old(1), old(2), up(3)],
-            1,
-            ["BeginDrain policy-0"],
-            id="once it serves one worker is deleted",
-        ),
-        pytest.param(
-            [coming(0), old(1), old(2), up(3)],
-            1,
-            [],
-            id="the next worker waits for its replacement",
-        ),
-        pytest.param(
-            [up(0), coming(1), coming(2), up(3)],
-            1,
-            ["DeletePod policy-2"],
-            id="without out-of-date workers there is no surplus",
-        ),
-        pytest.param(
-            [up(0), up(1), up(2).unready(), old(3)],
-            1,
-            [],
-            id="an admitted worker before its probe is replaced by surplus",
-        ),
-        pytest.param(
-            [up(0), up(1).paused("1"), up(2), old(3)],
-            1,
-            [],
-            id="a worker paused for a load is replaced by surplus",
-        ),
-        pytest.param(
-            [up(0), up(1), up(2), up(3)],
-            1,
-            ["BeginDrain policy-3"],
-            id="then one worker is deleted",
-        ),
-        pytest.param(
-            [old(0), old(1), old(2).quarantined(), up(3)],
-            1,
-            ["DeletePod policy-2"],
-            id="a failed worker does not count as serving",
-        ),
-        pytest.param(
-            [coming(0), up(1), up(2), up(3), up(4)],
-            1,
-            ["BeginDrain policy-4", "DeletePod policy-0"],
-            id="more than may be spare were scaled away",
-        ),
-    ],
-)
+OLD = [old(0), old(1), old(2)]
+STEPS = {
+    "first one worker is created and none deleted": (OLD, 1, ["CreatePod policy-3"]),
+    "as many more as may be there": (OLD, 2, ["CreatePod policy-3", "CreatePod policy-4"]),
+    "no more than are out of date": ([up(0), up(1), old(2)], 2, ["CreatePod policy-3"]),
+    "no worker is deleted before the surplus one serves": ([*OLD, coming(3)], 1, []),
+    "once it serves one worker is deleted": ([*OLD, up(3)], 1, ["BeginDrain policy-0"]),
+    "the next one waits for its replacement": ([coming(0), old(1), old(2), up(3)], 1, []),
+    "without out-of-date workers there is no surplus": (
+        [up(0), coming(1), coming(2), up(3)],
+        1,
+        ["DeletePod policy-2"],
+    ),
+    "an admitted one before its probe is missing": ([up(0), up(1), up(2).unready(), old(3)], 1, []),
+    "so is a paused one": ([up(0), up(1).paused("1"), up(2), old(3)], 1, []),
+    "then one worker is deleted": ([up(0), up(1), up(2), up(3)], 1, ["BeginDrain policy-3"]),
+    "a failed worker does not count as serving": (
+        [old(0), old(1), old(2).quarantined(), up(3)],
+        1,
+        ["DeletePod policy-2"],
+    ),
+    "more than may be spare were scaled away": (
+        [coming(0), up(1), up(2), up(3), up(4)],
+        1,
+        ["BeginDrain policy-4", "DeletePod policy-0"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("workers", "surge", "done"), STEPS.values(), ids=STEPS)
 def test_a_template_change_with_surge(workers, surge, done):
     made = plan(*workers, replicas=3, update={"maxUnavailable": 0, "maxSurge": surge})
 
