@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,11 +158,17 @@ async def test_two_accounts_of_one_name_are_two_accounts(api: Api) -> None:
     assert api.cluster.count(ACCESS_REVIEWS) == 2
 
 
+def authenticator(
+    cluster: FakeCluster, now: Sequence[float] = (0.0,), *, places: Places | None = None, **options: Any
+) -> Authenticator:
+    """Without static keys; `now` has its time."""
+    reviews = places or Places(MAX_REVIEWS_AT_ONCE)
+    return Authenticator(cluster, StaticKeys(None), reviews, monotonic=lambda: now[0], **options)
+
+
 async def test_a_revoked_token_works_no_longer_than_its_review_is_cached() -> None:
     now, cluster = [0.0], FakeCluster()
-    known = Authenticator(
-        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0]
-    )
+    known = authenticator(cluster, now)
     header = f"Bearer {READER}"
     await known.caller(header, "rl", "policy")
     del cluster.users[READER]
@@ -176,9 +183,7 @@ async def test_a_revoked_token_works_no_longer_than_its_review_is_cached() -> No
 
 async def test_unknown_tokens_do_not_push_out_the_reviews_of_good_ones() -> None:
     cluster = FakeCluster()
-    made = Authenticator(
-        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0
-    )
+    made = authenticator(cluster)
     await made.caller(f"Bearer {READER}", "rl", "policy")
     for number in range(MAX_REVIEWS + 1):
         with pytest.raises(Problem) as refused:
@@ -217,9 +222,7 @@ async def test_requests_with_one_token_at_the_same_time_are_one_review_also_if_t
     None
 ):
     cluster = SlowCluster()
-    known = Authenticator(
-        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0
-    )
+    known = authenticator(cluster)
     rights = Authorizer(cluster, Places(1), monotonic=lambda: 0.0)
     first, *others = [
         asyncio.create_task(known.caller(f"Bearer {READER}", "rl", "policy")) for _ in range(80)
@@ -237,13 +240,7 @@ async def test_requests_with_one_token_at_the_same_time_are_one_review_also_if_t
 
 async def test_unknown_tokens_of_an_address_reach_the_api_server_at_a_bounded_rate() -> None:
     now, cluster = [0.0], SlowCluster()
-    known = Authenticator(
-        cluster,
-        StaticKeys(None),
-        Places(MAX_REVIEWS_AT_ONCE),
-        monotonic=lambda: now[0],
-        unknown_per_second=5,
-    )
+    known = authenticator(cluster, now, unknown_per_second=5)
     junk = [
         asyncio.create_task(known.caller(f"Bearer junk-{number}", "rl", "policy", "10.0.0.1"))
         for number in range(500)
@@ -266,9 +263,7 @@ async def test_unknown_tokens_of_an_address_reach_the_api_server_at_a_bounded_ra
 
 async def test_unknown_tokens_do_not_lock_out_a_good_one_behind_the_same_proxy() -> None:
     now, cluster = [0.0], FakeCluster()
-    known = Authenticator(
-        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0]
-    )
+    known = authenticator(cluster, now)
     await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
     statuses = set()
     for number in range(500):
@@ -286,9 +281,7 @@ async def test_unknown_tokens_behind_a_proxy_use_up_no_rate_of_a_tenant_that_the
     None
 ):
     cluster = FakeCluster()
-    known = Authenticator(
-        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0
-    )
+    known = authenticator(cluster)
     for number in range(2):
         cluster.users[token_of("rl", number)] = {"username": f"system:serviceaccount:rl:a-{number}"}
     await known.caller(f"Bearer {token_of('rl', 0)}", "rl", "policy", "proxy")
@@ -312,9 +305,7 @@ async def test_unknown_tokens_behind_a_proxy_use_up_no_rate_of_a_tenant_that_the
 
 async def test_a_token_that_is_refused_again_does_not_count_again_for_its_address() -> None:
     now, cluster = [0.0], FakeCluster()
-    known = Authenticator(
-        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0]
-    )
+    known = authenticator(cluster, now)
     for again in range(2):
         now[0] += REFUSED_AGAIN_SECONDS
         for number in range(200):
@@ -329,13 +320,7 @@ async def test_a_token_that_is_refused_again_does_not_count_again_for_its_addres
 
 async def test_good_tokens_of_one_address_are_not_limited() -> None:
     cluster = FakeCluster()
-    known = Authenticator(
-        cluster,
-        StaticKeys(None),
-        Places(MAX_REVIEWS_AT_ONCE),
-        monotonic=lambda: 0.0,
-        unknown_per_second=1,
-    )
+    known = authenticator(cluster, unknown_per_second=1)
     for number in range(100):
         cluster.users[f"token-{number}"] = cluster.users[READER]
         await known.caller(f"Bearer token-{number}", "rl", "policy", "10.0.0.1")
@@ -383,7 +368,7 @@ async def test_reviews_of_new_tokens_from_one_address_leave_places_for_known_one
 ):
     now, cluster = [0.0], SlowCluster()
     places = Places(MAX_REVIEWS_AT_ONCE)
-    known = Authenticator(cluster, StaticKeys(None), places, monotonic=lambda: now[0])
+    known = authenticator(cluster, now, places=places)
     cluster.go_on.set()
     await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
     cluster.go_on.clear()
@@ -415,9 +400,7 @@ async def test_a_new_token_waits_for_no_flood_behind_the_same_proxy_that_names_a
     named: str | None,
 ) -> None:
     cluster = SlowCluster()
-    reviews = Authenticator(
-        cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: 0.0
-    )
+    reviews = authenticator(cluster)
 
     def sent(token: str) -> asyncio.Task[object]:
         return asyncio.create_task(reviews.caller(f"Bearer {token}", "rl", "policy", "proxy"))
@@ -625,9 +608,7 @@ class TestBehindOneProxy:
 
     async def test_many_clients_with_expired_tokens_do_not_stop_new_ones(self) -> None:
         now, cluster = [0.0], FakeCluster()
-        known = Authenticator(
-            cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0]
-        )
+        known = authenticator(cluster, now)
         for second in range(120):
             now[0] = float(second)
             for number in range(100):
@@ -640,9 +621,7 @@ class TestBehindOneProxy:
 
     async def test_a_token_that_worked_is_reviewed_again_soon_after_a_refusal(self) -> None:
         now, cluster = [0.0], FakeCluster()
-        known = Authenticator(
-            cluster, StaticKeys(None), Places(MAX_REVIEWS_AT_ONCE), monotonic=lambda: now[0]
-        )
+        known = authenticator(cluster, now)
         await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
         user = cluster.users.pop(READER)
         for _ in range(3):  # the API server's authenticator fails for a while

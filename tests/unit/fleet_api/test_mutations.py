@@ -37,6 +37,18 @@ async def publish(api: Api, version: str = "43", key: str = "", **body: Any) -> 
     return await api.send("PUT", WEIGHTS, TRAINER, json=given, headers=headers)
 
 
+async def change(api: Api, what: str, key: str = "", **body: Any) -> tuple[int, Any]:
+    """`what`: the last part of the path, such as `rollback`."""
+    headers = {"Idempotency-Key": key} if key else {}
+    return await api.send("POST", f"/v1/rl/{what}", TRAINER, json=body, headers=headers)
+
+
+def second_trainer(api: Api) -> None:
+    """An account with the token `second`."""
+    api.cluster.users["second"] = api.cluster.users[TRAINER] | {"username": "second"}
+    api.cluster.rights["second"] = api.cluster.rights["system:serviceaccount:rl:trainer"]
+
+
 def patches(api: Api) -> list[Any]:
     return [b for request, b in api.cluster.objects.requests if request.startswith("patch")]
 
@@ -203,7 +215,7 @@ async def test_a_rollout_that_outlives_the_wait_is_504_so_that_clients_wait_agai
 
 
 async def test_a_rollback_permits_itself_and_finds_the_files(api: Api) -> None:
-    status, rollout = await api.send("POST", "/v1/rl/rollback", TRAINER, json={"version": "41"})
+    status, rollout = await change(api, "rollback", version="41")
 
     assert (status, rollout["version"], rollout["applied"]) == (200, "41", True)
     assert patches(api)[-1]["spec"]["rollbackTo"] == "41"
@@ -224,7 +236,7 @@ async def test_a_label_never_names_the_files_of_another_one_by_itself(
 
 
 async def test_a_version_that_the_fleet_never_had_is_404_with_those_that_it_had(api: Api) -> None:
-    status, problem = await api.send("POST", "/v1/rl/rollback", TRAINER, json={"version": "99"})
+    status, problem = await change(api, "rollback", version="99")
 
     assert (status, problem["reason"]) == (404, "NotFound")
     assert "it has: 42, 41" in problem["detail"]
@@ -233,9 +245,7 @@ async def test_a_version_that_the_fleet_never_had_is_404_with_those_that_it_had(
 
 async def test_an_undo_takes_the_last_version_back_once(api: Api) -> None:
     """With a key, also if it is sent again after another version has come."""
-    back = partial(
-        api.send, "POST", "/v1/rl/undo", TRAINER, json={}, headers={"Idempotency-Key": "back"}
-    )
+    back = partial(change, api, "undo", "back")
 
     assert [(await back())[1]["version"] for _ in range(2)] == ["41", "41"]
     assert patches(api)[0]["spec"]["rollbackTo"] == "41"
@@ -277,12 +287,12 @@ async def test_a_version_that_changed_nothing_says_so(api: Api) -> None:
 
 
 async def test_suspend_and_resume_show_the_weights(api: Api) -> None:
-    assert (await api.send("POST", "/v1/rl/suspend", TRAINER))[1]["suspended"] is True
-    assert (await api.send("POST", "/v1/rl/resume", TRAINER))[1]["suspended"] is False
+    assert (await change(api, "suspend"))[1]["suspended"] is True
+    assert (await change(api, "resume"))[1]["suspended"] is False
 
 
 async def test_a_retry_waits_for_its_own_outcome(api: Api) -> None:
-    status, rollout = await api.send("POST", "/v1/rl/retry", TRAINER, json={})
+    status, rollout = await change(api, "retry")
 
     assert (status, rollout["applied"]) == (200, True)
     assert "rlfleet.dev/retry" in patches(api)[0]["metadata"]["annotations"]
@@ -322,8 +332,7 @@ async def test_a_namespace_that_waits_leaves_slots_to_others(api: Api) -> None:
     api.cluster.objects._obeys = False
     api.cluster.objects.watch = watch
     other = api.cluster.add_tenant("other", "third")
-    api.cluster.users["second"] = api.cluster.users[TRAINER] | {"username": "second"}
-    api.cluster.rights["second"] = api.cluster.rights["system:serviceaccount:rl:trainer"]
+    second_trainer(api)
     other._obeys, other.watch = False, watch
     body = {"version": "43", "timeoutSeconds": 3600}
     requests = [
@@ -416,12 +425,7 @@ async def test_only_a_new_request_for_an_applied_version_makes_the_operator_look
 
 
 async def test_a_retry_with_a_known_key_tries_once(api: Api) -> None:
-    for _ in range(2):
-        status, _ = await api.send(
-            "POST", "/v1/rl/retry", TRAINER, json={}, headers={"Idempotency-Key": "once"}
-        )
-        assert status == 200
-
+    assert [(await change(api, "retry", "once"))[0] for _ in range(2)] == [200, 200]
     assert len(patches(api)) == 1
 
 
@@ -447,13 +451,11 @@ async def test_a_repetition_of_a_retry_ignores_the_refusal_from_before_it(api: A
     objects._obeys = False
     objects.desire(version="43")
     objects.stall("FailureBudgetExceeded")
-    headers = {"Idempotency-Key": "once"}
-    retry = partial(api.send, "POST", "/v1/rl/retry", TRAINER, json={}, headers=headers)
-    assert (await retry())[0] == 504
+    assert (await change(api, "retry", "once"))[0] == 504
     objects.stall("FailureBudgetExceeded")  # as the worker remembers it
     objects.script.extend([lambda: objects.look("Staging"), objects.apply])
 
-    status, rollout = await retry()
+    status, rollout = await change(api, "retry", "once")
     assert (status, rollout.get("applied")) == (200, True)
 
 
@@ -464,9 +466,8 @@ async def test_a_repetition_of_a_retry_is_answered_at_once_with_its_own_refusal(
     objects.stall("FailureBudgetExceeded")
     objects.script.extend([lambda: objects.look("Judging"), lambda: objects.stall("CanaryRefused")])
     before = objects.now
-    headers = {"Idempotency-Key": "once"}
     for _ in range(2):  # the first answer may have been lost
-        status, problem = await api.send("POST", "/v1/rl/retry", TRAINER, json={}, headers=headers)
+        status, problem = await change(api, "retry", "once")
         assert (status, problem["reason"]) == (422, "CanaryRefused")
     assert objects.now == before, "the repetition waited"
 
@@ -483,14 +484,10 @@ async def test_a_late_repetition_does_not_bring_an_old_version_back(api: Api) ->
 @pytest.mark.parametrize(
     ("first", "second", "by"),
     [
+        ({"runID": "run-7"}, {"runID": "run-8"}, "43 of run run-8 from /weights/step_{version}"),
         (
-            {"version": "43", "runID": "run-7"},
-            {"version": "43", "runID": "run-8"},
-            "43 of run run-8 from /weights/step_{version}",
-        ),
-        (
-            {"version": "43", "source": {"path": "/weights/run-7/step_43"}},
-            {"version": "43", "source": {"path": "/weights/run-8/step_43"}},
+            {"source": {"path": "/weights/run-7/step_43"}},
+            {"source": {"path": "/weights/run-8/step_43"}},
             "43 from /weights/run-8/step_43",
         ),
     ],
@@ -499,11 +496,9 @@ async def test_a_late_repetition_does_not_take_the_same_number_of_another_run_fo
     api: Api, first: Any, second: Any, by: str
 ) -> None:
     for body, key in ((first, "of-run-7"), (second, "of-run-8")):
-        headers = {"Idempotency-Key": key}
-        assert (await api.send("PUT", WEIGHTS, TRAINER, json=body, headers=headers))[0] == 200
+        assert (await publish(api, key=key, **body))[0] == 200
 
-    headers = {"Idempotency-Key": "of-run-7"}
-    status, problem = await api.send("PUT", WEIGHTS, TRAINER, json=first, headers=headers)
+    status, problem = await publish(api, key="of-run-7", **first)
     assert (status, problem["reason"]) == (409, "Superseded")
     assert f"replaced by {by} " in problem["detail"]
 
@@ -511,14 +506,7 @@ async def test_a_late_repetition_does_not_take_the_same_number_of_another_run_fo
 async def test_a_late_repetition_of_a_rollback_that_had_nothing_to_do_does_nothing(
     api: Api,
 ) -> None:
-    back = partial(
-        api.send,
-        "POST",
-        "/v1/rl/rollback",
-        TRAINER,
-        json={"version": "42"},
-        headers={"Idempotency-Key": "back"},
-    )
+    back = partial(change, api, "rollback", "back", version="42")
     assert (await back())[0] == 200
     await publish(api, "43", key="step-43")
 
@@ -530,14 +518,7 @@ async def test_a_late_repetition_of_a_rollback_that_had_nothing_to_do_does_nothi
 async def test_a_late_repetition_of_a_rollback_does_not_take_another_runs_number_for_its_own(
     api: Api,
 ) -> None:
-    back = partial(
-        api.send,
-        "POST",
-        "/v1/rl/rollback",
-        TRAINER,
-        json={"version": "41"},
-        headers={"Idempotency-Key": "back"},
-    )
+    back = partial(change, api, "rollback", "back", version="41")
     assert [(await back())[0] for _ in range(2)] == [200, 200]
     await publish(api, "41", runID="run-8")
 
@@ -561,9 +542,7 @@ async def test_a_rollback_with_a_key_keeps_run_and_files_together_after_a_confli
         return await real(*arguments)
 
     api.cluster.objects.patch = patch
-    headers = {"Idempotency-Key": "back"}
-    body = {"version": "41", "wait": False}
-    status, _ = await api.send("POST", "/v1/rl/rollback", TRAINER, json=body, headers=headers)
+    status, _ = await change(api, "rollback", "back", version="41", wait=False)
 
     spec = api.cluster.objects.weights["spec"]
     assert (status, len(patches(api))) == (202, 2)
@@ -604,14 +583,7 @@ async def test_keys_that_are_written_at_the_same_time_are_both_remembered(api: A
 
 
 async def test_a_request_that_two_replicas_get_at_once_is_carried_out_once(api: Api) -> None:
-    retry = partial(
-        api.send,
-        "POST",
-        "/v1/rl/retry",
-        TRAINER,
-        json={"wait": False},
-        headers={"Idempotency-Key": "one"},
-    )
+    retry = partial(change, api, "retry", "one", wait=False)
     results = await both(api, retry(), retry())
 
     assert [(status, rollout["applied"]) for status, rollout in results] == [(202, False)] * 2
@@ -642,8 +614,7 @@ async def test_one_key_for_two_requests_is_refused(api: Api) -> None:
 
 
 async def test_two_callers_do_not_share_a_key(api: Api) -> None:
-    api.cluster.users["second"] = api.cluster.users[TRAINER] | {"username": "second"}
-    api.cluster.rights["second"] = api.cluster.rights["system:serviceaccount:rl:trainer"]
+    second_trainer(api)
     await publish(api, "43", key="same")
 
     status, _ = await api.send(
@@ -694,8 +665,7 @@ async def test_a_malformed_key_is_400(api: Api, key: str) -> None:
 
 async def test_a_first_patch_that_only_clears_a_rollback_does_not_use_the_key(api: Api) -> None:
     api.cluster.objects.desire(rollbackTo="41")
-    headers = {"Idempotency-Key": "back"}
-    await api.send("POST", "/v1/rl/rollback", TRAINER, json={"version": "41"}, headers=headers)
+    await change(api, "rollback", "back", version="41")
     first, second = patches(api)
 
     assert first["spec"] == {"rollbackTo": None}
