@@ -206,53 +206,6 @@ class TestStrangers:
 
 
 class TestStreams:
-    async def test_a_list_is_taken_in_pages(self):
-        cluster, client = FakeCluster(), None
-        for n in range(25):
-            put(cluster, pod(n))
-        client = cluster.client()
-        client.page_size = 10
-        async with Watching(client) as watching:
-            assert watching.ordinals() == list(range(25))
-        assert client.requests.count(("GET", "/api/v1/pods")) == 3
-
-    async def test_a_broken_stream_continues_where_it_broke_without_listing(self):
-        cluster = FakeCluster()
-        client = cluster.client()
-        client.events_per_watch, client.watch_error = 2, Retryable("connection reset")
-        async with Watching(client) as watching:
-            for n in range(7):
-                put(cluster, pod(n))
-            await asyncio.sleep(30)
-            assert watching.ordinals() == list(range(7))
-        assert client.requests.count(("GET", "/api/v1/pods")) == 1
-
-    async def test_a_stream_that_ends_by_itself_is_followed_by_the_next_one(self):
-        cluster = FakeCluster()
-        client = cluster.client()
-        client.events_per_watch = 1
-        async with Watching(client) as watching:
-            for n in range(7):
-                put(cluster, pod(n))
-            await asyncio.sleep(30)
-            assert watching.ordinals() == list(range(7))
-
-    async def test_changes_since_an_expired_stream_are_found_by_listing(self):
-        cluster = FakeCluster()
-        client = cluster.client()
-        for n in range(3):
-            put(cluster, pod(n))
-        client.events_per_watch, client.watch_error = 0, Retryable("connection reset")
-        async with Watching(client) as watching:
-            await asyncio.sleep(5)
-            drop(cluster, 0)
-            put(cluster, pod(5))
-            put(cluster, pod(1, podIP="10.0.0.9"))
-            cluster.compact()
-            client.events_per_watch = None
-            await asyncio.sleep(30)
-            assert watching.ordinals() == [1, 2, 5]
-            assert watching.informer.pods_of(KEY)[0].ip == "10.0.0.9"
 
     async def test_a_bookmark_moves_the_version_on_so_that_nothing_is_too_old(self):
         cluster = FakeCluster()

@@ -76,12 +76,6 @@ def serving(count: int, **changes: object) -> FleetStatus:
     return BASE.model_copy(update={"workers": WorkerCounts(serving=count)} | changes)
 
 
-async def test_a_status_that_says_what_is_stored_is_not_written():
-    harness = Harness()
-    await harness.write(BASE)
-    assert harness.written == 0
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -126,14 +120,6 @@ async def test_a_status_that_calls_wait_for_is_written_at_once_although_only_pro
     )
 
 
-async def test_a_held_back_status_that_was_reverted_is_not_due():
-    harness = Harness()
-    await harness.write(serving(1))
-    await harness.write(serving(2))
-    await harness.write(serving(1))
-    assert harness.statuses.held_back_seconds() == NEVER
-
-
 async def test_planners_see_what_was_computed_last_written_or_not():
     harness = Harness()
     await harness.write(serving(1))
@@ -153,17 +139,6 @@ def test_without_anything_computed_the_stored_status_counts():
 
     assert harness.statuses.fleet(record) == BASE
     assert harness.statuses.weights(view, "1") == view
-
-
-async def test_a_write_that_failed_is_due_again():
-    harness = Harness()
-    harness.kube.error = Conflict("409")
-    with pytest.raises(Conflict):
-        await harness.write(serving(1))
-    harness.kube.error = None
-    await harness.write(serving(1))
-    stored = harness.cluster.objects[f"{FLEET_PATH}/status"]["status"]
-    assert stored["workers"]["serving"] == 1
 
 
 async def test_the_status_of_a_recreated_object_is_not_touched():

@@ -38,6 +38,19 @@ def holds(version: str) -> WorkerAnswer:
     return WorkerAnswer(state=make_worker().paused(version).state())
 
 
+def refuses_adapter(age_seconds: float) -> WorkerAnswer:
+    state = present(make_worker().serving("1").state())
+    failure = AdapterFailure(
+        name="a",
+        version="1",
+        reason=Reason.SOURCE_NOT_FOUND,
+        message="",
+        age_seconds=age_seconds,
+    )
+    refused = {"adapter_failure": failure, "adapter_failures": (failure, failure)}
+    return WorkerAnswer(state=state.model_copy(update=refused))
+
+
 def restarted(times: int) -> PodView:
     return replace(POD, restarts=times)
 
@@ -208,58 +221,31 @@ class TestLookingAgain:
         assert after[7].version == "1"
 
     @pytest.mark.parametrize(
-        "worker",
+        "answer",
         [
-            make_worker().paused("1"),
-            make_worker().serving("1").doing("stage", "2"),
-            make_worker().serving("1").refused("2", Reason.SOURCE_NOT_FOUND),
-            make_worker().joining(None).failed_to_load("2"),
+            holds("1"),
+            WorkerAnswer(state=make_worker().serving("1").doing("stage", "2").state()),
+            WorkerAnswer(
+                state=make_worker().serving("1").refused("2", Reason.SOURCE_NOT_FOUND).state()
+            ),
+            WorkerAnswer(state=make_worker().joining(None).failed_to_load("2").state()),
+            refuses_adapter(0),
         ],
-        ids=["a lease", "work", "a refusal", "a load that failed"],
+        ids=["a lease", "work", "a refusal", "a load that failed", "the refusal of an adapter"],
     )
-    def test_a_state_ages_with_the_clock(self, worker):
+    def test_a_state_ages_with_the_clock(self, answer):
         cache = WorkerCache()
-        ask(cache, 5, WorkerAnswer(state=worker.state()))
+        ask(cache, 5, answer)
 
         ages = [cache.view(POD, at).state_age_seconds for at in (6, 9)]
         assert ages == [1, 4]
 
-    def test_the_refusal_of_an_adapter_ages_with_the_clock(self):
-        state = present(make_worker().serving("1").state())
-        failure = AdapterFailure(
-            name="a", version="1", reason=Reason.SOURCE_NOT_FOUND, message="", age_seconds=0
-        )
-        cache = WorkerCache()
-        refused = {"adapter_failure": failure, "adapter_failures": (failure,)}
-        ask(cache, 5, WorkerAnswer(state=state.model_copy(update=refused)))
-
-        assert [cache.view(POD, at).state_age_seconds for at in (6, 9)] == [1, 4]
-
     def test_only_its_age_asks_for_no_other_look(self):
-        def refusing(age_seconds: float) -> WorkerAnswer:
-            state = make_worker().serving("1").state()
-            failure = AdapterFailure(
-                name="a",
-                version="1",
-                reason=Reason.SOURCE_NOT_FOUND,
-                message="",
-                age_seconds=age_seconds,
-            )
-            refused = {"adapter_failure": failure, "adapter_failures": (failure, failure)}
-            return WorkerAnswer(state=state.model_copy(update=refused))
-
         cache = WorkerCache()
-        ask(cache, 5, refusing(0))
+        ask(cache, 5, refuses_adapter(0))
         cache.begin_read(POD, 6)
 
-        assert not cache.end_read(POD, refusing(1), 6, term=0)
-
-    def test_silence_is_as_long_as_it_lasts(self):
-        cache = WorkerCache()
-        ask(cache, 5, says("1"))
-        ask(cache, 6, SILENT)
-
-        assert [cache.view(POD, at).silent_seconds for at in (7, 9)] == [1, 3]
+        assert not cache.end_read(POD, refuses_adapter(1), 6, term=0)
 
     async def test_a_call_is_seen_when_it_begins_and_when_it_ends(self):
         cache = WorkerCache()
@@ -287,13 +273,6 @@ class TestKnowing:
         view = WorkerCache().view(POD, 5)
 
         assert (view.state, view.state_age_seconds, view.silent_seconds) == (None, 0, 0)
-
-    def test_an_answer_ages(self):
-        cache = WorkerCache()
-        ask(cache, 5, holds("1"))
-
-        assert cache.view(POD, 8).version == "1"
-        assert cache.view(POD, 8).state_age_seconds == 3
 
     def test_silence_lasts_from_the_first_question_without_an_answer(self):
         cache = WorkerCache()
@@ -352,16 +331,10 @@ class TestAsking:
     def test_no_worker_is_polled_where(self, pod):
         assert not due(WorkerCache(), 1, pod)
 
-    def test_a_worker_is_read_again_when_its_answer_is_old(self):
+    @pytest.mark.parametrize("answer", [says("1"), SILENT], ids=["an answer", "silence"])
+    def test_a_worker_is_read_again_when_its_answer_is_old(self, answer):
         cache = WorkerCache()
-        ask(cache, 5, says("1"))
-
-        assert not due(cache, 14)
-        assert due(cache, 16)
-
-    def test_a_silent_worker_is_not_asked_more_often_than_others(self):
-        cache = WorkerCache()
-        ask(cache, 5, SILENT)
+        ask(cache, 5, answer)
 
         assert not due(cache, 14)
         assert due(cache, 16)
@@ -555,15 +528,6 @@ class TestForgetting:
         cache.begin_call(POD.uid, work("load 2"), task, 0, epoch=EPOCH)
         assert cache.call_in_flight(POD.uid) == work("load 2")
         task.cancel()
-
-
-async def test_time_is_what_the_caller_says():
-    """The cache has no clock of its own."""
-
-    cache = WorkerCache()
-    ask(cache, 5, holds("1"))
-    await asyncio.sleep(100)
-    assert cache.view(POD, 6).state_age_seconds == 1
 
 
 def test_a_call_for_an_earlier_process_makes_the_operator_poll_again():
