@@ -53,39 +53,24 @@ def service_of(**options) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("given", "made"),
+    "given",
     [
-        ({"type": "LoadBalancer"}, {"type": "LoadBalancer"}),
-        (
-            {"type": "NodePort", "externalTrafficPolicy": "Local"},
-            {"type": "NodePort", "externalTrafficPolicy": "Local"},
-        ),
-        ({"internalTrafficPolicy": "Local"}, {"internalTrafficPolicy": "Local"}),
-        ({"trafficDistribution": "PreferSameZone"}, {"trafficDistribution": "PreferSameZone"}),
-        ({"sessionAffinity": "ClientIP"}, {"sessionAffinity": "ClientIP"}),
-        (
-            {"sessionAffinity": "ClientIP", "sessionAffinityTimeoutSeconds": 60},
-            {
-                "sessionAffinity": "ClientIP",
-                "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
-            },
-        ),
-        (
-            {
-                "type": "LoadBalancer",
-                "loadBalancerClass": "internal",
-                "loadBalancerSourceRanges": ["10.0.0.0/8"],
-            },
-            {
-                "type": "LoadBalancer",
-                "loadBalancerClass": "internal",
-                "loadBalancerSourceRanges": ["10.0.0.0/8"],
-            },
-        ),
+        {"type": "LoadBalancer"},
+        {"type": "NodePort", "externalTrafficPolicy": "Local"},
+        {"internalTrafficPolicy": "Local"},
+        {"trafficDistribution": "PreferSameZone"},
+        {"sessionAffinity": "ClientIP"},
+        {"loadBalancerClass": "internal", "loadBalancerSourceRanges": ["10.0.0.0/8"]},
     ],
 )
-def test_the_service_has_the_type_that_the_fleet_sets(given, made):
-    assert service_of(**given)["spec"] == children.service(FLEET)["spec"] | made
+def test_the_service_has_the_options_that_the_fleet_sets(given):
+    assert service_of(**given)["spec"] == children.service(FLEET)["spec"] | given
+
+
+def test_the_service_keeps_clients_for_the_time_that_the_fleet_sets():
+    made = service_of(sessionAffinity="ClientIP", sessionAffinityTimeoutSeconds=60)["spec"]
+
+    assert made["sessionAffinityConfig"] == {"clientIP": {"timeoutSeconds": 60}}
 
 
 def test_labels_and_annotations_of_the_service_are_added_to_the_fleets():

@@ -27,46 +27,31 @@ def with_files(worker: WorkerBuilder) -> WorkerBuilder:
     return worker.reporting(digest=A_DIGEST)
 
 
-@pytest.mark.parametrize(
-    ("workers", "done"),
-    [
-        pytest.param([W(0).serving("7"), W(1).serving("7")], [], id="all agree"),
-        pytest.param(
-            [W(0).serving("7"), W(1).serving("7"), W(2).serving("6")],
-            ["fence on policy-2"],
-            id="a worker on another version is fenced",
-        ),
-        pytest.param(
-            [W(0).serving("7"), W(1).serving("7"), W(2).serving("6").silent()],
-            [],
-            id="a silent worker may have been updated",
-        ),
-        pytest.param([W(0).serving("7"), W(1).serving("6")], [], id="a tie is not a majority"),
-        pytest.param(
-            [W(0).serving("7"), W(1).paused("7"), W(2).serving("6")],
-            [],
-            id="no call while the trainer holds a worker",
-        ),
-        pytest.param(
-            [W(0).serving("7"), W(1).serving("7").doing("load", "8"), W(2).serving("6")],
-            [],
-            id="no call while a worker has a running call",
-        ),
-        pytest.param(
-            [W(0).serving("7"), W(1).joining("7")], ["admit 7 on policy-1"], id="newcomers come in"
-        ),
-        pytest.param(
-            [W(0).serving("7"), W(1).joining("base")],
-            ["stage 7 on policy-1"],
-            id="after they were brought to what the others serve",
-        ),
-        pytest.param(
-            [W(0).joining("41"), W(1).joining("41")],
-            ["admit 41 on policy-0", "admit 41 on policy-1"],
-            id="the first come in at what was served last",
-        ),
-    ],
-)
+AGREE = [W(0).serving("7"), W(1).serving("7")]
+ADMITS = [f"admit 41 on policy-{n}" for n in range(2)]
+STEPS = {
+    "all agree": (AGREE, []),
+    "a worker on another version is fenced": ([*AGREE, W(2).serving("6")], ["fence on policy-2"]),
+    "a silent worker may have been updated": ([*AGREE, W(2).serving("6").silent()], []),
+    "a tie is not a majority": ([W(0).serving("7"), W(1).serving("6")], []),
+    "no call while the trainer holds a worker": (
+        [W(0).serving("7"), W(1).paused("7"), W(2).serving("6")],
+        [],
+    ),
+    "no call while a worker has a running call": (
+        [W(0).serving("7"), W(1).serving("7").doing("load", "8"), W(2).serving("6")],
+        [],
+    ),
+    "newcomers come in": ([W(0).serving("7"), W(1).joining("7")], ["admit 7 on policy-1"]),
+    "with what the others serve": (
+        [W(0).serving("7"), W(1).joining("base")],
+        ["stage 7 on policy-1"],
+    ),
+    "the first come in at what was served last": ([W(n).joining("41") for n in range(2)], ADMITS),
+}
+
+
+@pytest.mark.parametrize(("workers", "done"), STEPS.values(), ids=STEPS)
 def test_the_next_step(workers, done):
     assert texts_of(step(make_view(*workers)).actions) == done
 

@@ -79,30 +79,16 @@ def test_a_fleet_without_workers_is_not_ready():
     assert (found.status, found.reason) == ("False", ConditionReason.NO_WORKERS)
 
 
-@pytest.mark.parametrize(
-    ("workers", "holds", "reason"),
-    [
-        pytest.param([up(0), up(1), up(2)], "True", "MinimumServing", id="all serve"),
-        pytest.param(
-            [up(0), up(1), up(2).joining("base")], "True", "MinimumServing", id="one may be away"
-        ),
-        pytest.param(
-            [up(0), up(1).joining("base"), up(2).not_running()],
-            "False",
-            "BelowMinimum",
-            id="two may not",
-        ),
-        pytest.param(
-            [up(n).joining("base") for n in range(3)], "False", "NoWorkers", id="no worker serves"
-        ),
-        pytest.param(
-            [up(n).paused("base") for n in range(3)],
-            "True",
-            "MinimumServing",
-            id="a pause does not make a fleet unavailable",
-        ),
-    ],
-)
+AVAILABLE = {
+    "all serve": ([up(0), up(1), up(2)], "True", "MinimumServing"),
+    "one may be away": ([up(0), up(1), up(2).joining("base")], "True", "MinimumServing"),
+    "two may not": ([up(0), up(1).joining("base"), up(2).not_running()], "False", "BelowMinimum"),
+    "no worker serves": ([up(n).joining("base") for n in range(3)], "False", "NoWorkers"),
+    "all are paused": ([up(n).paused("base") for n in range(3)], "True", "MinimumServing"),
+}
+
+
+@pytest.mark.parametrize(("workers", "holds", "reason"), AVAILABLE.values(), ids=AVAILABLE)
 def test_the_conditions_of_availability(workers, holds, reason):
     found = condition(make_fleet(*workers), ConditionType.AVAILABLE)
 
@@ -244,42 +230,24 @@ class TestProblems:
 BASE = make_weights("base", source={"path": "/models/base"})
 
 
-@pytest.mark.parametrize(
-    ("workers", "wants", "status", "reason"),
-    [
-        pytest.param([up(0), up(1)], BASE, "False", "UpToDate", id="all serve"),
-        pytest.param(
-            [up(0), up(1).joining("base")], BASE, "True", "WaitingForWorkers", id="one joins"
-        ),
-        pytest.param(
-            [
-                up(0),
-                make_worker(1).of_revision(TODAY).not_running().not_starting("InvalidImageName"),
-            ],
-            BASE,
-            "False",
-            "WorkersFailing",
-            id="one cannot run",
-        ),
-        pytest.param(
-            [up(n).refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)],
-            make_weights(
-                "42",
-                status=WeightsStatus(desired_version="42", started_at=NOW - timedelta(seconds=9)),
-            ),
-            "False",
-            "SourceNotFound",
-            id="a source is refused",
-        ),
-        pytest.param(
-            [up(0), up(1)],
-            make_weights("42", status=applied_status("42", phase="Halted")),
-            "False",
-            "Halted",
-            id="a version was given up",
-        ),
-    ],
-)
+BEGUN = WeightsStatus(desired_version="42", started_at=NOW - timedelta(seconds=9))
+REFUSED = [up(n).refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)]
+HALTED = make_weights("42", status=applied_status("42", phase="Halted"))
+AT_REST = {
+    "all serve": ([up(0), up(1)], BASE, "False", "UpToDate"),
+    "one joins": ([up(0), up(1).joining("base")], BASE, "True", "WaitingForWorkers"),
+    "one cannot run": (
+        [up(0), up(1).not_running().not_starting("InvalidImageName")],
+        BASE,
+        "False",
+        "WorkersFailing",
+    ),
+    "a source is refused": (REFUSED, make_weights("42", status=BEGUN), "False", "SourceNotFound"),
+    "a version was given up": ([up(0), up(1)], HALTED, "False", "Halted"),
+}
+
+
+@pytest.mark.parametrize(("workers", "wants", "status", "reason"), AT_REST.values(), ids=AT_REST)
 def test_the_fleet_is_at_rest_only_without_work_left(workers, wants, status, reason):
     found = condition(make_fleet(*workers, wants=wants), ConditionType.PROGRESSING)
 

@@ -31,47 +31,22 @@ def plan(*workers: WorkerBuilder, held_back: int, **spec: object) -> FleetPlan:
     return plan_fleet(observed, default_image=IMAGE, holds_requests=False, now=NOW)
 
 
-@pytest.mark.parametrize(
-    ("workers", "held_back", "done"),
-    [
-        pytest.param(
-            [old(0), old(1), waits(2, "old")],
-            1,
-            ["BeginDrain policy-0", "DeletePod policy-2"],
-            id="an idle out-of-date worker is replaced at once, a serving one drains",
-        ),
-        pytest.param(
-            [old(0), old(1), waits(2)],
-            1,
-            ["BeginDrain policy-0"],
-            id="its successor waits in its place: the change continues",
-        ),
-        pytest.param(
-            [up(0), old(1), waits(2)],
-            1,
-            ["BeginDrain policy-1"],
-            id="the queue lets as many workers in as before: the change continues to its end",
-        ),
-        pytest.param(
-            [waits(0), old(1), waits(2)],
-            1,
-            [],
-            id="a successor that the queue holds back, too, counts as away",
-        ),
-        pytest.param(
-            [old(0), old(1), waits(2)], 0, [], id="a worker deleted for the change counts"
-        ),
-        pytest.param(
-            [old(0), old(1), up(2)],
-            1,
-            ["BeginDrain policy-0"],
-            id="a gate that has opened since is counted no more",
-        ),
-        pytest.param(
-            [old(0), old(1), waits(2, wait=NODE)], 1, [], id="a pod without a node counts as away"
-        ),
-    ],
-)
+GATED = {
+    "an idle out-of-date worker is replaced at once, a serving one drains": (
+        [old(0), old(1), waits(2, "old")],
+        1,
+        ["BeginDrain policy-0", "DeletePod policy-2"],
+    ),
+    "its successor waits in its place": ([old(0), old(1), waits(2)], 1, ["BeginDrain policy-0"]),
+    "the queue lets as many in as before": ([up(0), old(1), waits(2)], 1, ["BeginDrain policy-1"]),
+    "a successor that the queue holds back is away": ([waits(0), old(1), waits(2)], 1, []),
+    "a worker deleted for the change counts": ([old(0), old(1), waits(2)], 0, []),
+    "a gate that is open counts no more": ([old(0), old(1), up(2)], 1, ["BeginDrain policy-0"]),
+    "a pod without a node counts as away": ([old(0), old(1), waits(2, wait=NODE)], 1, []),
+}
+
+
+@pytest.mark.parametrize(("workers", "held_back", "done"), GATED.values(), ids=GATED)
 def test_a_template_change_during_a_scheduling_gate(workers, held_back, done):
     made = plan(*workers, held_back=held_back, replicas=3, update={"maxUnavailable": 1})
 

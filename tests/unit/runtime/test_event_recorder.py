@@ -75,42 +75,27 @@ async def test_an_event_names_its_object_and_its_reporter():
     assert event["firstTimestamp"] == event["lastTimestamp"]
 
 
+NAMESAKE = Subject(kind="WeightVersion", namespace="rl", name="policy", uid="u2", fleet="policy")
+OTHER_MESSAGE = NewEvent(type="Normal", reason="WeightsApplied", message="version 3")
+OTHER_REASON = NewEvent(type="Normal", reason="Recovered", message=APPLIED.message)
+REPEATED = {
+    "the same Event is posted once": (POLICY, APPLIED, 0, 1),
+    "for a while": (POLICY, APPLIED, REPEAT_AFTER_SECONDS - 1, 1),
+    "then once more": (POLICY, APPLIED, REPEAT_AFTER_SECONDS + 1, 2),
+    "another message is another event": (POLICY, OTHER_MESSAGE, 0, 2),
+    "another reason is another event": (POLICY, OTHER_REASON, 0, 2),
+    "another object of the same name is another": (NAMESAKE, APPLIED, 0, 2),
+}
+
+
 @pytest.mark.parametrize(
-    ("second", "after_seconds", "posted"),
-    [
-        pytest.param((POLICY, APPLIED), 0, 1, id="the same Event is posted once"),
-        pytest.param((POLICY, APPLIED), REPEAT_AFTER_SECONDS - 1, 1, id="for a while"),
-        pytest.param((POLICY, APPLIED), REPEAT_AFTER_SECONDS + 1, 2, id="then once more"),
-        pytest.param(
-            (POLICY, NewEvent(type="Normal", reason="WeightsApplied", message="version 3")),
-            0,
-            2,
-            id="another message is another event",
-        ),
-        pytest.param(
-            (POLICY, NewEvent(type="Normal", reason="Recovered", message=APPLIED.message)),
-            0,
-            2,
-            id="another reason is another event",
-        ),
-        pytest.param(
-            (
-                Subject(
-                    kind="WeightVersion", namespace="rl", name="policy", uid="u2", fleet="policy"
-                ),
-                APPLIED,
-            ),
-            0,
-            2,
-            id="another object of the same name is another",
-        ),
-    ],
+    ("subject", "event", "after_seconds", "posted"), REPEATED.values(), ids=REPEATED
 )
-async def test_repetition(second, after_seconds, posted):
+async def test_repetition(subject, event, after_seconds, posted):
     setup = Setup()
     setup.recorder.record(POLICY, APPLIED)
     await asyncio.sleep(after_seconds)
-    setup.recorder.record(*second)
+    setup.recorder.record(subject, event)
     assert len(await setup.events()) == posted
 
 
