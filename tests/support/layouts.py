@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,152 +46,88 @@ def indexed(*files: str) -> dict[str, str]:
     return dict(zip(TENSORS, files, strict=False))
 
 
+ONE = (SINGLE_FILE,)
+X, Y, Z = (f"{name}.safetensors" for name in "xyz")
+ADAPTER = "adapter_model.safetensors"
+OF_ONE, OF_SHARDS = {"index": indexed(SINGLE_FILE)}, {"index": indexed(*SHARDS)}
+
 READ: dict[str, tuple[Sequence[str], dict[str, Any], Sequence[str]]] = {
-    "one file": ([SINGLE_FILE], {}, [SINGLE_FILE]),
-    "the files of an index": (SHARDS, {"index": indexed(*SHARDS)}, [*SHARDS, INDEX_FILE]),
-    "an index of one file": (
-        [SINGLE_FILE],
-        {"index": indexed(SINGLE_FILE)},
-        [SINGLE_FILE, INDEX_FILE],
-    ),
-    "an index whose files are gone": (
-        [SINGLE_FILE],
-        {"index": indexed(*SHARDS)},
-        [SINGLE_FILE],
-    ),
-    "an index whose files have other successors": (
-        SHARDS,
-        {"index": indexed(*THIRDS)},
-        SHARDS,
-    ),
+    "one file": (ONE, {}, ONE),
+    "the files of an index": (SHARDS, OF_SHARDS, [*SHARDS, INDEX_FILE]),
+    "an index of one file": (ONE, OF_ONE, [SINGLE_FILE, INDEX_FILE]),
+    "an index whose files are gone": (ONE, OF_SHARDS, ONE),
+    "an index whose files have other successors": (SHARDS, {"index": indexed(*THIRDS)}, SHARDS),
     "shards without an index": (SHARDS, {}, SHARDS),
-    "other names": (["y.safetensors", "x.safetensors"], {}, ["x.safetensors", "y.safetensors"]),
+    "other names": ([Y, X], {}, [X, Y]),
     "other names next to one file": (
-        [
-            SINGLE_FILE,
-            "model_ema.safetensors",
-            "model.fp16.safetensors",
-            "adapter_model.safetensors",
-        ],
+        [SINGLE_FILE, "model_ema.safetensors", "model.fp16.safetensors", ADAPTER],
         {},
-        [SINGLE_FILE],
+        ONE,
     ),
-    "other names next to shards": (
-        [*SHARDS, "consolidated.safetensors", "left-over.safetensors"],
-        {},
-        SHARDS,
-    ),
+    "other names next to shards": ([*SHARDS, "consolidated.safetensors", X], {}, SHARDS),
     "other names next to an index": (
         [*SHARDS, "consolidated.safetensors", "consolidated.safetensors.index.json"],
-        {"index": indexed(*SHARDS)},
+        OF_SHARDS,
         [*SHARDS, INDEX_FILE],
     ),
-    "an adapter next to other names": (
-        ["x.safetensors", "adapter_model.safetensors"],
-        {},
-        ["x.safetensors"],
-    ),
+    "an adapter next to other names": ([X, ADAPTER], {}, [X]),
     "pickles next to one file": (
         [SINGLE_FILE, "pytorch_model.bin", "pytorch_model.bin.index.json"],
         {},
-        [SINGLE_FILE],
+        ONE,
     ),
-    "an index of a variant": (
-        ["x.safetensors", "model.safetensors.index.fp16.json"],
-        {},
-        ["x.safetensors"],
-    ),
+    "an index of a variant": ([X, "model.safetensors.index.fp16.json"], {}, [X]),
     "a configuration that names the same": (
-        [SINGLE_FILE],
+        ONE,
         {"config": {"transformers_weights": SINGLE_FILE}},
-        [SINGLE_FILE],
+        ONE,
     ),
 }
 """Layout → its files, index and configuration, and those that are read as weights."""
 
-REFUSED: dict[str, tuple[Sequence[str], dict[str, Any], Reason, Sequence[str]]] = {
-    "an index and its files next to one file": (
-        [*SHARDS, SINGLE_FILE],
-        {"index": indexed(*SHARDS)},
-        Reason.CHECKPOINT_AMBIGUOUS,
-        [SINGLE_FILE, INDEX_FILE],
+
+def _refused(
+    reason: Reason, files: Sequence[str], *named: str, **more: Any
+) -> tuple[Sequence[str], dict[str, Any], Reason, Sequence[str]]:
+    return files, more, reason, named
+
+
+_AMBIGUOUS = partial(_refused, Reason.CHECKPOINT_AMBIGUOUS)
+_ABSENT = partial(_refused, Reason.SOURCE_NOT_FOUND)
+_MALFORMED = partial(_refused, Reason.CHECKPOINT_MALFORMED)
+FIRST, SECOND = SHARDS
+REFUSED = {
+    "an index and its files next to one file": _AMBIGUOUS(
+        [*SHARDS, SINGLE_FILE], SINGLE_FILE, INDEX_FILE, **OF_SHARDS
     ),
-    "some files of an index next to one file": (
-        [SHARDS[0], SINGLE_FILE],
-        {"index": indexed(*SHARDS)},
-        Reason.CHECKPOINT_AMBIGUOUS,
-        [SINGLE_FILE, INDEX_FILE, SHARDS[1]],
+    "some files of an index next to one file": _AMBIGUOUS(
+        [FIRST, SINGLE_FILE], SINGLE_FILE, INDEX_FILE, SECOND, **OF_SHARDS
     ),
-    "shards without an index next to one file": (
-        [*SHARDS, SINGLE_FILE],
-        {},
-        Reason.CHECKPOINT_AMBIGUOUS,
-        [SINGLE_FILE, SHARDS[0]],
+    "shards without an index next to one file": _AMBIGUOUS(
+        [*SHARDS, SINGLE_FILE], SINGLE_FILE, FIRST
     ),
-    "a first shard next to one file": (
-        [SHARDS[0], SINGLE_FILE],
-        {},
-        Reason.CHECKPOINT_AMBIGUOUS,
-        [SINGLE_FILE, SHARDS[0], SHARDS[1]],
+    "a first shard next to one file": _AMBIGUOUS([FIRST, SINGLE_FILE], SINGLE_FILE, *SHARDS),
+    "shards of two saves": _AMBIGUOUS([*SHARDS, *THIRDS], FIRST, THIRDS[0]),
+    "shards next to those of an index": _AMBIGUOUS(
+        [*SHARDS, *THIRDS], INDEX_FILE, THIRDS[0], **OF_SHARDS
     ),
-    "shards of two saves": (
-        [*SHARDS, *THIRDS],
-        {},
-        Reason.CHECKPOINT_AMBIGUOUS,
-        [SHARDS[0], THIRDS[0]],
+    "an index of one file and more": _AMBIGUOUS([SINGLE_FILE, FIRST], INDEX_FILE, FIRST, **OF_ONE),
+    "a tensor in two files without an index": _AMBIGUOUS(
+        [X, Y, Z, "left-over.safetensors"], "'a'", X, "left-over.safetensors"
     ),
-    "shards next to those of an index": (
-        [*SHARDS, *THIRDS],
-        {"index": indexed(*SHARDS)},
-        Reason.CHECKPOINT_AMBIGUOUS,
-        [INDEX_FILE, THIRDS[0]],
+    "a configuration that names another file": _AMBIGUOUS(
+        [SINGLE_FILE, X], SINGLE_FILE, X, config={"transformers_weights": X}
     ),
-    "an index of one file and more": (
-        [SINGLE_FILE, SHARDS[0]],
-        {"index": indexed(SINGLE_FILE)},
-        Reason.CHECKPOINT_AMBIGUOUS,
-        [INDEX_FILE, SHARDS[0]],
+    "a lacking file of an index": _ABSENT([FIRST], SECOND, **OF_SHARDS),
+    "an index without its files": _ABSENT([], FIRST, **OF_SHARDS),
+    "a lacking shard": _ABSENT([SECOND], FIRST),
+    "an index that cannot be read next to one file": _MALFORMED(ONE, INDEX_FILE, index=b""),
+    "a tensor in two files of an index": _MALFORMED(
+        [*SHARDS, X, Y], "'a'", index={"a": Y, "b": SECOND, "d": FIRST}
     ),
-    "a tensor in two files without an index": (
-        ["x.safetensors", "y.safetensors", "z.safetensors", "left-over.safetensors"],
-        {},
-        Reason.CHECKPOINT_AMBIGUOUS,
-        ["'a'", "x.safetensors", "left-over.safetensors"],
-    ),
-    "a configuration that names another file": (
-        [SINGLE_FILE, "x.safetensors"],
-        {"config": {"transformers_weights": "x.safetensors"}},
-        Reason.CHECKPOINT_AMBIGUOUS,
-        [SINGLE_FILE, "x.safetensors"],
-    ),
-    "a lacking file of an index": (
-        [SHARDS[0]],
-        {"index": indexed(*SHARDS)},
-        Reason.SOURCE_NOT_FOUND,
-        [SHARDS[1]],
-    ),
-    "an index without its files": (
-        [],
-        {"index": indexed(*SHARDS)},
-        Reason.SOURCE_NOT_FOUND,
-        [SHARDS[0]],
-    ),
-    "a lacking shard": ([SHARDS[1]], {}, Reason.SOURCE_NOT_FOUND, [SHARDS[0]]),
-    "an index that cannot be read next to one file": (
-        [SINGLE_FILE],
-        {"index": b""},
-        Reason.CHECKPOINT_MALFORMED,
-        [INDEX_FILE],
-    ),
-    "a tensor in two files of an index": (
-        [*SHARDS, "x.safetensors", "y.safetensors"],
-        {"index": {"a": "y.safetensors", "b": SHARDS[1], "d": SHARDS[0]}},
-        Reason.CHECKPOINT_MALFORMED,
-        ["'a'"],
-    ),
-    "no weights": ([], {}, Reason.SOURCE_NOT_FOUND, []),
-    "only an adapter": (["adapter_model.safetensors"], {}, Reason.SOURCE_NOT_FOUND, []),
-    "only a pickle": (["pytorch_model.bin"], {}, Reason.CHECKPOINT_MALFORMED, ["pickled"]),
-    "only another pickle": (["consolidated.00.pth"], {}, Reason.CHECKPOINT_MALFORMED, ["pickled"]),
+    "no weights": _ABSENT([]),
+    "only an adapter": _ABSENT([ADAPTER]),
+    "only a pickle": _MALFORMED(["pytorch_model.bin"], "pickled"),
+    "only another pickle": _MALFORMED(["consolidated.00.pth"], "pickled"),
 }
 """Layout → its files, index and configuration, the reason of the refusal, and words of its message."""

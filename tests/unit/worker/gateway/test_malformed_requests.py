@@ -89,45 +89,23 @@ def test_no_combination_of_keys_answers_500(
     assert outcome(path, {**valid, **body}, routes_experts=True) in (200, 400, 404)
 
 
+EXPERTS = "routed_experts_prompt_start"
+
+
+def among_parameters(value: Any) -> dict[str, Any]:
+    return {"token_ids": [5], "sampling_params": {EXPERTS: value}}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        pytest.param(
-            CHAT, {"tokens": [5], "kv_transfer_params": [1]}, "kv_transfer_params", id="a list"
-        ),
-        pytest.param(
-            CHAT, {"tokens": [5], "kv_transfer_params": 7}, "kv_transfer_params", id="a number"
-        ),
-        pytest.param(
-            CHAT,
-            {"nvext": {"token_data": [5]}, "kv_transfer_params": "x"},
-            "kv_transfer_params",
-            id="a text",
-        ),
-        pytest.param(
-            CHAT,
-            {"routed_experts_prompt_start": [5]},
-            "routed_experts_prompt_start",
-            id="a list for a number",
-        ),
-        pytest.param(
-            COMPLETION,
-            {"prompt": "a", "routed_experts_prompt_start": "a"},
-            "routed_experts_prompt_start",
-            id="a word for a number",
-        ),
-        pytest.param(
-            GENERATE,
-            {"token_ids": [5], "sampling_params": {"routed_experts_prompt_start": {"a": 1}}},
-            "routed_experts_prompt_start",
-            id="an object for a number",
-        ),
-        pytest.param(
-            GENERATE,
-            {"token_ids": [5], "sampling_params": {"routed_experts_prompt_start": -1}},
-            "routed_experts_prompt_start",
-            id="less than nothing",
-        ),
+        (CHAT, {"tokens": [5], "kv_transfer_params": [1]}, "kv_transfer_params"),
+        (CHAT, {"tokens": [5], "kv_transfer_params": 7}, "kv_transfer_params"),
+        (CHAT, {"nvext": {"token_data": [5]}, "kv_transfer_params": "x"}, "kv_transfer_params"),
+        (CHAT, {EXPERTS: [5]}, EXPERTS),
+        (COMPLETION, {"prompt": "a", EXPERTS: "a"}, EXPERTS),
+        (GENERATE, among_parameters({"a": 1}), EXPERTS),
+        (GENERATE, among_parameters(-1), EXPERTS),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named(path: str, body: dict[str, Any], param: str) -> None:
