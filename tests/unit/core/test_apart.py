@@ -236,12 +236,6 @@ class TestInARollout:
     def plan(self, *workers: WorkerBuilder, status: FleetStatus = MOVES, **spec):
         return plan_rollout(make_fleet(*workers, wants="42", status=status, **spec), now=NOW)
 
-    def test_the_applied_version_is_recorded_when_a_worker_serves_it(self):
-        made = self.plan(W(0).paused("42"), hung(1))
-
-        assert texts_of(made.step.actions) == ["Quarantine policy-1"]
-        assert made.applied.version != "42"
-
     def test_a_worker_on_another_version_is_quarantined_during_the_pause(self):
         made = self.plan(W(0).serving("41").staged("42"), hung(1))
 

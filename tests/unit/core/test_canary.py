@@ -350,23 +350,9 @@ class TestTheNextStrategy:
         assert texts_of(taken.actions) == ["stage 41 on policy-0"]
 
 
-class TestOtherWorkers:
-    def test_joining_workers_are_admitted_on_the_old_version(self):
-        taken = STEP(make_view(apart(0), old(1), make_worker(2).joining("41")))
-
-        assert "admit 41 on policy-2" in texts_of(taken.actions)
-
-
 class TestSuspended:
     def test_a_suspended_rollout_starts_nothing(self):
         assert STEP(make_view(known(0), old(1), suspended=True)).actions == ()
-
-    def test_a_suspended_rollout_admits_joining_workers_on_the_applied_version(self):
-        joining_worker = make_worker(0).joining("41")
-
-        assert texts_of(STEP(make_view(joining_worker, suspended=True)).actions) == [
-            "admit 41 on policy-0"
-        ]
 
 
 def test_with_max_failures_the_next_worker_becomes_the_canary():

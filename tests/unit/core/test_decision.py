@@ -171,21 +171,6 @@ def test_ready_of_weights_that_are_stalled_has_the_cause():
     assert ready.reason is ConditionReason.CHECKPOINT_TRUNCATED
 
 
-def test_a_quarantine_is_a_patch_of_the_pod():
-    long_ago = NOW - timedelta(hours=1)
-    status = WeightsStatus(
-        desired_version="1",
-        phase=RolloutPhase.STAGING,
-        started_at=long_ago,
-        phase_started_at=long_ago,
-    )
-    workers = [up(0).silent(3600), up(1).staged("1")]
-    weights = make_weights("1", status=status, watched=Watched(phase_seconds=3600))
-    made = decision(make_fleet(*workers, rollout={"maxFailures": 1}, wants=weights))
-
-    assert texts_of(made.pod_actions) == ["Quarantine policy-0"]
-
-
 def test_the_fleet_is_not_at_rest_before_its_lora_adapters_are():
     spec = make_weights("1").spec.model_copy(update={"adapter": "lora", "version": "3"})
     adapter = make_weights("1", name="lora", uid="wv-2")

@@ -162,18 +162,6 @@ def test_a_load_continues_after_another_swap_failed():
     assert in_flight(view(staged(0), staged(1), phase=LOADING)).phase is LOADING
 
 
-class TestPausedWorkersWithoutACall:
-    """A pause that a swap has left."""
-
-    def test_without_the_bytes_the_worker_resumes_its_old_version(self):
-        taken = in_flight(view(make_worker(0).paused("41")))
-
-        assert texts_of(taken.actions) == ["resume 41 on policy-0"]
-
-    def test_a_worker_with_a_running_call_is_left_alone(self):
-        assert in_flight(view(make_worker(0).loading("41", "42"))).actions == ()
-
-
 class TestFailures:
     BROKE = make_worker(0).joining("41").failed_to_load("42")
 
@@ -286,18 +274,6 @@ class TestFailures:
 
 def test_a_suspended_rollout_starts_nothing():
     assert in_flight(view(staged(0), old(1), suspended=True)).actions == ()
-
-
-class TestJoiningWorkers:
-    def test_the_first_workers_are_admitted_on_the_desired_version(self):
-        assert texts_of(rolling(view(make_worker(0).joining("41"))).actions) == [
-            "stage 42 on policy-0"
-        ]
-
-    def test_a_suspended_rollout_does_not_admit_the_first_workers_on_it(self):
-        taken = rolling(view(make_worker(0).joining("41"), suspended=True))
-
-        assert texts_of(taken.actions) == ["admit 41 on policy-0"]
 
 
 class TestRolloutsThatCannotProceed:

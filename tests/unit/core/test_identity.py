@@ -380,18 +380,6 @@ class TestPins:
             assert decision.defects == ()
             assert D1 in [p.digest for p in decision.fleet.pinned]
 
-    def test_the_list_is_bounded_and_keeps_what_is_in_use(self):
-        old = tuple(pin(str(n), f"/weights/step_{n}", D1) for n in range(200, 100, -1))
-        workers = [has(make_worker(0).serving("base"), "/models/base", D1)]
-        status = replaced(FleetStatus(), (*old[:99], self.BASE))
-        one = holds(workers[0], "300", "/weights/step_300", D2, None)
-        pinned = decided(fleet_of(one, wants="300", status=status)).fleet.pinned
-
-        assert len(pinned) == 100
-        assert pinned[0].version == "300"
-        assert self.BASE in pinned
-        assert "102" not in {p.version for p in pinned}
-
     def test_a_moving_revision_is_pinned_to_the_first_commit(self):
         staged = _staged(_repository("lab/m", "c0ffee"), D2)
         held = has(make_worker(0).serving("base"), "/models/base", D1).reporting(staged=staged)
@@ -438,25 +426,6 @@ class TestOrder:
     @pytest.mark.parametrize(("version", "before"), [("3", "2"), ("3", "3")])
     def test_a_step_forward_changes_no_order(self, version, before):
         assert self.after(version, before=before) == ["4", "3", "2", "1"]
-
-
-class TestBounds:
-    def test_the_newest_pins_and_those_in_use_are_kept(self):
-        old = tuple(pin(str(n), f"/weights/{n}", D1) for n in range(100, 100 + MAX_PINNED))
-        last = old[-1]
-        path = str(last.source.path)
-        status = replaced(served(last.version, path, D1), old)
-        workers = [
-            holds(has(make_worker(n).serving(last.version), path, D1), "7", "/weights/7", D2, None)
-            for n in range(2)
-        ]
-        kept = decided(
-            fleet_of(*workers, wants=asks("7", "/weights/7"), status=status)
-        ).fleet.pinned
-
-        assert len(kept) == MAX_PINNED
-        assert [kept[0].version, kept[-1].version] == ["7", last.version]
-        assert old[-2] not in kept
 
 
 class TestComparison:

@@ -580,12 +580,6 @@ class TestRefusals:
         assert not_steering(fleet, wants[1]) is None
         assert _calls(fleet) == ["stage-adapter sql 1 on policy-0"]
 
-    def test_an_adapter_with_the_models_name_is_removed_from_workers(self):
-        worker = _with(make_worker(0).serving("base"), m="1")
-        fleet = _fleet(worker, wants=_weights("1", adapter="m"))
-
-        assert _calls(fleet) == ["remove-adapter m on policy-0"]
-
 
 class TestFilesOfAServedVersion:
     """The WeightVersion of an adapter was created again with the version that all workers serve."""

@@ -136,16 +136,6 @@ class TestPins:
 
         assert [(c.kind, c.digest) for c in calls] == [("adapter", D1), ("adapter", D1)]
 
-    def test_a_pinned_version_is_served_in_one_call(self):
-        observed = fleet_of(
-            has(make_worker(0).serving("base"), D1),
-            has(make_worker(1).joining("base"), None),
-            wants=asks(applied="7"),
-            pinned=(pin("7", D1),),
-        )
-
-        assert texts_of(decided(observed).worker_calls) == ["adapter sql 7 on policy-1"]
-
     @pytest.mark.parametrize("up_to", [None, 9], ids=["no mark", "its pin was dropped"])
     @pytest.mark.parametrize("staged", ["", D2], ids=["nothing is staged", "other files are"])
     def test_a_recorded_version_without_a_pin_gets_that_of_its_record(
@@ -183,12 +173,6 @@ class TestPins:
 
         assert before.fleet.pinned_adapters[0].commit == "c" * 40
         assert call.source.key().revision == "c" * 40
-
-    def test_pins_of_a_deleted_adapter_stay(self):
-        before = (pin("7", D1),)
-        decision = decided(fleet_of(make_worker(0).serving("base"), wants=None, pinned=before))
-
-        assert decision.fleet.pinned_adapters == before
 
     def test_the_newest_pins_and_those_in_use_are_kept(self):
         old = tuple(pin(str(n), D1) for n in range(100, 100 + MAX_PINNED_ADAPTERS))

@@ -87,14 +87,6 @@ def test_the_fleet_is_not_updated_while_requests_are_held(workers):
 
 
 class TestOvertaken:
-    def test_before_a_load_all_workers_resume_the_old_version_at_once(self):
-        taken = step(make_view(held(0), held(1), wants="43"))
-
-        assert taken.phase is STAGING
-        assert texts_of(taken.actions) == [
-            "resume 41 on policy-0",
-            "resume 41 on policy-1",
-        ]
 
     def test_after_a_load_the_overtaken_version_is_completed(self):
         taken = step(make_view(loaded(0), held(1), wants="43", transition=make_transition()))
@@ -265,10 +257,6 @@ class TestSuspendedOrHalted:
 
 
 class TestFailures:
-    def test_a_refusal_is_retried_later(self):
-        refused = old(0).refused("42", Reason.CHECKPOINT_TRUNCATED, age_seconds=11)
-
-        assert texts_of(step(make_view(refused)).actions) == ["stage 42 on policy-0"]
 
     def test_a_worker_that_may_fail_is_left_behind_when_the_others_are_ready(self):
         refused = old(0).refused("42", Reason.CHECKPOINT_TRUNCATED)
@@ -373,23 +361,11 @@ class TestFailures:
         assert after(stages.working_for(901), 902) is not None
         assert after(stages, 1801) is not None
 
-    def test_a_load_that_broke_the_only_engine_halts_the_rollout(self):
-        broke = make_worker(0).joining("41").failed_to_load("42")
-        problem = present(step(make_view(broke)).problem)
-
-        assert problem.halt
-
     def test_a_broken_load_does_not_halt_while_others_are_loading(self):
         broke = make_worker(0).joining("41").failed_to_load("42")
         problem = step(make_view(broke, make_worker(1).joining("42"))).problem
 
         assert problem is None or not problem.halt
-
-    def test_a_load_refused_within_max_failures_fences_its_worker(self):
-        refused = held(0).failed_to_load("42", Reason.CHECKPOINT_CHANGED)
-        taken = step(make_view(refused, held(1), maxFailures=1))
-
-        assert texts_of(taken.actions) == ["fence on policy-0", "load 42 on policy-1"]
 
 
 class TestUnreachableWorker:
@@ -412,12 +388,6 @@ class TestUnreachableWorker:
 
 
 class TestLeases:
-    def test_a_pause_close_to_its_end_is_renewed(self):
-        # A standby takes over within 20 s.
-        ending = make_worker(0).paused("41", lease_seconds=19.9).staged("42")
-        taken = step(make_view(ending, staged(1)))
-
-        assert "pause on policy-0" in texts_of(taken.actions)
 
     def test_a_pause_is_renewed_during_the_load_of_an_overtaken_version(self):
         busy = make_worker(0).loading("41", "42").heard(16)
@@ -439,8 +409,3 @@ class TestLeases:
         assert "admit 41 on policy-1" in texts_of(
             step(make_view(done, newcomer, wants="41")).actions
         )
-
-    def test_the_age_of_the_last_call_counts(self):
-        ending = make_worker(0).paused("41", lease_seconds=20).staged("42").heard(6)
-
-        assert "pause on policy-0" in texts_of(step(make_view(ending, staged(1))).actions)
