@@ -5,7 +5,6 @@ signature of the called pod.
 from __future__ import annotations
 
 import asyncio
-import gzip
 import itertools
 import json
 import time
@@ -152,7 +151,6 @@ async def test_a_valid_answer_counts(worker: HostileWorker) -> None:
 
 
 class TestCost:
-
     @pytest.mark.parametrize("length", [protocol.MAX_ANSWER_BYTES + 1, 10**15, None])
     async def test_an_endless_answer_is_refused_unread(
         self, worker: HostileWorker, length: int | None

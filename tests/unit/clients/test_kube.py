@@ -432,7 +432,6 @@ class TestWatches:
             await opened.aclose()
 
 
-
 class TestHooks:
     def test_every_request_there_is_is_a_write_or_a_read_here(self):
         verbs = {name for name, _ in inspect.getmembers(Kube, callable) if name[0] != "_"}

@@ -28,7 +28,6 @@ from rlfleet_resources.conditions import condition_of
 from rlfleet_resources.reasons import ConditionType
 from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
-
 COMPARED = ["compare 40 on policy-0"]
 
 

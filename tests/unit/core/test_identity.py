@@ -42,7 +42,6 @@ from fleet_operator.core.manifests import children
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_worker.protocol import Reason, Source, Staged
 from rlfleet_resources.conditions import condition_of
-from rlfleet_resources.fleet_status import MAX_PINNED, FleetStatus
 from rlfleet_resources.reasons import ConditionType
 from rlfleet_resources.source import WeightSource
 from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus

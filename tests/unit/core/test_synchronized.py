@@ -87,7 +87,6 @@ def test_the_fleet_is_not_updated_while_requests_are_held(workers):
 
 
 class TestOvertaken:
-
     def test_after_a_load_the_overtaken_version_is_completed(self):
         taken = step(make_view(loaded(0), held(1), wants="43", transition=make_transition()))
 
@@ -257,7 +256,6 @@ class TestSuspendedOrHalted:
 
 
 class TestFailures:
-
     def test_a_worker_that_may_fail_is_left_behind_when_the_others_are_ready(self):
         refused = old(0).refused("42", Reason.CHECKPOINT_TRUNCATED)
 
@@ -388,7 +386,6 @@ class TestUnreachableWorker:
 
 
 class TestLeases:
-
     def test_a_pause_is_renewed_during_the_load_of_an_overtaken_version(self):
         busy = make_worker(0).loading("41", "42").heard(16)
 

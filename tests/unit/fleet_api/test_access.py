@@ -159,7 +159,11 @@ async def test_two_accounts_of_one_name_are_two_accounts(api: Api) -> None:
 
 
 def authenticator(
-    cluster: FakeCluster, now: Sequence[float] = (0.0,), *, places: Places | None = None, **options: Any
+    cluster: FakeCluster,
+    now: Sequence[float] = (0.0,),
+    *,
+    places: Places | None = None,
+    **options: Any,
 ) -> Authenticator:
     """Without static keys; `now` has its time."""
     reviews = places or Places(MAX_REVIEWS_AT_ONCE)

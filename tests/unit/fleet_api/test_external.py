@@ -76,13 +76,6 @@ async def post(api: Api, path: str, body: Any = None, **options: Any) -> tuple[i
     return await api.send("POST", path, TRAINER, json=body, **options)
 
 
-def second_trainer(api: Api) -> None:
-    """An account with the token `second`."""
-    api.cluster.users["second"] = account("rl", "second")
-    rights = api.cluster.rights
-    rights["system:serviceaccount:rl:second"] = rights["system:serviceaccount:rl:trainer"]
-
-
 async def test_prime_rls_update_reaches_every_worker(
     api: Api, workers: list[AdminServer], tmp_path: Path
 ) -> None:
@@ -190,7 +183,10 @@ async def test_a_call_to_one_worker_reaches_no_other_and_needs_the_same_right(
 
     assert (status, reply["status"]) == (200, "ok")
     assert [bool(one.calls) for one in workers] == [False, True, False]
-    second_trainer(api)
+    api.cluster.users["second"] = account("rl", "second")
+    api.cluster.rights["system:serviceaccount:rl:second"] = api.cluster.rights[
+        "system:serviceaccount:rl:trainer"
+    ]
     status, reply = await api.send("POST", pause, "second", json={})
     assert (status, reply["status"]) == (200, "error"), "as Dynamo's clients read a refusal"
     assert "system:serviceaccount:rl:trainer" in reply["message"]
@@ -243,7 +239,10 @@ async def test_a_fleet_that_is_not_named_is_409_and_its_secret_is_not_read(
 async def test_a_second_trainer_is_409_with_the_name_of_the_first(
     api: Api, workers: list[AdminServer]
 ) -> None:
-    second_trainer(api)
+    api.cluster.users["second"] = account("rl", "second")
+    api.cluster.rights["system:serviceaccount:rl:second"] = api.cluster.rights[
+        "system:serviceaccount:rl:trainer"
+    ]
     await post(api, "/pause?mode=keep")
     status, problem = await api.send("POST", "/pause?mode=keep", "second")
 
@@ -269,7 +268,10 @@ async def test_two_static_keys_are_two_trainers(api: Api, workers: list[AdminSer
 async def test_two_trainers_at_the_same_moment_are_one_and_a_409(
     api: Api, workers: list[AdminServer]
 ) -> None:
-    second_trainer(api)
+    api.cluster.users["second"] = account("rl", "second")
+    api.cluster.rights["system:serviceaccount:rl:second"] = api.cluster.rights[
+        "system:serviceaccount:rl:trainer"
+    ]
     gate = workers[0].admin.harness.engine.gates["pause keep"] = asyncio.Event()
     first = asyncio.create_task(post(api, "/pause?mode=keep"))
 

@@ -206,7 +206,6 @@ class TestStrangers:
 
 
 class TestStreams:
-
     async def test_a_bookmark_moves_the_version_on_so_that_nothing_is_too_old(self):
         cluster = FakeCluster()
         client = cluster.client()

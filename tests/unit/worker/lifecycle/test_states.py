@@ -139,7 +139,11 @@ TRANSITIONS = {
         Event.PAUSED,
         JOINING,
     ),
-    "a worker that was fenced in a load still holds requests": (FENCED_LOADING, Event.LOADED, JOINING),
+    "a worker that was fenced in a load still holds requests": (
+        FENCED_LOADING,
+        Event.LOADED,
+        JOINING,
+    ),
     "a fence that fails closes a paused worker": (LOADED, Event.NOT_IDLE, JOINING),
     "a fence that fails closes a serving worker": (SERVING, Event.NOT_IDLE, JOINING),
     "a fence that succeeds makes a closed worker idle": (JOINING, Event.FENCE, IDLE),
