@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from tests.support.fake_kube import FakeCluster, FakeKube
-from tests.unit.runtime.test_pod_informer import KEY, drop, pod, put
+from tests.unit.runtime.test_pod_informer import Watching, drop, pod, put
 
 from fleet_operator.errors import Broken, Retryable, TooLarge
 from fleet_operator.ports import UNREAD_BYTES, Json
 from fleet_operator.runtime.list_watch import BREAKS_AT_MOST
-from fleet_operator.runtime.pod_informer import PodInformer
-from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.reads import Read
-from fleet_operator.runtime.unread_objects import UnreadObjects
 from rlfleet_resources import names
 from rlfleet_resources.reasons import ConditionReason
 
@@ -33,40 +30,6 @@ def unread(ordinal: int, **metadata: Any) -> Json:
     return body | {"metadata": body["metadata"] | metadata}
 
 
-class Reading:
-    """An informer, its outcomes, and the problems of fleets."""
-
-    def __init__(self, kube: FakeKube, *namespaces: str | None) -> None:
-        self.woken: list[tuple[str, str]] = []
-        self.outcomes: list[tuple[Read, Exception | None]] = []
-        objects = UnreadObjects(self.woken.append)
-        self.problems = Problems(unread=objects)
-        self.informer = PodInformer(
-            kube, namespaces or (None,), self.woken.append, self._note, objects
-        )
-
-    def _note(self, read: Read, error: Exception | None) -> None:
-        self.outcomes.append((read, error))
-        self.problems.note_read(read, error)
-
-    async def __aenter__(self) -> Self:
-        self.task = asyncio.create_task(self.informer.run())
-        await asyncio.sleep(0.01)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert not self.task.done()
-        self.task.cancel()
-        await asyncio.wait([self.task])
-
-    @property
-    def ordinals(self) -> list[int]:
-        return [p.ordinal for p in self.informer.pods_of(KEY)]
-
-    def shown(self, key: tuple[str, str] = KEY) -> list[tuple[str, ConditionReason]]:
-        return [(p.part, p.reason) for p in self.problems.of(key)]
-
-
 UNREAD = [("pods policy-1", ConditionReason.OBJECT_UNREAD)]
 
 
@@ -77,19 +40,19 @@ async def test_an_object_that_is_too_large_is_reported_on_its_fleet_until_it_is_
     cluster = FakeCluster()
     if listed:
         put(cluster, unread(1))
-    async with Reading(cluster.client()) as reading:
+    async with Watching(cluster.client()) as reading:
         if not listed:
             put(cluster, unread(1))
         put(cluster, pod(2))
         await asyncio.sleep(0.01)
-        assert reading.ordinals == [1, 2], "its names are known, and those behind it are read"
+        assert reading.ordinals() == [1, 2], "its names are known, and those behind it are read"
         assert reading.shown() == UNREAD
         assert reading.shown(("rl", "other")) == []
-        reading.woken.clear()
+        reading.changes.clear()
         put(cluster, pod(1))
         await asyncio.sleep(0.01)
         assert reading.shown() == []
-        assert reading.woken
+        assert reading.changes
         put(cluster, unread(1))
         await asyncio.sleep(0.01)
         drop(cluster, 1)
@@ -109,10 +72,10 @@ async def test_a_pod_with_the_labels_of_a_worker_and_another_name_is_reported_on
     posing["metadata"] |= {"name": name, "uid": "posing"}
     posing["metadata"]["labels"][names.LABEL_ORDINAL] = ordinal
     put(cluster, posing)
-    async with Reading(cluster.client()) as reading:
+    async with Watching(cluster.client()) as reading:
         put(cluster, pod(0))
         await asyncio.sleep(0.01)
-        assert reading.ordinals == [0]
+        assert reading.ordinals() == [0]
         assert reading.shown() == [(f"pods {name}", ConditionReason.OBJECT_UNREAD)]
         del posing["metadata"]["labels"][names.LABEL_ORDINAL]
         put(cluster, posing)
@@ -127,7 +90,7 @@ async def test_an_unread_object_that_is_deleted_in_a_gap_is_reported_no_more() -
     del foreign["metadata"]["labels"]["rlfleet.dev/ordinal"]
     put(cluster, foreign)
     client = cluster.client()
-    async with Reading(client) as reading:
+    async with Watching(client) as reading:
         assert reading.shown() == UNREAD
         client.events_per_watch, client.watch_error = 0, Retryable("connection reset")
         put(cluster, pod(2))
@@ -143,11 +106,11 @@ async def test_an_object_that_cannot_be_taken_holds_back_no_other() -> None:
     cluster = FakeCluster()
     put(cluster, pod(0, conditions=[{"odd": "condition"}]))
     put(cluster, pod(1))
-    async with Reading(cluster.client()) as reading:
+    async with Watching(cluster.client()) as reading:
         put(cluster, pod(2, conditions=[{"odd": "condition"}]))
         put(cluster, pod(3))
         await asyncio.sleep(0.01)
-        assert reading.ordinals == [1, 3]
+        assert reading.ordinals() == [1, 3]
         assert reading.shown() == [
             ("pods policy-0", ConditionReason.INTERNAL_ERROR),
             ("pods policy-2", ConditionReason.INTERNAL_ERROR),
@@ -174,10 +137,10 @@ async def test_after_several_breaks_at_one_version_the_objects_are_listed_and_it
     cluster = FakeCluster()
     kube = Breaking(cluster)
     kube.error_of_watch = Broken("a line cannot be read")
-    async with Reading(kube) as reading:
+    async with Watching(kube) as reading:
         put(cluster, pod(1))
         await asyncio.sleep(60)
-        assert reading.ordinals == [1], "it is found by listing"
+        assert reading.ordinals() == [1], "it is found by listing"
         await asyncio.sleep(60)
         assert reading.shown() == [(str(WATCH), ConditionReason.READ_REFUSED)]
         watches = kube.requests.count(("WATCH", PODS))
@@ -197,11 +160,11 @@ async def test_streams_that_break_between_events_resume_without_a_list_or_a_repo
     cluster = FakeCluster()
     kube = cluster.client()
     kube.events_per_watch, kube.watch_error = 1, Broken("connection reset")
-    async with Reading(kube) as reading:
+    async with Watching(kube) as reading:
         for n in range(10):
             put(cluster, pod(n))
         await asyncio.sleep(120)
-        assert reading.ordinals == list(range(10))
+        assert reading.ordinals() == list(range(10))
         assert kube.requests.count(("GET", PODS)) == 1
         assert reading.shown() == []
     assert [one.getMessage() for one in caplog.records if one.levelno > logging.DEBUG] == []
@@ -214,11 +177,11 @@ async def test_a_stream_that_fails_stops_no_other_and_is_begun_again(error: Exce
     cluster = FakeCluster()
     kube = Breaking(cluster)
     kube.error_of_watch, kube.broken_namespace = error, "/lab/"
-    async with Reading(kube, "rl", "lab") as reading:
+    async with Watching(kube, "rl", "lab") as reading:
         put(cluster, pod(1))
         put(cluster, pod(1, namespace="lab"))
         await asyncio.sleep(90)
-        assert reading.ordinals == [1]
+        assert reading.ordinals() == [1]
         assert reading.shown() == []
         lab = ("lab", "policy")
         (problem,) = reading.problems.of(lab)
@@ -254,11 +217,11 @@ async def test_after_a_page_that_is_too_large_the_next_request_is_for_fewer_obje
         put(cluster, pod(n))
     kube = Heavy(cluster)
     kube.limits = []
-    async with Reading(kube) as reading:
-        assert reading.ordinals == list(range(10))
+    async with Watching(kube) as reading:
+        assert reading.ordinals() == list(range(10))
         assert kube.limits[:9] == [500, 250, 125, 62, 31, 15, 7, 3, 6], "more again after a success"
         kube.fits = 0
-    async with Reading(kube) as reading:
+    async with Watching(kube) as reading:
         await asyncio.sleep(30)
         assert not reading.informer.is_synced("rl")
         assert [r for _, r in reading.shown()] == [ConditionReason.READ_REFUSED]

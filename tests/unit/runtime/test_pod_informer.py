@@ -20,17 +20,15 @@ from fleet_operator.errors import Conflict, NotFound, Retryable, Silent, Termina
 from fleet_operator.ports import WATCH_SILENCE_SECONDS
 from fleet_operator.runtime.list_watch import FIRST_RETRY_SECONDS
 from fleet_operator.runtime.pod_informer import PodInformer
+from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.reads import Read
 from fleet_operator.runtime.unread_objects import UnreadObjects
 from rlfleet_resources import names
+from rlfleet_resources.reasons import ConditionReason
 
 pytestmark = pytest.mark.virtual_time
 
 KEY = ("rl", "policy")
-
-
-def ignore(_read: Read, _error: Exception | None) -> None:
-    """Take how a read ended."""
 
 
 def pod(
@@ -57,17 +55,20 @@ def drop(cluster: FakeCluster, ordinal: int, namespace: str = "rl") -> None:
 
 
 class Watching:
-    """An informer at work, and the keys that it woke."""
+    """An informer at work, the keys that it woke, its outcomes, and the problems of fleets."""
 
     def __init__(self, kube: FakeKube, *namespaces: str | None) -> None:
         self.changes: list[tuple[str, str]] = []
+        self.outcomes: list[tuple[Read, Exception | None]] = []
+        objects = UnreadObjects(self.changes.append)
+        self.problems = Problems(unread=objects)
         self.informer = PodInformer(
-            kube,
-            namespaces or (None,),
-            self.changes.append,
-            ignore,
-            UnreadObjects(self.changes.append),
+            kube, namespaces or (None,), self.changes.append, self._note, objects
         )
+
+    def _note(self, read: Read, error: Exception | None) -> None:
+        self.outcomes.append((read, error))
+        self.problems.note_read(read, error)
 
     async def __aenter__(self) -> Self:
         self.task = asyncio.create_task(self.informer.run())
@@ -82,6 +83,9 @@ class Watching:
 
     def ordinals(self, key: tuple[str, str] = KEY) -> list[int]:
         return [p.ordinal for p in self.informer.pods_of(key)]
+
+    def shown(self, key: tuple[str, str] = KEY) -> list[tuple[str, ConditionReason]]:
+        return [(p.part, p.reason) for p in self.problems.of(key)]
 
 
 class TestFollowing:
@@ -325,30 +329,19 @@ class TestStreams:
     async def test_while_all_streams_are_silent_the_objects_are_listed_and_the_read_counts_as_failing(
         self,
     ):
-        cluster, outcomes = FakeCluster(), list[tuple[Read, Exception | None]]()
+        cluster, watch = FakeCluster(), Read("watch", "pods", None)
         client = cluster.client()
-        informer = PodInformer(
-            client,
-            (None,),
-            lambda _key: None,
-            lambda *outcome: outcomes.append(outcome),
-            UnreadObjects(lambda _key: None),
-        )
-        running = asyncio.create_task(informer.run())
-        await informer.tried()
-        client.mutes = lambda _path: True
-        for ordinal in range(5):
-            put(cluster, pod(ordinal))
+        async with Watching(client) as watching:
+            client.mutes = lambda _path: True
+            for ordinal in range(5):
+                put(cluster, pod(ordinal))
+                await asyncio.sleep(60)
+                assert len(watching.ordinals()) == ordinal + 1
+            assert [e for r, e in watching.outcomes if r == watch if isinstance(e, Silent)]
+            client.mutes = lambda _path: False
+            put(cluster, pod(9))
             await asyncio.sleep(60)
-            assert len(informer.pods_of(KEY)) == ordinal + 1
-        watch = Read("watch", "pods", None)
-        assert [e for r, e in outcomes if r == watch if isinstance(e, Silent)]
-        client.mutes = lambda _path: False
-        put(cluster, pod(9))
-        await asyncio.sleep(60)
-        assert outcomes[-1] == (watch, None)
-        running.cancel()
-        await asyncio.wait([running])
+            assert watching.outcomes[-1] == (watch, None)
 
     async def test_a_stream_that_ends_at_its_time_without_an_event_is_followed_by_the_next_one(
         self, caplog
