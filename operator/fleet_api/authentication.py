@@ -207,7 +207,9 @@ class Authenticator:
         digest = hashlib.sha256(key.encode()).hexdigest()
         name = f"key:{namespace}/{fleet}:{digest[:_MARK_DIGITS]}"
         # Keys of two fleets may have the same bytes. Their rates are not the same.
-        return Caller(name=name, credential=f"{namespace}/{fleet} {digest}", fleet=(namespace, fleet))
+        return Caller(
+            name=name, credential=f"{namespace}/{fleet} {digest}", fleet=(namespace, fleet)
+        )
 
     async def _bounded_review(self, token: str, digest: bytes, address: str) -> Caller | str:
         tenant = self._seen.get(digest)

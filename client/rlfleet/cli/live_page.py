@@ -188,7 +188,9 @@ def _workers(view: FleetView, detail: Detail) -> str:
     note = f"<p>Each square or cross stands for up to {scale} workers.</p>" if scale > 1 else ""
     if not drawn:
         return "<p>None.</p>"
-    return f'<div class="cells" aria-hidden="true">{drawn}</div><p class="legend">{legend}</p>{note}'
+    return (
+        f'<div class="cells" aria-hidden="true">{drawn}</div><p class="legend">{legend}</p>{note}'
+    )
 
 
 def _coloured(text: str, state: str) -> str:

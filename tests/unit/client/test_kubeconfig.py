@@ -315,7 +315,7 @@ def test_a_plugin_that_cannot_be_run_is_named_with_the_fault(tmp_path: Path) -> 
     file = plugin(tmp_path, {"token": "t"})
     (tmp_path / "plugin").chmod(0o600)
 
-    with pytest.raises(NotConfigured, match="plugin .*Permission denied"):
+    with pytest.raises(NotConfigured, match=r"plugin .*Permission denied"):
         load(file)
 
 

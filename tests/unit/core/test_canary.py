@@ -440,6 +440,14 @@ def test_a_canary_that_has_restarted_is_late_only_if_it_restarts_repeatedly(
     assert problem.halt is halts
 
 
+@pytest.mark.parametrize(("phase_seconds", "halts"), [(2761, False), (2 * 2760 + 1, True)])
+def test_a_canary_in_the_place_of_one_that_has_died_has_twice_the_time(phase_seconds, halts):
+    died = old(1).reporting(uptime_seconds=5.0)
+    view = make_view(apart(0), died, phase=RolloutPhase.JUDGING, phase_seconds=phase_seconds)
+
+    assert present(STEP(view).problem).halt is halts
+
+
 class TestPausedAtTheDesiredVersion:
     """The strategy was Synchronized, and all were paused, when it became Canary."""
 

@@ -154,8 +154,9 @@ def _late_verdict(
     """The problem that canaries are late.
 
     The limit is the time to stage, to drain, to load once and to run the prompts twice. If the verdict
-    is late, the version is abandoned. A late baseline is only reported. So are canaries that have died:
-    the version need not be the cause. After twice the time it is, if their processes end repeatedly.
+    is late, the version is abandoned. A late baseline is only reported. So are canaries that have died, or that
+    have taken the place of one: the version need not be the cause. After twice the time it is, if their processes
+    live or end repeatedly.
     """
     timeouts = view.settings.timeouts
     limit = view.staging_seconds(len(chosen)) + 3 * timeouts.load_seconds
@@ -166,9 +167,11 @@ def _late_verdict(
         return None
     goal = view.applied if lacking else view.desired
     restarted = all(w.state is None or w.state.uptime_seconds <= limit for w in slow)
-    had_time = not restarted or (
-        view.phase_seconds > 2 * limit and any(w.pod.restarts > 1 for w in slow)
-    )
+    # If a worker has ended meanwhile, the canaries may be those that came after it.
+    replaced = any(w.state is None or w.state.uptime_seconds < limit for w in view.workers)
+    had_twice = view.phase_seconds > 2 * limit
+    dies = any(w.pod.restarts > 1 for w in slow)
+    had_time = had_twice and dies if restarted else had_twice or not replaced
     halt = bool(chosen) and not lacking and had_time
     return problem_of(slow, goal, phase, may_fail=view.may_fail, halt=halt)
 

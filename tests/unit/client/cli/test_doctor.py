@@ -226,7 +226,12 @@ def stalled(objects: Recorded) -> None:
 
 def refusing(objects: Recorded) -> None:
     present(objects.fleet)["status"]["conditions"] = [
-        {"type": "Stale", "status": "True", "reason": "RequestsRefused", "message": "2 of 2 workers"}
+        {
+            "type": "Stale",
+            "status": "True",
+            "reason": "RequestsRefused",
+            "message": "2 of 2 workers",
+        }
     ]
 
 

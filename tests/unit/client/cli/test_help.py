@@ -145,7 +145,10 @@ def test_bash_completes_contexts_with_colons_and_spaces(
     program.chmod(0o755)
     script = CliRunner().invoke(app, ["completion", "bash"]).output
     line = f"rlfleet status {typed}"
-    words = [*re.findall(r'[:=]|"[^"]*|(?:\\.|[^\s:="])+', line), *([""] if line.endswith(" ") else [])]
+    words = [
+        *re.findall(r'[:=]|"[^"]*|(?:\\.|[^\s:="])+', line),
+        *([""] if line.endswith(" ") else []),
+    ]
     asked = "\n".join(
         [
             script,
@@ -181,7 +184,11 @@ def test_ctrl_c_during_a_completion_prints_nothing(tmp_path: Path, entry: str) -
     if entry == "main":
         environment |= asked
     with subprocess.Popen(
-        program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        program,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     ) as completing:
         try:
             eventually(begun.exists)
