@@ -408,10 +408,16 @@ class Promises:
                     self.sim.fail(9, f"Ready is True, and {pod.name} serves {has}")
 
     def _versions_do_not_mix(self, serving_names: set[Name]) -> None:
-        if self.agree and len(serving_names) > 1:
-            self.sim.fail(2, f"{sorted(serving_names, key=str)} generate at the same time")
         serving = [p for p in self.sim.pods.values() if self.sim.serves(p)]
-        by_hand = all(p.worker.weights == p.by_hand for p in serving)
+        driven = [p for p in serving if p.worker.weights == p.by_hand]
+        silent = self.sim.leader.silent_since
+        # The operator closes no worker that a hand has driven elsewhere while it is the only one that it hears.
+        heard = [p for p in serving if p not in driven and p.uid not in silent]
+        by_hand = bool(driven) and not heard
+        for pod in driven if by_hand else ():
+            pod.grace = GRACE_AFTER_A_LIE
+        if self.agree and len(serving_names) > 1 and not by_hand:
+            self.sim.fail(2, f"{sorted(serving_names, key=str)} generate at the same time")
         if self.agree and len(serving_names) == 1 and not by_hand:
             ((weights, run),) = serving_names
             self._is_not_older((version_in(weights), run), "the fleet went back")
@@ -474,7 +480,10 @@ class Promises:
         return any(t is not None and self.sim.now - t.began_at >= limit for t, limit in limits)
 
     def _may_be_expelled(self, pod: FakePod) -> bool:
-        excused = pod.suspect or pod.worker.refuses_files or self._was_left_behind(pod)
+        worker, decision = pod.worker, self.sim.leader.decision
+        goal = decision.rollout.step.goal.version if decision is not None else None
+        refused = any(note.version == goal for note in worker.refused_stages)
+        excused = pod.suspect or worker.refuses_files or refused or self._was_left_behind(pod)
         return excused or self.sim.is_rough or not self.forbids_mixing
 
     def _was_left_behind(self, pod: FakePod) -> bool:

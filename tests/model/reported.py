@@ -201,7 +201,8 @@ class Reported:
         changed = files.changed_at.get(path, 0.0) > since or path in files.absent
         if since < 0 or not own or liars or changed or files.read_at.get(path, 0.0) >= since:
             return
-        if not leader.weights[uid].files_unread:
+        status = leader.weights[uid]  # without a start it has asked for nothing yet
+        if status.started_at is not None and not status.files_unread:
             text = f"no worker has read the files in {path} since {uid} names them"
             self.sim.fail(9, f"{text}, and its status does not say so")
 

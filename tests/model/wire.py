@@ -75,7 +75,10 @@ class Wire:
             leaves = worker.phase is Phase.PAUSING or sim.now - refused_at < REFUSALS_LAST_SECONDS
             leaves = leaves or seen.uid in fenced
             if leader is sim.leader and not leaves:
-                pod.grace = max(0, pod.grace - 1) if worker.admitted else 0
+                if worker.admitted:
+                    pod.grace = max(0, pod.grace - 1)
+                elif not worker.adapters:  # those are put right while it serves
+                    pod.grace = 0
             leader.hear(seen.uid, state, worker.restarts, sim.now)
 
     def send(self, leader: Leader, call: WorkerCall) -> None:

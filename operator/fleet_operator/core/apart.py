@@ -77,12 +77,13 @@ def set_apart(
 
 
 def _holds_for_its_work(worker: Facts) -> bool:
-    """Whether it holds its requests until its work ends, or did so when it answered last. A swap to the goal has an
-    earlier limit. One to other weights has only this limit.
+    """Whether it may hold its requests until its work ends, or did so when it answered last. A swap to the goal has
+    an earlier limit. One to other weights has only this limit. Phases of a newer release count, too.
     """
     pod, works = worker.pod, worker.operation is not None
     gone = pod.deleting or pod.quarantined or not pod.running
-    return worker.admitted and worker.phase in _HOLDS and works and not gone
+    holds = worker.phase in _HOLDS or not isinstance(worker.phase, Phase)
+    return worker.admitted and holds and works and not gone
 
 
 def _with_other_bytes(view: RolloutView, pins: Pins) -> Workers:

@@ -26,13 +26,16 @@ class LoraGoal:
     def is_met_by(self, worker: WorkerView) -> bool:
         """Whether this adapter lets a worker be admitted.
 
-        An adapter that no worker has served yet does not block. Nor does any adapter block a worker
-        without adapter slots: its pod has an older template and will be replaced. Bytes that are not
-        pinned yet do not let a worker in, nor do others than the pinned ones.
+        An adapter that no worker has served yet does not block, unless the worker has other bytes of it than
+        the pinned ones. Nor does any adapter block a worker without adapter slots: its pod has an older
+        template and will be replaced. Bytes that are not pinned yet do not let a worker in.
         """
-        if self.applied is None or not worker.takes_lora:
-            return True
         held = worker.adapter(self.name)
+        if not worker.takes_lora:
+            return True
+        if self.applied is None:
+            pin = self.pins.of(held) if held is not None else None
+            return held is None or pin is None or held.digest in {None, pin.digest}
         if held is None or not self.pins.allows(held):
             return False
         return same_weights(held, self.desired) or same_weights(held, self.applied)

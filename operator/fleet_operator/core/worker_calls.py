@@ -172,7 +172,8 @@ def drain_out_of_service(
     """Takes a worker out of service after its requests have ended, if it generates now. Requests that
     a pause holds cannot end; a fence with a drain timeout would be refused.
     """
-    if worker.standing is Standing.OPEN and not worker.ignores_fences:
+    generates = worker.standing is Standing.OPEN and not worker.held_seconds
+    if generates and not worker.ignores_fences:
         return fence_after_drain(worker, settings, reason=reason)
     return take_out_of_service(worker, reason=reason)
 

@@ -156,6 +156,18 @@ HANGS = W(0).loading("41", "42").working_for(601)
 SWAPS = W(0).loading("41", "42").doing("apply", "42").working_for(601)
 
 
+NEWER = HANGS.reporting(phase="verifying")
+
+
+def test_a_load_that_hangs_in_a_phase_of_a_newer_release_is_fenced_at_once():
+    fleet = make_fleet(NEWER.heard(2 * HOLD), W(1).serving("41"), status=MOVES)
+    calls = plan_rollout(fleet, now=NOW).step.actions
+
+    assert [
+        a.drain_timeout_seconds for a in calls if isinstance(a, Fence) and a.pod_name == "policy-0"
+    ] == [0]
+
+
 @pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling", "Canary"])
 @pytest.mark.parametrize(
     ("worker", "calls"),

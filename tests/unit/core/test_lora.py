@@ -231,6 +231,20 @@ class TestJoiningWorkers:
         assert _calls(bare) == ["stage-adapter sql 7 on policy-1"]
         assert _calls(equipped) == ["admit base on policy-1"]
 
+    @pytest.mark.parametrize(("digest", "admitted"), [("a", 1), ("b", 0)])
+    def test_other_bytes_than_the_pinned_ones_keep_it_out_before_any_worker_has_served(
+        self, digest, admitted
+    ):
+        pins, has = (f"sha256:{d * 64}" for d in ("a", digest))
+        source = WeightSource(path="/weights/step_7")
+        pinned = PinnedAdapter(adapter="sql", version="7", digest=pins, source=source)
+        held = (AdapterState(name="sql", version="7", digest=has),)
+        worker = make_worker(0).joining("base").reporting(adapters=held, adapter_slots=SLOTS)
+        fleet = _fleet(worker, wants=_weights("7"))
+        status = fleet.status.model_copy(update={"pinned_adapters": (pinned,)})
+
+        assert _calls(replace(fleet, status=status)).count("admit base on policy-0") == admitted
+
     def test_the_applied_version_admits_it_while_a_newer_one_is_rolled_out(self):
         member = _with(make_worker(0).serving("base"), sql="6")
         joining_worker = _with(make_worker(1).joining("base"), sql="6")
