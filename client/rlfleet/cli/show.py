@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
-from rich.text import Text
 
 from rlfleet.cli.options import Output
 from rlfleet.words import plural, seconds
@@ -34,10 +34,13 @@ COLOURS = {
 class _Console(Console):
     """Shows by its escape what a terminal would obey: paths and other texts of objects may hold anything."""
 
-    def render_str(self, text: str, **options: Any) -> Text:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
         """See `Console`."""
-        lines = "\n".join(printable(line) for line in text.split("\n"))
-        return super().render_str(lines, **options)
+        for each in super().render(renderable, options):
+            text = "\n".join(map(printable, each.text.split("\n")))
+            yield each if each.control or text == each.text else each._replace(text=text)
 
 
 def console() -> Console:
@@ -61,9 +64,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def coloured(cell: str) -> str:
-    """A cell as markup."""
+    """A cell as markup, as wide as it will be shown."""
     colour = COLOURS.get(cell)
-    return f"[{colour}]{escape(cell)}[/]" if colour else escape(cell) or "-"
+    return f"[{colour}]{escape(cell)}[/]" if colour else escape(printable(cell)) or "-"
 
 
 def data(found: BaseModel | Sequence[BaseModel], output: Output) -> None:

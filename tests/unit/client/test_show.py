@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from rlfleet.cli import show
 
@@ -18,8 +19,9 @@ def test_what_a_terminal_would_obey_is_shown_by_its_escape(
     console = where()
     console.print(f"[bold]path[/] {path}")
     console.print(show.table(["PATH"], [[path]]))
+    console.print(Text(path))
     printed = "".join(capsys.readouterr())
 
-    assert printed.count("/weights/\\x1b[31m\\u202e/step") == 2
+    assert printed.count("/weights/\\x1b[31m\\u202e/step") == 3
     assert "\x1b" not in printed
     assert "\u202e" not in printed
