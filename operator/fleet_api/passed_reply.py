@@ -10,12 +10,12 @@ from fleet_api.connections import RECEIVED_BYTES, WRITTEN_BYTES
 from fleet_api.limits import Slots
 
 UNREAD_BYTES = 48 * 1024 * 1024
-"""Parts of all replies that wait for their clients. Of the 256 MiB of the chart the process needs 80, and each
+"""Heads of all replies, and parts that wait for their clients. Of the 256 MiB of the chart the process needs 80, and each
 reply that waits about 100 KiB."""
 
 
 class PassedReplies:
-    """Passes replies on. Namespaces share the memory for the parts that clients do not read."""
+    """Passes replies on. Namespaces share the memory for heads, and for the parts that clients do not read."""
 
     def __init__(self) -> None:
         self._unread = Slots(UNREAD_BYTES)
@@ -32,14 +32,21 @@ class PassedReplies:
         if transport is not None:
             transport.set_write_buffer_limits(high=WRITTEN_BYTES)
         unread = self._unread.open(call.fleet.namespace)
+        # As it came, and as it is sent.
+        head_bytes = 2 * sum(len(name) + len(value) for name, value in reply.raw_headers)
+
+        def hold(size_bytes: int) -> None:
+            if not unread.add(size_bytes):
+                if transport is not None:
+                    transport.abort()
+                raise aiohttp.ClientPayloadError("the client does not read its reply")
+
         try:
+            hold(head_bytes)
             async for part in reply.content.iter_any():
                 # While it is written, as much may come from the worker.
-                if not unread.add(len(part) + RECEIVED_BYTES):
-                    if transport is not None:
-                        transport.abort()
-                    raise aiohttp.ClientPayloadError("the client does not read its reply")
+                hold(len(part) + RECEIVED_BYTES)
                 await response.write(part)
-                unread.keep(0)
+                unread.keep(head_bytes)
         finally:
             unread.release()

@@ -19,6 +19,7 @@ from fleet_api.problems import Problem, busy
 from fleet_api.route import Route
 from fleet_api.shared_calls import SharedCalls
 from fleet_api.workers import metrics_addresses
+from fleet_operator.clients.http_response import MAX_HEADER_BYTES, MAX_HEADERS
 
 MEDIA = "text/plain"
 MAX_WORKERS = 256
@@ -121,6 +122,9 @@ class WorkerMetrics:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 headers={"Accept-Encoding": "identity"},
+                max_line_size=MAX_HEADER_BYTES,
+                max_field_size=MAX_HEADER_BYTES,
+                max_headers=MAX_HEADERS,
                 auto_decompress=False,
                 trust_env=False,
                 cookie_jar=aiohttp.DummyCookieJar(),

@@ -30,6 +30,7 @@ from free_ports import free_port
 
 CHAT = "/v1/chat/completions"
 EVE = "eve"
+HELD = "held"
 UNREAD = 60
 PART = b"x" * 10_000
 BODY = b"".join(b"%08x" % n for n in range(500_000))
@@ -37,13 +38,14 @@ UNREAD_BYTES = 20 * (RECEIVED_BYTES + 3 * len(PART))
 
 
 class FakeUpstream:
-    """Workers whose replies have no end, or one part."""
+    """Workers whose replies have no end, one part, or none yet."""
 
     def __init__(self) -> None:
         self.open = 0
         self.sent_bytes = 0
         self.waiting = False
         self.go_on = asyncio.Event()
+        self.headers: dict[str, str] = {}
         app = web.Application(client_max_size=2 * len(BODY))
         app.router.add_post(CHAT, self._answer)
         self.server = TestServer(app)
@@ -54,10 +56,12 @@ class FakeUpstream:
             await self.go_on.wait()
             return web.Response(body=await request.read())
         endless = await request.json()
-        reply = web.StreamResponse()
+        reply = web.StreamResponse(headers=self.headers)
         await reply.prepare(request)
         self.open += 1
         try:
+            if endless == HELD:
+                await self.go_on.wait()
             await reply.write(PART)
             while endless:
                 await reply.write(PART)
@@ -85,14 +89,16 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passed_reply, "UNREAD_BYTES", UNREAD_BYTES)
 
 
-async def endless(api: Api, stack: AsyncExitStack) -> aiohttp.ClientResponse:
+async def endless(
+    api: Api, stack: AsyncExitStack, what: bool | str = True
+) -> aiohttp.ClientResponse:
     """A reply of the other tenant that its client does not read."""
     connector = aiohttp.TCPConnector(socket_factory=socket_of)
     http = await stack.enter_async_context(
         aiohttp.ClientSession(connector=connector, read_bufsize=1024)
     )
     url = api.http.make_url(f"/fleets/mallory/policy{CHAT}")
-    reply = await http.post(url, json=True, headers={"Authorization": f"Bearer {EVE}"})
+    reply = await http.post(url, json=what, headers={"Authorization": f"Bearer {EVE}"})
     stack.callback(reply.close)
     assert reply.status == 200
     return reply
@@ -112,6 +118,29 @@ async def test_replies_that_a_tenant_does_not_read_end_beyond_its_share(
         async with api.http.post(own, json=False, headers=headers) as reply:
             assert (reply.status, await reply.read()) == (200, PART)
         assert fake_upstream.open > 0, "those within the share wait"
+
+
+async def test_replies_with_long_heads_and_without_a_part_end_beyond_the_share(
+    api: Api, fake_upstream: FakeUpstream
+) -> None:
+    api.cluster.add_tenant("mallory", EVE)
+    fake_upstream.headers = {f"x-{n}": "y" * 1000 for n in range(20)}
+    async with AsyncExitStack() as stack:
+        for _ in range(UNREAD):
+            await endless(api, stack, HELD)
+
+        await soon(lambda: fake_upstream.open <= UNREAD / 2)
+        fake_upstream.go_on.set()
+
+
+@pytest.mark.parametrize(
+    "headers", [{"x-a": "y" * 2000}, {f"x-{n}": "y" for n in range(40)}], ids=["long", "many"]
+)
+async def test_a_reply_with_a_head_beyond_the_limit_is_503(
+    api: Api, fake_upstream: FakeUpstream, headers: dict[str, str]
+) -> None:
+    fake_upstream.headers = headers
+    assert (await api.send("POST", CHAT, json=False))[0] == 503
 
 
 async def test_a_reply_that_is_read_late_arrives_whole(
