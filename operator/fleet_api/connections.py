@@ -6,15 +6,18 @@ that is new or comes back would get no request. So kept connections are exchange
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
+from aiohttp.client_proto import ResponseHandler
 
 from fleet_operator.clients.http_response import MAX_HEADER_BYTES, MAX_HEADERS
 
@@ -31,6 +34,10 @@ WRITTEN_BYTES = 16 * 1024
 """A body or a reply waits for its reader once this part of it is written and not sent."""
 
 
+MAX_MESSAGES = 8
+"""An answer, and interim ones before it. vLLM and its router send none of these."""
+
+
 def socket_of(address: Any) -> socket.socket:
     """A socket for a connection to a worker, which holds little in both directions. `address`: of getaddrinfo."""
     family, kind, protocol, *_ = address
@@ -41,26 +48,58 @@ def socket_of(address: Any) -> socket.socket:
     return made
 
 
-def _session(resolver: AbstractResolver, *, force_close: bool) -> aiohttp.ClientSession:
-    # A generation may take any time, and `Slots` limits their number.
+class _Bounded(ResponseHandler):
+    """A connection that ends with messages that no request waits for.
+
+    aiohttp keeps any number of them on a connection that is idle, and reads any number of interim ones (1xx) before
+    an answer. Source: aiohttp 3.14, `client_proto.ResponseHandler`.
+    """
+
+    _left = 0
+
+    def set_response_params(self, **params: Any) -> None:
+        """Called for each request."""
+        self._left = MAX_MESSAGES
+        super().set_response_params(**params)
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """Called for each message."""
+        self._left -= 1
+        if self._left >= 0:
+            super().feed_data(data, size)
+        elif self.transport is not None:
+            self.transport.abort()
+
+
+def untrusted_session(
+    connector: aiohttp.TCPConnector, *, read_bytes: int = 2**16, seconds: float | None = None
+) -> aiohttp.ClientSession:
+    """Sends requests to what tenants run. `seconds`: limit of a connection's begin."""
+    connector._factory = partial(_Bounded, loop=asyncio.get_running_loop())
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=0,
-            force_close=force_close,
-            resolver=resolver,
-            use_dns_cache=False,
-            socket_factory=socket_of,
-        ),
-        read_bufsize=READ_BYTES,
-        # A tenant's image decides the head, too. With the defaults of aiohttp 150 of them took 290 MiB.
+        connector=connector,
+        read_bufsize=read_bytes,
+        # With the defaults of aiohttp, 150 heads took 290 MiB.
         max_line_size=MAX_HEADER_BYTES,
         max_field_size=MAX_HEADER_BYTES,
         max_headers=MAX_HEADERS,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=seconds),
         auto_decompress=False,
         trust_env=False,
         cookie_jar=aiohttp.DummyCookieJar(),
     )
+
+
+def _session(resolver: AbstractResolver, *, force_close: bool) -> aiohttp.ClientSession:
+    # A generation may take any time, and `Slots` limits their number.
+    connector = aiohttp.TCPConnector(
+        limit=0,
+        force_close=force_close,
+        resolver=resolver,
+        use_dns_cache=False,
+        socket_factory=socket_of,
+    )
+    return untrusted_session(connector, read_bytes=READ_BYTES, seconds=CONNECT_SECONDS)
 
 
 @dataclass(eq=False, slots=True)

@@ -10,6 +10,7 @@ import aiohttp
 from aiohttp import web
 
 from fleet_api.calls import Access, Call
+from fleet_api.connections import untrusted_session
 from fleet_api.contract import Contract
 from fleet_api.fleets import Fleet, Fleets
 from fleet_api.limits import Slot, Slots
@@ -19,12 +20,12 @@ from fleet_api.problems import Problem, busy
 from fleet_api.route import Route
 from fleet_api.shared_calls import SharedCalls
 from fleet_api.workers import metrics_addresses
-from fleet_operator.clients.http_response import MAX_HEADER_BYTES, MAX_HEADERS
 
 MEDIA = "text/plain"
 MAX_WORKERS = 256
 PAGE_SECONDS = 3.0
 """prime-rl waits 5 s for the whole page."""
+_PLAIN = {"Accept-Encoding": "identity"}
 _MAX_PAGE_BYTES = 4 * 1024 * 1024
 """Largest page of one worker, whose image decides it. One part of it at a time is in memory."""
 PAGES_BYTES = 64 * 1024 * 1024
@@ -98,7 +99,7 @@ class WorkerMetrics:
         try:
             async with (
                 asyncio.timeout(PAGE_SECONDS),
-                self._http().get(url, allow_redirects=False) as reply,
+                self._http().get(url, headers=_PLAIN, allow_redirects=False) as reply,
             ):
                 if reply.status != HTTPStatus.OK:
                     return None
@@ -119,14 +120,5 @@ class WorkerMetrics:
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                headers={"Accept-Encoding": "identity"},
-                max_line_size=MAX_HEADER_BYTES,
-                max_field_size=MAX_HEADER_BYTES,
-                max_headers=MAX_HEADERS,
-                auto_decompress=False,
-                trust_env=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
+            self._session = untrusted_session(aiohttp.TCPConnector(limit=0))
         return self._session

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from aiohttp import ThreadedResolver, web
+from aiohttp import ClientError, TCPConnector, ThreadedResolver, web
 from aiohttp.test_utils import TestServer
 from tests.support.fake_cluster import READER
 from tests.unit.fleet_api.conftest import Api
@@ -108,3 +108,57 @@ async def test_connections_end_with_the_last_reply_that_comes_over_them(
     assert not exchanged.closed
     await made.close()
     assert exchanged.closed
+
+
+class FakeFlood:
+    """A worker that sends messages without an end: before its answer, or once nothing waits for any more."""
+
+    def __init__(self, interim: bytes) -> None:
+        self.interim = interim
+        self.ended = asyncio.Event()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"{}")
+            if not self.interim:
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            while True:
+                writer.write((self.interim or b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") * 9)
+                await writer.drain()
+        except OSError:
+            self.ended.set()
+        finally:
+            writer.close()
+
+
+@pytest.mark.parametrize("interim", [b"HTTP/1.1 102 A\r\n\r\n", b""], ids=["before", "after"])
+async def test_a_connection_ends_with_messages_that_no_request_waits_for(interim: bytes) -> None:
+    flood = FakeFlood(interim)
+    server = await asyncio.start_server(flood.answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with asyncio.timeout(10), connections.untrusted_session(TCPConnector()) as http:
+        if interim:
+            with pytest.raises(ClientError):
+                await http.post(url, data=b"{}")
+        else:
+            async with http.post(url, data=b"{}") as reply:
+                assert await reply.read() == b"{}"
+        await flood.ended.wait()
+    server.close()
+
+
+async def test_interim_answers_of_a_worker_are_skipped() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(3):
+            await reader.readuntil(b"{}")
+            writer.write(b"HTTP/1.1 102 A\r\n\r\n" * 3)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with connections.untrusted_session(TCPConnector()) as http:
+        for _ in range(3):
+            async with http.post(url, data=b"{}") as reply:
+                assert await reply.read() == b"{}"
+    server.close()
