@@ -89,6 +89,10 @@ class FakeEngine:
         if (waiting := self.gates.get("pause wait")) is not None and mode is PauseMode.KEEP:
             waiting.set()  # a keep lets an armed wait come to its end
 
+    async def is_paused(self) -> bool:
+        await self._raise_or_wait("is paused")
+        return self.paused
+
     async def drain(self, *, keep_cache: bool = False) -> None:
         await self.pause(PauseMode.WAIT, keep_cache=keep_cache)
 

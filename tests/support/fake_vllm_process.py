@@ -47,6 +47,9 @@ class FakeClient:
     async def pause_generation(self, *, mode: str, clear_cache: bool) -> None:
         self.calls.append(f"pause {mode} {clear_cache}")
 
+    async def is_paused(self) -> bool:
+        return True
+
     async def update_weight_version(self, version: str) -> None:
         self.label = version
         self.calls.append(f"label {version}")

@@ -74,6 +74,10 @@ class Engine(Protocol):
     async def pause(self, mode: PauseMode, *, keep_cache: bool = False) -> None:
         """Stop generating at once and, without `keep_cache`, drop the KV cache. Idempotent."""
 
+    @_quick
+    async def is_paused(self) -> bool:
+        """Whether it generates nothing until `resume`."""
+
     async def drain(self, *, keep_cache: bool = False) -> None:
         """Pause as soon as the running requests have ended. A pause meanwhile ends the wait."""
 

@@ -90,6 +90,10 @@ class VllmEngine:
             touched=False,
         )
 
+    async def is_paused(self) -> bool:
+        """Return what the engine's scheduler says."""
+        return bool(await self._call(self._client.is_paused(), touched=False))
+
     async def drain(self, *, keep_cache: bool = False) -> None:
         """Let the running requests end, then pause."""
         await self.pause(PauseMode.WAIT, keep_cache=keep_cache)

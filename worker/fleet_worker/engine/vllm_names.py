@@ -55,6 +55,7 @@ API_SERVER_NAMES = (
     Name(_CLIENT, "AsyncLLM.generate", ("prompt", "sampling_params", "request_id")),
     Name(_CLIENT, "AsyncLLM.get_tokenizer"),
     Name(_CLIENT, "AsyncLLM.pause_generation", ("mode", "clear_cache")),
+    Name(_CLIENT, "AsyncLLM.is_paused"),
     Name(_CLIENT, "AsyncLLM.resume_generation"),
     Name(_CLIENT, "AsyncLLM.collective_rpc", ("method", "args")),
     Name(_CLIENT, "AsyncLLM.update_weight_version", ("new_version",)),

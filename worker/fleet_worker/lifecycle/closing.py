@@ -71,7 +71,7 @@ async def end_requests(worker: Worker) -> None:
 
 
 async def silence(worker: Worker) -> None:
-    """End the requests of a joining worker, or pause a paused one again. Under the lock.
+    """End the requests of a joining worker, or see to it that a paused one is. Under the lock.
 
     Errors: see `end_requests` and `ensure_paused`.
     """
@@ -86,13 +86,17 @@ async def undo_resume(worker: Worker, *, closed: bool) -> None:
     if closed:
         note_not_idle(worker)
     else:
-        await ensure_paused(worker)
+        await ensure_paused(worker, after_resume=True)
 
 
-async def ensure_paused(worker: Worker) -> None:
-    """Pause the engine of a paused worker again, in the mode of its pause. Under the lock.
+async def ensure_paused(worker: Worker, *, after_resume: bool = False) -> None:
+    """Pause the engine of a paused worker again if it is not paused, in the mode of its pause. Under the lock.
 
-    Called before weights change, and after a resume that failed midway.
+    Called before weights change. vLLM's pause takes 20 ms also if the engine is paused.
+
+    Args:
+        worker: The worker.
+        after_resume: A resume failed midway, and may still come to the engine. So it is paused in any case.
 
     Errors:
         EngineFailure: The engine failed; the worker is closed and not idle.
@@ -100,6 +104,8 @@ async def ensure_paused(worker: Worker) -> None:
     lease = worker.lease
     aborts = lease is not None and lease.mode is PauseMode.ABORT
     try:
+        if not after_resume and await worker.engine.is_paused():
+            return
         await worker.engine.pause(
             PauseMode.ABORT if aborts else PauseMode.KEEP,
             keep_cache=lease is not None and lease.cache_kept,

@@ -17,7 +17,7 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.remarks import NOT_IN_MEMORY
 from fleet_worker.engine.limits import Limits
 from fleet_worker.errors import EngineFailure, Refusal
-from fleet_worker.protocol import Phase, Reason
+from fleet_worker.protocol import PauseMode, Phase, Reason
 
 # --- starting and opening -----------------------------------------------------------------------
 
@@ -52,6 +52,31 @@ async def test_a_failed_resume_leaves_the_latch_closed(joining: WorkerHarness) -
 # --- the swap -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("mode", [PauseMode.KEEP, PauseMode.ABORT])
+async def test_an_engine_that_generates_in_a_pause_is_paused_before_the_weights_change(
+    serving: WorkerHarness, mode: PauseMode
+) -> None:
+    path = await serving.stage("1")
+    await serving.pause(mode)
+    serving.engine.paused = False
+    await serving.load("1")
+
+    assert serving.engine.calls[:3] == [f"pause {mode}", f"pause {mode}", f"load {path}"]
+
+
+async def test_a_worker_whose_engine_does_not_say_whether_it_is_paused_is_closed(
+    serving: WorkerHarness,
+) -> None:
+    await serving.stage("1")
+    await serving.pause()
+    serving.engine.failures["is paused"] = [untouched()]
+    with pytest.raises(EngineFailure):
+        await serving.load("1")
+
+    assert not serving.agent.is_open
+    assert serving.engine.weights == ""
+
+
 async def test_a_swap_calls_the_engine_in_the_order_that_keeps_labels_correct(
     serving: WorkerHarness,
 ) -> None:
@@ -63,7 +88,6 @@ async def test_a_swap_calls_the_engine_in_the_order_that_keeps_labels_correct(
 
     assert serving.engine.calls == [
         "pause keep",
-        "pause keep",  # vouched for before the weights change
         f"load {path}",
         "probe",
         "reset_caches",

@@ -244,7 +244,7 @@ async def test_a_repeated_end_is_refused_once_the_last_update_is_not_what_it_was
     elif meanwhile == "another group":
         await collective.join_transfer(HOLDER, {})
     elif meanwhile == "a failed begin":
-        serving.engine.failures["pause keep"] = [untouched()]
+        serving.engine.failures["is paused"] = [untouched()]
         with pytest.raises(EngineFailure):
             await collective.begin_transfer(HOLDER)
     else:
