@@ -155,8 +155,8 @@ def obstacle(asked: Asked, seen: WeightVersion) -> Condition | None:
 def refusal(asked: Asked, condition: Condition) -> Refused:
     """The error for an obstacle. The version stays desired, so it names the ways to go on."""
     message = (
-        f"{condition.message}. Version {asked.version} stays desired: undo takes it back, and wait "
-        "continues to wait"
+        f"{condition.message}. Version {asked.version} stays desired: the fleet still waits for it, and "
+        "undo takes it back"
     )
     return Refused(asked.version, condition.reason, message)
 
