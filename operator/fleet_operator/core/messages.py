@@ -18,6 +18,11 @@ from rlfleet_resources.weights_status import RolloutPhase
 
 _NAMED_AT_MOST = 3
 _REFUSALS = frozenset(reason.value for reason in ConditionReason)
+TRIED_AGAIN = (
+    f"The operator tries again after {worker_failures.RETRY_SECONDS:.0f} to "
+    f"{worker_failures.LONGEST_RETRY_SECONDS:.0f} s; repair the source (`rlfleet retry` tries at once), or "
+    "publish another version."
+)
 CHECK_WORKERS = "Check the image of these workers, and what else may answer at their admin ports,"
 
 
@@ -38,8 +43,7 @@ def problem_of(
         if reason is ConditionReason.CALL_WITHOUT_EFFECT
         else "The version is abandoned: publish another version."
         if halt
-        else f"The operator retries every {worker_failures.RETRY_SECONDS:.0f} s; repair the source or "
-        "publish another version."
+        else TRIED_AGAIN
     )
     many = len(failed) > may_fail
     limit = f"maxFailures allows {may_fail}" if many else "no other worker is available"
@@ -130,8 +134,7 @@ def _problem_of_some(failed: Sequence[WorkerView], goal: Checkpoint, what: str) 
         if reason is ConditionReason.DEADLINE_EXCEEDED
         else f"{CHECK_WORKERS} and delete these pods."
         if reason is ConditionReason.CALL_WITHOUT_EFFECT
-        else f"The operator retries every {worker_failures.RETRY_SECONDS:.0f} s; repair the source or "
-        "publish another version."
+        else TRIED_AGAIN
     )
     message = f"{counted(len(failed), 'worker')} {what}. {_causes(failed, goal)}. {remedy}"
     if reason is ConditionReason.FAILURE_BUDGET_EXCEEDED:

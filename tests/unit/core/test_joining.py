@@ -166,7 +166,7 @@ class TestWorkerThatCannotJoin:
         assert not problem.halt
         assert problem.message.startswith(
             "1 worker cannot join at version 42 (/weights/step_42). SourceNotFound: injected "
-            "(policy-0). The operator retries every 10 s"
+            "(policy-0). The operator tries again after 10 to 300 s"
         )
 
     def test_a_version_that_breaks_an_engine_is_reported_in_any_case(self):
