@@ -138,7 +138,7 @@ def test_a_pod_that_is_not_ready_is_reported_so():
         "RunContainerError",
     ],
 )
-def test_what_keeps_a_container_from_its_start_is_reported_in_the_clusters_words(reason):
+def test_a_reason_that_keeps_a_container_from_its_start_is_reported_in_the_clusters_words(reason):
     found = pod(container=waiting(reason, 'secret "x" not found'))
 
     assert pod_view(found).problem == f'{reason}: secret "x" not found'
