@@ -326,10 +326,3 @@ class TestInARollout:
         made = self.plan(*workers, status=APPLIED)
 
         assert not [a for a in texts_of(made.step.actions) if a.startswith("fence")]
-
-    def test_with_mixing_it_returns_on_its_version(self):
-        swaps = APPLIED.model_copy(update={"transition": make_transition(strategy="InFlight")})
-        rollout = {"strategy": "InFlight"}
-        made = self.plan(W(0).paused("42"), hung(1), status=swaps, rollout=rollout)
-
-        assert texts_of(made.step.actions) == ["resume 42 on policy-0"]

@@ -109,18 +109,6 @@ def test_the_fleet_is_not_updated_while_a_canary_is_quarantined(first, holds_req
     assert STEP(make_view(first, old(1))).holds_requests is holds_requests
 
 
-def test_a_silent_worker_is_not_a_canary():
-    assert texts_of(STEP(make_view(known(0).silent(), known(1))).actions) == [
-        "stage 42 on policy-1"
-    ]
-
-
-def test_the_applied_weights_are_the_baseline():
-    (action,) = STEP(make_view(loaded(0), old(1))).actions
-
-    assert action.compare_with == "41"
-
-
 class TestBaselines:
     """`lagging`: it has 40, and no run of the prompts on the applied version 41."""
 
@@ -229,18 +217,6 @@ class TestBaselines:
         assert taken.verdict is None
         assert not present(taken.problem).halt
 
-    def test_the_applied_version_is_not_judged(self):
-        taken = STEP(make_view(make_worker(0).joining("41"), wants="41"))
-
-        assert taken.verdict is None
-        assert texts_of(taken.actions) == ["admit 41 on policy-0"]
-
-
-def test_there_are_as_many_canaries_as_asked_for():
-    taken = STEP(make_view(known(0), known(1), known(2), canary={"workers": 2}))
-
-    assert texts_of(taken.actions) == ["stage 42 on policy-0", "stage 42 on policy-1"]
-
 
 def test_a_good_verdict_has_the_figures():
     verdict = present(STEP(make_view(judged(0), old(1))).verdict)
@@ -343,25 +319,10 @@ class TestTheNextStrategy:
 
         assert taken.phase is RolloutPhase.APPLIED
 
-    def test_after_a_halt_the_canary_returns_to_the_old_version(self):
-        taken = STEP(make_view(judged(0), old(1), halted=True))
-
-        assert taken.goal.version == "41"
-        assert texts_of(taken.actions) == ["stage 41 on policy-0"]
-
 
 class TestSuspended:
     def test_a_suspended_rollout_starts_nothing(self):
         assert STEP(make_view(known(0), old(1), suspended=True)).actions == ()
-
-
-def test_with_max_failures_the_next_worker_becomes_the_canary():
-    refused = known(0).refused("42", Reason.SOURCE_NOT_FOUND)
-    taken = STEP(make_view(refused, known(1), known(2), maxFailures=1))
-
-    assert taken.problem is None
-    assert taken.failed == ("policy-0",)
-    assert texts_of(taken.actions) == ["stage 42 on policy-1"]
 
 
 def test_the_second_canary_stays_the_canary_in_quarantine():
@@ -476,24 +437,9 @@ class TestPausedAtTheDesiredVersion:
 
         assert taken.phase is RolloutPhase.JUDGING
 
-    def test_paused_workers_alone_do_not_serve_it(self):
-        """All resume on it only by the rules of their strategy."""
-        taken = STEP(make_view(self.LOADED, suspended=True))
-
-        assert texts_of(taken.actions) == ["stage 41 on policy-0"]
-
-
-def test_members_that_loaded_an_overtaken_version_resume_on_it_before_the_next_canary():
-    ahead = [make_worker(n).paused("42").loaded() for n in range(2)]
-    taken = ending(*ahead, wants="43")
-
-    assert texts_of(taken.actions) == ["resume 42 on policy-0", "resume 42 on policy-1"]
-    assert taken.goal.version == "42"
-
 
 class TestOvertaken:
     AHEAD = make_worker(0).paused("42").loaded()
-    AHEAD_TOO = make_worker(1).paused("42").loaded()
     BEHIND = make_worker(1).paused("41").staged("42")
     LONG = 3 * (60 + 60 + 600)
 

@@ -147,15 +147,6 @@ def test_weights_are_ready_when_clients_reach_every_worker():
     )
 
 
-def test_a_fleet_is_progressing_until_clients_reach_every_worker():
-    weights = make_weights("base", source={"path": "/models/base"})
-    made = decision(make_fleet(up(0), up(1).unready(), wants=weights))
-    found = condition_of(made.fleet.conditions, ConditionType.PROGRESSING)
-
-    assert found is not None
-    assert (found.status, found.reason) == ("True", "WaitingForWorkers")
-
-
 def test_ready_of_weights_that_are_stalled_has_the_cause():
     """`kubectl get wv` shows the message of `Ready`."""
     workers = [up(i).refused("2", Reason.CHECKPOINT_TRUNCATED) for i in range(2)]

@@ -88,20 +88,9 @@ def test_the_pin_that_makes_room_for_a_new_one_leaves_a_mark_in_the_same_status(
     assert [(r.run_id, r.up_to) for r in present(found.dropped_pins).runs] == [(None, 201)]
 
 
-def test_without_a_dropped_pin_there_is_no_mark() -> None:
-    workers = [has(make_worker(0).serving("1"), "/weights/1", D1)]
-    status = served("1", "/weights/1", D1)
-
-    assert decided(fleet_of(*workers, wants="1", status=status)).fleet.dropped_pins is None
-
-
 @pytest.mark.parametrize("version", ["41", "7", "step_41"])
 def test_a_version_at_or_below_the_mark_of_its_run_needs_a_digest(version: str) -> None:
     assert fleet_after(marks(("41", None)), version) == ("DigestRequired", "DigestRequired")
-
-
-def test_with_its_digest_such_a_version_is_taken() -> None:
-    assert fleet_after(marks(("41", None)), "41", digest=D2)[1] is None
 
 
 def test_the_message_names_what_goes_back_to_such_a_version() -> None:

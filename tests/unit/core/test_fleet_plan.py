@@ -106,10 +106,6 @@ def test_out_of_date_pods_are_replaced(workers, unavailable, done):
     assert texts_of(made.actions) == done
 
 
-def test_no_pod_is_replaced_for_its_template_while_a_worker_is_missing():
-    assert texts_of(plan(old(1), old(2), replicas=3).actions) == ["CreatePod policy-0"]
-
-
 def test_no_pod_is_replaced_for_its_template_while_a_rollout_holds_workers():
     held = [old(n).paused("1") for n in range(3)]
 
@@ -124,12 +120,6 @@ def test_failed_and_surplus_pods_are_deleted_while_a_rollout_holds_workers():
         "BeginDrain policy-3",
         "DeletePod policy-0",
     ]
-
-
-def test_the_highest_ordinal_is_deleted_first():
-    made = plan(*(up(n) for n in range(12)), replicas=8)
-
-    assert [a.pod_name for a in made.actions] == ["policy-11", "policy-10", "policy-9", "policy-8"]
 
 
 def test_a_pod_is_deleted_by_its_uid_with_the_reason():

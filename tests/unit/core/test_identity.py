@@ -71,15 +71,6 @@ class TestAnotherRunWithTheSameNumber:
         assert verdicts(decision) == ("RollingOut", None)
         assert decision.fleet.applied == AFTER_RUN_7.applied
 
-    def test_a_worker_of_the_new_run_is_not_admitted_while_others_serve_the_old_run(self):
-        joining_worker = has(make_worker(2).joining("40"), RUN_8, D2, "run-8")
-        wants = asks("40", RUN_8, runID="run-8", digest=D2)
-        decision = decided(
-            fleet_of(*SERVING_RUN_7[:2], joining_worker, wants=wants, status=AFTER_RUN_7)
-        )
-
-        assert "admit" not in {c.kind for c in decision.worker_calls}
-
     def test_the_rollout_is_ready_when_all_serve_it(self):
         workers = [has(make_worker(n).serving("40"), RUN_8, D2, "run-8") for n in range(3)]
         under_way = WeightsStatus(
@@ -135,13 +126,6 @@ class TestReusedVersion:
         assert decision.fleet.applied == AFTER_RUN_7.applied
         assert decision.fleet.pinned == AFTER_RUN_7.pinned
 
-    @pytest.mark.parametrize("path", [RUN_7, RUN_8])
-    def test_with_the_pinned_digest_it_is_the_same_version(self, path):
-        wants = asks("40", path, runID="run-7", digest=D1)
-        decision = decided(fleet_of(*SERVING_RUN_7, wants=wants, status=AFTER_RUN_7))
-
-        assert verdicts(decision) == ("AllWorkersServing", None)
-
     def test_a_first_version_with_the_models_name_and_another_source_is_refused(self):
         workers = [has(make_worker(n).serving("0"), "/models/base", D1) for n in range(2)]
         model = {"name": "m", "source": {"path": "/models/base"}, "version": "0"}
@@ -176,13 +160,6 @@ class TestReusedVersion:
         assert verdicts(decision)[1] == "VersionReused"
         assert "digest" not in message_of(decision)
 
-    def test_with_its_own_run_it_is_loaded(self):
-        workers = [has(make_worker(n).serving("base"), "/models/base", D1) for n in range(2)]
-        wants = asks("base", "/weights/sft", runID="run-1")
-        decision = decided(fleet_of(*workers, wants=wants))
-
-        assert {str(c.work) for c in decision.worker_calls} == {"stage base of run-1"}
-
 
 class TestRewrittenFiles:
     APPLIED = WeightsStatus(
@@ -211,15 +188,6 @@ class TestRewrittenFiles:
 
         assert stalled.reason == "VersionReused"
         assert "111111111111" in stalled.message
-
-    def test_a_changed_model_directory_admits_no_new_worker(self):
-        others = [has(make_worker(n).serving("base"), "/models/base", D1) for n in range(2)]
-        joining_worker = has(make_worker(2).joining("base"), "/models/base", D2)
-        status = served("base", "/models/base", D1)
-        decision = decided(fleet_of(*others, joining_worker, status=status))
-
-        assert texts_of(decision.worker_calls) == ["stage base on policy-2"]
-        assert decision.worker_calls[0].digest == D1
 
     @pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
     def test_a_member_with_other_bytes_is_fenced(self, strategy):
@@ -360,12 +328,6 @@ class TestPins:
 
         assert (pinned.source, pinned.commit) == (WeightSource.model_validate(named), "")
         assert verdicts(decision) == ("RollingOut", None)
-
-    def test_a_serving_worker_counts_more_than_a_staged_one(self):
-        one = holds(make_worker(0).joining(None), "base", "/models/base", D2, None)
-        two = has(make_worker(1).serving("base"), "/models/base", D1)
-
-        assert [p.digest for p in decided(fleet_of(one, two)).fleet.pinned] == [D1]
 
     def test_a_digest_of_an_unknown_kind_is_not_pinned(self):
         """Workers of another release must not stop the plan."""

@@ -180,14 +180,6 @@ class TestCalls:
         assert _calls(fleet) == []
         assert _plan(fleet).suspended
 
-    def test_a_suspended_first_version_waits_for_joining_workers_too(self):
-        weights = _weights("7", spec={"suspend": True})
-        worker = _with(make_worker(0).joining("base"))
-        fleet = _fleet(worker, wants=weights)
-
-        assert _calls(fleet) == ["admit base on policy-0"]
-        assert _plan(fleet).suspended
-
     def test_the_same_number_of_another_run_is_staged(self):
         wants = _weights("40", applied="40", spec={"run_id": "run-8"})
         workers = [_with_run(make_worker(n).serving("base"), "40", None) for n in range(2)]
@@ -198,17 +190,6 @@ class TestCalls:
         done = [_with_run(make_worker(n).serving("base"), "40", "run-8") for n in range(2)]
         assert _calls(_fleet(*done, wants=wants)) == []
         assert _plan(_fleet(*done, wants=wants)).serving == "40"
-
-    def test_a_joining_worker_with_the_same_number_of_another_run_is_not_admitted(self):
-        wants = _weights("40", applied="40", spec={"run_id": "run-8"})
-        recorded = wants.status.applied.model_copy(update={"run_id": "run-8"})
-        wants = replace(wants, status=wants.status.model_copy(update={"applied": recorded}))
-        joining_worker = _with_run(make_worker(1).joining("base"), "40", "run-7")
-        served = _with_run(make_worker(0).serving("base"), "40", "run-8")
-
-        assert _calls(_fleet(served, joining_worker, wants=wants)) == [
-            "stage-adapter sql 40 of run-8 on policy-1"
-        ]
 
     @pytest.mark.parametrize("run", ["r", None])
     def test_a_run_does_not_go_back(self, run):
@@ -244,13 +225,6 @@ class TestJoiningWorkers:
         status = fleet.status.model_copy(update={"pinned_adapters": (pinned,)})
 
         assert _calls(replace(fleet, status=status)).count("admit base on policy-0") == admitted
-
-    def test_the_applied_version_admits_it_while_a_newer_one_is_rolled_out(self):
-        member = _with(make_worker(0).serving("base"), sql="6")
-        joining_worker = _with(make_worker(1).joining("base"), sql="6")
-        fleet = _fleet(member, joining_worker, wants=_weights("7", applied="6"))
-
-        assert "admit base on policy-1" in _calls(fleet)
 
     def test_if_the_desired_version_fails_it_gets_the_applied_one(self):
         member = _refusing(_with(make_worker(0).serving("base"), sql="6"), "7", age_seconds=1)
@@ -348,32 +322,6 @@ class TestStatus:
         assert of_fleet.reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
         assert of_adapter.reason is ConditionReason.WAITING_FOR_ENGINE
 
-    def test_applied_means_every_desired_worker_serves_it(self):
-        status = self._status(
-            _fleet(
-                *(_with(make_worker(n).serving("base"), sql="7") for n in range(2)),
-                wants=_weights("7"),
-            )
-        )
-
-        assert (status.phase, status.applied_version) == (RolloutPhase.APPLIED, "7")
-        assert status.applied == _applied("7")
-        assert status.workers_applied == "2/2"
-        assert condition_of(status.conditions, ConditionType.READY).status == "True"
-
-    def test_while_they_differ_the_last_common_version_is_kept(self):
-        status = self._status(
-            _fleet(
-                _with(make_worker(0).serving("base"), sql="7"),
-                _with(make_worker(1).serving("base"), sql="6"),
-                wants=_weights("7", applied="6"),
-            )
-        )
-
-        assert (status.phase, status.applied_version) == (RolloutPhase.STAGING, None)
-        assert status.applied == _applied("6")
-        assert condition_of(status.conditions, ConditionType.READY).status == "False"
-
     def test_a_refusal_has_the_workers_message(self):
         status = self._status(
             _fleet(
@@ -462,14 +410,6 @@ class TestTime:
         assert "1 worker does not serve version 7" in problem.message
         assert "SourceNotReady: no such folder (policy-0)" in problem.message
 
-    def test_a_worker_whose_read_does_not_end_is_reported(self):
-        done = _with(make_worker(0).serving("base"), sql="7")
-        hangs = _with(make_worker(1).serving("base"), sql="6").doing("stage-adapter", "7")
-        plan = self._plan_after(self.WITH_BASE + 1, done, hangs, phase=RolloutPhase.LOADING)
-
-        assert plan.step.problem.reason is ConditionReason.DEADLINE_EXCEEDED
-        assert "timed out; worker phase: stage-adapter 7 (policy-1)" in plan.step.problem.message
-
     def test_workers_that_read_in_turn_have_the_time_of_all(self):
         workers = [self._waiting(n) for n in range(3)]
         turns = {"maxStaging": 1}
@@ -488,9 +428,6 @@ class TestTime:
         joined = self._waiting().reporting(uptime_seconds=60.0)
 
         assert self._plan_after(self.WITH_BASE + 1, joined).step.problem is None
-
-    def test_a_suspended_rollout_is_not_late(self):
-        assert self._plan_after(9999, self._waiting(), suspend=True).step.problem is None
 
     def test_a_worker_that_waits_for_the_applied_version_to_join_is_reported_after_the_same_time(
         self,
@@ -549,13 +486,6 @@ class TestPodsWithoutSlots:
 
 
 class TestRefusals:
-    def test_a_fleet_may_have_one_base_and_several_adapters(self):
-        wants = [make_weights("42"), _weights("7"), _weights("3", adapter="math")]
-        fleet = _fleet(_with(make_worker(0).serving("base")), wants=wants)
-
-        assert [not_steering(fleet, w) for w in wants] == [None, None, None]
-        assert fleet.base_weights is wants[0]
-
     @pytest.mark.parametrize("adapter", ["", "sql"])
     def test_a_second_weightversion_for_an_adapter_is_refused_and_names_the_first(self, adapter):
         older = _weights("1", adapter=adapter, name="a", created_at=NOW)
@@ -586,13 +516,6 @@ class TestRefusals:
 
         assert not_steering(fleet, weights)[0] is ConditionReason.INVALID_SPEC
         assert _calls(fleet) == []
-
-    def test_an_adapter_with_the_models_name_takes_no_place_of_another(self):
-        wants = [_weights("1", adapter="m"), _weights("1")]
-        fleet = _fleet(_with(make_worker(0).serving("base")), wants=wants, room=1)
-
-        assert not_steering(fleet, wants[1]) is None
-        assert _calls(fleet) == ["stage-adapter sql 1 on policy-0"]
 
 
 class TestFilesOfAServedVersion:
@@ -668,10 +591,6 @@ class TestFilesOfAServedVersion:
             problem = _plan(fleet).step.problem
             assert (problem.reason if problem else None) == (None if asked else reused)
             assert _calls(fleet) == asked
-
-    def test_a_comparison_waits_for_a_worker_that_is_busy(self):
-        fleet = self._fleet(self._serving(0).doing("load", "8"))
-        assert _calls(fleet) == []
 
     def test_a_comparison_waits_until_no_other_worker_reads_if_reads_are_bounded(self):
         reading = self._serving(1).doing("stage-adapter", "7")

@@ -127,15 +127,6 @@ class TestPins:
         assert texts_of(calls) == ["adapter sql 7 on policy-0", "adapter sql 7 on policy-1"]
         assert {c.digest for c in calls} == {D1}
 
-    def test_a_worker_that_has_staged_other_bytes_stages_the_pinned_ones(self):
-        workers = [
-            has(make_worker(0).serving("base"), None, staged=D1),
-            has(make_worker(1).serving("base"), None, staged=D2),
-        ]
-        calls = decided(fleet_of(*workers, wants=asks(), pinned=(pin("7", D1),))).worker_calls
-
-        assert [(c.kind, c.digest) for c in calls] == [("adapter", D1), ("adapter", D1)]
-
     @pytest.mark.parametrize("up_to", [None, 9], ids=["no mark", "its pin was dropped"])
     @pytest.mark.parametrize("staged", ["", D2], ids=["nothing is staged", "other files are"])
     def test_a_recorded_version_without_a_pin_gets_that_of_its_record(
@@ -220,18 +211,6 @@ class TestOtherBytes:
 
         assert texts_of(decision.worker_calls) == ["fence on policy-2"]
         assert ready(decision) == "False"
-
-    def test_one_that_ignores_fences_is_quarantined(self):
-        observed = fleet_of(
-            has(make_worker(0).serving("base"), D1),
-            has(make_worker(1).serving("base").ignoring("fence"), D2),
-            wants=asks(applied="7"),
-            pinned=(pin("7", D1),),
-        )
-        decision = decided(observed)
-
-        assert texts_of(decision.worker_calls) == []
-        assert "Quarantine policy-1" in texts_of(decision.pod_actions)
 
     def test_without_a_pin_the_digest_of_the_majority_counts(self):
         observed = fleet_of(
@@ -358,26 +337,6 @@ class TestReusedVersions:
 
         assert (str(call.work), call.pod_name) == ("adapter sql 7", "policy-1")
         assert (call.digest, str(call.source)) == (D1, PATH)
-
-    def test_the_same_bytes_from_another_source_are_the_same_version(self):
-        observed = fleet_of(
-            has(make_worker(0).serving("base"), D1),
-            wants=asks(path="/weights/other/step_7", digest=D1, applied="7"),
-            pinned=(pin("7", D1),),
-        )
-
-        assert reason_of(decided(observed)) is None
-
-    def test_the_same_number_of_another_run_is_another_version(self):
-        observed = fleet_of(
-            has(make_worker(0).serving("base"), D1),
-            wants=asks(runID="run-8", path="/weights/other/step_7", applied="7"),
-            pinned=(pin("7", D1),),
-        )
-        decision = decided(observed)
-
-        assert texts_of(decision.worker_calls) == ["stage-adapter sql 7 of run-8 on policy-0"]
-        assert reason_of(decision) is None
 
 
 class TestRefusals:

@@ -11,7 +11,6 @@ from tests.support.builders import (
     make_fleet,
     make_transition,
     make_weights,
-    make_worker,
 )
 from tests.support.figures import figures
 from tests.support.present import present
@@ -106,13 +105,6 @@ class TestStalled:
         assert condition_of(status.conditions, ConditionType.STALLED) is None
         found = condition(fleet, ConditionType.PROGRESSING)
         assert (found.status, found.reason) == ("True", ConditionReason.WAITING_FOR_QUOTA)
-
-    def test_a_permanent_failure_is_reported_at_once(self):
-        fleet = make_fleet(waits(0, NODE), up(1).not_starting("CrashLoopBackOff: back-off 10s"))
-        found = condition(fleet, ConditionType.STALLED)
-
-        assert figures(found.message) >= {1}
-        assert "policy-1: CrashLoopBackOff" in found.message
 
     def test_a_deleted_pod_waits_for_nothing(self):
         fleet = make_fleet(up(0), waits(1, NODE, since=ago(9_999)).going(gone_by=NOW))
@@ -315,12 +307,6 @@ class TestProgress:
         found = condition(fleet, ConditionType.PROGRESSING).message
         assert "1 pod waits for a scheduling gate, 2 for something else" in found
 
-    def test_a_wait_beyond_the_limit_does_not_count_as_progress(self):
-        fleet = make_fleet(up(0), waits(1, NODE, since=ago(DEADLINE_SECONDS)))
-        found = condition(fleet, ConditionType.PROGRESSING)
-
-        assert (found.status, found.reason) == ("False", ConditionReason.WORKERS_FAILING)
-
     def test_the_message_has_no_running_clock(self):
         one, two = (make_fleet(up(0), waits(1, NODE, since=ago(s))) for s in (10, 20))
 
@@ -339,10 +325,3 @@ class TestLaggingWorkers:
             ("policy-2", "Unschedulable"),
         ]
         assert found[2].message == "0/3 nodes are available"
-
-    def test_for_a_pod_that_fails_and_waits_the_failure_is_reported(self):
-        worker = make_worker(0).not_starting("Failed: evicted").awaiting(NODE)
-
-        assert (
-            lagging_workers(make_fleet(worker), make_weights("base").desired)[0].reason == "Failed"
-        )

@@ -115,13 +115,6 @@ class TestOvertaken:
         assert "resume 41 on policy-1" in texts_of(taken.actions)
         assert "resume 42 on policy-0" not in texts_of(taken.actions)
 
-    def test_workers_that_have_loaded_the_overtaken_version_wait_for_no_newer_one(self):
-        broke = make_worker(2).joining("41").failed_to_load("42")
-        workers = [loaded(0), loaded(1), broke]
-        taken = step(make_view(*workers, wants="43", transition=make_transition()))
-
-        assert {"resume 42 on policy-0", "resume 42 on policy-1"} <= set(texts_of(taken.actions))
-
 
 class TestWithoutATimeout:
     """A rollback and a superseded rollout have no barrier: there the pauses count."""
@@ -227,9 +220,6 @@ class TestPausedNextToOthersThatServe:
             "stage 41 on policy-1",
         ]
 
-    def test_it_waits_for_them_if_they_have_staged(self):
-        assert self.actions(self.ASTRAY, old(1).staged("43")) == ["pause on policy-1"]
-
     def test_it_is_fenced_if_it_can_do_neither_for_long(self):
         refused = self.ASTRAY.refused("41", Reason.SOURCE_NOT_FOUND)
 
@@ -267,16 +257,6 @@ class TestFailures:
         (fence,) = taken.actions
         assert fence.drain_timeout_seconds == 60, "its requests may finish first"
 
-    def test_a_worker_that_was_left_behind_is_not_admitted_on_the_old_version(self):
-        left = make_worker(0).joining("41").refused("42", Reason.CHECKPOINT_TRUNCATED)
-
-        assert texts_of(step(make_view(left, staged(1), maxFailures=1)).actions) == [
-            "pause on policy-1"
-        ]
-        assert "admit 41 on policy-0" in texts_of(
-            step(make_view(left, old(1), maxFailures=1)).actions
-        )
-
     def test_a_worker_that_was_fenced_for_a_refusal_still_counts_among_the_failed(self):
         fenced = make_worker(0).joining("41").refused("42", Reason.CHECKPOINT_TRUNCATED)
         refused = old(1).refused("42", Reason.CHECKPOINT_TRUNCATED)
@@ -304,16 +284,6 @@ class TestFailures:
         problem = present(after(limit + 1))
         assert problem.halt
         assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
-
-    def test_the_message_names_the_phase_of_the_late_worker(self):
-        late = {"phase": LOADING, "phase_seconds": 602}
-
-        def message_for(worker: WorkerBuilder) -> str:
-            problem = step(make_view(worker, loaded(1), **late)).problem
-            return problem.message if problem else ""
-
-        assert "paused" in message_for(held(0))
-        assert "load 42" in message_for(make_worker(0).loading("41", "42").working_for(601))
 
     def test_a_drain_within_its_timeout_does_not_make_a_pause_late(self):
         workers = [pausing(0), held(1)]
@@ -359,41 +329,17 @@ class TestFailures:
         assert after(stages.working_for(901), 902) is not None
         assert after(stages, 1801) is not None
 
-    def test_a_broken_load_does_not_halt_while_others_are_loading(self):
-        broke = make_worker(0).joining("41").failed_to_load("42")
-        problem = step(make_view(broke, make_worker(1).joining("42"))).problem
-
-        assert problem is None or not problem.halt
-
 
 class TestUnreachableWorker:
     """Clients reach it, and a new leader never heard what is in its engine."""
-
-    def test_no_worker_resumes_at_once_while_another_is_unreachable(self):
-        taken = step(make_view(cut_off(0, seconds=60), held(1), wants="43"))
-
-        assert texts_of(taken.actions) == ["stage 43 on policy-1"]
 
     def test_an_unreachable_worker_is_quarantined_during_a_rollback(self):
         taken = step(make_view(cut_off(0, seconds=61), held(1), halted=True))
 
         assert "Quarantine policy-0" in texts_of(taken.actions)
 
-    def test_an_unreachable_worker_is_not_quarantined_while_no_worker_waits(self):
-        taken = step(make_view(cut_off(0, seconds=61), staged(1), wants="43"))
-
-        assert "Quarantine" not in str(texts_of(taken.actions))
-
 
 class TestLeases:
-    def test_a_pause_is_renewed_during_the_load_of_an_overtaken_version(self):
-        busy = make_worker(0).loading("41", "42").heard(16)
-
-        assert texts_of(step(make_view(busy, held(1), wants="43")).actions) == [
-            "pause on policy-0",
-            "resume 41 on policy-1",
-        ]
-
     def test_a_joining_worker_waits_for_the_load_of_an_overtaken_version(self):
         """Admitted, it would serve; and the loaded ones could not open next to it."""
         busy = make_worker(0).loading("41", "42")
