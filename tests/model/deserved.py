@@ -235,7 +235,9 @@ class Deserved:
             self.limits(r, before.phase, len(observed.workers)) for r in self.sim.promises.settings
         ]
         limit, longest = min(s for s, _ in limits), min(s for _, s in limits)
-        if waited > longest or leader.looks_seldom:
+        # A pause that is renewed takes the turn of a load, here in one look, there in two.
+        apart = leader.looked_at[1] - leader.looked_at[0]
+        if waited > longest or leader.looks_seldom or limit <= 2 * apart:
             return
         for worker in observed.workers:
             if worker.silent_seconds or worker.state is None:

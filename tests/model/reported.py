@@ -58,6 +58,7 @@ class Reported:
     named_others: the number of a leader, and a version of a WeightVersion → when it named other files.
     adapters_since: uid of an adapter's WeightVersion → its phase, and since when the leader knows.
     lacking: uid of an adapter's WeightVersion → the workers that lack it, and since when.
+    joining_since: uid of an adapter's WeightVersion → the processes that join, and since when.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -69,6 +70,7 @@ class Reported:
         self.named_others: dict[tuple[object, ...], float] = {}
         self.adapters_since: dict[str, tuple[tuple[object, ...], float]] = {}
         self.lacking: dict[str, dict[str, float]] = {}
+        self.joining_since: dict[str, dict[tuple[str, int], float]] = {}
 
     def check(self, leader: Leader, known: Mapping[str, WeightsStatus]) -> None:
         """The leader has decided its statuses. `known`: those of WeightVersions before."""
@@ -258,17 +260,20 @@ class Reported:
         self, uid: str, spec: WeightsSpec, there: list[WorkerView], most: float
     ) -> None:
         """A worker that cannot join, since the files of an applied adapter are not complete, is reported in time."""
+        known, now = self.joining_since.pop(uid, {}), self.sim.now
         for worker in there:
             state = worker.state
             if worker.standing is not Standing.CLOSED or state is None or worker.silent_seconds:
                 continue
+            key = worker.pod.uid, worker.pod.restarts
+            since = self.joining_since.setdefault(uid, {}).setdefault(key, known.get(key, now))
             waits = any(
                 f.reason is Reason.SOURCE_NOT_READY
                 and (f.name, f.version, f.run_id) == (spec.adapter, spec.version, spec.run_id)
                 for f in state.adapter_failures
             )
-            if waits and state.uptime_seconds > most and worker.adapter(spec.adapter) is None:
-                text = f"{worker.pod.name} has waited for {uid} for {state.uptime_seconds:.0f} s"
+            if waits and now - since > most and worker.adapter(spec.adapter) is None:
+                text = f"{worker.pod.name} has waited for {uid} for {now - since:.0f} s"
                 self.sim.fail(6, f"{text}, unreported")
 
     def _abandoned_stays(self, before: WeightsStatus, after: WeightsStatus) -> None:
