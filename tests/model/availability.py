@@ -8,7 +8,7 @@ from tests.model.desired import rollout_of
 
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.percentages import at_most, unavailable_and_surge
-from fleet_operator.core.pod_actions import BeginDrain, DeletePod
+from fleet_operator.core.pod_actions import BeginDrain, DeletePod, Quarantine
 from fleet_operator.core.worker_view import Standing
 from rlfleet_resources.conditions import condition_of
 from rlfleet_resources.reasons import ConditionType
@@ -77,9 +77,11 @@ class Availability:
         go only for that, and while updates are held all do.
         """
         assert observed.template is not None
-        actions = [a for a in decision.pod_actions if isinstance(a, BeginDrain | DeletePod)]
-        going = {a.pod_uid for a in actions}
-        idle = [w.pod.name for w in observed.workers if w.pod.uid not in going and _is_idle(w)]
+        leaves = BeginDrain | DeletePod | Quarantine
+        actions = [a for a in decision.pod_actions if isinstance(a, leaves)]
+        going = {a.pod_uid for a in actions if isinstance(a, BeginDrain | DeletePod)}
+        leave = {a.pod_uid for a in actions}
+        idle = [w.pod.name for w in observed.workers if w.pod.uid not in leave and _is_idle(w)]
         for worker in observed.workers if idle else ():
             pod, serves = worker.pod, worker.standing in {Standing.OPEN, Standing.HELD}
             serves = serves and not worker.is_doing("fence")

@@ -87,8 +87,13 @@ class Deserved:
             self._has_a_baseline(leader, call, worker)
 
     def _pause_has_a_barrier(self, leader: Leader, call: Pause) -> None:
-        """Where versions may mix, nothing needs a pause, and none is renewed. A barrier that is recorded may."""
+        """Where versions may mix, nothing needs a pause, and none is renewed, but that of a load that a barrier began. A
+        barrier that is recorded may.
+        """
         assert leader.desired is not None
+        workers = leader.observed.workers if leader.observed is not None else ()
+        if any(w.pod.uid == call.pod_uid and w.is_doing("load") for w in workers):
+            return
         rollout, stored = rollout_of(leader.desired), self.sim.fleet_stored.transition
         last = rollout.canary.then if rollout.strategy == "Canary" else rollout.strategy
         known = [w.strategy for w in (stored, leader.fleet.transition) if w is not None]

@@ -63,7 +63,7 @@ def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     return remembered
 
 
-SELDOM_SECONDS = 10.0
+SELDOM_SECONDS = 8.0
 
 
 @contextmanager

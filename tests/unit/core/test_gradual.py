@@ -215,6 +215,12 @@ class TestFailures:
         work = Operation(kind="apply", version="42", running_seconds=seconds)
         return make_worker(0).paused("41").reporting(operation=work)
 
+    def test_the_pause_of_a_load_that_a_barrier_began_is_renewed(self):
+        """Its worker closes at the end of the load if the lease is over."""
+        loads = make_worker(0).loading("41", "42").heard(16)
+
+        assert texts_of(self.under_way(loads, new(1)).actions) == ["pause on policy-0"]
+
     def test_a_swap_in_one_call_is_not_renewed(self):
         """Its worker serves at its end whether the lease is over or not."""
         for seconds in (16, 20, 40):
