@@ -18,7 +18,7 @@ restarts in each attempt would never be.
     load        `loadSeconds`                       the limit
     apply       `loadSeconds` and the drain         no limit: each worker swaps by itself
 
-No other worker waits for one that joins. So if its own work takes longer than the limit, it is only reported.
+No barrier waits for a worker that joins. So if its own work takes longer than the limit, it is only reported.
 
 A fleet has one limit for holding requests, `Rollout.longest_hold_seconds`, whatever they wait for: a rollback
 has no phase that could be late. Phases begin again with each newer version, each lost answer, and each leader.
@@ -154,9 +154,9 @@ def problems_of_joining(view: RolloutView) -> tuple[Problem, ...]:
                 f"then: {', '.join(works)}{more}. Look at the logs of these pods and at the store. Delete a pod that "
                 "hangs, or raise stageSeconds or loadSeconds"
             ),
-            concerns_weights=any(
-                w.is_doing(kind, view.desired) for w in late for kind in _JOINS_BY
-            ),
+            # The rollout of a fleet with members ends without these workers. `Stalled` would end its trainer's wait.
+            concerns_weights=not view.members
+            and any(w.is_doing(kind, view.desired) for w in late for kind in _JOINS_BY),
             adapter="",
         ),
     )
