@@ -19,8 +19,6 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from aiohttp.client_proto import ResponseHandler
 
-from fleet_operator.clients.http_response import MAX_HEADER_BYTES, MAX_HEADERS
-
 CONNECT_SECONDS = 5.0
 KEPT_SECONDS = 30.0
 """How long requests share connections. The next request opens new ones."""
@@ -34,6 +32,9 @@ WRITTEN_BYTES = 16 * 1024
 """A body or a reply waits for its reader once this part of it is written and not sent."""
 
 
+MAX_HEADERS = 32
+MAX_HEADER_BYTES = 1024
+"""Of one header, and of the status line. A worker's own headers have at most 100 bytes."""
 MAX_MESSAGES = 8
 """An answer, and interim ones before it. vLLM and its router send none of these."""
 
@@ -71,13 +72,20 @@ class _Bounded(ResponseHandler):
             self.transport.abort()
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Its connections are bounded."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = partial(_Bounded, loop=asyncio.get_running_loop())
+
+
 def untrusted_session(
-    connector: aiohttp.TCPConnector, *, read_bytes: int = 2**16, seconds: float | None = None
+    *, read_bytes: int = 2**16, seconds: float | None = None, **connector: Any
 ) -> aiohttp.ClientSession:
-    """Sends requests to what tenants run. `seconds`: limit of a connection's begin."""
-    connector._factory = partial(_Bounded, loop=asyncio.get_running_loop())
+    """Sends requests to what tenants run. `seconds`: limit of a connection's begin. `connector`: options of aiohttp's."""
     return aiohttp.ClientSession(
-        connector=connector,
+        connector=_Connector(limit=0, **connector),
         read_bufsize=read_bytes,
         # With the defaults of aiohttp, 150 heads took 290 MiB.
         max_line_size=MAX_HEADER_BYTES,
@@ -92,14 +100,14 @@ def untrusted_session(
 
 def _session(resolver: AbstractResolver, *, force_close: bool) -> aiohttp.ClientSession:
     # A generation may take any time, and `Slots` limits their number.
-    connector = aiohttp.TCPConnector(
-        limit=0,
+    return untrusted_session(
+        read_bytes=READ_BYTES,
+        seconds=CONNECT_SECONDS,
         force_close=force_close,
         resolver=resolver,
         use_dns_cache=False,
         socket_factory=socket_of,
     )
-    return untrusted_session(connector, read_bytes=READ_BYTES, seconds=CONNECT_SECONDS)
 
 
 @dataclass(eq=False, slots=True)

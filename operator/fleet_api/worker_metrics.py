@@ -120,5 +120,5 @@ class WorkerMetrics:
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = untrusted_session(aiohttp.TCPConnector(limit=0))
+            self._session = untrusted_session()
         return self._session

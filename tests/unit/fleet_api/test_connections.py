@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from aiohttp import ClientError, TCPConnector, ThreadedResolver, web
+from aiohttp import ClientError, ThreadedResolver, web
 from aiohttp.test_utils import TestServer
 from tests.support.fake_cluster import READER
 from tests.unit.fleet_api.conftest import Api
@@ -136,7 +136,7 @@ async def test_a_connection_ends_with_messages_that_no_request_waits_for(interim
     flood = FakeFlood(interim)
     server = await asyncio.start_server(flood.answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    async with asyncio.timeout(10), connections.untrusted_session(TCPConnector()) as http:
+    async with asyncio.timeout(10), connections.untrusted_session() as http:
         if interim:
             with pytest.raises(ClientError):
                 await http.post(url, data=b"{}")
@@ -157,7 +157,7 @@ async def test_interim_answers_of_a_worker_are_skipped() -> None:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    async with connections.untrusted_session(TCPConnector()) as http:
+    async with connections.untrusted_session() as http:
         for _ in range(3):
             async with http.post(url, data=b"{}") as reply:
                 assert await reply.read() == b"{}"

@@ -1,8 +1,8 @@
 """Answers that need no credentials come at a rate, in turns by address: the event loop also streams the tokens.
 
-The one whose last answer is longest ago comes first. So a kubelet waits for no others, until these are so many that
-each of them waits for longer than the kubelet rests. The probes of an address have turns of their own: where the
-network hides addresses behind that of the node (SNAT), clients with a wrong key have the address of the kubelet.
+The one whose last answer is longest ago comes first. So a kubelet passes all that wait for a shorter time than it
+rests. The probes of an address have turns of their own. Where the network hides addresses behind that of the node
+(SNAT), clients with a wrong key have the address of the kubelet.
 """
 
 from __future__ import annotations
