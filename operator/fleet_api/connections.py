@@ -77,7 +77,8 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._factory = partial(_Bounded, loop=asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._factory = partial(_Bounded, loop=loop)  # type: ignore[assignment]  # it is invariant
 
 
 def untrusted_session(
