@@ -63,6 +63,7 @@ async def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
             "vllm.envs": {"enable_envs_cache": lambda: made.client.calls.append("cache")},
         },
     )
+    monkeypatch.setattr("gc.set_threshold", lambda n: made.client.calls.append(f"cycles {n}"))
     for name in ("fleet_worker.http.server", "fleet_worker.plugin"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module("fleet_worker.plugin")
@@ -170,7 +171,8 @@ async def test_a_started_worker_is_idle_labelled_and_closed(put: Put) -> None:
     keeper = await put.together()
 
     label = f"label base@{BASE_DIGEST}"
-    assert put.client.calls == ["rlfleet_missing_names", "cache", "pause abort True", label]
+    calls = ["rlfleet_missing_names", "cache", "cycles 10000", "pause abort True", label]
+    assert put.client.calls == calls
     assert keeper.agent.phase is Phase.JOINING
     assert keeper.agent.is_open is False
     assert put.client.generate != put.client.first_generate, "every request is looked at"

@@ -45,6 +45,7 @@ from fleet_worker.lifecycle.quiesce import Quiescence
 from fleet_worker.lifecycle.sessions import Sessions
 from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.lifecycle.worker import Worker
+from fleet_worker.plugin import NEW_OBJECTS
 from fleet_worker.protocol import Phase
 from fleet_worker.provenance.tracking import tracked
 
@@ -54,6 +55,7 @@ MODEL, TOKENS, WARM_UP = "policy", 192, 16
 ROW_SECONDS = 10.0
 """The least processor time of a row."""
 PROMPT = list(range(20, 84))
+_STOCK_THRESHOLD = gc.get_threshold()[0]
 _SAMPLING = {"max_tokens": TOKENS, "ignore_eos": True, "temperature": 1.0}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "completions": ("/v1/completions", {**_SAMPLING, "prompt": PROMPT}),
@@ -230,8 +232,9 @@ class Measurement:
     async def _round(self, name: str, kind: str, streams: int, *, streamed: bool) -> float:
         """Processor seconds of a round, without the garbage of the one before."""
         self._client.generate = self._generate[name]
-        # As in `fleet_worker.plugin`; stock vLLM has this cache in its other processes only.
+        # Both as in `fleet_worker.plugin`; stock vLLM has this cache in its other processes only.
         envs.enable_envs_cache() if name == "worker" else envs.disable_envs_cache()
+        gc.set_threshold(NEW_OBJECTS if name == "worker" else _STOCK_THRESHOLD)
         gc.collect()
         path, fields = KINDS[kind]
         body = json.dumps({"model": MODEL, "stream": streamed, **fields}).encode()
