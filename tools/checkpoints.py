@@ -101,7 +101,7 @@ def write_adapter(directory: Path, *, seed: int, shape: Shape, rank: int) -> Pat
 
     sizes = {"q_proj": (128, shape.hidden), "o_proj": (shape.hidden, 128)}  # outputs and inputs
     generator = torch.Generator().manual_seed(seed)
-    tensors = {}
+    tensors: dict[str, Any] = {}
     for layer in range(shape.layers):
         for name, (outputs, inputs) in sizes.items():
             module = f"base_model.model.model.layers.{layer}.self_attn.{name}"
