@@ -128,9 +128,7 @@ class EndpointPlugin:
             )
             agent.refused_stages = (fault,)
         await _check_engine_names(engine_client)
-        # vLLM parses one of its variables again for each token. Its other processes use this cache.
-        importlib.import_module(ENVIRONMENT).enable_envs_cache()
-        gc.set_threshold(NEW_OBJECTS)
+        _spend_less_on_tokens()
         generate = with_adapters(sent_again(engine_client.generate, agent), agent.adapters.using)
         engine_client.generate = tracked(
             generate, agent.names, is_drained=lambda: agent.quiescence.drain_timed_out
@@ -302,6 +300,12 @@ def _check_configuration(client: Any) -> None:
     """Fail on engine settings with which a label could name other weights."""
     if unsafe := unsafe_settings(client.vllm_config):
         raise RuntimeError(f"the worker does not support these vLLM settings: {'; '.join(unsafe)}")
+
+
+def _spend_less_on_tokens() -> None:
+    # vLLM parses one of its variables again for each token. Its other processes use this cache.
+    importlib.import_module(ENVIRONMENT).enable_envs_cache()
+    gc.set_threshold(NEW_OBJECTS)
 
 
 async def _check_engine_names(client: Any) -> None:
