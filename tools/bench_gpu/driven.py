@@ -1,4 +1,4 @@
-"""What a trainer does with a worker that it drives itself: LoRA adapters, sleep, and weights over NCCL."""
+"""The calls of a trainer that drives a worker itself: LoRA adapters, sleep, and weights over NCCL."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ from fleet_worker.trainer.transfers import Transfers
 
 _LOG = logging.getLogger(__name__)
 NEW_OBJECTS = 10_000
-"""After so many more objects Python looks for cycles among them. With its default of 700, these looks were a sixth of
-the processor time of a streamed token with log-probabilities. What waits for a look takes a few megabytes.
+"""Number of new objects after which Python looks for cycles among them. With its default of 700, these looks were
+a sixth of the processor time of a streamed token with log-probabilities. Cycles take a few megabytes until then.
 """
 # The drain, the time that follows it and the end of the process must fit into 5 s.
 _DRAIN_SECONDS = 3.0
