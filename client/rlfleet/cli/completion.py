@@ -28,7 +28,7 @@ complete -o default -F %(complete_func)s %(prog_name)s
 """
 """Unlike Typer's own, for contexts like `arn:aws:…` and `my cluster`.
 
-Bash begins a word behind each colon and `=`, and does not quote what it inserts. What Ctrl-C makes Python print
+Bash begins a word behind each colon and `=`, and does not quote what it inserts. The traceback of a Ctrl-C
 does not belong on the line.
 """
 

@@ -185,7 +185,7 @@ def _workers(view: FleetView, detail: Detail) -> str:
         for state, cell in CELLS.items()
         if counts[state]
     )
-    note = f"<p>Each square or cross stands for up to {scale} workers.</p>" if scale > 1 else ""
+    note = f"<p>Each square or cross is up to {scale} workers.</p>" if scale > 1 else ""
     if not drawn:
         return "<p>None.</p>"
     return (
