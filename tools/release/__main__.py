@@ -28,7 +28,13 @@ def main() -> None:
     parser.add_argument("--target", type=Path, default=REPOSITORY / "dist")
     parser.add_argument("--dirty", action="store_true", help="with changes that no commit has")
     given = parser.parse_args()
-    words = {"repository": given.repository, "registry": given.registry, "base": given.base}
+    words = {
+        "repository": given.repository,
+        "registry": given.registry,
+        "images": ",".join(given.images),
+        "base": given.base,
+        "mirror": given.mirror,
+    }
     try:
         make(given, words)
     except (ReleaseError, BuildError, UnknownPlaceError) as error:

@@ -1,4 +1,4 @@
-"""What `images.build` shows of buildah, with a fake buildah."""
+"""Calls of buildah by `images.build`, with a fake buildah."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_step_that_fails_is_an_error_with_its_command(fake_buildah: Path) -> N
 @pytest.mark.parametrize(
     ("is_list", "pushed"), [("true", "manifest push --all"), ("false", "push --quiet")]
 )
-def test_an_archive_has_all_platforms_of_a_list_and_no_registry_is_asked(
+def test_an_archive_has_all_platforms_of_a_list_without_a_question_to_registries(
     fake_buildah: Path, tmp_path: Path, is_list: str, pushed: str
 ) -> None:
     calls = tmp_path / "calls"
