@@ -86,6 +86,10 @@ def test_the_sums_and_the_provenance_name_each_file(made: Path) -> None:
     assert subjects == {name: s for name, s in sums.items() if name != "provenance.json"}
     made_from, made_by = statement["predicate"].values()
     (origin,) = made_from["resolvedDependencies"]
+    # SLSA: all that was chosen, without defaults.
+    images = {"images": "operator,router"} if BUILDS_IMAGES else {}
+    chosen = {"version": VERSION, "repository": FORGE, "registry": REGISTRY, **images}
+    assert made_from["externalParameters"] == chosen
     assert len(origin["digest"]["gitCommit"]) == 40
     # SLSA: the builder is named by an address, and the run has no other fields.
     assert made_by == {"builder": {"id": f"{FORGE}#tools/release"}}
@@ -95,6 +99,7 @@ def test_the_sums_and_the_provenance_name_each_file(made: Path) -> None:
     ("wheel", "pinned", "command", "written"),
     [
         ("rlfleet[cli]", "dev", ["rlfleet", "--help"], "Usage: rlfleet"),
+        ("rlfleet[cli]", "dev", ["rlfleet", "--version"], f"rlfleet {VERSION}\n"),
         ("rlfleet[cli]", "dev", ["kubectl-rlfleet", "--help"], "Usage: kubectl rlfleet"),
         ("rlfleet[cli]", "dev", ["kubectl_complete-rlfleet", "publ"], "publish\t"),
         (
@@ -116,7 +121,7 @@ def test_the_sums_and_the_provenance_name_each_file(made: Path) -> None:
             "  config.json\n",
         ),
     ],
-    ids=["client", "plugin", "completion", "operator", "RL API", "worker"],
+    ids=["client", "version", "plugin", "completion", "operator", "RL API", "worker"],
 )
 def test_a_wheel_runs_in_a_fresh_environment(
     made: Path, tmp_path: Path, wheel: str, pinned: str, command: list[str], written: str
@@ -146,6 +151,16 @@ def test_a_wheel_runs_in_a_fresh_environment(
 
     assert done.returncode == 0, done.stderr
     assert written in done.stdout
+
+
+@pytest.mark.parametrize("name", ["rlfleet", "rlfleet_server"])
+def test_an_sdist_builds_the_released_wheel(made: Path, tmp_path: Path, name: str) -> None:
+    run(["tar", "-xf", made / "python" / f"{name}-{VERSION}.tar.gz"], cwd=tmp_path)
+    building = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
+    run(building, cwd=tmp_path / f"{name}-{VERSION}")
+    (wheel,) = tmp_path.glob("*.whl")
+
+    assert digest(wheel) == digest(made / "python" / wheel.name)
 
 
 def test_the_api_server_takes_the_manifest_without_helm(made: Path, cluster: Cluster) -> None:
@@ -188,17 +203,48 @@ def test_the_manifest_runs_operator_and_router_from_the_released_images(
         assert "--worker-urls" in cluster.kubectl(*helped).stdout
 
 
-def test_helm_gets_the_released_chart_from_a_registry(
-    made: Path, registry: str, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def pushed(made: Path, registry: str) -> tuple[str, ...]:
+    """Helm's words for the chart, after `oras` has pushed it to the registry."""
     source, place = made / "chart" / f"oci:{VERSION}", f"{registry}/rlfleet/charts/rlfleet"
     pushing = [programs.oras(), "cp", "--from-oci-layout", "--to-plain-http", source]
-    run([*pushing, f"{place}:{VERSION}"], cwd=tmp_path)
-    pulling = [programs.helm(), "pull", f"oci://{place}", "--version", VERSION, "--plain-http"]
-    run(pulling, cwd=tmp_path)
+    run([*pushing, f"{place}:{VERSION}"], cwd=made)
+    return (f"oci://{place}", "--version", VERSION, "--plain-http")
+
+
+def test_helm_gets_the_released_chart_from_a_registry(
+    made: Path, pushed: tuple[str, ...], tmp_path: Path
+) -> None:
+    run([programs.helm(), "pull", *pushed], cwd=tmp_path)
 
     pulled = tmp_path / f"rlfleet-{VERSION}.tgz"
     assert digest(pulled) == digest(made / "chart" / pulled.name)
+
+
+def test_helm_installs_upgrades_and_uninstalls_the_chart_of_the_registry(
+    pushed: tuple[str, ...], devcluster_api_possible: None
+) -> None:
+    """No node runs the operator here, so nothing waits for it."""
+    chart = ("rlfleet", *pushed, "--namespace", "rlfleet-system")
+    with Cluster.start(profile="api") as cluster:
+        installed = cluster.helm("install", *chart, "--create-namespace").stdout
+        deployment = ("-n", "rlfleet-system", "get", "deployment", "-o", "json")
+        (before,) = json.loads(cluster.kubectl(*deployment).stdout)["items"]
+        changed = ("--reset-then-reuse-values", "--set", "replicaCount=1")
+        cluster.helm("upgrade", *chart, *changed)
+        (after,) = json.loads(cluster.kubectl(*deployment).stdout)["items"]
+        cluster.kubectl("apply", "-f", str(ROOT / "crds/samples/valid/fleet-smallest.yaml"))
+        cluster.helm("uninstall", "rlfleet", "--namespace", "rlfleet-system")
+        left = json.loads(cluster.kubectl(*deployment).stdout)["items"]
+        fleets = json.loads(cluster.kubectl("get", "ifl", "-A", "-o", "json").stdout)["items"]
+
+    assert "STATUS: deployed" in installed
+    assert before["spec"]["template"]["spec"]["containers"][0]["image"] == (
+        f"{REGISTRY}/rlfleet/operator:{VERSION}"
+    )
+    assert (before["spec"]["replicas"], after["spec"]["replicas"]) == (2, 1)
+    assert left == []
+    assert len(fleets) == 1
 
 
 def test_the_manifest_is_the_chart_with_a_namespace(made: Path, tmp_path: Path) -> None:
