@@ -341,6 +341,12 @@ class Reported:
             return  # it was judged, and waits for workers
         if condition_of(after.conditions, ConditionType.STALLED) is not None:
             return  # no worker may read it, for example
+        name, calls = (
+            (after.desired_version, after.desired_run_id),
+            self.sim.promises.deserved.called_at,
+        )
+        if not any(key[2] in {"stage", "load"} and key[3:] == name for key in calls):
+            return  # no canary has begun with it
         if judges and asked == known and phases == (RolloutPhase.JUDGING, RolloutPhase.PENDING):
             self.sim.fail(
                 6, f"no canary of {after.desired_version} answers, and its time begins again"

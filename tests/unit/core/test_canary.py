@@ -346,6 +346,14 @@ def test_a_canary_that_cannot_take_the_version_is_a_problem(first, halts):
     assert problem.halt is halts
 
 
+def test_a_canary_stages_the_version_also_while_it_stages_an_earlier_one():
+    """A slow read of a version that is superseded takes none of the time of the next one."""
+    reads = make_worker(0).joining("41").probed("41").doing("stage", "7")
+    taken = STEP(make_view(reads, old(1)))
+
+    assert texts_of(taken.actions) == ["stage 42 on policy-0"]
+
+
 def test_canaries_have_a_deadline():
     limit = 900 + 60 + 3 * 600
 

@@ -181,10 +181,14 @@ def _next_calls(view: RolloutView, chosen: Sequence[WorkerView]) -> list[WorkerC
     settings, reason = view.settings, "it is the canary"
     for worker in chosen:
         weights = _runs_next(worker, view)
-        if worker.operation or view.failed_lately(worker, weights):
+        # A stage of other weights ends for that of these.
+        is_busy = bool(worker.operation) and not worker.is_doing("stage")
+        if is_busy or view.failed_lately(worker, weights):
             continue
         if not worker.has_loaded(weights):
             made += advanced(view, [worker], weights, Mode.OUT, reason)
+        elif worker.operation:
+            continue
         elif not has_answers(worker, weights) and worker.standing is not Standing.HELD:
             baseline = view.applied
             made.append(
