@@ -13,6 +13,8 @@ the table of base weights (`advance`).
                                                     maxFailures workers refuse
     workers take too long, or have no slots         Stalled; the calls continue (`lora_problems`)
     no WeightVersion names an adapter it has        RemoveLora
+    joins with other bytes than the pinned ones,    RemoveLora
+    and no worker has served the adapter
     serves the goal, holds another staged version   StageLora of the goal, which drops the other
 
 A joining worker is admitted when it has every adapter at the desired or at the applied version. An

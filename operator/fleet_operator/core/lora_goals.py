@@ -34,11 +34,16 @@ class LoraGoal:
         if not worker.takes_lora:
             return True
         if self.applied is None:
-            pin = self.pins.of(held) if held is not None else None
-            return held is None or pin is None or held.digest in {None, pin.digest}
+            return not self.is_contradicted_by(worker)
         if held is None or not self.pins.allows(held):
             return False
         return same_weights(held, self.desired) or same_weights(held, self.applied)
+
+    def is_contradicted_by(self, worker: WorkerView) -> bool:
+        """Whether a worker has other bytes of its version of this adapter than the pinned ones."""
+        held = worker.adapter(self.name)
+        pin = self.pins.of(held) if held is not None else None
+        return held is not None and pin is not None and held.digest not in {None, pin.digest}
 
 
 def lora_goals_of(observed: FleetObserved) -> tuple[LoraGoal, ...]:

@@ -8,16 +8,20 @@ from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import StageLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import WeightsId, same_weights
+from fleet_operator.core.lora_goals import lora_goals_of
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.permits import Situation, why_not
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.staging import Reading, max_staging, places_of
-from fleet_operator.core.worker_view import WorkerView
+from fleet_operator.core.worker_view import Standing, WorkerView
 
 
 def removals(observed: FleetObserved) -> list[WorkerCall]:
     """Returns the removals of adapters that no WeightVersion names, one at a time for each worker, if
     every WeightVersion can be read. Staged ones are removed, too.
+
+    So are adapters that a joining worker has with other bytes than the pinned ones, and that no worker has served:
+    without them it is admitted, also while no call can bring the pinned bytes.
     """
     if observed.is_external or observed.unread:
         return []
@@ -27,7 +31,14 @@ def removals(observed: FleetObserved) -> list[WorkerCall]:
         adapters = worker.state.adapters if worker.state is not None and worker.accepts_lora else ()
         held = (a.name for a in adapters if a.version is not None or a.staged is not None)
         unnamed = (name for name in held if name not in wanted)
-        found += [worker_calls.remove_lora(worker, name) for name in islice(unnamed, 1)]
+        reason = "no WeightVersion names it"
+        found += [worker_calls.remove_lora(worker, n, reason=reason) for n in islice(unnamed, 1)]
+    joining = observed.workers.where(lambda f: f.has_lora and f.standing is Standing.CLOSED)
+    unserved = [g for g in lora_goals_of(observed) if g.applied is None] if joining else []
+    for worker in joining if unserved else ():
+        odd = (g.name for g in unserved if worker.accepts_lora and g.is_contradicted_by(worker))
+        reason = "its digest differs from the pin of its version"
+        found += [worker_calls.remove_lora(worker, n, reason=reason) for n in islice(odd, 1)]
     return found
 
 

@@ -234,9 +234,8 @@ def compare(
     return put_lora(worker, adapter, files, settings, reason=reason, kind=CompareLora)
 
 
-def remove_lora(worker: WorkerView, name: str) -> RemoveLora:
+def remove_lora(worker: WorkerView, name: str, *, reason: str) -> RemoveLora:
     """Asks a worker to stop serving an adapter."""
-    reason = "no WeightVersion names it"
     return RemoveLora(pod_uid=worker.pod.uid, pod_name=worker.pod.name, reason=reason, adapter=name)
 
 

@@ -113,7 +113,7 @@ CALLS: list[tuple[WorkerCall, dict[str, Any]]] = [
         FILES | {"stage_only": True, "digest": None},
     ),
     (STAGES_ADAPTER, FILES | DRIVES | {"stage_only": True}),
-    (worker_calls.remove_lora(VIEW, "sql"), DRIVES),
+    (worker_calls.remove_lora(VIEW, "sql", reason=""), DRIVES),
     (worker_calls.load(VIEW, GOAL, ROLLOUT, reason="x"), {"version": "42"} | DRIVES),
     (worker_calls.apply(VIEW, GOAL, ROLLOUT, reason="x"), {"version": "42"} | PAUSE),
     (worker_calls.resume(PAUSED, reason="x"), {"version": "42"} | DRIVES),

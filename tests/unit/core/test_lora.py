@@ -226,6 +226,25 @@ class TestJoiningWorkers:
 
         assert _calls(replace(fleet, status=status)).count("admit base on policy-0") == admitted
 
+    @pytest.mark.parametrize("suspend", [True, False])
+    def test_other_bytes_than_the_pinned_ones_are_removed_if_no_worker_has_served_the_adapter(
+        self, suspend
+    ):
+        """Else a fleet without members waits for files that may be gone, and nothing says so."""
+        pins, has = (f"sha256:{d * 64}" for d in ("a", "b"))
+        source = WeightSource(path="/weights/step_7")
+        pinned = PinnedAdapter(adapter="sql", version="7", digest=pins, source=source)
+        held = (AdapterState(name="sql", version="7", digest=has),)
+        failure = AdapterFailure(
+            name="sql", version="7", reason=Reason.DIGEST_MISMATCH, message="", age_seconds=3
+        )
+        worker = make_worker(0).joining("base").reporting(adapter_slots=SLOTS)
+        worker = worker.reporting(adapters=held, adapter_failures=(failure,))
+        fleet = _fleet(worker, wants=_weights("7", spec={"suspend": suspend}))
+        status = fleet.status.model_copy(update={"pinned_adapters": (pinned,)})
+
+        assert _calls(replace(fleet, status=status)) == ["remove-adapter sql on policy-0"]
+
     def test_if_the_desired_version_fails_it_gets_the_applied_one(self):
         member = _refusing(_with(make_worker(0).serving("base"), sql="6"), "7", age_seconds=1)
         joining_worker = _refusing(_with(make_worker(1).joining("base")), "7", age_seconds=1)

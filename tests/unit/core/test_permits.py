@@ -35,7 +35,7 @@ FENCE = worker_calls.fence_now(ONE, reason="it is late")
 RESUME = worker_calls.resume(ONE, reason="it serves again")
 APPLY = worker_calls.apply(ONE, target("42"), HOW, reason="it has staged")
 STAGE = worker_calls.stage(TWO, target("42"), HOW, reason="the goal is 42")
-REMOVAL = worker_calls.remove_lora(THREE, "chat")
+REMOVAL = worker_calls.remove_lora(THREE, "chat", reason="")
 QUARANTINE = Quarantine(pod_uid="uid-0", pod_name="policy-0", reason="silent")
 
 
