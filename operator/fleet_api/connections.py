@@ -52,8 +52,9 @@ def socket_of(address: Any) -> socket.socket:
 class _Bounded(ResponseHandler):
     """A connection that ends with messages that no request waits for.
 
-    aiohttp keeps any number of them on a connection that is idle, and reads any number of interim ones (1xx) before
-    an answer. Source: aiohttp 3.14, `client_proto.ResponseHandler`.
+    aiohttp keeps any number of them on a connection that is idle, so that the next request gets an answer of another
+    one. It reads any number of interim ones (1xx) before an answer. Source: aiohttp 3.14,
+    `client_proto.ResponseHandler`.
     """
 
     _left = 0
@@ -67,6 +68,8 @@ class _Bounded(ResponseHandler):
         """Called for each message."""
         self._left -= 1
         if self._left >= 0:
+            if data[0].code // 100 != 1:  # the answer
+                self._left = 0
             super().feed_data(data, size)
         elif self.transport is not None:
             self.transport.abort()

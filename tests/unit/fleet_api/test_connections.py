@@ -147,6 +147,30 @@ async def test_a_connection_ends_with_messages_that_no_request_waits_for(interim
     server.close()
 
 
+async def test_a_request_never_gets_an_answer_that_came_before_it() -> None:
+    came = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await came.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstale")
+        await reader.read()  # until the client has closed its end
+        came.clear()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with asyncio.timeout(10), connections.untrusted_session() as http:
+        for _ in range(2):
+            async with http.post(url, data=b"{}") as reply:
+                assert await reply.read() == b"{}"
+            came.set()
+            while came.is_set():
+                await asyncio.sleep(0)
+    server.close()
+
+
 async def test_interim_answers_of_a_worker_are_skipped() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for _ in range(3):
