@@ -57,6 +57,7 @@ class Reported:
     applied: the number of a leader, and the weights that it has recorded as applied last.
     named_others: the number of a leader, and a version of a WeightVersion → when it named other files.
     adapters_since: uid of an adapter's WeightVersion → its phase, and since when the leader knows.
+    late: uids of adapters' WeightVersions that are late.
     lacking: uid of an adapter's WeightVersion → the workers that lack it, and since when.
     joining_since: uid of an adapter's WeightVersion → the processes that join, and since when.
     """
@@ -69,6 +70,7 @@ class Reported:
         self.applied: tuple[int, AppliedWeights | None] = (0, None)
         self.named_others: dict[tuple[object, ...], float] = {}
         self.adapters_since: dict[str, tuple[tuple[object, ...], float]] = {}
+        self.late: frozenset[str] = frozenset()
         self.lacking: dict[str, dict[str, float]] = {}
         self.joining_since: dict[str, dict[tuple[str, int], float]] = {}
 
@@ -237,8 +239,11 @@ class Reported:
             self._unfinished_is_reported(uid, spec, there, most)
         if status.phase not in _ADAPTER_COMES:
             self.lacking.pop(uid, None)
+            self.late -= {uid}
             return
-        if is_late and not joins and now - since < least - ROUNDING_SECONDS:
+        becomes_late = is_late and uid not in self.late  # else its limit may have grown since
+        self.late = (self.late - {uid}) | ({uid} if is_late else set())
+        if becomes_late and not joins and now - since < least - ROUNDING_SECONDS:
             self.sim.fail(6, f"{uid} is late after {now - since:.1f} s of {least:.0f} s")
         lacks = [
             w.pod.name
