@@ -480,9 +480,9 @@ class Promises:
         return any(t is not None and self.sim.now - t.began_at >= limit for t, limit in limits)
 
     def _may_be_expelled(self, pod: FakePod) -> bool:
-        worker, decision = pod.worker, self.sim.leader.decision
-        goal = decision.rollout.step.goal.version if decision is not None else None
-        refused = any(note.version == goal for note in worker.refused_stages)
+        worker, applied = pod.worker, self.sim.leader.fleet.applied
+        back_to = applied.version if applied is not None else None
+        refused = any(note.version == back_to for note in worker.refused_stages)
         excused = pod.suspect or worker.refuses_files or refused or self._was_left_behind(pod)
         return excused or self.sim.is_rough or not self.forbids_mixing
 

@@ -179,7 +179,10 @@ def test_ctrl_c_during_a_completion_prints_nothing(tmp_path: Path, entry: str) -
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
     words = ["status", ""] if entry == "complete_for_kubectl" else []
-    program = [sys.executable, "-c", f"from rlfleet.cli import {entry}; {entry}()", *words]
+    # A process in the background of a script ignores SIGINT, and so would this one.
+    obeys = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{obeys}; from rlfleet.cli import {entry}; {entry}()"
+    program = [sys.executable, "-c", code, *words]
     environment = {**os.environ, "KUBECONFIG": str(tmp_path / "config")}
     if entry == "main":
         environment |= asked
