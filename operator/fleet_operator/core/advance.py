@@ -98,10 +98,12 @@ def advance(
     """The next calls to workers with the same target; of two to one worker the last is the better one.
 
     `within_seconds`: older refusals do not count. `renews`: pauses that end soon are renewed. The caller
-    then limits how long a worker is held. The pause of a load is renewed always: without it the worker closes.
+    then limits how long a worker is held. The pause of a load of base weights is renewed always: without
+    it the worker closes. The plan of an adapter pauses no worker.
     """
     work = {facts: _next_work(facts, target) for facts in workers.kinds}
-    holds = {f: f.standing is Standing.HELD and (renews or f.is_doing("load")) for f in work}
+    loads = {f: f.is_doing("load") and not target.adapter for f in work}
+    holds = {f: f.standing is Standing.HELD and (renews or loads[f]) for f in work}
     makes = _LORA_CALLS if target.adapter else _CALLS
     calls: list[WorkerCall] = []
     for worker in workers.where(lambda f: work[f] is not None or holds[f]):

@@ -417,6 +417,22 @@ def test_a_canary_in_the_place_of_one_that_has_died_has_twice_the_time(phase_sec
     assert present(STEP(view).problem).halt is halts
 
 
+@pytest.mark.parametrize(
+    ("worker", "calls"),
+    [
+        (make_worker(2).loading("41", "40").heard(16), ["pause on policy-2"]),
+        (make_worker(2).paused("40").loaded(), ["stage 41 on policy-2"]),
+        (make_worker(2).paused("40").loaded().staged("41"), ["load 41 on policy-2"]),
+        (make_worker(2).paused("41").loaded(), ["resume 41 on policy-2"]),
+    ],
+)
+def test_a_worker_that_a_forgotten_barrier_holds_goes_back_during_a_judgement(worker, calls):
+    """At the end of its load, or of its pause, it would close, and its requests would end."""
+    step = STEP(make_view(old(0), old(1), worker))
+
+    assert [text for text in texts_of(step.actions) if text.endswith("policy-2")] == calls
+
+
 class TestPausedAtTheDesiredVersion:
     """The strategy was Synchronized, and all were paused, when it became Canary."""
 

@@ -125,6 +125,12 @@ class TestCalls:
             "stage-adapter sql 7 on policy-1",
         ]
 
+    def test_no_worker_is_paused_for_an_adapter(self):
+        worker = make_worker(0).loading("base", "42").heard(16)
+        fleet = _fleet(worker.reporting(adapter_slots=SLOTS), wants=_weights("7"))
+
+        assert _plan(fleet).step.actions == ()
+
     def test_base_weights_are_loaded_first(self):
         base = make_weights("42")
         fleet = _fleet(

@@ -50,6 +50,7 @@ from fleet_operator.core.strategies.baselines import (
 from fleet_operator.core.strategies.shared import (
     advanced,
     failed_to_load,
+    may_resume,
     over_budget,
     with_joiners,
     without,
@@ -121,7 +122,7 @@ def _judge(view: RolloutView) -> Step:
         if not verdict.passed:
             reason = ConditionReason.CANARY_REFUSED
             problem = RolloutProblem(reason=reason, message=verdict.message, halt=True)
-    requested = _next_calls(view, chosen)
+    requested = [*_calls_to_held(view), *_next_calls(view, chosen)]
     # If all canaries have died, the time does not begin again: a version that kills each would never be late.
     dead = view.phase is RolloutPhase.JUDGING and not (chosen or awaited)
     judges = bool((dead and view.workers) or (chosen and not lacking))
@@ -174,6 +175,17 @@ def _late_verdict(
     had_time = had_twice and dies if restarted else had_twice or not replaced
     halt = bool(chosen) and not lacking and had_time
     return problem_of(slow, goal, phase, may_fail=view.may_fail, halt=halt)
+
+
+def _calls_to_held(view: RolloutView) -> Sequence[WorkerCall]:
+    """The calls to workers that hold their requests, since a barrier was forgotten while they were silent. They go
+    back: what they have loaded may be a version that was not judged. Only the pause of a load is renewed.
+    """
+    resumed = may_resume(view)
+    back, reason = without(view.held, resumed), "no canary has judged what it has"
+    calls = advanced(view, back, view.applied, Mode.LOAD, reason, renews=False)
+    reason = "the canaries do not need its pause"
+    return (*calls, *advanced(view, resumed, view.applied, Mode.SERVE, reason, renews=False))
 
 
 def _next_calls(view: RolloutView, chosen: Sequence[WorkerView]) -> list[WorkerCall]:
