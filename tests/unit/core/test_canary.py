@@ -15,6 +15,7 @@ from tests.support.builders import (
 from tests.support.figures import figures
 from tests.support.present import present
 
+from fleet_operator.core.pod_waits import Awaited, PodWait
 from fleet_operator.core.strategies import canary, synchronized
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.strategies.choice import rolling, strategy_of
@@ -415,6 +416,14 @@ def test_a_canary_in_the_place_of_one_that_has_died_has_twice_the_time(phase_sec
     view = make_view(apart(0), died, phase=RolloutPhase.JUDGING, phase_seconds=phase_seconds)
 
     assert present(STEP(view).problem).halt is halts
+
+
+def test_a_pod_behind_a_gate_is_no_worker_that_has_died():
+    gate = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
+    gated = make_worker(2).not_running().awaiting(gate)
+    view = make_view(apart(0), old(1), gated, phase=RolloutPhase.JUDGING, phase_seconds=2761)
+
+    assert present(STEP(view).problem).halt
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,9 @@ def _late_verdict(
         return None
     goal = view.applied if lacking else view.desired
     restarted = all(w.state is None or w.state.uptime_seconds <= limit for w in slow)
-    # If a worker has ended meanwhile, the canaries may be those that came after it.
-    replaced = any(w.state is None or w.state.uptime_seconds < limit for w in view.workers)
+    # If a worker has ended meanwhile, the canaries may be those that came after it. A pod behind a gate has not run.
+    ran = view.workers.where(lambda f: not f.pod.gated)
+    replaced = any(w.state is None or w.state.uptime_seconds < limit for w in ran)
     had_twice = view.phase_seconds > 2 * limit
     dies = any(w.pod.restarts > 1 for w in slow)
     had_time = had_twice and dies if restarted else had_twice or not replaced
