@@ -148,7 +148,7 @@ async def test_a_connection_ends_with_messages_that_no_request_waits_for(interim
 
 
 async def test_a_request_never_gets_an_answer_that_came_before_it() -> None:
-    came = asyncio.Event()
+    came, closed = asyncio.Event(), asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"{}")
@@ -157,6 +157,7 @@ async def test_a_request_never_gets_an_answer_that_came_before_it() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstale")
         await reader.read()  # until the client has closed its end
         came.clear()
+        closed.set()
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -165,9 +166,9 @@ async def test_a_request_never_gets_an_answer_that_came_before_it() -> None:
         for _ in range(2):
             async with http.post(url, data=b"{}") as reply:
                 assert await reply.read() == b"{}"
+            closed.clear()
             came.set()
-            while came.is_set():
-                await asyncio.sleep(0)
+            await closed.wait()
     server.close()
 
 
