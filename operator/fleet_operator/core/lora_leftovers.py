@@ -20,8 +20,8 @@ def removals(observed: FleetObserved) -> list[WorkerCall]:
     """Returns the removals of adapters that no WeightVersion names, one at a time for each worker, if
     every WeightVersion can be read. Staged ones are removed, too.
 
-    So are adapters that a joining worker has with other bytes than the pinned ones, and that no worker has served:
-    without them it is admitted, also while no call can bring the pinned bytes.
+    So are adapters that no worker has served and that a joining worker has with other bytes than the pinned ones.
+    Without them it is admitted, also while no call can bring the pinned bytes.
     """
     if observed.is_external or observed.unread:
         return []

@@ -418,7 +418,7 @@ def test_a_canary_in_the_place_of_one_that_has_died_has_twice_the_time(phase_sec
     assert present(STEP(view).problem).halt is halts
 
 
-def test_a_pod_behind_a_gate_is_no_worker_that_has_died():
+def test_a_pod_behind_a_gate_has_not_died():
     gate = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
     gated = make_worker(2).not_running().awaiting(gate)
     view = make_view(apart(0), old(1), gated, phase=RolloutPhase.JUDGING, phase_seconds=2761)
