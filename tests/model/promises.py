@@ -721,7 +721,8 @@ class Promises:
         observed, decision = self.sim.leader.observed, self.sim.leader.decision
         if observed is None or after.phase not in _TIMED:
             return
-        if decision is not None and decision.waits_for_pin:
+        waits = decision is not None and decision.rollout.waits_for_pin
+        if waits and self.sim.faults.status_unwritten:
             return  # the API server takes no status: a log and an Event say so
         known, waited = self._phase_of(after), self.sim.now - self.watching[1]
         workers = len(observed.workers)

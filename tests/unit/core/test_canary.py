@@ -418,6 +418,13 @@ def test_a_canary_in_the_place_of_one_that_has_died_has_twice_the_time(phase_sec
     assert present(STEP(view).problem).halt is halts
 
 
+def test_a_canary_that_reads_a_superseded_version_gets_the_calls_of_the_next_one():
+    """Else the version is abandoned as late, and no worker has had a call for it."""
+    reads = old(0).doing("stage", "40")
+
+    assert texts_of(STEP(make_view(reads, old(1))).actions) == ["probe 41 on policy-0"]
+
+
 def test_a_pod_behind_a_gate_has_not_died():
     gate = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
     gated = make_worker(2).not_running().awaiting(gate)

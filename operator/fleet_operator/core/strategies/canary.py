@@ -194,14 +194,12 @@ def _next_calls(view: RolloutView, chosen: Sequence[WorkerView]) -> list[WorkerC
     settings, reason = view.settings, "it is the canary"
     for worker in chosen:
         weights = _runs_next(worker, view)
-        # A stage of other weights ends for that of these.
+        # The read of a version that nothing wants any more may last for long, and the next stage ends it.
         is_busy = bool(worker.operation) and not worker.is_doing("stage")
         if is_busy or view.failed_lately(worker, weights):
             continue
         if not worker.has_loaded(weights):
             made += advanced(view, [worker], weights, Mode.OUT, reason)
-        elif worker.operation:
-            continue
         elif not has_answers(worker, weights) and worker.standing is not Standing.HELD:
             baseline = view.applied
             made.append(
