@@ -308,7 +308,7 @@ def _operation(worker: FakeWorker) -> Operation | None:
 def _named_in(ticket: Ticket, worker: FakeWorker) -> dict[str, str | None]:
     """Version and run of an operation, as a worker names them."""
     if ticket.operation == "probe":
-        return {"version": worker.label, "run_id": worker.run_id}
+        return {"version": worker.label}
     if ticket.operation in {"pause", "fence"}:
         return {}
     if ticket.step == "load":

@@ -244,6 +244,7 @@ class Promises:
         self._note_lost_baseline()
         serving = [p for p in self.sim.pods.values() if self.sim.serves(p) and not p.grace]
         for pod in self.sim.pods.values():
+            pod.by_hand = pod.by_hand if pod.worker.weights == pod.by_hand else None
             pod.suspect = pod.suspect or self._may_be_late(pod)
             self._labels_are_true(pod)
             self._names_stand_for_one_digest(pod)
