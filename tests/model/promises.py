@@ -722,8 +722,7 @@ class Promises:
         observed, decision = self.sim.leader.observed, self.sim.leader.decision
         if observed is None or after.phase not in _TIMED:
             return
-        waits = decision is not None and decision.rollout.waits_for_pin
-        if waits and self.sim.faults.status_unwritten:
+        if decision is not None and decision.rollout.waits_for_pin:
             return  # the API server takes no status: a log and an Event say so
         known, waited = self._phase_of(after), self.sim.now - self.watching[1]
         workers = len(observed.workers)
