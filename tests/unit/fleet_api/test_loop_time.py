@@ -19,7 +19,7 @@ from fleet_api.authentication import Authenticator
 from fleet_api.fleets import Fleet, Fleets
 from fleet_api.grants import Grants
 from fleet_api.loop_time import LoopTime, measured, paced, turn
-from fleet_api.pace import AT_ONCE
+from fleet_api.pace import AT_ONCE, Pace
 from fleet_api.problems import Problem
 from fleet_api.shared_calls import SharedReads
 from fleet_operator.places import Places
@@ -173,6 +173,18 @@ async def test_requests_of_one_moment_go_on_in_turns_by_their_tenant(
 
     assert begun.index("rl") < 3 * AT_ONCE
     assert ended.index("rl") < 3 * AT_ONCE
+
+
+async def test_no_tenant_waits_for_more_than_one_request_of_each_other_one_at_a_time() -> None:
+    pace, gone = Pace(), list[str]()
+
+    async def request(tenant: str) -> None:
+        await pace.turn(tenant)
+        gone.append(tenant)
+
+    await asyncio.gather(*map(request, [*["before"] * BURST, "rl", *["after"] * BURST]))
+
+    assert gone.index("rl") <= AT_ONCE + 2
 
 
 async def test_clients_that_ask_again_at_once_share_each_read_although_they_go_on_in_turns() -> (
