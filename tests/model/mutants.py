@@ -740,7 +740,6 @@ MUTANTS = [
         "core/strategies/choice.py",
         "if current is None:",
         "if current is None or judges:",
-        story="a_change_to_canary_before_a_late_load_ends",
     ),
     Mutant(
         6,
@@ -944,7 +943,6 @@ MUTANTS = [
         "core/transition.py",
         "is_barrier = last is not None and",
         "is_barrier = False and",
-        story="a_change_to_canary_before_a_late_load_ends",
     ),
     Mutant(
         9,

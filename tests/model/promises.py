@@ -481,9 +481,11 @@ class Promises:
         return any(t is not None and self.sim.now - t.began_at >= limit for t, limit in limits)
 
     def _may_be_expelled(self, pod: FakePod) -> bool:
-        worker, applied = pod.worker, self.sim.leader.fleet.applied
-        back_to = applied.version if applied is not None else None
-        refused = any(note.version == back_to for note in worker.refused_stages)
+        worker, leader = pod.worker, self.sim.leader
+        goal = leader.decision.rollout.step.goal.version if leader.decision is not None else None
+        applied = leader.fleet.applied
+        goes_back = applied is not None and applied.version == goal
+        refused = goes_back and any(note.version == goal for note in worker.refused_stages)
         excused = pod.suspect or worker.refuses_files or refused or self._was_left_behind(pod)
         return excused or self.sim.is_rough or not self.forbids_mixing
 
