@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from datetime import datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tests.model.fake_pods import at
 from tests.model.leader import IMAGE, Leader
 
 from fleet_operator.core.actions import Admit
@@ -73,13 +75,19 @@ class Operators:
         self.note("fault", f"no operator for {seconds:.0f} s")
         self.absences.append((self.now, self.now + seconds))
         self.tick(seconds)
-        self.clock_ahead_seconds = clock_ahead_seconds
+        self.clock_ahead_seconds, self.clock_set_at = clock_ahead_seconds, self.now
         self.start_operator()
 
     def set_clock(self, ahead_seconds: float) -> None:
         """The wall clock of the leader's host is set."""
         self.note("fault", f"the operator's clock is {ahead_seconds:+.0f} s off")
         self.clock_ahead_seconds = self.leader.clock_ahead_seconds = ahead_seconds
+        self.clock_set_at = self.now
+
+    def surely_since(self, begun: datetime, leader: Leader) -> float:
+        """The seconds since a time that a leader has recorded, at least: what the clock said before it was set says nothing."""
+        said = (at(self.now + leader.clock_ahead_seconds) - begun).total_seconds()
+        return min(said, self.now - self.clock_set_at)
 
     def delete_lease(self) -> None:
         """A user deletes the Lease while no process runs; the next one counts terms from 1 again."""

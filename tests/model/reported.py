@@ -10,7 +10,6 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from tests.model.desired import NO_STATUS
-from tests.model.fake_pods import at
 
 from fleet_operator.core.dropped_pins import may_be_dropped
 from fleet_operator.core.identity import WeightsId
@@ -414,8 +413,7 @@ class Reported:
         if applied is None or begun is None or not (judges and waits):
             return
         assert leader.decision is not None
-        now = at(self.sim.now + leader.clock_ahead_seconds)
-        step, seconds = leader.decision.rollout.step, (now - begun).total_seconds()
+        step, seconds = leader.decision.rollout.step, self.sim.surely_since(begun, leader)
         base = (applied.version, applied.run_id)
         knows = name in self.sim.promises.must_be_judged and not step.awaits_source
         lost = [_has_lost(w, base, seconds) and not _failures_of(w, name) for w in there]

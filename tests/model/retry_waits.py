@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.model.desired import NO_STATUS
-from tests.model.fake_pods import at
 
 from fleet_operator.core.actions import Apply, Load, ReadLora, Stage
 from fleet_worker.protocol import Reason
@@ -55,7 +54,7 @@ def _check_base(
     begun = leader.weights.get(leader.desired.base_uid, NO_STATUS).started_at
     if begun is None:
         return
-    lasts_seconds = (at(simulation.now + leader.clock_ahead_seconds) - begun).total_seconds()
+    lasts_seconds = simulation.surely_since(begun, leader)
     known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
     for refusal in known:
         if refusal is None or refusal.retry_after_seconds is not None:

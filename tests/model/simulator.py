@@ -113,7 +113,7 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
         self.lag_seconds = 0.0
         self.lease_term = 0
         self.lease_deleted = False
-        self.clock_ahead_seconds = 0.0
+        self.clock_ahead_seconds, self.clock_set_at = 0.0, 0.0
         self.desired = Desired(fleet_of(replicas, management, rollout or {}, **spec))
         if management == "Operator":
             self.desired = self.desired.with_weights(BASE_UID, base_weights("1"))

@@ -15,6 +15,7 @@ from tests.support.builders import (
     make_view,
     make_weights,
     make_worker,
+    texts_of,
 )
 
 from fleet_operator.api.fleet import Rollout
@@ -24,6 +25,7 @@ from fleet_operator.core.lagging import lagging_workers
 from fleet_operator.core.lora import as_seen_by_lora
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.problems import Problem
+from fleet_operator.core.strategies.gradual import step_towards
 from fleet_operator.core.unheeded_calls import LATELY_SECONDS, problems_of_calls
 from fleet_operator.core.work import Outcome
 from fleet_operator.core.worker_calls import drain_out_of_service, take_out_of_service
@@ -162,6 +164,18 @@ class TestInDecisions:
         later = make_worker().serving("1").ignoring("stage 2", seconds_ago=RETRY_SECONDS).view()
         assert not failed_lately(later, goal)
         assert failure_of(ignored, make_view(wants="3").desired) is None
+
+    def test_a_worker_that_ignored_a_swap_gets_it_again_though_no_worker_may_fail(self):
+        """Else the report would end and begin again each minute, and a repaired worker would wait as long."""
+
+        def calls(seconds_ago: float) -> list[str]:
+            ignores = make_worker(1).serving("1").staged("2")
+            ignores = ignores.ignoring("apply 2", seconds_ago=seconds_ago)
+            view = make_view(make_worker(0).serving("2"), ignores, wants="2")
+            return texts_of(step_towards(view, at_once=None).actions)
+
+        assert calls(1) == []
+        assert calls(RETRY_SECONDS) == ["apply 2 on policy-1"]
 
     def test_a_refusal_that_is_newer_gives_the_reason(self):
         both = make_worker().serving("1").refused("2", Reason.CHECKPOINT_TRUNCATED, age_seconds=1)

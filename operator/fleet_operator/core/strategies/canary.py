@@ -168,9 +168,10 @@ def _late_verdict(
         return None
     goal = view.applied if lacking else view.desired
     restarted = all(w.state is None or w.state.uptime_seconds <= limit for w in slow)
-    # If a worker has ended meanwhile, the canaries may be those that came after it. A pod behind a gate has not run.
+    # If a worker has ended meanwhile, the canaries may be those that came after it, and were called long after
+    # that. A pod behind a gate has not run.
     ran = view.workers.where(lambda f: not f.pod.gated)
-    replaced = any(w.state is None or w.state.uptime_seconds < limit for w in ran)
+    replaced = any(w.state is None or w.state.uptime_seconds < view.phase_seconds for w in ran)
     had_twice = view.phase_seconds > 2 * limit
     dies = any(w.pod.restarts > 1 for w in slow)
     had_time = had_twice and dies if restarted else had_twice or not replaced

@@ -89,9 +89,10 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     ends = "the rollout does not need the pause"
     actions: Actions = advanced(view, view.held, goal, Mode.SERVE, ends, renews=False)
     actions += advanced(view, idle, goal, Mode.KEEP, f"the goal is version {goal.label}")
+    if problem is None or not problem.halt:  # workers that only ignored the call get it again
+        able = without(behind, failed) if problem is None else NO_WORKERS
+        actions += _swapped(view, goal, able or _again(view, goal, refused), at_once)
     if problem is None:
-        able = without(behind, failed) or _again(view, goal, refused)
-        actions += _swapped(view, goal, able, at_once)
         actions += tuple(worker_calls.take_out_of_service(m, reason=why(m, goal)) for m in stuck)
     stopped = stays or problem is not None
     all_failed = bool(behind) and not without(behind, failed)
