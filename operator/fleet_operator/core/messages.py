@@ -38,13 +38,7 @@ def problem_of(
     reason = _reason(failed, goal, phase)
     if reason is ConditionReason.VERSION_REUSED:
         return RolloutProblem(reason=reason, message=_rewritten(failed, goal), halt=halt)
-    remedy = (
-        f"{CHECK_WORKERS} and delete these pods."
-        if reason is ConditionReason.CALL_WITHOUT_EFFECT
-        else "The version is abandoned: publish another version."
-        if halt
-        else TRIED_AGAIN
-    )
+    remedy = _remedy(reason, halt=halt)
     many = len(failed) > may_fail
     limit = f"maxFailures allows {may_fail}" if many else "no other worker is available"
     message = (
@@ -128,18 +122,24 @@ def _problem_of_some(failed: Sequence[WorkerView], goal: Checkpoint, what: str) 
     reason = _reason(failed, goal, RolloutPhase.STAGING)
     if reason is ConditionReason.VERSION_REUSED:
         return RolloutProblem(reason=reason, message=_rewritten(failed, goal), halt=False)
-    remedy = (
-        "The operator keeps trying; repair the source, publish another version, or raise "
-        "rollout.timeouts."
-        if reason is ConditionReason.DEADLINE_EXCEEDED
-        else f"{CHECK_WORKERS} and delete these pods."
-        if reason is ConditionReason.CALL_WITHOUT_EFFECT
-        else TRIED_AGAIN
-    )
-    message = f"{counted(len(failed), 'worker')} {what}. {_causes(failed, goal)}. {remedy}"
+    causes, remedy = _causes(failed, goal), _remedy(reason, halt=False)
+    message = f"{counted(len(failed), 'worker')} {what}. {causes}. {remedy}"
     if reason is ConditionReason.FAILURE_BUDGET_EXCEEDED:
         reason = ConditionReason.WORKERS_FAILING
     return RolloutProblem(reason=reason, message=message, halt=False)
+
+
+def _remedy(reason: ConditionReason, *, halt: bool) -> str:
+    if reason is ConditionReason.CALL_WITHOUT_EFFECT:
+        return f"{CHECK_WORKERS} and delete these pods."
+    if halt:
+        return "The version is abandoned: publish another version."
+    if reason is ConditionReason.DEADLINE_EXCEEDED:
+        return (
+            "The operator keeps trying; repair the source, publish another version, or raise "
+            "rollout.timeouts."
+        )
+    return TRIED_AGAIN
 
 
 def _rewritten(failed: Sequence[WorkerView], goal: Checkpoint) -> str:
