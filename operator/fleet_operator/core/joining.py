@@ -20,7 +20,7 @@ from fleet_operator.core.actions import Stage, WorkerCall
 from fleet_operator.core.advance import Mode, Target, advance
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
-from fleet_operator.core.lora_goals import LoraGoal
+from fleet_operator.core.lora_goals import JoinersLora
 from fleet_operator.core.messages import problem_of, problem_of_joiners, some
 from fleet_operator.core.strategies.base import RolloutProblem
 from fleet_operator.core.worker_view import WorkerView
@@ -39,7 +39,7 @@ class Admission:
         no_members: the fleet has no member; the fallback serves if no worker can load the goal.
         allows_mixing: goal and fallback may serve at once; a worker that cannot load the goal is
             admitted at the fallback.
-        lora_goals: the adapters that workers must have, too.
+        lora_goals: the adapters that workers must have, too, or must not have.
         may_fail: how many workers may fail to load the goal before it is abandoned.
     """
 
@@ -49,7 +49,7 @@ class Admission:
     rollout_goal: Checkpoint | None = None
     no_members: bool = False
     allows_mixing: bool = False
-    lora_goals: tuple[LoraGoal, ...] = ()
+    lora_goals: tuple[JoinersLora, ...] = ()
     may_fail: int = 0
 
 

@@ -18,8 +18,8 @@ the table of base weights (`advance`).
     serves the goal, holds another staged version   StageLora of the goal, which drops the other
 
 A joining worker is admitted when it has every adapter at the desired or at the applied version. An
-adapter that no worker has served yet does not block it. If a WeightVersion was created again, the
-version that the workers still serve counts as applied.
+adapter that no worker has served yet does not block it, and one that no WeightVersion steers goes
+first. If a WeightVersion was created again, the version that the workers still serve counts as applied.
 """
 
 from __future__ import annotations

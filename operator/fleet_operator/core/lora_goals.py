@@ -46,6 +46,35 @@ class LoraGoal:
         return held is not None and pin is not None and held.digest not in {None, pin.digest}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnwantedLora:
+    """An adapter that no WeightVersion steers, and that a joining worker has. Nothing says which bytes its tokens may
+    come from, so the worker is admitted without it.
+    """
+
+    name: str
+
+    def is_met_by(self, worker: WorkerView) -> bool:
+        """Whether the worker serves no such adapter."""
+        return worker.adapter(self.name) is None
+
+
+JoinersLora = LoraGoal | UnwantedLora
+
+
+def joiners_lora_of(observed: FleetObserved) -> tuple[JoinersLora, ...]:
+    """Returns what joining workers need before they are admitted: each adapter of the fleet, and no other one, as
+    far as every WeightVersion can be read.
+    """
+    goals = lora_goals_of(observed)
+    if observed.is_external or observed.unread:
+        return goals
+    names = {goal.name for goal in goals}
+    joining = observed.workers.where(lambda f: f.has_lora and f.standing is Standing.CLOSED)
+    held = {a.name for w in joining if w.state is not None for a in w.state.adapters}
+    return (*goals, *(UnwantedLora(name=name) for name in sorted(held - names)))
+
+
 def lora_goals_of(observed: FleetObserved) -> tuple[LoraGoal, ...]:
     """Returns one goal for each adapter of the fleet."""
     return tuple(_goal(observed, weights) for weights in observed.lora_weights)

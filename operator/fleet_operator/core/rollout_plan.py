@@ -21,7 +21,7 @@ from fleet_operator.core.comparison import compare_files, needs_comparison
 from fleet_operator.core.dropped_pins import Bounded
 from fleet_operator.core.external_pins import external_pins_of, is_reused, reused_by_trainer
 from fleet_operator.core.facts import Workers
-from fleet_operator.core.lora_goals import lora_goals_of
+from fleet_operator.core.lora_goals import joiners_lora_of
 from fleet_operator.core.messages import peers_told
 from fleet_operator.core.missing_checkpoint import mark_awaited, wait_for_source
 from fleet_operator.core.observed import FleetObserved, WeightsView
@@ -203,7 +203,7 @@ def _view(
         phase_seconds=weights.watched.phase_seconds if weights else 0,
         rollout_seconds=rollout_seconds(weights, wanted, now),
         verdict=weights.status.canary if weights else None,
-        lora_goals=lora_goals_of(observed),
+        lora_goals=joiners_lora_of(observed),
         workers=observed.workers,
         strategy=strategy,
         transition=transition,

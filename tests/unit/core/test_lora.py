@@ -19,7 +19,7 @@ from tests.support.builders import (
 from fleet_operator.core.actions import CompareLora
 from fleet_operator.core.decision import decide
 from fleet_operator.core.lora import as_seen_by_lora, calls, plan_lora
-from fleet_operator.core.observed import FleetObserved, Watched
+from fleet_operator.core.observed import FleetObserved, UnreadWeights, Watched
 from fleet_operator.core.permits import first_calls
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.steering import not_steering
@@ -39,6 +39,17 @@ from rlfleet_resources.source import WeightSource
 from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 SLOTS = AdapterSlots(total=3, used=0, max_rank=16)
+UNREAD = UnreadWeights(
+    name="wv",
+    namespace="rl",
+    uid="wv",
+    generation=1,
+    created_at=NOW,
+    fleet="policy",
+    adapter=None,
+    unreadable="a test",
+    unreadable_reason=ConditionReason.INVALID_SPEC,
+)
 
 
 def _applied(version: str) -> AppliedWeights:
@@ -250,6 +261,19 @@ class TestJoiningWorkers:
         status = fleet.status.model_copy(update={"pinned_adapters": (pinned,)})
 
         assert _calls(replace(fleet, status=status)) == ["remove-adapter sql on policy-0"]
+
+    @pytest.mark.parametrize(
+        ("unread", "call"),
+        [((), "remove-adapter other on policy-0"), ((UNREAD,), "admit base on policy-0")],
+        ids=["all are read", "the unread one may name it"],
+    )
+    def test_an_adapter_that_no_weightversion_steers_goes_before_the_worker_is_admitted(
+        self, unread, call
+    ):
+        """Nothing says which files its tokens may come from (soak seed 19100000590)."""
+        fleet = _fleet(_with(make_worker(0).joining("base"), other="1"), wants=_weights("7"))
+
+        assert _calls(replace(fleet, unread=unread)) == [call]
 
     def test_if_the_desired_version_fails_it_gets_the_applied_one(self):
         member = _refusing(_with(make_worker(0).serving("base"), sql="6"), "7", age_seconds=1)

@@ -11,7 +11,7 @@ from fleet_operator.core import worker_failures
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import NO_WORKERS, Workers
-from fleet_operator.core.lora_goals import LoraGoal
+from fleet_operator.core.lora_goals import JoinersLora
 from fleet_operator.core.percentages import rounded_down
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.staging import max_staging
@@ -44,7 +44,7 @@ class RolloutView:
             (`FleetObserved.expected_workers`).
         phase, phase_seconds: the recorded phase of the desired version, and how long it has lasted.
         verdict: the last verdict on the canaries.
-        lora_goals: the LoRA adapters that joining workers need before they are admitted.
+        lora_goals: the LoRA adapters that joining workers need, or must not have, before they are admitted.
         rollout_seconds: how long this attempt has lasted; earlier failures do not count.
         reads_from_peers: workers read versions from each other (`peers`).
         workers: all workers of the fleet; those that are neither members nor joining workers may read a
@@ -64,7 +64,7 @@ class RolloutView:
     phase_seconds: float
     rollout_seconds: float
     verdict: CanaryVerdict | None = None
-    lora_goals: tuple[LoraGoal, ...] = ()
+    lora_goals: tuple[JoinersLora, ...] = ()
     workers: Workers = NO_WORKERS
     strategy: TransitionStrategy = "Synchronized"
     transition: Transition | None = None
