@@ -199,9 +199,11 @@ def _cgroup(*names: str) -> int | None:
 
 def _cgroup_cache() -> int:
     """Return the bytes of file pages that the kernel can free on demand."""
-    try:
-        text = Path("/sys/fs/cgroup/memory.stat").read_text()
-    except OSError:
-        return 0
-    values = dict(line.split(maxsplit=1) for line in text.splitlines())
-    return int(values.get("inactive_file", 0)) + int(values.get("active_file", 0))
+    for file, of_all in (("memory.stat", ""), ("memory/memory.stat", "total_")):
+        try:
+            lines = Path("/sys/fs/cgroup", file).read_text().splitlines()
+        except OSError:
+            continue
+        values = dict(line.split(maxsplit=1) for line in lines)
+        return sum(int(values.get(f"{of_all}{kind}_file", 0)) for kind in ("inactive", "active"))
+    return 0

@@ -62,6 +62,13 @@ def group(limit: int, used: int, stat: str | None = None) -> dict[str, Any]:
     return files | ({f"{V2}/memory.stat": stat} if stat is not None else {})
 
 
+def group_of_version_1(limit: int, used: int, stat: str) -> dict[str, Any]:
+    """The same of version 1."""
+    files = {f"{V1}/memory.limit_in_bytes": limit * MIB, f"{V1}/memory.usage_in_bytes": used * MIB}
+    return files | {f"{V1}/memory.stat": stat}
+
+
+CACHE_V1 = f"inactive_file 1\ntotal_inactive_file {600 * MIB}\ntotal_active_file {200 * MIB}\n"
 CACHE = f"anon 5\nfile {900 * MIB}\ninactive_file {600 * MIB}\nactive_file {200 * MIB}\nshmem 7\n"
 
 
@@ -71,6 +78,7 @@ CACHE = f"anon 5\nfile {900 * MIB}\ninactive_file {600 * MIB}\nactive_file {200 
         pytest.param({}, 40960, id="what the machine has available"),
         pytest.param(group(8192, 1000), 7192, id="what the container has not taken"),
         pytest.param(group(8192, 1000, CACHE), 7992, id="the kernel gives cached pages back"),
+        pytest.param(group_of_version_1(8192, 1000, CACHE_V1), 7992, id="so it does in version 1"),
         pytest.param(group(8192, 1000, "anon 5\n"), 7192, id="nothing is cached"),
         pytest.param(group(65536, 0), 40960, id="the machine has less than the limit"),
         pytest.param(group(1024, 1000), 512, id="nearly full: less than the reserve"),
