@@ -64,7 +64,7 @@ class BriefFaults:
         """The engine of a worker refuses this version and the next one, for a while."""
         if pod := self._some_pod():
             worker, pod.suspect = pod.worker, True
-            following = {self.fleet.version, self._following()}
+            following = {self.fleet.version, self.following()}
             self.fleet.note("fault", f"{following} will break the engine of {pod.name}")
             worker.breaking_versions |= following
             self._after(lambda: worker.breaking_versions.difference_update(following))
@@ -72,7 +72,7 @@ class BriefFaults:
     def spoil(self) -> None:
         """Some workers cannot read this version and the next one, for a while."""
         pods = [p for p in self.fleet.pods.values() if self.chance.random() < 0.5]
-        for version in {self.fleet.version, self._following()}:
+        for version in {self.fleet.version, self.following()}:
             self.fleet.spoil(version, *pods)
 
         def repair() -> None:
@@ -81,7 +81,8 @@ class BriefFaults:
 
         self._after(repair)
 
-    def _following(self) -> str:
+    def following(self) -> str:
+        """The version after the desired one."""
         number, dash, suffix = self.fleet.version.partition("-")
         return f"{int(number) + 1}{dash}{suffix}" if number.isdigit() else number
 

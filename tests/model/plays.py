@@ -30,6 +30,8 @@ class Subject(StrEnum):
     """The subjects of plays."""
 
     LATE = "late work"
+    BARRIERS = "barriers"
+    SWAPS = "swaps without a barrier"
     CANARIES = "canaries"
     PODS = "pods"
     LEADERS = "leaders"
@@ -50,6 +52,9 @@ _PATIENCE_SECONDS = (20.0, 60.0, 60.0, 200.0)
 """After such a time a scene does not wait for its moment any longer."""
 _LASTS_SECONDS = (10.0, 30.0, 100.0)
 """How long faults of plays last."""
+_FAVOURS = (0.0, 0.0, 1.0, 3.0)
+"""How often an action happens in a play, in comparison with its usual chance: most situations need three of them."""
+_MOST_LIKELY = 0.9
 _SHARES_OF_A_LIMIT = (0.5, 0.9, 1.1, 1.1, 1.4, 1.4, 2.5, 50.0, 50.0)
 _LATE_STRATEGIES = (*("Synchronized",) * 5, "Rolling", "Rolling", "InFlight", "Canary")
 
@@ -73,6 +78,18 @@ _BEFORE_A_LOAD = (
 _AFTER_A_LATE_LOAD = (
     *("it is Halted and one is held", "it is Halted and one is held", "the version is Halted"),
     *("the odd one has loaded", "some have loaded", "the odd one is joining", ""),
+)
+_IN_A_BARRIER = (
+    *("some have loaded", "some have loaded", "all are paused", "the odd one is loading"),
+    *("the odd one has refused", "a call to load", "the odd one has staged", "some are paused", ""),
+)
+_AFTER_A_BARRIER = (
+    *("some have loaded", "all are paused", "the odd one has loaded", "it is Halted and one is held"),
+    *("the odd one is joining", "the odd one has refused", "", ""),
+)
+_IN_SWAPS = (
+    *("the odd one is loading", "versions differ", "a call to apply", "some have staged"),
+    *("the odd one is joining", "the odd one has refused", "the version is Loading", ""),
 )
 _JUDGED = (
     *("the version is Judging", "a call to probe", "a call to fence", "the odd one is loading"),
@@ -124,6 +141,11 @@ def settings_of(subject: Subject, chance: Random, rollout: Settings) -> Settings
     match subject:
         case Subject.LATE:
             return rollout | short | {"strategy": chance.choice(_LATE_STRATEGIES)}
+        case Subject.BARRIERS:
+            strategy = chance.choice(["Synchronized"] * 5 + ["Canary"])
+            return rollout | short | {"strategy": strategy}
+        case Subject.SWAPS:
+            return rollout | short | {"strategy": chance.choice(["Rolling", "Rolling", "InFlight"])}
         case Subject.CANARIES if chance.random() < 0.8:
             canary = {"workers": chance.choice([1, 1, 2])}
             return rollout | short | {"strategy": "Canary", "canary": canary}
@@ -144,12 +166,17 @@ class Plays:
     def scenes_of(self, subject: Subject) -> list[Scene]:
         """The scenes of a play."""
         chance, scenes = self.chance, list[Scene]()
+        favours: dict[str, float] = {}
         for _ in range(chance.choice(_ROUNDS)):
             is_other = chance.random() < _OF_ANOTHER_SUBJECT
             about = chance.choice(list(Subject)) if is_other else subject
             for moments, likely in self._acts_of(about):
                 moment = chance.choice(moments)
-                actions = [action for action, often in likely.items() if chance.random() < often]
+                actions = []
+                for action, often in likely.items():
+                    favour = favours.setdefault(action.__name__, chance.choice(_FAVOURS))
+                    if chance.random() < (often if often == 1.0 else min(_MOST_LIKELY, often * favour)):
+                        actions.append(action)
                 chance.shuffle(actions)
                 seconds = chance.choice(_PATIENCE_SECONDS if moment else _WAITS_SECONDS)
                 scenes.append(Scene(moment, seconds, tuple(actions)))
@@ -159,6 +186,8 @@ class Plays:
         """The scenes of one round."""
         return {
             Subject.LATE: self._about_late_work,
+            Subject.BARRIERS: self._about_barriers,
+            Subject.SWAPS: self._about_swaps,
             Subject.CANARIES: self._about_canaries,
             Subject.PODS: self._about_pods,
             Subject.LEADERS: self._about_leaders,
@@ -207,6 +236,86 @@ class Plays:
             self.publish_without_files: 0.1,
         }
         return [([""], first), (_BEFORE_A_LOAD, during), (_AFTER_A_LATE_LOAD, after)]
+
+    def _about_barriers(self) -> list[Act]:
+        its, brief = self.its, self.brief
+        first = {
+            its.publish_now: 1.0,
+            self.refuse_loads_for_long: 0.3,
+            self.overrun: 0.3,
+            self.break_for_long: 0.3,
+            its.be_uneven: 0.2,
+            its.get_ahead: 0.15,
+            brief.spoil: 0.15,
+        }
+        during = {
+            its.publish_now: 0.5,
+            self.publish_without_files: 0.3,
+            self.hide_applied: 0.3,
+            self.change_leaders: 0.3,
+            self.change_to_mixing: 0.2,
+            self.refuse_statuses_for_long: 0.2,
+            self.go_back_to_applied: 0.2,
+            its.kill: 0.2,
+            brief.cut_off: 0.1,
+            self.look_away: 0.15,
+            self.see_late: 0.1,
+            self.end_leader: 0.1,
+        }
+        after = {
+            its.publish_now: 0.3,
+            self.obey: 0.35,
+            self.read_slowly: 0.35,
+            self.hide_applied: 0.2,
+            its.change_strategy: 0.15,
+            its.retry: 0.1,
+            brief.cut_off: 0.15,
+            self.end_leader: 0.2,
+            self.go_back_to_applied: 0.1,
+            self.change_to_mixing: 0.15,
+        }
+        return [([""], first), (_IN_A_BARRIER, during), (_AFTER_A_BARRIER, after)]
+
+    def _about_swaps(self) -> list[Act]:
+        its, brief = self.its, self.brief
+        first = {
+            its.publish_now: 1.0,
+            self.be_slow: 0.5,
+            self.break_for_long: 0.3,
+            its.get_ahead: 0.25,
+            its.be_uneven: 0.2,
+            self.join_and_break: 0.2,
+            self.lose_applied: 0.2,
+            its.queue_up: 0.15,
+            brief.disobey: 0.1,
+        }
+        during = {
+            self.change_to_barrier: 0.3,
+            self.go_back_to_applied: 0.35,
+            self.see_late: 0.25,
+            self.look_away: 0.2,
+            its.publish_now: 0.25,
+            self.change_leaders: 0.15,
+            self.lose_applied: 0.2,
+            self.rewrite_both: 0.15,
+            its.kill: 0.2,
+            self.refuse_statuses_for_long: 0.15,
+            its.delete_pod: 0.15,
+            self.end_leader: 0.2,
+        }
+        after = {
+            its.change_strategy: 0.2,
+            self.change_to_barrier: 0.2,
+            its.retry: 0.15,
+            its.publish_now: 0.3,
+            self.obey: 0.2,
+            self.go_back_to_applied: 0.2,
+            brief.hang: 0.15,
+            its.kill: 0.2,
+            self.look_away: 0.2,
+            self.see_late: 0.2,
+        }
+        return [([""], first), (_IN_SWAPS, during), (_IN_SWAPS, after)]
 
     def _about_canaries(self) -> list[Act]:
         its, brief = self.its, self.brief
@@ -462,6 +571,89 @@ class Plays:
                 self.brief.later.append((self.fleet.now + seconds, lambda: change(left - 1)))
 
         change(self.chance.choice([0, 6, 6]))
+
+    def end_leader(self) -> None:
+        """A leader ends, and the next one knows of no call that it has made."""
+        self.fleet.note("fault", "the operator ends")
+        self.fleet.start_operator()
+
+    def see_late(self) -> None:
+        """The leader sees answers of workers late, for a while."""
+        self.fleet.note("fault", "answers come late")
+        self.fleet.faults.stale_view = 1.0
+        seconds = self.chance.choice([0.5, 2.0, 5.0])
+        later = self.fleet.now + seconds, lambda: setattr(self.fleet.faults, "stale_view", 0.0)
+        self.brief.later.append(later)
+
+    def look_away(self) -> None:
+        """The operator does not look for as long as pauses can wait for it."""
+        self.fleet.tick(self.chance.choice([10.0, 19.0]))
+
+    def refuse_statuses_for_long(self) -> None:
+        """No status can be written for longer than a rollout may take."""
+        self.fleet.note("cluster", "refuses statuses")
+        self.fleet.faults.status_unwritten = 1.0
+
+        def take() -> None:
+            self.fleet.faults.status_unwritten = 0.0
+            self.fleet.note("cluster", "takes statuses")
+
+        self.brief.later.append((self.fleet.now + 150.0, take))
+
+    def refuse_loads_for_long(self) -> None:
+        """The odd one refuses to load, until it obeys again."""
+        if pod := self._odd():
+            self.fleet.reject(pod, "load")
+
+    def break_for_long(self) -> None:
+        """The engine of the odd one breaks whenever it loads the version or the next one."""
+        if pod := self._odd():
+            for version in (self.fleet.version, self.brief.following()):
+                self.fleet.will_break(version, pod)
+
+    def join_and_break(self) -> None:
+        """The odd one restarts, and its engine breaks when it loads the next version."""
+        if pod := self._odd():
+            self.break_for_long()
+            self.fleet.kill(pod)
+
+    def obey(self) -> None:
+        """All workers obey, and their engines are repaired."""
+        for pod in self.fleet.pods.values():
+            self.fleet.obey(pod)
+            pod.worker.breaking_versions.clear()
+
+    def be_slow(self) -> None:
+        """The next swap of the odd one takes a large part of the time that it may take."""
+        if pod := self._odd():
+            limit_seconds = self.fleet.promises.rollout.timeouts.load_seconds
+            self._linger(pod, "load", self.chance.choice([0.4, 0.6, 0.8]) * limit_seconds)
+
+    def go_back_to_applied(self) -> None:
+        """The trainer asks again for what the fleet serves."""
+        applied, spec = self.fleet.leader.fleet.applied, self.fleet.desired.base_spec
+        if applied is None or spec is None or applied.version in self.fleet.odd_versions:
+            return
+        fields = {"version": applied.version, "rollbackTo": applied.version}
+        fields |= {"runID": applied.run_id, "digest": None}
+        self.fleet.ask("trainer", f"goes back to {applied.version}", fields)
+
+    def lose_applied(self) -> None:
+        """Other files lie under the path of the applied weights, and the odd one restarts on them."""
+        applied, odd = self.fleet.leader.fleet.applied, self._odd()
+        if applied is None or odd is None or self.fleet.is_rewritten(path := str(applied.source)):
+            return
+        self.fleet.rewrite(path)
+        self.fleet.kill(odd)
+        self._after(lambda: self.fleet.restore(path))
+
+    def change_to_mixing(self) -> None:
+        """From now on versions may mix."""
+        if not self.its.is_deleted:
+            self.fleet.odd_versions.clear()
+            self.fleet.control(
+                rollout={"strategy": self.chance.choice(["Rolling", "InFlight"])}
+            )
 
     def change_to_barrier(self) -> None:
         """From now on versions must not mix."""

@@ -256,7 +256,8 @@ class Promises:
         applied = self.sim.leader.fleet.applied
         account = {(applied.version, applied.run_id)} if applied is not None else set()
         # Calls of a strategy that allowed mixing may arrive late.
-        may_agree = agreed or (heard | self.sim.wire.openings()) <= account
+        late = self.sim.wire.openings() | {name for _, name in self.stored_first.openings()}
+        may_agree = agreed or (heard | late) <= account
         self.agree = (self.forbids_mixing or self._is_behind_a_barrier) and may_agree
         if self.agree and not agreed and heard <= set(self.requested):
             for name in heard:  # a worker that lagged behind makes no step back
