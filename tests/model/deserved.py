@@ -45,12 +45,16 @@ _KINDS = {
 class Deserved:
     """Fields:
 
-    called_at: when a worker's process first got a call of a kind for a version, by any leader.
+    called_at, last_called_at: when a worker's process first got a call of a kind for a version, by any leader, and
+        when it last did.
+    silent_at: when a worker last did not answer the leader, by its uid.
     """
 
     def __init__(self, simulation: Simulation) -> None:
         self.sim = simulation
         self.called_at: dict[tuple[object, ...], float] = {}
+        self.last_called_at: dict[tuple[object, ...], float] = {}
+        self.silent_at: dict[str, float] = {}
 
     # --- calls --------------------------------------------------------------------------------------
 
@@ -68,6 +72,7 @@ class Deserved:
             named = (self.sim.weights.desired_version, self.sim.weights.desired_run_id)
         key = (pod.uid, pod.worker.restarts, call.kind, *named)
         self.called_at.setdefault(key, self.sim.now)
+        self.last_called_at[key] = self.sim.now
         observed = leader.observed
         if leader is not self.sim.leader or observed is None or observed.is_external:
             return
@@ -172,6 +177,9 @@ class Deserved:
         observed = leader.observed
         if leader is not self.sim.leader or observed is None or observed.is_external:
             return
+        for worker in observed.workers:
+            if worker.silent_seconds or worker.state is None:
+                self.silent_at[worker.pod.uid] = self.sim.now
         if not decision.is_planned:
             return  # pauses are renewed until there is a plan again
         self._requests_wait_for_something(leader, decision)
@@ -245,7 +253,9 @@ class Deserved:
         if waited > longest or leader.looks_seldom or limit <= 2 * apart:
             return
         for worker in observed.workers:
-            if worker.silent_seconds or worker.state is None:
+            # It may answer again with this look.
+            was_silent = self.silent_at.get(worker.pod.uid, -apart) >= leader.looked_at[0]
+            if worker.silent_seconds or worker.state is None or was_silent:
                 if waited >= limit:
                     return
                 continue

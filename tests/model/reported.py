@@ -65,7 +65,7 @@ class Reported:
         self.sim = simulation
         self.recorded: tuple[int, Transition | None] = (0, None)
         self.failed_since: dict[str, float] = {}
-        self.judged_by = 0
+        self.judged_by, self.judged_since = 0, 0.0
         self.applied: tuple[int, AppliedWeights | None] = (0, None)
         self.named_others: dict[tuple[object, ...], float] = {}
         self.adapters_since: dict[str, tuple[tuple[object, ...], float]] = {}
@@ -102,8 +102,11 @@ class Reported:
             if live and all(w.facts.phase in _CANNOT_JUDGE for w in answer):
                 self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)
             self._lost_weights_delay_no_verdict(leader, status, there)
+            before = known.get(desired.base_uid, NO_STATUS)
             if status.phase is RolloutPhase.JUDGING:
                 self.judged_by = leader.number
+                if before.phase is not RolloutPhase.JUDGING:
+                    self.judged_since = self.sim.now
 
     def _check_each(self, leader: Leader, desired: Desired, there: list[WorkerView]) -> None:
         self._adapters_have_room(leader, desired)
@@ -347,9 +350,10 @@ class Reported:
             return  # no worker may read it, for example
         name, calls = (
             (after.desired_version, after.desired_run_id),
-            self.sim.promises.deserved.called_at,
+            self.sim.promises.deserved.last_called_at,
         )
-        if not any(key[2] in {"stage", "load"} and key[3:] == name for key in calls):
+        begun = (at for key, at in calls.items() if key[2] in {"stage", "load"} and key[3:] == name)
+        if not any(at >= self.judged_since for at in begun):
             return  # no canary has begun with it
         if judges and asked == known and phases == (RolloutPhase.JUDGING, RolloutPhase.PENDING):
             self.sim.fail(
@@ -397,7 +401,9 @@ class Reported:
         is_dropped = may_be_dropped(leader.fleet.dropped_pins, WeightsId(*name))
         if is_dropped and name not in names and spec.digest is None:
             self.sim.fail(9, f"the pin of {name} may be dropped, and no digest is asked for")
-        if promises._is_a_rewind(spec) and not promises.unknown:
+        stored, served = self.sim.fleet_stored.applied, promises.requested[promises.served]
+        is_recorded = stored is not None and (stored.version, stored.run_id) == served
+        if is_recorded and promises._is_a_rewind(spec) and not promises.unknown:
             self.sim.fail(5, f"{spec.version} is a step back, and that is not reported")
 
     def _lost_weights_delay_no_verdict(
