@@ -6,7 +6,7 @@ had less than its time. So a mistake shows without the bad luck that makes it hu
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from tests.model.desired import rollout_of
@@ -87,6 +87,8 @@ class Deserved:
             self._may_be_fenced(leader, call, pod, worker)
         if isinstance(call, Admit | Resume) and self.sim.promises.agree:
             self._opens_alone(leader, call)
+        if isinstance(call, Stage):
+            self._holds_nothing_better(leader, call, worker)
         judges = self.sim.weights.phase is RolloutPhase.JUDGING
         if isinstance(call, Stage) and judges and leader.desired is self.sim.desired:
             self._has_a_baseline(leader, call, worker)
@@ -154,6 +156,30 @@ class Deserved:
             what = f"{call.work} on {call.pod_name}, the canary"
             self.sim.fail(1, f"{what}, which has {known} and no answers of {applied.version}")
 
+    def _holds_nothing_better(self, leader: Leader, call: Stage, worker: WorkerView) -> None:
+        """A joining worker that has refused a version does not read it again while it holds the other one that would let
+        it in, and has not refused that since. It would never load either.
+        """
+        state, fleet, promises = worker.state, leader.fleet, self.sim.promises
+        if state is None or state.staged is None or worker.standing is not Standing.CLOSED:
+            return
+        plan = leader.decision.rollout if leader.decision is not None else None
+        stays = plan is None or plan.halted or plan.suspended
+        if stays or promises.must_be_judged or leader.desired is not self.sim.desired:
+            return
+        spec = self.sim.desired.base_spec
+        lets_in = {(w.version, w.run_id) for w in (fleet.applied, spec) if w is not None}
+        held, asked = (state.staged.version, state.staged.run_id), (str(call.version), call.run_id)
+        known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
+        ages = {name: inf for name in (held, asked)}
+        for failure in known:
+            name = (failure.version, failure.run_id) if failure is not None else None
+            if failure is not None and name in ages:
+                ages[name] = min(ages[name], failure.age_seconds)
+        is_fresh = ages[asked] < inf and ages[asked] < ages[held]
+        if held in lets_in and asked in lets_in and held != asked and is_fresh:
+            self.sim.fail(6, f"{call.work} on {call.pod_name}, which holds {held} and can load it")
+
     def _opens_alone(self, leader: Leader, call: Admit | Resume) -> None:
         """No other worker may generate with other weights, as far as the leader knows."""
         assert leader.observed is not None
@@ -215,9 +241,29 @@ class Deserved:
         if not (comes or waits):
             names = ", ".join(held.values())
             self.sim.fail(3, f"{names} hold their requests, and nothing is under way")
+        self._none_waits_with_what_all_have(leader, decision, there)
         others = any(w.silent_seconds or w.state is None or w.facts.refuses for w in there)
         if plan.step.phase is RolloutPhase.STAGING and not (others or plan.waits_for_pin):
             self._none_waits_for_a_stage(leader, decision, there)
+
+    def _none_waits_with_what_all_have(
+        self, leader: Leader, decision: Decision, there: list[WorkerView]
+    ) -> None:
+        """Workers that have all loaded a version of a barrier serve it, also if a newer one is still to be read."""
+        current, plan, applied = leader.fleet.transition, decision.rollout, leader.fleet.applied
+        members = [w for w in there if w.state is not None and w.state.admitted]
+        is_stage = plan.step.phase is RolloutPhase.STAGING and not plan.step.waiting
+        ends = plan.waits_for_pin or plan.halted or plan.suspended or decision.pod_actions
+        if current is None or current.back or applied is None or ends or not is_stage:
+            return
+        has = {(w.version, w.state.run_id) for w in members if w.state is not None}
+        name, desired = (current.version, current.run_id), (plan.desired.version, plan.desired.run_id)
+        idle = all(_is_paused(w) and not w.busy and not w.silent_seconds for w in members)
+        is_back = desired == (applied.version, applied.run_id)
+        called = {c.pod_uid for c in decision.worker_calls if not isinstance(c, Stage)}
+        if members and idle and has == {name} and not is_back and desired != name and not called:
+            names = ", ".join(w.pod.name for w in members)
+            self.sim.fail(8, f"{names} have loaded {name}, and wait for {desired}")
 
     def _none_waits_for_a_stage(
         self, leader: Leader, decision: Decision, there: list[WorkerView]

@@ -55,7 +55,7 @@ from tests.model.availability import Availability
 from tests.model.deserved import Deserved
 from tests.model.desired import BASE_UID, NO_STATUS, rollout_of
 from tests.model.fake_state import digest_of, version_in
-from tests.model.order import check_order
+from tests.model.order import check_order, check_swaps
 from tests.model.readers import Readers
 from tests.model.repeated_calls import RepeatedCalls
 from tests.model.reported import LONGEST_LOOK_SECONDS, MAX_WORKERS, Reported
@@ -823,6 +823,7 @@ class Promises:
         worker has reported a false one.
         """
         check_order(self.sim, leader, decision)
+        check_swaps(self.sim, leader, decision)
         check_retry_waits(self.sim, leader, decision)
         self.same_files.check(leader)
         self.availability.note_decision(leader, decision)

@@ -13,7 +13,7 @@ from tests.model.desired import NO_STATUS
 
 from fleet_operator.core.dropped_pins import may_be_dropped
 from fleet_operator.core.identity import WeightsId
-from fleet_operator.core.percentages import at_most
+from fleet_operator.core.percentages import at_most, rounded_down
 from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Phase, Reason
 from rlfleet_resources.conditions import condition_of
@@ -41,6 +41,7 @@ RECYCLED_SECONDS = 330.0
 _ENDS = frozenset({RolloutPhase.APPLIED, RolloutPhase.RESUMING})
 _ADAPTER_COMES = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
 _HOLD = frozenset({Phase.PAUSED, Phase.LOADING})
+_COMES = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
 _CANNOT_JUDGE = frozenset({Phase.STARTING, Phase.BROKEN})
 _SAYS_WHY = frozenset(
     {ConditionReason.SUSPENDED, ConditionReason.NO_WORKERS, ConditionReason.HALTED}
@@ -66,6 +67,7 @@ class Reported:
         self.recorded: tuple[int, Transition | None] = (0, None)
         self.failed_since: dict[str, float] = {}
         self.judged_by, self.judged_since = 0, 0.0
+        self.breaks: tuple[int, tuple[object, ...]] = (0, ())
         self.applied: tuple[int, AppliedWeights | None] = (0, None)
         self.named_others: dict[tuple[object, ...], float] = {}
         self.adapters_since: dict[str, tuple[tuple[object, ...], float]] = {}
@@ -98,6 +100,7 @@ class Reported:
             self._phase_is_true(leader, status, answer)
             self._silent_ones_have_it(status, there)
             self._refusals_are_reported(leader, status)
+            self._engines_that_break_count(leader, known.get(desired.base_uid, NO_STATUS), status, there)
             self._verdict_is_earned(leader, status, answer)
             if live and all(w.facts.phase in _CANNOT_JUDGE for w in answer):
                 self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)
@@ -335,6 +338,36 @@ class Reported:
         if absent and len(absent) == len(answer) and begun and not (found or was_seen or stalled):
             self.sim.fail(6, f"{name} is {status.phase}, and no worker has found its directory")
 
+    def _engines_that_break_count(
+        self, leader: Leader, before: WeightsStatus, status: WeightsStatus, there: list[WorkerView]
+    ) -> None:
+        """Without a barrier a rollout is not over while an engine breaks on its version, and the version is abandoned if
+        more engines break than may fail. The failures of this attempt count, until the version is served.
+        """
+        assert leader.decision is not None
+        assert leader.observed is not None
+        plan, begun, applied = leader.decision.rollout, status.started_at, leader.fleet.applied
+        name = (status.desired_version, status.desired_run_id)
+        last, self.breaks = self.breaks, (0, ())
+        if begun is None or not plan.allows_mixing or leader.desired is not self.sim.desired:
+            return
+        seconds = self.sim.surely_since(begun, leader)
+        broke = [w for w in there if _has_broken_on(w, name, seconds)]
+        if not broke or plan.step.goal.version != status.desired_version or plan.suspended:
+            return
+        out = [w.pod.name for w in broke if w.standing is Standing.CLOSED]
+        if out and status.phase is RolloutPhase.APPLIED and before.phase in _COMES:
+            self.sim.fail(6, f"{name} is Applied, and the engines of {out} break on it")
+        is_served = applied is not None and (applied.version, applied.run_id) == name
+        rollout, workers = self.sim.promises.rollout, leader.observed.expected_workers
+        if len(broke) <= rounded_down(rollout.max_failures, workers) or is_served:
+            return
+        attempt = (status.desired_version, status.desired_run_id, status.retried)
+        self.breaks = leader.number, attempt
+        if self.breaks == last and status.phase in _COMES:
+            names = [w.pod.name for w in broke]
+            self.sim.fail(6, f"{name} is {status.phase}, and the engines of {names} break on it")
+
     def _is_still_judged(self, leader: Leader, before: WeightsStatus, after: WeightsStatus) -> None:
         """The time to judge a version does not begin again when all canaries have died. It does for each leader."""
         judges = (
@@ -501,6 +534,15 @@ def _failures_of(worker: WorkerView, name: tuple[str | None, str | None]) -> lis
         for f in known
         if f is not None and (f.version, f.run_id) == name
     ]
+
+
+def _has_broken_on(worker: WorkerView, name: tuple[str | None, str | None], seconds: float) -> bool:
+    """Whether the engine of a worker has refused a version within this time, and the worker does not have it."""
+    failure = worker.state.load_failure if worker.state is not None else None
+    if failure is None or worker.silent_seconds or _has(worker, name):
+        return False
+    age_seconds = failure.age_seconds + worker.state_age_seconds
+    return (failure.version, failure.run_id) == name and age_seconds < seconds
 
 
 def _has_lost(worker: WorkerView, name: tuple[str, str | None], seconds: float) -> bool:

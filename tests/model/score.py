@@ -33,8 +33,8 @@ from tests.model.reach import differing
 from tests.model.simulator import Simulation
 
 STEPS = 20_000
-TRIES = 10
-"""After this number of histories in which it made a difference, a mistake is played in each tenth history only."""
+TRIES, SELDOM = 10, 3
+"""After this number of histories in which it made a difference, a mistake is played in each third history only."""
 TRIED = [*MUTANTS, *RULES]
 
 
@@ -128,7 +128,7 @@ def _in_order(score: Score, pool: ProcessPoolExecutor | None, ahead: int) -> Ite
     running: list[Future[Played]] = []
     for seed in count():
         left = score.tried - score.found.keys()
-        if seed % 10:
+        if seed % SELDOM:
             left -= {number for number, times in score.reached.items() if times >= TRIES}
         if pool is None:
             yield play(seed, left)
