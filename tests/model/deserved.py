@@ -296,8 +296,9 @@ class Deserved:
         limit, longest = min(s for s, _ in limits), min(s for _, s in limits)
         # A pause that is renewed takes the turn of a load, here in one look, there in two.
         apart = leader.looked_at[1] - leader.looked_at[0]
-        if waited > longest or leader.looks_seldom or limit <= 2 * apart:
-            return
+        renews = before.phase is RolloutPhase.LOADING and apart >= LEASE_SECONDS - TAKE_OVER_SECONDS
+        if waited > longest or leader.looks_seldom or limit <= 2 * apart or renews:
+            return  # a renewal may be due at each look
         for worker in observed.workers:
             # It may answer again with this look.
             was_silent = self.silent_at.get(worker.pod.uid, -apart) >= leader.looked_at[0]
