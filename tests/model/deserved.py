@@ -48,6 +48,7 @@ class Deserved:
     called_at, last_called_at: when a worker's process first got a call of a kind for a version, by any leader, and
         when it last did.
     silent_at: when a worker last did not answer the leader, by its uid.
+    slow_look_at: when the leader last looked after as long as it takes until pauses must be renewed.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -55,6 +56,7 @@ class Deserved:
         self.called_at: dict[tuple[object, ...], float] = {}
         self.last_called_at: dict[tuple[object, ...], float] = {}
         self.silent_at: dict[str, float] = {}
+        self.slow_look_at = 0.0
 
     # --- calls --------------------------------------------------------------------------------------
 
@@ -203,6 +205,8 @@ class Deserved:
         observed = leader.observed
         if leader is not self.sim.leader or observed is None or observed.is_external:
             return
+        if leader.looked_at[1] - leader.looked_at[0] >= LEASE_SECONDS - TAKE_OVER_SECONDS:
+            self.slow_look_at = self.sim.now
         for worker in observed.workers:
             if worker.silent_seconds or worker.state is None:
                 self.silent_at[worker.pod.uid] = self.sim.now
@@ -296,9 +300,10 @@ class Deserved:
         limit, longest = min(s for s, _ in limits), min(s for _, s in limits)
         # A pause that is renewed takes the turn of a load, here in one look, there in two.
         apart = leader.looked_at[1] - leader.looked_at[0]
-        renews = before.phase is RolloutPhase.LOADING and apart >= LEASE_SECONDS - TAKE_OVER_SECONDS
+        is_slow = self.sim.now - self.slow_look_at <= waited
+        renews = before.phase is RolloutPhase.LOADING and is_slow
         if waited > longest or leader.looks_seldom or limit <= 2 * apart or renews:
-            return  # a renewal may be due at each look
+            return  # a renewal may have been due at each look
         for worker in observed.workers:
             # It may answer again with this look.
             was_silent = self.silent_at.get(worker.pod.uid, -apart) >= leader.looked_at[0]
