@@ -248,7 +248,9 @@ class Convergence:
             self._do_what_a_user_would()
             if self.converged() and not self.reconcile():
                 return True
-            comes = any(w.started_at > self.now or w.work or w.staging for w in self.workers.values())
+            comes = any(
+                w.started_at > self.now or w.work or w.staging for w in self.workers.values()
+            )
             idle = 0 if at_work or comes or not gives_up or not self._stalls() else idle + 1
             if idle > LOOKS_AT_REST:
                 return False

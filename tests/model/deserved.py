@@ -173,7 +173,7 @@ class Deserved:
         lets_in = {(w.version, w.run_id) for w in (fleet.applied, spec) if w is not None}
         held, asked = (state.staged.version, state.staged.run_id), (str(call.version), call.run_id)
         known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
-        ages = {name: inf for name in (held, asked)}
+        ages = dict.fromkeys((held, asked), inf)
         for failure in known:
             name = (failure.version, failure.run_id) if failure is not None else None
             if failure is not None and name in ages:
@@ -261,7 +261,10 @@ class Deserved:
         if current is None or current.back or applied is None or ends or not is_stage:
             return
         has = {(w.version, w.state.run_id) for w in members if w.state is not None}
-        name, desired = (current.version, current.run_id), (plan.desired.version, plan.desired.run_id)
+        name, desired = (
+            (current.version, current.run_id),
+            (plan.desired.version, plan.desired.run_id),
+        )
         idle = all(_is_paused(w) and not w.busy and not w.silent_seconds for w in members)
         is_back = desired == (applied.version, applied.run_id)
         called = {c.pod_uid for c in decision.worker_calls if not isinstance(c, Stage)}

@@ -32,6 +32,7 @@ class Subject(StrEnum):
     LATE = "late work"
     BARRIERS = "barriers"
     SWAPS = "swaps without a barrier"
+    READS = "reads"
     CANARIES = "canaries"
     PODS = "pods"
     LEADERS = "leaders"
@@ -82,9 +83,19 @@ _AFTER_A_LATE_LOAD = (
 _IN_A_BARRIER = (
     *("some have loaded", "some have loaded", "all are paused", "the odd one is loading"),
     *("the odd one has refused", "a call to load", "the odd one has staged", "some are paused", ""),
+    *("a call to pause", "all have staged"),
+)
+_WHILE_ONE_READS = (
+    *("a worker reads", "a worker reads", "a call to stage", "some have staged", "all are paused"),
+    *("the odd one has staged", "a call to resume", "an adapter is staged", ""),
 )
 _AFTER_A_BARRIER = (
-    *("some have loaded", "all are paused", "the odd one has loaded", "it is Halted and one is held"),
+    *(
+        "some have loaded",
+        "all are paused",
+        "the odd one has loaded",
+        "it is Halted and one is held",
+    ),
     *("the odd one is joining", "the odd one has refused", "", ""),
 )
 _IN_SWAPS = (
@@ -142,8 +153,10 @@ def settings_of(subject: Subject, chance: Random, rollout: Settings) -> Settings
         case Subject.LATE:
             return rollout | short | {"strategy": chance.choice(_LATE_STRATEGIES)}
         case Subject.BARRIERS:
-            strategy = chance.choice(["Synchronized"] * 5 + ["Canary"])
+            strategy = chance.choice(["Synchronized"] * 3 + ["Canary"])
             return rollout | short | {"strategy": strategy}
+        case Subject.READS:
+            return rollout | short | {"maxStaging": chance.choice([1, 1, 2])}
         case Subject.SWAPS:
             return rollout | short | {"strategy": chance.choice(["Rolling", "Rolling", "InFlight"])}
         case Subject.CANARIES if chance.random() < 0.8:
@@ -175,7 +188,9 @@ class Plays:
                 actions = []
                 for action, often in likely.items():
                     favour = favours.setdefault(action.__name__, chance.choice(_FAVOURS))
-                    if chance.random() < (often if often == 1.0 else min(_MOST_LIKELY, often * favour)):
+                    if chance.random() < (
+                        often if often == 1.0 else min(_MOST_LIKELY, often * favour)
+                    ):
                         actions.append(action)
                 chance.shuffle(actions)
                 seconds = chance.choice(_PATIENCE_SECONDS if moment else _WAITS_SECONDS)
@@ -188,6 +203,7 @@ class Plays:
             Subject.LATE: self._about_late_work,
             Subject.BARRIERS: self._about_barriers,
             Subject.SWAPS: self._about_swaps,
+            Subject.READS: self._about_reads,
             Subject.CANARIES: self._about_canaries,
             Subject.PODS: self._about_pods,
             Subject.LEADERS: self._about_leaders,
@@ -247,6 +263,7 @@ class Plays:
             its.be_uneven: 0.2,
             its.get_ahead: 0.15,
             brief.spoil: 0.15,
+            self.delay_pause: 0.2,
         }
         during = {
             its.publish_now: 0.5,
@@ -261,6 +278,7 @@ class Plays:
             self.look_away: 0.15,
             self.see_late: 0.1,
             self.end_leader: 0.1,
+            self.join_and_break: 0.2,
         }
         after = {
             its.publish_now: 0.3,
@@ -280,7 +298,8 @@ class Plays:
         its, brief = self.its, self.brief
         first = {
             its.publish_now: 1.0,
-            self.be_slow: 0.5,
+            self.be_slow: 0.3,
+            self.be_all_slow: 0.3,
             self.break_for_long: 0.3,
             its.get_ahead: 0.25,
             its.be_uneven: 0.2,
@@ -327,7 +346,7 @@ class Plays:
             brief.lose_files: 0.2,
             self.overrun: 0.15,
             brief.hang: 0.15,
-            self.lose_baseline: 0.2,
+            self.lose_baseline: 0.3,
         }
         during = {
             self.be_all_away: 0.25,
@@ -402,8 +421,33 @@ class Plays:
             its.delete_lease: 0.05,
             self.overrun: 0.2,
             its.change_strategy: 0.2,
+            its.kill_all: 0.15,
         }
         return [([""], first), (_AT_ANY_TIME, then), (_AT_ANY_TIME, then)]
+
+    def _about_reads(self) -> list[Act]:
+        its, brief = self.its, self.brief
+        first = {
+            its.publish_now: 1.0,
+            self.its.adapters.publish: 0.3,
+            self.read_slowly: 0.5,
+            self.read_slowly_oneself: 0.5,
+            brief.lose_answer: 0.3,
+        }
+        then = {
+            its.publish_now: 0.5,
+            self.its.adapters.publish: 0.3,
+            brief.lose_answer: 0.5,
+            self.end_leader: 0.4,
+            brief.cut_off: 0.3,
+            brief.hang: 0.2,
+            self.see_late: 0.3,
+            its.kill: 0.2,
+            self.read_slowly: 0.3,
+            self.read_slowly_oneself: 0.3,
+            brief.freeze: 0.1,
+        }
+        return [([""], first), (_WHILE_ONE_READS, then), (_WHILE_ONE_READS, then)]
 
     def _about_files(self) -> list[Act]:
         its, brief = self.its, self.brief
@@ -498,6 +542,25 @@ class Plays:
         if others:
             seconds = self.chance.choice([5.0, 30.0, 100.0, 300.0])
             self._linger(self.chance.choice(others), "stage", seconds)
+
+    def read_slowly_oneself(self) -> None:
+        """The odd one reads the next version for long."""
+        if pod := self._odd():
+            self._linger(pod, "stage", self.chance.choice([5.0, 30.0, 100.0]))
+
+    def delay_pause(self) -> None:
+        """The next pause comes to the odd one late."""
+        if pod := self._odd():
+            seconds = self.chance.choice([5.0, 20.0, 50.0])
+            self.fleet.note("fault", f"the next pause comes to {pod.name} {seconds:.0f} s late")
+            pod.delays, pod.suspect = ("pause", seconds), True
+
+    def be_all_slow(self) -> None:
+        """Loads of all workers take a large part of the time that they may take."""
+        limit_seconds = self.fleet.promises.rollout.timeouts.load_seconds
+        for pod in self.fleet.pods.values():
+            pod.worker.slow_seconds = self.chance.choice([0.3, 0.5, 0.7]) * limit_seconds
+        self.fleet.note("fault", "workers are slow")
 
     def _linger(self, pod: FakePod, step: str, seconds: float) -> None:
         self.fleet.note("fault", f"the next {step} of {pod.name} takes {seconds:.0f} s longer")
@@ -651,9 +714,7 @@ class Plays:
         """From now on versions may mix."""
         if not self.its.is_deleted:
             self.fleet.odd_versions.clear()
-            self.fleet.control(
-                rollout={"strategy": self.chance.choice(["Rolling", "InFlight"])}
-            )
+            self.fleet.control(rollout={"strategy": self.chance.choice(["Rolling", "InFlight"])})
 
     def change_to_barrier(self) -> None:
         """From now on versions must not mix."""

@@ -100,7 +100,9 @@ class Reported:
             self._phase_is_true(leader, status, answer)
             self._silent_ones_have_it(status, there)
             self._refusals_are_reported(leader, status)
-            self._engines_that_break_count(leader, known.get(desired.base_uid, NO_STATUS), status, there)
+            self._engines_that_break_count(
+                leader, known.get(desired.base_uid, NO_STATUS), status, there
+            )
             self._verdict_is_earned(leader, status, answer)
             if live and all(w.facts.phase in _CANNOT_JUDGE for w in answer):
                 self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)

@@ -19,7 +19,7 @@ Failures:
   `onFailure: Halt` each worker keeps the version that it has, so that two versions serve. With
   `Rollback` the goal is the applied version.
 * Up to `maxFailures` workers keep the version that they have. Once all others have swapped, they
-  swap again every 10 s.
+  swap again after 10 s, or after 60 s if their engine has broken.
 
 Stalled reports these cases, and also when no other worker can swap, when too few workers
 serve for a swap, and when swaps keep failing. If too few workers serve because others cannot join,
@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil
+from math import ceil, inf
 from operator import attrgetter
 
 from fleet_operator.core import worker_calls
@@ -64,6 +64,7 @@ from fleet_operator.counts import counted_of
 from fleet_worker.protocol import Phase
 from rlfleet_resources.weights_status import RolloutPhase
 
+ENGINE_RESTS_SECONDS = 60.0
 _UNDER_WAY = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
 
 
@@ -130,8 +131,20 @@ def _is_behind(worker: Facts, goal: Checkpoint) -> bool:
 
 
 def _again(view: RolloutView, goal: Checkpoint, refused: Sequence[WorkerView]) -> Workers:
-    """The failed workers that may retry now."""
-    return Workers([w for w in refused if not view.failed_lately(w, goal)])
+    """The failed workers that may retry now. One that serves rests for longer after its engine has broken: each
+    attempt takes it from its clients.
+    """
+    rested = (w for w in refused if not view.failed_lately(w, goal))
+    broke = {w.pod.uid for w in failed_to_load(view, goal, refused)}
+    return Workers(
+        [w for w in rested if w.pod.uid not in broke or _age_seconds(w) >= ENGINE_RESTS_SECONDS]
+    )
+
+
+def _age_seconds(worker: WorkerView) -> float:
+    """The age of the last failed load."""
+    failure = worker.state.load_failure if worker.state is not None else None
+    return inf if failure is None else failure.age_seconds + worker.state_age_seconds
 
 
 def _swapped(view: RolloutView, goal: Checkpoint, behind: Workers, at_once: int | None) -> Actions:
