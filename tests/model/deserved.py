@@ -169,8 +169,8 @@ class Deserved:
         stays = plan is None or plan.halted or plan.suspended
         if stays or promises.must_be_judged or leader.desired is not self.sim.desired:
             return
-        spec = self.sim.desired.base_spec
-        lets_in = {(w.version, w.run_id) for w in (fleet.applied, spec) if w is not None}
+        goals = (fleet.applied, plan.step.goal if plan is not None else None)
+        lets_in = {(w.version, w.run_id) for w in goals if w is not None}
         held, asked = (state.staged.version, state.staged.run_id), (str(call.version), call.run_id)
         known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
         ages = dict.fromkeys((held, asked), inf)
