@@ -6,13 +6,13 @@ had less than its time. So a mistake shows without the bad luck that makes it hu
 
 from __future__ import annotations
 
-from math import ceil, inf
+from math import ceil
 from typing import TYPE_CHECKING
 
 from tests.model.desired import rollout_of
 
 from fleet_operator.core.actions import Admit, Apply, Fence, LoraCall, Pause, Resume, Stage
-from fleet_operator.core.percentages import at_most
+from fleet_operator.core.percentages import at_most, rounded_down
 from fleet_operator.core.pod_actions import CreatePod
 from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Phase
@@ -48,6 +48,7 @@ class Deserved:
     called_at, last_called_at: when a worker's process first got a call of a kind for a version, by any leader, and
         when it last did.
     silent_at: when a worker last did not answer the leader, by its uid.
+    fenced: workers that were fenced in an attempt, and refuse the files of its version.
     slow_look_at: when the leader last looked after as long as it takes until pauses must be renewed.
     """
 
@@ -56,6 +57,7 @@ class Deserved:
         self.called_at: dict[tuple[object, ...], float] = {}
         self.last_called_at: dict[tuple[object, ...], float] = {}
         self.silent_at: dict[str, float] = {}
+        self.fenced: dict[tuple[object, ...], set[str]] = {}
         self.slow_look_at = 0.0
 
     # --- calls --------------------------------------------------------------------------------------
@@ -85,8 +87,14 @@ class Deserved:
         worker = next((w for w in observed.workers if w.pod.uid == call.pod_uid), None)
         if worker is None:
             return
+        self._is_deserved(leader, call, pod, worker)
+
+    def _is_deserved(
+        self, leader: Leader, call: WorkerCall, pod: FakePod, worker: WorkerView
+    ) -> None:
         if isinstance(call, Fence):
             self._may_be_fenced(leader, call, pod, worker)
+            self._is_within_failures(leader, call, worker)
         if isinstance(call, Admit | Resume) and self.sim.promises.agree:
             self._opens_alone(leader, call)
         if isinstance(call, Stage):
@@ -135,6 +143,26 @@ class Deserved:
                 f"{call.pod_name} serves, and its fence leaves it {seconds:.0f} of {least} s",
             )
 
+    def _is_within_failures(self, leader: Leader, call: Fence, worker: WorkerView) -> None:
+        """No more workers are taken from their clients because they refuse the files of a version than may fail."""
+        status, state, observed = self.sim.weights, worker.state, leader.observed
+        if state is None or observed is None or not state.admitted or worker.pod.drains_since:
+            return
+        if status.phase is not RolloutPhase.STAGING or leader.desired is not self.sim.desired:
+            return
+        name = (status.desired_version, status.desired_run_id)
+        failures = (state.stage_failure, *state.earlier_stage_failures)
+        if not any(f is not None and (f.version, f.run_id) == name for f in failures):
+            return
+        attempt = (leader.number, *name, status.retried, status.observed_generation)
+        fenced = self.fenced.setdefault(attempt, set())
+        fenced.add(call.pod_uid)
+        may_fail = max(
+            rounded_down(r.max_failures, observed.spec.replicas) for r in self.sim.promises.settings
+        )
+        if len(fenced) > may_fail:
+            self.sim.fail(8, f"{len(fenced)} workers that refuse {name} are fenced, {may_fail} may")
+
     def _has_a_baseline(self, leader: Leader, call: Stage, worker: WorkerView) -> None:
         """A canary has the applied weights, or their answers, before it reads others. Else it loads them first, if any
         worker can.
@@ -159,27 +187,22 @@ class Deserved:
             self.sim.fail(1, f"{what}, which has {known} and no answers of {applied.version}")
 
     def _holds_nothing_better(self, leader: Leader, call: Stage, worker: WorkerView) -> None:
-        """A joining worker that has refused a version does not read it again while it holds the other one that would let
-        it in, and has not refused that since. It would never load either.
+        """A joining worker does not read a refused version again while it holds the other one that would let it in, and
+        has not refused the held one. It would never load either.
         """
         state, fleet, promises = worker.state, leader.fleet, self.sim.promises
         if state is None or state.staged is None or worker.standing is not Standing.CLOSED:
             return
         plan = leader.decision.rollout if leader.decision is not None else None
-        stays = plan is None or plan.halted or plan.suspended
+        stays = plan is None or plan.halted or plan.suspended or plan.step.holds_requests
         if stays or promises.must_be_judged or leader.desired is not self.sim.desired:
             return
         goals = (fleet.applied, plan.step.goal if plan is not None else None)
         lets_in = {(w.version, w.run_id) for w in goals if w is not None}
         held, asked = (state.staged.version, state.staged.run_id), (str(call.version), call.run_id)
         known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
-        ages = dict.fromkeys((held, asked), inf)
-        for failure in known:
-            name = (failure.version, failure.run_id) if failure is not None else None
-            if failure is not None and name in ages:
-                ages[name] = min(ages[name], failure.age_seconds)
-        is_fresh = ages[asked] < inf and ages[asked] < ages[held]
-        if held in lets_in and asked in lets_in and held != asked and is_fresh:
+        refused = {(f.version, f.run_id) for f in known if f is not None}
+        if {held, asked} <= lets_in and asked in refused and held not in refused:
             self.sim.fail(6, f"{call.work} on {call.pod_name}, which holds {held} and can load it")
 
     def _opens_alone(self, leader: Leader, call: Admit | Resume) -> None:

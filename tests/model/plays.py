@@ -149,24 +149,24 @@ def settings_of(subject: Subject, chance: Random, rollout: Settings) -> Settings
         },
         "pause": {"drainTimeoutSeconds": chance.choice([1, 10])},
     }
+    own: Settings = {}
     match subject:
         case Subject.LATE:
-            return rollout | short | {"strategy": chance.choice(_LATE_STRATEGIES)}
+            own = short | {"strategy": chance.choice(_LATE_STRATEGIES)}
         case Subject.BARRIERS:
-            strategy = chance.choice(["Synchronized"] * 3 + ["Canary"])
-            return rollout | short | {"strategy": strategy}
+            own = short | {"strategy": chance.choice(["Synchronized"] * 3 + ["Canary"])}
         case Subject.READS:
-            return rollout | short | {"maxStaging": chance.choice([1, 1, 2])}
+            own = short | {"maxStaging": chance.choice([1, 1, 2])}
         case Subject.SWAPS:
-            return rollout | short | {"strategy": chance.choice(["Rolling", "Rolling", "InFlight"])}
+            own = short | {"strategy": chance.choice(["Rolling", "Rolling", "InFlight"])}
         case Subject.CANARIES if chance.random() < 0.8:
             canary = {"workers": chance.choice([1, 1, 2])}
-            return rollout | short | {"strategy": "Canary", "canary": canary}
+            own = short | {"strategy": "Canary", "canary": canary}
         case Subject.CANARIES | Subject.ADAPTERS:
-            return rollout | short
+            own = short
         case Subject.PODS if chance.random() < 0.5:
-            return rollout | {"strategy": "Rolling", "maxUnavailable": 1}
-    return rollout
+            own = {"strategy": "Rolling", "maxUnavailable": 1}
+    return rollout | own
 
 
 class Plays:
@@ -438,6 +438,7 @@ class Plays:
             its.publish_now: 0.5,
             self.its.adapters.publish: 0.3,
             brief.lose_answer: 0.5,
+            self.lose_answers: 0.3,
             self.end_leader: 0.4,
             brief.cut_off: 0.3,
             brief.hang: 0.2,
@@ -649,8 +650,18 @@ class Plays:
         self.brief.later.append(later)
 
     def look_away(self) -> None:
-        """The operator does not look for as long as pauses can wait for it."""
+        """The operator does not look for as long as pauses can wait for it, and then it may see old answers first."""
         self.fleet.tick(self.chance.choice([10.0, 19.0]))
+        if self.chance.random() < 0.5:
+            self.see_late()
+
+    def lose_answers(self) -> None:
+        """All answers get lost, for a while."""
+        self.fleet.note("fault", "answers get lost")
+        self.fleet.faults.answer_lost = 1.0
+        seconds = self.chance.choice([1.0, 5.0, 15.0])
+        later = self.fleet.now + seconds, lambda: setattr(self.fleet.faults, "answer_lost", 0.0)
+        self.brief.later.append(later)
 
     def refuse_statuses_for_long(self) -> None:
         """No status can be written for longer than a rollout may take."""

@@ -93,7 +93,7 @@ class _Decision(_Probe):
         said = _said(found)
         for number in sorted(touched):
             watch.made = number
-            # What the real functions have remembered in it would hide the mistake.
+            # The real functions have remembered results in it, which would hide the mistake.
             afresh = [replace(g) if isinstance(g, FleetObserved) else g for g in given]
             other = _outcome(self.others.get(number, self.real), afresh, named)
             if _said(other) != said:

@@ -118,6 +118,7 @@ class Reported:
         for uid, asked in desired.weights:
             if uid in leader.weights and asked.view(uid).spec.adapter:
                 self._late_adapters_are_reported(leader, uid, asked.view(uid).spec, there)
+                self._missing_slots_are_reported(leader, desired, uid, there)
             if uid in leader.weights and desired is self.sim.desired:
                 self._unread_files_are_noted(leader, uid, asked.view(uid).spec)
 
@@ -267,6 +268,25 @@ class Reported:
         said = condition_of(leader.fleet.conditions, ConditionType.STALLED) or stalled
         if late and said is None:
             self.sim.fail(6, f"{late} lack {uid} for {now - since:.0f} s, unreported")
+
+    def _missing_slots_are_reported(
+        self, leader: Leader, desired: Desired, uid: str, there: list[WorkerView]
+    ) -> None:
+        """An adapter is reported whose workers have no slots, while updates are held and their pods stay."""
+        spec, status = desired.fleet_spec, leader.weights[uid]
+        members = [w for w in there if w.standing is Standing.OPEN]
+        takes = not members or any(w.takes_lora or w.silent_seconds for w in members)
+        if (
+            takes
+            or not spec.update.is_held
+            or not spec.adapters.max
+            or desired is not self.sim.desired
+        ):
+            return
+        waits = status.phase in {RolloutPhase.STAGING, RolloutPhase.LOADING}
+        stalled = condition_of(leader.fleet.conditions, ConditionType.STALLED)
+        if waits and (condition_of(status.conditions, ConditionType.STALLED) or stalled) is None:
+            self.sim.fail(6, f"no worker has a slot for {uid}, and that is not reported")
 
     def _unfinished_is_reported(
         self, uid: str, spec: WeightsSpec, there: list[WorkerView], most: float

@@ -48,7 +48,9 @@ STRATEGIES = (
 WEATHER = (0.0, 0.0, 0.3, 1.0, 1.0, 2.0)
 """How much happens, in comparison with the usual, for a number of looks."""
 LOOKS_OF_A_WEATHER = (5, 10, 20)
-PLAYS = 0.7
+HELD = 0.25
+"""The share of plays about adapters in which updates are held."""
+PLAYS = 0.75
 """The share of histories that are one play."""
 FOCUSED = 0.6
 """The share of histories in which things happen by rules only."""
@@ -145,6 +147,7 @@ def _focused(swarm: Swarm, chance: Random) -> Swarm:
 
 def _play(swarm: Swarm, chance: Random) -> Swarm:
     subject = chance.choice(list(Subject))
+    is_held = subject is Subject.ADAPTERS and chance.random() < HELD
     return replace(
         swarm,
         is_focused=True,
@@ -152,7 +155,8 @@ def _play(swarm: Swarm, chance: Random) -> Swarm:
         endures=chance.random() < (0.5 if subject is Subject.PODS else 0.25),
         rollout=settings_of(subject, chance, swarm.rollout),
         odd=0.8,
-        slots=chance.choice([0, 1, SLOTS, SLOTS]) if subject is Subject.ADAPTERS else SLOTS,
+        slots=chance.choice([0, 0, 1, SLOTS, SLOTS]) if subject is Subject.ADAPTERS else SLOTS,
+        update=UPDATES[-1] if is_held else swarm.update,
         rules=0,
         has_all=False,
         replicas=chance.choice([1, 2, 2, 3, 3, 4]),
