@@ -5,6 +5,7 @@ Checked at each decision, by the states that the leader knows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fleet_operator.core.actions import Apply
@@ -32,6 +33,10 @@ def check_order(simulation: Simulation, leader: Leader, decision: Decision) -> N
     called = {c.pod_uid: c for c in decision.worker_calls if isinstance(c, Apply)}
     if not called or leader.observed is None:
         return
+    # One that ignored its call gets it again, while the problem keeps others from new swaps.
+    called = {w.pod.uid: called[w.pod.uid] for w in leader.observed.workers if _is_first(w, called)}
+    if not called:
+        return
     call = next(iter(called.values()))
     could = [w for w in leader.observed.workers if _could_swap(w, call)]
     most = max(
@@ -44,6 +49,10 @@ def check_order(simulation: Simulation, leader: Leader, decision: Decision) -> N
                 f"{most[1]} with {most[0]} sessions swaps before {worker.pod.name} with "
                 f"{_sessions(worker.state)}",
             )
+
+
+def _is_first(worker: WorkerView, called: Mapping[str, Apply]) -> bool:
+    return worker.pod.uid in called and not worker.facts.refuses
 
 
 def check_swaps(simulation: Simulation, leader: Leader, decision: Decision) -> None:

@@ -118,8 +118,10 @@ class RepeatedCalls:
             ignored = self.ignored.get((leader.term, pod.uid, pod.worker.restarts, call.work))
             if ignored is None or ignored.worker != _likeness(pod.worker):
                 continue
-            if pod.worker.claims and self.sim.now - ignored.last_at >= LASTS_SECONDS:
-                continue  # as documented: a leader that looks so seldom believes that the effect has lasted
+            # As documented: then it believes that an effect has lasted, and forgets the other calls.
+            forgotten_seconds = LASTS_SECONDS if pod.worker.claims else REPORTED_SECONDS
+            if self.sim.now - ignored.last_at >= forgotten_seconds:
+                continue
             seconds = ignored.last_at - ignored.first_at
             for_long = seconds > REPORTED_SECONDS and ignored.count >= REPORTED_CALLS
             if for_long and not _reports(leader, pod.name):
