@@ -32,7 +32,6 @@ class Subject(StrEnum):
     LATE = "late work"
     BARRIERS = "barriers"
     SWAPS = "swaps without a barrier"
-    READS = "reads"
     CANARIES = "canaries"
     PODS = "pods"
     LEADERS = "leaders"
@@ -41,6 +40,13 @@ class Subject(StrEnum):
     ADAPTERS = "adapters"
 
 
+SUBJECTS = (
+    *(Subject.BARRIERS,) * 4,
+    *(Subject.SWAPS,) * 3,
+    *(Subject.LATE, Subject.CANARIES, Subject.PODS, Subject.ADAPTERS) * 2,
+    *(Subject.LEADERS, Subject.FILES, Subject.CALLS),
+)
+"""How often plays are about each subject: the planner has most rules for barriers and swaps."""
 LOOKS_AFTER_A_PLAY = 15
 MOST_LOOKS_AFTER_A_PLAY = 60
 """While workers hold their requests: a pause ends in this time, whatever it waits for."""
@@ -84,10 +90,6 @@ _IN_A_BARRIER = (
     *("some have loaded", "some have loaded", "all are paused", "the odd one is loading"),
     *("the odd one has refused", "a call to load", "the odd one has staged", "some are paused", ""),
     *("a call to pause", "all have staged"),
-)
-_WHILE_ONE_READS = (
-    *("a worker reads", "a worker reads", "a call to stage", "some have staged", "all are paused"),
-    *("the odd one has staged", "a call to resume", "an adapter is staged", ""),
 )
 _AFTER_A_BARRIER = (
     *(
@@ -155,8 +157,6 @@ def settings_of(subject: Subject, chance: Random, rollout: Settings) -> Settings
             own = short | {"strategy": chance.choice(_LATE_STRATEGIES)}
         case Subject.BARRIERS:
             own = short | {"strategy": chance.choice(["Synchronized"] * 3 + ["Canary"])}
-        case Subject.READS:
-            own = short | {"maxStaging": chance.choice([1, 1, 2])}
         case Subject.SWAPS:
             own = short | {"strategy": chance.choice(["Rolling", "Rolling", "InFlight"])}
         case Subject.CANARIES if chance.random() < 0.8:
@@ -203,7 +203,6 @@ class Plays:
             Subject.LATE: self._about_late_work,
             Subject.BARRIERS: self._about_barriers,
             Subject.SWAPS: self._about_swaps,
-            Subject.READS: self._about_reads,
             Subject.CANARIES: self._about_canaries,
             Subject.PODS: self._about_pods,
             Subject.LEADERS: self._about_leaders,
@@ -422,33 +421,9 @@ class Plays:
             self.overrun: 0.2,
             its.change_strategy: 0.2,
             its.kill_all: 0.15,
+            self.lose_answers: 0.15,
         }
         return [([""], first), (_AT_ANY_TIME, then), (_AT_ANY_TIME, then)]
-
-    def _about_reads(self) -> list[Act]:
-        its, brief = self.its, self.brief
-        first = {
-            its.publish_now: 1.0,
-            self.its.adapters.publish: 0.3,
-            self.read_slowly: 0.5,
-            self.read_slowly_oneself: 0.5,
-            brief.lose_answer: 0.3,
-        }
-        then = {
-            its.publish_now: 0.5,
-            self.its.adapters.publish: 0.3,
-            brief.lose_answer: 0.5,
-            self.lose_answers: 0.3,
-            self.end_leader: 0.4,
-            brief.cut_off: 0.3,
-            brief.hang: 0.2,
-            self.see_late: 0.3,
-            its.kill: 0.2,
-            self.read_slowly: 0.3,
-            self.read_slowly_oneself: 0.3,
-            brief.freeze: 0.1,
-        }
-        return [([""], first), (_WHILE_ONE_READS, then), (_WHILE_ONE_READS, then)]
 
     def _about_files(self) -> list[Act]:
         its, brief = self.its, self.brief
@@ -543,11 +518,6 @@ class Plays:
         if others:
             seconds = self.chance.choice([5.0, 30.0, 100.0, 300.0])
             self._linger(self.chance.choice(others), "stage", seconds)
-
-    def read_slowly_oneself(self) -> None:
-        """The odd one reads the next version for long."""
-        if pod := self._odd():
-            self._linger(pod, "stage", self.chance.choice([5.0, 30.0, 100.0]))
 
     def delay_pause(self) -> None:
         """The next pause comes to the odd one late."""

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from tests.model.faults import Faults
-from tests.model.plays import Subject, settings_of
+from tests.model.plays import SUBJECTS, Subject, settings_of
 
 Settings = dict[str, Any]
 
@@ -146,7 +146,7 @@ def _focused(swarm: Swarm, chance: Random) -> Swarm:
 
 
 def _play(swarm: Swarm, chance: Random) -> Swarm:
-    subject = chance.choice(list(Subject))
+    subject = chance.choice(SUBJECTS)
     is_held = subject is Subject.ADAPTERS and chance.random() < HELD
     return replace(
         swarm,
