@@ -97,8 +97,8 @@ MUTANTS = [
         6,
         "a version is never judged after all workers have lost the applied weights",
         "core/strategies/baselines.py",
-        "worker_failures.failed_within(worker, applied, view.rollout_seconds)",
-        "False",
+        "Baseline.MISSING if refused is None else Baseline.LOST",
+        "Baseline.MISSING",
         story="a_canary_without_a_baseline",
     ),
     Mutant(

@@ -33,15 +33,14 @@ def failure_of(
     Temporary states do not count: a source that is still being written or does not exist yet, or an
     adapter slot that requests still use. Nor do peers without the version.
     """
-    failure = last_failure(worker, weights)
-    if failure is None or _is_temporary(failure, weights):
-        return None
-    age_seconds = failure.age_seconds + worker.state_age_seconds
-    return failure if age_seconds < within_seconds + ROUNDING_SECONDS else None
+    failure = last_failure(worker, weights, within_seconds=within_seconds)
+    return None if failure is None or _is_temporary(failure, weights) else failure
 
 
-def last_failure(worker: WorkerView, weights: Named) -> Failure | None:
-    """Returns the last failure of this worker with these weights, if there is one.
+def last_failure(
+    worker: WorkerView, weights: Named, *, within_seconds: float = math.inf
+) -> Failure | None:
+    """Returns the last failure of this worker with these weights, if there is one in the last `within_seconds`.
 
     A failure with a version of another run does not count. A refusal stays known when other weights
     are refused after it.
@@ -54,7 +53,11 @@ def last_failure(worker: WorkerView, weights: Named) -> Failure | None:
         *ignored_calls(worker),
     )
     said = [f for f in known if f is not None and is_about(f, weights)]
-    return min(said, key=lambda f: f.age_seconds, default=None)
+    last = min(said, key=lambda f: f.age_seconds, default=None)
+    if last is None:
+        return None
+    age_seconds = last.age_seconds + worker.state_age_seconds
+    return last if age_seconds < within_seconds + ROUNDING_SECONDS else None
 
 
 def ignored_calls(worker: WorkerView) -> list[Failure]:
@@ -94,20 +97,10 @@ def _is_temporary(failure: Failure, weights: Named) -> bool:
     return failure.reason in _TEMPORARY or (awaited and failure.reason is Reason.SOURCE_ABSENT)
 
 
-def failed_within(worker: WorkerView, weights: Named, seconds: float) -> bool:
-    """Whether the worker has failed with these weights in the last `seconds`, also temporarily."""
-    failure = last_failure(worker, weights)
-    if failure is None:
-        return False
-    return failure.age_seconds + worker.state_age_seconds < seconds + ROUNDING_SECONDS
-
-
 def failed_lately(worker: WorkerView, weights: Named, *, within_seconds: float = math.inf) -> bool:
     """Whether a new attempt must wait because of a failure in the last `within_seconds`."""
-    failure = last_failure(worker, weights)
-    if failure is None or not failed_within(worker, weights, within_seconds):
-        return False
-    return retry_in_seconds(worker, failure) > 0
+    failure = last_failure(worker, weights, within_seconds=within_seconds)
+    return failure is not None and retry_in_seconds(worker, failure) > 0
 
 
 def retry_in_seconds(worker: WorkerView, failure: Failure) -> float:

@@ -39,8 +39,8 @@ def baseline_of(worker: WorkerView, view: RolloutView) -> Baseline:
         return Baseline.LOADED
     if applied.is_transferred or worker.facts.has_bytes(view.desired):
         return Baseline.LOST
-    refused = worker_failures.failed_within(worker, applied, view.rollout_seconds)
-    return Baseline.LOST if refused else Baseline.MISSING
+    refused = worker_failures.last_failure(worker, applied, within_seconds=view.rollout_seconds)
+    return Baseline.MISSING if refused is None else Baseline.LOST
 
 
 def canaries_of(view: RolloutView, able: Sequence[WorkerView]) -> list[WorkerView]:
