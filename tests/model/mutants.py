@@ -81,7 +81,7 @@ MUTANTS = [
         1,
         "a canary judges without a baseline, though it could load the applied weights",
         "core/strategies/baselines.py",
-        "return Baseline.LOST if refused else Baseline.MISSING",
+        "return Baseline.MISSING if refused is None else Baseline.LOST",
         "return Baseline.LOST",
         story="a_canary_that_has_lost_the_applied_weights",
     ),
