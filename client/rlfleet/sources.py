@@ -264,8 +264,7 @@ def _fixed(seen: WeightVersion, label: Label) -> Refused:
     hint = template.resolve(label[0]).path if template is not None else None
     remedy = f"give its directory with path= or --path{f' {hint}' if hint else ''}"
     if source.key().revision:
-        field = "huggingFace.revision" if source.uri is None else "uri, behind an @"
-        remedy = f"write {{version}} into spec.source.{field}, or {remedy}"
+        remedy = f"write {{version}} as its revision, or {remedy}"
     return Refused(
         label[0],
         "SourceFixed",

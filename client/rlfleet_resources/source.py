@@ -1,7 +1,7 @@
 """Where weights come from: a tagged union. This module alone knows the kinds.
 
-A new kind is a field of `WeightSource` with its row in each method, and the same in the worker's contract
-(`fleet_worker.protocol.Source`) and in its `checkpoint.sources`, which opens it.
+A new kind is a field of `Source` with its row in `key` and `of`, and the place to which it leads in the worker's
+`checkpoint.sources`. `Source` is what a worker reports, and `WeightSource` what a resource may have.
 """
 
 from __future__ import annotations
@@ -88,22 +88,19 @@ class HuggingFaceSource(Resource):
     revision: Annotated[str, Field(min_length=1, max_length=100)] = "main"
 
 
-class WeightSource(Resource):
+class Source(Resource):
     """Exactly one of a directory that workers see, a prefix in an object store, or a cached repository.
 
-    Two spellings of a repository are equal.
-
-    In a WeightVersion, `{version}` in the path, the URI or the revision is replaced by the version's label,
-    so that a trainer patches one field.
+    Untrusted: maybe no resource could have it. Two spellings of a repository are equal.
     """
 
-    path: AbsolutePath | None = None
-    uri: SourceUri | None = None
+    path: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    uri: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     hugging_face: HuggingFaceSource | None = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if sum(getattr(self, name) is not None for name in WeightSource.model_fields) != 1:
+        if sum(getattr(self, name) is not None for name in Source.model_fields) != 1:
             raise ValueError(
                 f"exactly one of {DIRECTORY}, {OBJECTS} and {HUGGING_FACE} must be set"
             )
@@ -120,6 +117,30 @@ class WeightSource(Resource):
             return SourceKey(OBJECTS, self.uri)
         return SourceKey(DIRECTORY, str(self.path))
 
+    def text(self) -> str:
+        """The source in messages."""
+        return self.key().text()
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+
+class WeightSource(Source):
+    """The source of a resource.
+
+    In a WeightVersion, `{version}` in the path, the URI or the revision is replaced by the version's label,
+    so that a trainer patches one field.
+    """
+
+    path: AbsolutePath | None = None
+    uri: SourceUri | None = None
+
     @staticmethod
     def of(key: SourceKey) -> WeightSource:
         """The source of this name. Errors: ValueError if no resource could have it."""
@@ -131,10 +152,6 @@ class WeightSource(Resource):
             named = HuggingFaceSource(repo=key.place, revision=key.revision)
             return WeightSource(hugging_face=named)
         raise ValueError(f"unknown kind of source: {key.kind}")
-
-    def text(self) -> str:
-        """The source in messages."""
-        return self.key().text()
 
     def roots(self, known: Iterable[str]) -> list[str] | None:
         """Those of the known roots of weights that hold it; None for a kind that is in no root."""
@@ -161,15 +178,6 @@ class WeightSource(Resource):
         """Whether it has the placeholder: in the revision, or in the place of a kind without one."""
         _, place, revision = self.key()
         return VERSION_PLACEHOLDER in (revision or place)
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.key() == other.key()
-
-    def __hash__(self) -> int:
-        return hash(self.key())
 
 
 class Transferred(WeightSource):

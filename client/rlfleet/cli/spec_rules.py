@@ -12,10 +12,13 @@ from decimal import DecimalException
 from math import prod
 from typing import Any
 
+from pydantic import ValidationError
+
 from rlfleet.cli.checks import Result
 from rlfleet.ports import Json
 from rlfleet_resources.names import WORKER_CONTAINER
 from rlfleet_resources.quantities import amount_of
+from rlfleet_resources.source import WeightSource
 
 _LEAST_MEMORY = 2**30
 """Python, PyTorch and vLLM alone need more before they load a model."""
@@ -42,10 +45,11 @@ def of_fleet(spec: Any, checkpoint_bytes: int | None = None) -> Iterator[Broken]
 
 def of_weights(spec: Any) -> Iterator[Broken]:
     """The rules of a WeightVersion."""
-    source = at(spec, "source")
-    where = at(source, "path") or at(source, "uri") or at(source, "huggingFace", "revision")
-    if not isinstance(where, str):
+    try:
+        _, place, revision = WeightSource.model_validate(at(spec, "source")).key()
+    except ValidationError:  # the API server says so
         return
+    where = revision or place
     unknown = [word for word in _PLACEHOLDER.findall(where) if word != "version"]
     if unknown:
         message = (

@@ -61,7 +61,7 @@ def test_a_branch_of_a_repository_is_not_the_files_of_every_version(call: Call) 
 
     with pytest.raises(Refused, match="SourceFixed") as refused:
         call(objects, "publish", "43")
-    for named in ("org/model@main", "huggingFace.revision", "--path"):
+    for named in ("org/model@main", "revision", "--path"):
         assert named in refused.value.message
     by_version = {"huggingFace": {"repo": "org/model", "revision": "step-{version}"}}
     assert call(FakeObjects(source=by_version), "publish", "43").applied

@@ -128,7 +128,6 @@ from fleet_worker.protocol.types import (
     PROTOCOL_VERSION,
     AdapterName,
     Epoch,
-    HuggingFaceSource,
     Label,
     Loading,
     Management,
@@ -137,7 +136,6 @@ from fleet_worker.protocol.types import (
     PauseMode,
     Phase,
     Reason,
-    Source,
     WeightsDigest,
     Word,
 )
@@ -148,4 +146,4 @@ from fleet_worker.protocol.wanted import (
     WantedRequest,
     lag_of,
 )
-from rlfleet_resources.source import VersionLabel, number_of
+from rlfleet_resources.source import HuggingFaceSource, Source, VersionLabel, number_of

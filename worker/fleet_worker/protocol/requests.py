@@ -23,10 +23,9 @@ from fleet_worker.protocol.types import (
     Message,
     PauseMode,
     RunId,
-    Source,
     WeightsDigest,
 )
-from rlfleet_resources.source import VersionLabel
+from rlfleet_resources.source import Source, VersionLabel
 
 MAX_PEERS = 8
 

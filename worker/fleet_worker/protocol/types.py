@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Protocol
 
 from pydantic import (
     AfterValidator,
@@ -16,16 +16,12 @@ from pydantic import (
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
-    model_validator,
 )
 from pydantic.functional_validators import WrapValidator
 
 from rlfleet_resources.source import (
-    DIRECTORY,
-    HUGGING_FACE,
-    OBJECTS,
     ManifestDigest,
-    SourceKey,
+    Source,
     VersionLabel,
 )
 
@@ -195,40 +191,6 @@ class Epoch(Message):
 
     def __lt__(self, other: Epoch) -> bool:
         return (self.term, self.sequence) < (other.term, other.sequence)
-
-
-class HuggingFaceSource(Message):
-    """A repository in the local Hugging Face cache. Workers download nothing while serving."""
-
-    repo: Annotated[str, Field(min_length=1, max_length=200)]
-    revision: Annotated[str, Field(min_length=1, max_length=100)] = "main"
-
-
-class Source(Message):
-    """Place of weights: a directory, a prefix in an object store, or a cached repository."""
-
-    path: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    uri: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    hugging_face: Annotated[HuggingFaceSource | None, Field(alias="huggingFace")] = None
-
-    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        if [self.path, self.uri, self.hugging_face].count(None) != 2:
-            raise ValueError("exactly one of path, uri and huggingFace must be set")
-        return self
-
-    def key(self) -> SourceKey:
-        """Its name. It is untrusted: maybe no resource could have it."""
-        if self.hugging_face is not None:
-            return SourceKey(HUGGING_FACE, self.hugging_face.repo, self.hugging_face.revision)
-        if self.path is not None:
-            return SourceKey(DIRECTORY, self.path)
-        return SourceKey(OBJECTS, str(self.uri))
-
-    def __str__(self) -> str:
-        return self.key().text()
 
 
 class Named(Protocol):
