@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.scalars import KUBECTL
 from tests.support.selection import others_long
 
 from devcluster import Cluster
@@ -82,18 +81,6 @@ def test_a_number_as_version_is_refused_in_the_words_of_kubectl(
     assert "spec.version" in message
     assert "must be of type string" in message
     assert "valueUnstructured" not in message
-
-
-def test_kubectl_reads_unquoted_scalars_as_validate_does(cluster: Cluster, tmp_path: Path) -> None:
-    lines = [f"  - {text}" for text in KUBECTL]
-    head = yaml.safe_dump(fleet())
-    (tmp_path / "fleet.yaml").write_text("\n".join([head + "values:", *lines]))
-
-    made = cluster.kubectl(
-        "create", "--dry-run=client", "--validate=false", "-o", "json", "-f", str(tmp_path)
-    )
-
-    assert dict(zip(KUBECTL, json.loads(made.stdout)["values"], strict=True)) == KUBECTL
 
 
 def test_an_unknown_field_of_a_fleet_is_named(cluster: Cluster, tmp_path: Path) -> None:

@@ -5,39 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import fail
-from rlfleet.cli.scalars import key_of, value_of
 from rlfleet.cli.validation import Manifest
 from rlfleet.ports import Json
 
-_UNQUOTED, _MERGE = "tag:rlfleet.dev,2026:unquoted", "tag:yaml.org,2002:merge"
-
 
 class _Loader(yaml.SafeLoader):
-    """Reads unquoted scalars as kubectl does: a version may look like a date, a bool or a number."""
+    """Has no dates: a version that looks like one is text, as kubectl reads it."""
 
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        """The tag of a node that has none."""
-        if kind is yaml.ScalarNode and implicit[0]:
-            return _MERGE if value == "<<" else _UNQUOTED
-        return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]  # of PyYAML
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """A mapping, whose keys are text."""
-        made = super().construct_mapping(node, deep=deep)
-        return {key_of(key): value for key, value in made.items()}
-
-
-def _unquoted(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
-    return value_of(loader.construct_scalar(node))
-
-
-_Loader.add_constructor(_UNQUOTED, _unquoted)
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, Any]]]] = {
+        first: [(tag, rule) for tag, rule in rules if tag != "tag:yaml.org,2002:timestamp"]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
 def read(files: list[str], namespace: str) -> tuple[list[Manifest], list[Check]]:
@@ -51,7 +35,7 @@ def read(files: list[str], namespace: str) -> tuple[list[Manifest], list[Check]]
                 manifests.append(Manifest(file, body, own))
         except OSError as error:
             problems.append(fail(file, str(error.strerror), "name a file that can be read"))
-        except (UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
+        except (ValueError, yaml.YAMLError, TypeError) as error:
             problems.append(fail(file, " ".join(str(error).split()), "correct the file"))
     return manifests, problems
 
