@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 from fleet_worker.checkpoint import opening
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.completeness import states_of
-from fleet_worker.checkpoint.files import FileState, OpenDirectory, Roots
+from fleet_worker.checkpoint.files import FileState, OpenDirectory, Roots, is_uri
 from fleet_worker.checkpoint.store_threads import StoreThreads
 from fleet_worker.errors import Refusal
-from fleet_worker.protocol import Reason, Source
+from fleet_worker.protocol import HuggingFaceSource, Reason, Source
 
 _HUB = "of the Hugging Face cache"
+
+
+def named_source(name: str, revision: str | None) -> Source:
+    """The source of a model: a directory, the URI of a prefix, or a repository in the local Hugging Face cache.
+
+    Errors: Refusal for a repository that is not there.
+    """
+    if is_uri(name):
+        return Source(uri=name)
+    if os.path.isabs(name) or os.path.isdir(name):  # noqa: PTH112, PTH117 - raise no PermissionError
+        return Source(path=os.path.realpath(name))
+    # By its commit, because a branch may move before the next start.
+    commit = opening.commit_of(name, revision or "main")
+    return Source(hugging_face=HuggingFaceSource(repo=name, revision=commit))
 
 
 def directory_of(source: Source) -> str:

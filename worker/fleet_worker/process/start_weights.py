@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from fleet_worker.checkpoint import opening
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import is_delta
-from fleet_worker.checkpoint.files import is_uri
 from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.inspector import Inspector
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reference import StageRules
+from fleet_worker.checkpoint.sources import directory_of, named_source
 from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, Pulse, StoreThreads
 from fleet_worker.checkpoint.tied import check_tied
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.process.start import Wanted
-from fleet_worker.protocol import HuggingFaceSource, Reason, Source
+from fleet_worker.protocol import Reason, Source
 
 T = TypeVar("T")
 
@@ -70,16 +68,8 @@ def open_model(name: str, revision: str | None) -> Model:
 
     Errors: Refusal.
     """
-    if is_uri(name):
-        directory, source = name, Source(uri=name)
-    elif os.path.isabs(name) or os.path.isdir(name):  # noqa: PTH112, PTH117 - raise no PermissionError
-        directory = os.path.realpath(name)
-        source = Source(path=directory)
-    else:
-        # By its commit, because a branch may move before the next start.
-        commit = opening.commit_of(name, revision or "main")
-        directory = opening.snapshot(name, commit)
-        source = Source(hugging_face=HuggingFaceSource(repo=name, revision=commit))
+    source = named_source(name, revision)
+    directory = directory_of(source)
     return Model(source, directory, open_checkpoint(directory, None))
 
 
