@@ -1,4 +1,4 @@
-"""What `rlfleet validate` reads from files."""
+"""Manifests as `rlfleet validate` reads them."""
 
 from __future__ import annotations
 
