@@ -39,8 +39,8 @@ from fleet_worker.object_errors import cause_of
 from fleet_worker.object_stores import opened_store, quoted
 from fleet_worker.protocol import ASIDE_MARK
 from rlfleet.deltas.index import delta_versions
-from rlfleet.deltas.layout import INDEX_FILE
 from rlfleet.errors import UnusableWeights
+from rlfleet_resources.weight_files import INDEX_FILE
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ from typing import Self
 
 from fleet_collector.plan import Content, Directory, OutsideError, Template, lease_of
 from rlfleet.deltas.index import delta_versions
-from rlfleet.deltas.layout import INDEX_FILE
 from rlfleet.errors import UnusableWeights
+from rlfleet_resources.weight_files import INDEX_FILE
 
 _TRASH = re.compile(r"\.(.+)\.trash-[0-9a-f]{8}")
 _DELETING = re.compile(r"\.(.+)\.deleting-[0-9a-f]{8}")

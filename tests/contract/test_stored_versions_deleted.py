@@ -30,7 +30,7 @@ from fleet_worker.checkpoint.places import open_directory
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import ASIDE_MARK, ENV_STORE_ENDPOINT, ENV_STORE_KEYS, Reason
 from object_store.server import Server, gcs_keys, serving, serving_gcs
-from rlfleet.deltas.layout import INDEX_FILE
+from rlfleet_resources.weight_files import INDEX_FILE
 
 RUN = "s3://weights/run"
 RULE = {"keep": 2}

@@ -15,11 +15,11 @@ from tests.support.environments import engine_environment, worker_python
 from tests.support.layouts import READ, write_layout
 from tests.support.programs import written_by
 
-from fleet_worker.checkpoint.weight_sets import INDEX_FILE
 from fleet_worker.gateway.routes import Access, access_of
 from fleet_worker.protocol import OWNED_ENGINE_FLAGS
 from fleet_worker.protocol.flags import refused_flags
 from rlfleet.cli.engine_flags import known
+from rlfleet_resources.weight_files import INDEX_FILE
 
 pytestmark = pytest.mark.xdist_group("contract")
 _ASK = """

@@ -42,7 +42,7 @@ from fleet_collector.needs import claims_on
 from fleet_collector.prefix import Prefix
 from fleet_collector.volume import Folder
 from fleet_worker.protocol import ASIDE_MARK
-from rlfleet.deltas.layout import INDEX_FILE
+from rlfleet_resources.weight_files import INDEX_FILE
 
 HISTORIES = 12
 LATE = 6

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet_collector.collection import Objects
-from rlfleet.deltas.layout import INDEX_FILE
+from rlfleet_resources.weight_files import INDEX_FILE
 
 Json = dict[str, Any]
 BEAT = "rl/rlfleet.system"

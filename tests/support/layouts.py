@@ -11,8 +11,8 @@ from typing import Any
 from tests.support import damage
 from tests.support.tiny import CONFIG
 
-from fleet_worker.checkpoint.weight_sets import INDEX_FILE, SINGLE_FILE
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import INDEX_FILE, SINGLE_FILE
 
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 THIRDS = tuple(f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3))

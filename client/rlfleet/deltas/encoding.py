@@ -7,12 +7,12 @@ All numbers are little-endian.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import zstandard
 
 from rlfleet.deltas.tensors import Bytes
+from rlfleet_resources.weight_files import Encoding
 
 LARGEST_POSITION = 2**32 - 1
 _CHUNK = 1 << 20
@@ -20,13 +20,6 @@ _CHUNK = 1 << 20
 _LEVEL = 1
 _NUMBERS = (1, 2, 4, 8)
 """Bytes of the numbers of numpy. Elements of other sizes count by bytes."""
-
-
-class Encoding(StrEnum):
-    """How a difference is written."""
-
-    OVERWRITE = "overwrite"
-    XOR = "xor"
 
 
 @dataclass(frozen=True, slots=True)

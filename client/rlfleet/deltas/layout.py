@@ -17,17 +17,19 @@ from typing import Any
 
 from rlfleet.deltas.index import index_of
 from rlfleet.errors import UnusableWeights
+from rlfleet_resources.weight_files import (
+    CONFIG_FILE,
+    HEADER_LIMIT,
+    INDEX_FILE,
+    LENGTH_BYTES,
+    SINGLE_FILE,
+    digest_of,
+)
 
-CONFIG_FILE = "config.json"
-INDEX_FILE = "model.safetensors.index.json"
-SINGLE_FILE = "model.safetensors"
 TEXTS = (CONFIG_FILE, "generation_config.json", "tokenizer_config.json", "chat_template.jinja")
 """The texts of a checkpoint that a worker reads. It takes those of a delta's base."""
-LENGTH_BYTES = 8
 _NOTES = "__metadata__"
 _ALIGNMENT = 8
-_HEADER_LIMIT = 100_000_000
-"""The format's own limit, in bytes."""
 _SHARD_BYTES = 5_000_000_000
 
 
@@ -111,19 +113,14 @@ class Layout:
     def digest(self, hashes: Mapping[str, str]) -> str:
         """The digest of the whole weights, as workers compute it.
 
-        It is the SHA-256 of a manifest, `<sha256>  <name>` for each file and sorted by name, of the weight
-        files, config.json, and the index if there is one.
+        It is that of the weight files, config.json, and the index if there is one.
 
         `hashes`: name of each weight file → its SHA-256 in hex.
         """
         small = {CONFIG_FILE: self.texts[CONFIG_FILE]}
         small |= {INDEX_FILE: self.index} if self.index is not None else {}
-        every = {
-            **hashes,
-            **{name: hashlib.sha256(text).hexdigest() for name, text in small.items()},
-        }
-        manifest = "".join(f"{found}  {name}\n" for name, found in sorted(every.items()))
-        return f"sha256:{hashlib.sha256(manifest.encode(errors='surrogateescape')).hexdigest()}"
+        own = {name: hashlib.sha256(text).hexdigest() for name, text in small.items()}
+        return digest_of({**hashes, **own})
 
     def difference(self, new: Layout) -> str:
         """The difference of `new` in anything but bytes of tensors; empty without one."""
@@ -177,7 +174,7 @@ def parsed(name: str, prefix: bytes, size: int) -> WeightFile:
 def header_length(name: str, first: bytes, size: int) -> int:
     """The length of a file's header, from its first 8 bytes. Errors: UnusableWeights."""
     length = struct.unpack("<Q", first)[0] if len(first) == LENGTH_BYTES else size
-    if not 0 < length <= min(size - LENGTH_BYTES, _HEADER_LIMIT):
+    if not 0 < length <= min(size - LENGTH_BYTES, HEADER_LIMIT):
         raise UnusableWeights(f"{name} is not a whole safetensors file; save the weights again")
     return int(length)
 

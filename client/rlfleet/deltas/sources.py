@@ -10,21 +10,10 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from rlfleet.deltas.index import delta_versions, indexed_files
-from rlfleet.deltas.layout import (
-    CONFIG_FILE,
-    INDEX_FILE,
-    LENGTH_BYTES,
-    SINGLE_FILE,
-    TEXTS,
-    Entry,
-    Layout,
-    WeightFile,
-    header_length,
-    layout_of,
-    parsed,
-)
+from rlfleet.deltas.layout import TEXTS, Entry, Layout, WeightFile, header_length, layout_of, parsed
 from rlfleet.deltas.tensors import Bytes, bytes_of, signature_of
 from rlfleet.errors import UnusableWeights
+from rlfleet_resources.weight_files import CONFIG_FILE, INDEX_FILE, LENGTH_BYTES, SINGLE_FILE
 
 _ENDINGS = (".json", ".jinja", ".txt", ".model")
 _LARGEST_BESIDE = 256 * 1024 * 1024

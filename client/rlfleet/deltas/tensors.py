@@ -13,29 +13,12 @@ import numpy.typing as npt
 import xxhash
 
 from rlfleet.errors import UnusableWeights
+from rlfleet_resources.weight_files import DTYPES
 
 Bytes = npt.NDArray[np.uint8]
 """Raw little-endian bytes, in one dimension."""
 
-_TYPES = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e8m0fnu": "F8_E8M0",
-    "int16": "I16",
-    "uint16": "U16",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int32": "I32",
-    "uint32": "U32",
-    "float32": "F32",
-    "int64": "I64",
-    "uint64": "U64",
-    "float64": "F64",
-    "complex64": "C64",
-}
+_TYPES = {each.torch: name for name, each in DTYPES.items() if each.torch} | {"complex64": "C64"}
 
 
 def signature_of(name: str, tensor: Any) -> tuple[str, tuple[int, ...]]:

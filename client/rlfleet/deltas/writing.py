@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlfleet.deltas.directories import copy, new_file, size_of, write
-from rlfleet.deltas.encoding import LARGEST_POSITION, Difference, Encoding, encode
+from rlfleet.deltas.encoding import LARGEST_POSITION, Difference, encode
 from rlfleet.deltas.index import delta_index
-from rlfleet.deltas.layout import INDEX_FILE, Entry, prefix_of
+from rlfleet.deltas.layout import Entry, prefix_of
 from rlfleet.deltas.passes import Pass, Progress
 from rlfleet.deltas.sources import InMemory, Source
 from rlfleet.deltas.tensors import Bytes, checksum
+from rlfleet_resources.weight_files import INDEX_FILE, Encoding
 
 _FILE_BYTES = 1 << 30
 """The largest part of a delta in memory: then a file is written."""

@@ -17,9 +17,10 @@ from fleet_worker.process.manifest import digest_in
 from rlfleet.deltas import encoding as encodings
 from rlfleet.deltas import writing
 from rlfleet.deltas.directories import new_directory
-from rlfleet.deltas.encoding import Encoding, encode
+from rlfleet.deltas.encoding import encode
 from rlfleet.deltas.sources import FromDirectory, FromStateDict
 from rlfleet.deltas.writing import write_delta, write_full
+from rlfleet_resources.weight_files import Encoding
 
 TYPES = (np.float16, np.float32, np.float64, np.int8, np.uint16, np.int64, np.bool_, np.complex64)
 State = dict[str, Any]

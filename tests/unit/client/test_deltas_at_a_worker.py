@@ -22,7 +22,7 @@ from fleet_worker.protocol import Reason
 from rlfleet import Deltas, Weights
 from rlfleet.deltas import layout, writing
 from rlfleet.deltas.between import write_between
-from rlfleet.deltas.encoding import Encoding
+from rlfleet_resources.weight_files import Encoding
 
 STEPS = range(8, 14)
 """The number gets a second digit on the way."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from fleet_worker.checkpoint.dtypes import DTYPES
 from fleet_worker.checkpoint.format import TensorSpec
+from rlfleet_resources.weight_files import DTYPES
 
 BLOCK_ELEMENTS = 128 * 1024
 """In bfloat16 a block has 256 KiB, and fits into the processor's cache."""

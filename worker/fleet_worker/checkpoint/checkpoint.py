@@ -11,7 +11,7 @@ from fleet_worker.checkpoint.blocks import Inspect, ZeroBlocks, blocks_between
 from fleet_worker.checkpoint.deltas import Delta
 from fleet_worker.checkpoint.files import FileState, OpenFile, Roots, is_uri
 from fleet_worker.checkpoint.format import TensorSpec
-from fleet_worker.checkpoint.identity import Identity, digest_of
+from fleet_worker.checkpoint.identity import Identity
 from fleet_worker.checkpoint.keeping import OwnPass, Pass, Show, Work
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.pairs import Pair
@@ -20,6 +20,7 @@ from fleet_worker.checkpoint.same_files import check_same_files
 from fleet_worker.checkpoint.texts import Texts
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import digest_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,10 @@ from fleet_worker.checkpoint.opening import checkpoint_in, open_checkpoint
 from fleet_worker.checkpoint.peer_files import NotServed, PeerDirectory, of_delta, unreadable
 from fleet_worker.checkpoint.places import beside, names_beside, open_directory, real_place
 from fleet_worker.checkpoint.stager_messages import Place
-from fleet_worker.checkpoint.weight_sets import INDEX_FILE, INDEX_LIMIT, weights_among
+from fleet_worker.checkpoint.weight_sets import INDEX_LIMIT, weights_among
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import INDEX_FILE
 
 MOST_DELTAS = 64
 """Of a chain. A trainer publishes a full checkpoint from time to time."""

@@ -17,18 +17,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from fleet_worker.checkpoint.format import parse_json
-from fleet_worker.checkpoint.weight_sets import INDEX_FILE, parse_index
+from fleet_worker.checkpoint.weight_sets import parse_index
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason, VersionLabel, WeightsDigest
-
-
-class Encoding(StrEnum):
-    """How the difference of a tensor is written, before it is compressed."""
-
-    XOR = "xor"
-    """New bytes XOR those of the base, for all bytes of the tensor."""
-    OVERWRITE = "overwrite"
-    """The number of changed bytes and their positions, ascending, as uint32; and then the new bytes."""
+from rlfleet_resources.weight_files import INDEX_FILE, Encoding
 
 
 class ChecksumFormat(StrEnum):

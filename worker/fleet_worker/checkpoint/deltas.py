@@ -9,12 +9,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet_worker.checkpoint.delta_index import ChecksumFormat, Encoding
+from fleet_worker.checkpoint.delta_index import ChecksumFormat
 from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec, parse_header, parse_metadata
 from fleet_worker.checkpoint.headers import header_of
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import Encoding
 
 _MISMATCH_RETRY_SECONDS = 60.0
 _HEX = re.compile(r"[0-9a-f]+")

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from fleet_worker.checkpoint.dtypes import DTYPES
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.keeping import OwnPass
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import DTYPES
 
 _UNCAST: Mapping[str, str] = MappingProxyType({})
 

@@ -14,13 +14,9 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_worker.checkpoint.dtypes import DTYPES
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
-
-LENGTH_BYTES = 8
-HEADER_LIMIT = 100_000_000
-"""The format's own limit, in bytes."""
+from rlfleet_resources.weight_files import DTYPES, HEADER_LIMIT, LENGTH_BYTES
 
 _MOST_VALUES = 2_000_000
 """Commas and opening brackets of a JSON text. Nearly each value follows one, and takes up to 200 bytes of memory for 3
@@ -176,6 +172,5 @@ def _natural(value: Any) -> int:
     return value
 
 
-CONFIG_FILE = "config.json"
 CONFIG_LIMIT = 4 * 1024 * 1024
 """Bytes."""

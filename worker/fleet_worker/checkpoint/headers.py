@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fleet_worker.checkpoint.files import OpenFile
-from fleet_worker.checkpoint.format import LENGTH_BYTES, TensorSpec, header_length, parse_header
+from fleet_worker.checkpoint.format import TensorSpec, header_length, parse_header
+from rlfleet_resources.weight_files import LENGTH_BYTES
 
 
 def specs_of(file: OpenFile) -> tuple[TensorSpec, ...]:

@@ -11,28 +11,12 @@ label for two sets of weights, it would join their tokens to one span. A version
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason, parent_of_step
-
-PREFIX = "sha256:"
-
-
-def manifest_of(hashes: Mapping[str, str]) -> str:
-    """Return the manifest: one line per file, `<sha256>  <name>`, sorted by name. The hashes are in hex."""
-    return "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
-
-
-def digest_of(hashes: Mapping[str, str]) -> str:
-    """Return the SHA-256 of the manifest, in the form of `spec.digest` and `StageRequest.digest`."""
-    # Names are bytes for the file system and `sha256sum`, and may not be UTF-8.
-    manifest = manifest_of(hashes).encode(errors="surrogateescape")
-    return PREFIX + hashlib.sha256(manifest).hexdigest()
 
 
 def check_digest(wanted: str | None, found: str, what: str) -> None:

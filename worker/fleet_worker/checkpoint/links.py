@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.weight_sets import INDEX_FILE, SINGLE_FILE
+from rlfleet_resources.weight_files import INDEX_FILE, SINGLE_FILE
 
 
 def link_weights(checkpoint: Checkpoint, folder: Path) -> None:

@@ -22,22 +22,15 @@ from fleet_worker.checkpoint.files import (
     Roots,
     SmallFile,
 )
-from fleet_worker.checkpoint.format import (
-    CONFIG_FILE,
-    CONFIG_LIMIT,
-)
+from fleet_worker.checkpoint.format import CONFIG_LIMIT
 from fleet_worker.checkpoint.headers import specs_of
 from fleet_worker.checkpoint.os_errors import os_errors
 from fleet_worker.checkpoint.places import open_directory
 from fleet_worker.checkpoint.texts import Texts, added_tokens_of, template_of
-from fleet_worker.checkpoint.weight_sets import (
-    INDEX_FILE,
-    INDEX_LIMIT,
-    check_tensors_once,
-    chosen_set,
-)
+from fleet_worker.checkpoint.weight_sets import INDEX_LIMIT, check_tensors_once, chosen_set
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import CONFIG_FILE, INDEX_FILE
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _REVISION = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")

@@ -16,11 +16,12 @@ import numpy as np
 import xxhash
 import zstandard
 
-from fleet_worker.checkpoint.delta_index import ChecksumFormat, Encoding
+from fleet_worker.checkpoint.delta_index import ChecksumFormat
 from fleet_worker.checkpoint.deltas import Change, Delta, delta_mismatch
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import Encoding
 
 _WINDOW_BYTES = 8 * 1024 * 1024
 """The largest window that every decoder must accept (RFC 8878, 3.1.1.1.2)."""

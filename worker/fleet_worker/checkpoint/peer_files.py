@@ -24,9 +24,10 @@ from fleet_worker.checkpoint.files import FileState, RemoteDirectory, RemoteFile
 from fleet_worker.checkpoint.opening import checkpoint_in
 from fleet_worker.checkpoint.peer_tls import reading
 from fleet_worker.checkpoint.stager_messages import Place
-from fleet_worker.checkpoint.weight_sets import INDEX_FILE, INDEX_LIMIT
+from fleet_worker.checkpoint.weight_sets import INDEX_LIMIT
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import PEER_PATH, Reason
+from rlfleet_resources.weight_files import INDEX_FILE
 
 SILENCE_SECONDS = 20.0
 """Timeout of a peer that sends nothing. A peer that reads from a store waits for it."""

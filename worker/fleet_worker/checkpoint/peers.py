@@ -26,7 +26,6 @@ from fleet_worker.checkpoint.stager_messages import (
     send,
 )
 from fleet_worker.checkpoint.stagers import process_environment
-from fleet_worker.checkpoint.weight_sets import INDEX_FILE
 from fleet_worker.protocol import (
     PEER_PATH,
     SIGNATURE_SCHEME,
@@ -35,6 +34,7 @@ from fleet_worker.protocol import (
     body_digest,
     call_signature,
 )
+from rlfleet_resources.weight_files import INDEX_FILE
 
 _LOG = logging.getLogger(__name__)
 _MODULE = "fleet_worker.checkpoint.peer_server"

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from fleet_worker.checkpoint.files import Directory, FileState, Roots
-from fleet_worker.checkpoint.format import CONFIG_FILE
 from fleet_worker.checkpoint.places import open_directory
-from fleet_worker.checkpoint.weight_sets import (
-    INDEX_FILE,
-    INDEX_LIMIT,
-    has_other_weights,
-    parse_index,
-)
+from fleet_worker.checkpoint.weight_sets import INDEX_LIMIT, has_other_weights, parse_index
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import CONFIG_FILE, INDEX_FILE
 
 
 def check_same_files(

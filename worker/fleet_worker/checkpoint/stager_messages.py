@@ -25,10 +25,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fleet_worker.checkpoint.delta_index import ChecksumFormat, Encoding
+from fleet_worker.checkpoint.delta_index import ChecksumFormat
 from fleet_worker.checkpoint.files import FileState
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import Encoding
 
 _HEAD = struct.Struct(">II")
 _MOST_BYTES = 256 << 20

@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from fleet_worker.checkpoint.configuration import shown
-from fleet_worker.checkpoint.dtypes import CASTABLE
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.errors import Refusal, counted
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import CASTABLE
 
 
 class Wrapper(NamedTuple):

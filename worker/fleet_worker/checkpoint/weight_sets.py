@@ -16,12 +16,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from fleet_worker.checkpoint.format import CONFIG_FILE, TensorSpec, parse_json
+from fleet_worker.checkpoint.format import TensorSpec, parse_json
 from fleet_worker.errors import Refusal, counted
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import CONFIG_FILE, INDEX_FILE, SINGLE_FILE
 
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 INDEX_LIMIT = 128 * 1024 * 1024
 """Bytes. The index of a model with 100,000 tensors has about 10 MB."""

@@ -15,11 +15,11 @@ from math import prod
 import numpy as np
 import torch
 
-from fleet_worker.checkpoint.dtypes import DTYPES
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.mapping import mapped
 from fleet_worker.engine.file_tensors import Reader
 from fleet_worker.engine.held import Held, Key, key_of, opened
+from rlfleet_resources.weight_files import DTYPES
 
 MOST = 0.05
 """Largest share of changed elements. More save little."""

@@ -17,16 +17,11 @@ from typing import Any, TypeVar
 import torch
 
 from fleet_worker.checkpoint.digests import tensor_digest
-from fleet_worker.checkpoint.dtypes import DTYPES
-from fleet_worker.checkpoint.format import (
-    LENGTH_BYTES,
-    TensorSpec,
-    header_length,
-    parse_header,
-)
+from fleet_worker.checkpoint.format import TensorSpec, header_length, parse_header
 from fleet_worker.checkpoint.mapping import tensor_over
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import DTYPES, LENGTH_BYTES
 
 T = TypeVar("T")
 R = TypeVar("R")

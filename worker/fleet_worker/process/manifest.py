@@ -12,12 +12,11 @@ from pathlib import Path
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import Bases, open_weights
-from fleet_worker.checkpoint.format import CONFIG_FILE
-from fleet_worker.checkpoint.identity import digest_of, manifest_of
 from fleet_worker.checkpoint.links import link_weights
 from fleet_worker.checkpoint.weight_sets import NAMING_KEY
 from fleet_worker.errors import Refusal
 from fleet_worker.lora.files import Kind, kind_of, open_adapter
+from rlfleet_resources.weight_files import CONFIG_FILE, digest_of, manifest_of
 
 _REFUSED = 1
 

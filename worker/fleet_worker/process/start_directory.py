@@ -19,13 +19,12 @@ from pathlib import Path
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import Directory, is_uri
-from fleet_worker.checkpoint.format import CONFIG_FILE
 from fleet_worker.checkpoint.links import link_weights
 from fleet_worker.checkpoint.places import open_directory
-from fleet_worker.checkpoint.weight_sets import INDEX_FILE
 from fleet_worker.engine.start_names import DIGESTS_FILE, START_PREFIX
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import CONFIG_FILE, INDEX_FILE
 
 _LOG = logging.getLogger(__name__)
 _WEIGHTS = ".safetensors"

@@ -25,7 +25,7 @@ from fleet_worker.checkpoint.delta_chain import (
     HeldBase,
     open_weights,
 )
-from fleet_worker.checkpoint.delta_index import ChecksumFormat, Encoding
+from fleet_worker.checkpoint.delta_index import ChecksumFormat
 from fleet_worker.checkpoint.deltas import Delta
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.finite import own_pass
@@ -34,6 +34,7 @@ from fleet_worker.checkpoint.stager_pass import StagerPass
 from fleet_worker.checkpoint.stagers import Stagers
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import Encoding
 
 ENOUGH = 1 << 40
 SEED = 73

@@ -19,11 +19,11 @@ from tests.support import damage
 from tests.support.tiny import write_tiny
 from tests.support.worker_harness import WorkerHarness
 
-from fleet_worker.checkpoint.identity import digest_of
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.errors import EngineFailure, Refusal, shorten
 from fleet_worker.process.manifest import manifest
 from fleet_worker.protocol import ErrorDetail, Reason, WorkerState
+from rlfleet_resources.weight_files import digest_of
 
 NO_UTF8 = "model-\udcff.safetensors"
 """As Python shows a file name that holds the byte 0xFF."""

@@ -11,15 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_worker.checkpoint.dtypes import DTYPES
-from fleet_worker.checkpoint.format import (
-    HEADER_LIMIT,
-    TensorSpec,
-    header_length,
-    parse_header,
-)
+from fleet_worker.checkpoint.format import TensorSpec, header_length, parse_header
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import DTYPES, HEADER_LIMIT
 
 
 def entry(dtype: str, shape: list[Any], begin: int, end: int) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from tests.support.tiny import TinyInspector, write_tiny
 from tests.support.worker_harness import WorkerHarness, stage_request
 
 from fleet_worker.checkpoint.blocks import BLOCK_ELEMENTS, blocks_between
-from fleet_worker.checkpoint.dtypes import DTYPES
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Labels
@@ -23,6 +22,7 @@ from fleet_worker.checkpoint.reference import Reference, StageRules
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.staging import Staging
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import DTYPES
 
 COUNT = 4 * BLOCK_ELEMENTS
 """Elements of each of three tensors, and their bytes."""

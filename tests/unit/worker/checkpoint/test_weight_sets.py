@@ -14,9 +14,10 @@ from tests.support.tiny import write_tiny
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import open_checkpoint
-from fleet_worker.checkpoint.weight_sets import SINGLE_FILE, check_tensors_once, parse_index
+from fleet_worker.checkpoint.weight_sets import check_tensors_once, parse_index
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.weight_files import SINGLE_FILE
 
 
 @pytest.mark.parametrize("layout", READ)

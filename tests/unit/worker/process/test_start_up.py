@@ -28,13 +28,13 @@ from fleet_worker.checkpoint.inspection import ModelInspector
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reference import Reference, StageRules
 from fleet_worker.checkpoint.stager_pass import StagerPass
-from fleet_worker.checkpoint.weight_sets import INDEX_FILE
 from fleet_worker.engine.start_names import DIGESTS_FILE
 from fleet_worker.errors import Refusal
 from fleet_worker.process import handover, start_up, start_weights
 from fleet_worker.process.settings import Settings
 from fleet_worker.protocol import Reason
 from free_ports import free_port
+from rlfleet_resources.weight_files import INDEX_FILE
 
 
 @pytest.fixture

@@ -1,9 +1,32 @@
-"""The types of a tensor's elements, by their names in safetensors: one table for headers, checks and loads."""
+"""The files of weights, as trainers write and workers read them: names, types of tensors, and the digest.
+
+Source: section "Format" of the README in the repository `huggingface/safetensors`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+
+CONFIG_FILE = "config.json"
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+LENGTH_BYTES = 8
+"""At the begin of a file: the length of its header, little-endian."""
+HEADER_LIMIT = 100_000_000
+"""The format's own limit, in bytes."""
+
+
+class Encoding(StrEnum):
+    """How a delta has the difference of a tensor, before it is compressed."""
+
+    XOR = "xor"
+    """New bytes XOR those of the base, for all bytes of the tensor."""
+    OVERWRITE = "overwrite"
+    """The number of changed bytes and their positions, ascending, as uint32; and then the new bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +71,16 @@ DTYPES = {
 }
 CASTABLE = frozenset(name for name, each in DTYPES.items() if each.largest is not None)
 """Types without scales, which a load may cast to one another. Those of 8 bits and less have scales in other tensors."""
+DIGEST_PREFIX = "sha256:"
+
+
+def manifest_of(hashes: Mapping[str, str]) -> str:
+    """The manifest: one line per file, `<sha256>  <name>`, sorted by name. The hashes are in hex."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
+
+
+def digest_of(hashes: Mapping[str, str]) -> str:
+    """The SHA-256 of the manifest, in the form of `spec.digest` and `StageRequest.digest`."""
+    # Names are bytes for the file system and `sha256sum`, and may not be UTF-8.
+    manifest = manifest_of(hashes).encode(errors="surrogateescape")
+    return DIGEST_PREFIX + hashlib.sha256(manifest).hexdigest()
