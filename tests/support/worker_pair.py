@@ -29,7 +29,6 @@ from tests.support.worker_harness import WorkerHarness, start_worker
 
 from fleet_worker.admin.api import Api, Call
 from fleet_worker.admin.operator import operator_api
-from fleet_worker.checkpoint import identity
 from fleet_worker.errors import EngineFailure, Refusal, status_of
 from fleet_worker.protocol import (
     ApplyRequest,
@@ -40,6 +39,7 @@ from fleet_worker.protocol import (
     Request,
     WorkerState,
 )
+from rlfleet_resources import weight_files
 
 SLOTS = 2
 ANSWER_SECONDS = 10.0
@@ -172,7 +172,7 @@ class Pair:
     def _learn(self, path: Path) -> None:
         """Note the digest of the files under a path, as each of the two has it."""
         hashes = {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in path.iterdir()}
-        self.digests[identity.digest_of(hashes)] = digest_of(self.fake.files.at(str(path)))
+        self.digests[weight_files.digest_of(hashes)] = digest_of(self.fake.files.at(str(path)))
 
     def _age(self, file: Path) -> None:
         """Give a file a time of its own: the clock of the file system is coarse."""
