@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.percentages import at_most
 from fleet_operator.core.pod_actions import BeginDrain
+from fleet_operator.core.work import WorkKind
 from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Phase
 from rlfleet_resources.weights_status import RolloutPhase
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fleet_worker.protocol import WorkerState
 
 
+_SWAPS: tuple[WorkKind, ...] = ("apply", "pause", "load")
 _SWAPS_IN = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
 
 
@@ -75,7 +77,7 @@ def check_swaps(simulation: Simulation, leader: Leader, decision: Decision) -> N
         return
     goal, live = plan.step.goal, [w for w in observed.workers if not w.pod.deleting]
     open_now = [w for w in live if w.standing is Standing.OPEN and w.pod.drains_since is None]
-    moving = [w for w in open_now if w.is_doing("apply") or w.is_called_to("apply")]
+    moving = [w for w in open_now if w.is_called_to("apply") or any(map(w.is_doing, _SWAPS))]
     unknown = [w for w in open_now if not isinstance(w.facts.phase, Phase)]
     could = [w for w in open_now if not w.has_loaded(goal) and not w.busy and _has_staged(w, goal)]
     gated = sum(w.facts.pod.gated for w in live)
