@@ -84,12 +84,6 @@ def test_a_new_pod_is_pending_without_a_problem():
     assert view.problem == ""
 
 
-def test_sidecars_are_ignored():
-    view = pod_view(pod(container={"state": {"terminated": {"exitCode": 1}}, "restartCount": 4}))
-
-    assert (view.running, view.restarts) == (False, 4)
-
-
 @pytest.mark.parametrize(
     ("state", "started"),
     [
@@ -122,10 +116,6 @@ def test_a_pod_of_a_lost_node_differs_from_other_deleted_pods(status, reason, ev
 
     assert pod_view(pod(conditions=(disrupted,))).evicted is evicted
     assert not pod_view(pod()).evicted
-
-
-def test_a_pod_that_is_not_ready_is_reported_so():
-    assert not pod_view(pod(conditions=({"type": "Ready", "status": "False"},))).ready
 
 
 @pytest.mark.parametrize(
@@ -328,14 +318,6 @@ def test_a_pod_that_does_not_wait_has_no_cause(found):
     assert pod_view(found).wait is None
 
 
-def test_a_pod_with_a_problem_has_no_other_cause():
-    init = {"name": "fetch"} | waiting("CrashLoopBackOff", "back-off 10s")
-    view = pod_view(pod(container=waiting("PodInitializing"), initContainerStatuses=[init]))
-
-    assert view.problem == "CrashLoopBackOff: back-off 10s"
-    assert view.wait is None
-
-
 def ended(seconds: float, **more: Any) -> dict[str, Any]:
     """The last run of a container, with its length."""
     end = datetime.fromisoformat(AT)
@@ -401,14 +383,6 @@ def test_a_start_that_fails_is_a_problem_however_long_it_takes(ready_until, prob
 )
 def test_a_worker_that_starts_again_says_how_often_and_why(container, expected):
     assert pod_view(pod(container=container)).starts_again == expected
-
-
-@pytest.mark.parametrize("state", [{"terminated": {"exitCode": 0}}, {"running": {}}])
-def test_an_init_container_that_failed_before_is_not_a_problem(state):
-    fetch = {"name": "fetch", "state": state, "restartCount": 2} | ended(20)
-    found = pod(container=waiting("PodInitializing"), initContainerStatuses=[fetch])
-
-    assert pod_view(found).problem == ""
 
 
 @pytest.mark.parametrize(
