@@ -247,7 +247,3 @@ def test_a_fleet_that_sets_a_field_twice_keeps_its_workers_and_reports_it():
 
     assert made.actions == ()
     assert "spec.pod.nodeSelector is set, too" in made.problem
-
-
-def test_without_these_fields_the_pod_is_unchanged():
-    assert pod(pod={}, engine={"envFrom": []}, resources={"claims": []}) == pod()
