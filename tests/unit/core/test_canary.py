@@ -428,6 +428,23 @@ def test_a_canary_in_the_place_of_one_that_has_died_has_twice_the_time(
     assert present(STEP(view).problem).halt is halts
 
 
+@pytest.mark.parametrize(
+    ("alive", "calls"),
+    [
+        pytest.param([known(1), known(2), known(3)], ["stage 42 on policy-1"], id="most serve"),
+        pytest.param([known(2), known(3)], [], id="half of them serve"),
+        pytest.param([known(2).staged("42"), known(3)], ["fence on policy-2"], id="it has begun"),
+        pytest.param([apart(1), known(2), known(3)], ["load 42 on policy-1"], id="one is back"),
+    ],
+)
+def test_half_of_the_replicas_serve_while_canaries_die(alive, calls):
+    """A version that kills each canary would take all workers from their clients, one after the other."""
+    dead = [make_worker(n).not_running() for n in range(4 - len(alive))]
+    view = make_view(*dead, *alive, phase=RolloutPhase.JUDGING, replicas=4)
+
+    assert texts_of(STEP(view).actions) == calls
+
+
 def test_a_canary_that_reads_a_superseded_version_gets_the_calls_of_the_next_one():
     """Else the version is abandoned as late, and no worker has had a call for it."""
     reads = old(0).doing("stage", "40")

@@ -20,6 +20,9 @@ before its load until the verdict. After a good verdict the rollout continues wi
 version is abandoned. The canaries roll back to the applied version and are admitted again. No other
 worker has ever loaded the version.
 
+If a canary dies, another worker takes its place, as long as half of the replicas serve then. Below that the
+version is judged by those that come back.
+
 The verdict is stored in the status of the WeightVersion, so that the version is not judged again
 after a canary dies.
 """
