@@ -57,7 +57,7 @@ class Availability:
     def note_decision(self, leader: Leader, decision: Decision) -> None:
         """No drain begins for a template whose pods cannot be created."""
         observed = leader.observed
-        if observed is not None and observed.template is not None and not observed.is_external:
+        if observed is not None and not observed.is_external:
             self._idle_ones_go_first(observed, decision)
         if observed is None or observed.template is not None:
             return
@@ -74,9 +74,9 @@ class Availability:
 
     def _idle_ones_go_first(self, observed: FleetObserved, decision: Decision) -> None:
         """A scale-down takes no worker that serves while one stays that has no clients. Workers of the current template
-        go only for that, and while updates are held all do.
+        go only for that. While updates are held, or no template can be recorded, all do.
         """
-        assert observed.template is not None
+        template, is_held = observed.template, observed.spec.update.is_held
         leaves = BeginDrain | DeletePod | Quarantine
         actions = [a for a in decision.pod_actions if isinstance(a, leaves)]
         going = {a.pod_uid for a in actions if isinstance(a, BeginDrain | DeletePod)}
@@ -86,7 +86,7 @@ class Availability:
             pod, serves = worker.pod, worker.standing in {Standing.OPEN, Standing.HELD}
             serves = serves and not worker.is_doing("fence")
             known = pod.quarantine or pod.drains_since is not None or pod.deleting
-            stays = pod.revision == observed.template.revision or observed.spec.update.is_held
+            stays = is_held or template is None or pod.revision == template.revision
             current = stays and not known
             if pod.uid in going and current and serves:
                 self.sim.fail(4, f"{pod.name} serves and is drained, while {idle} stay")
