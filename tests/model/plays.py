@@ -378,9 +378,13 @@ class Plays:
             its.queue_up: 0.4,
             brief.hold_pods: 0.2,
             brief.refuse_templates: 0.15,
+            self.scale_down_next_to_silence: 0.3,
+            self.change_to_refused_template: 0.25,
         }
         then = {
             its.scale: 0.4,
+            self.scale_down: 0.4,
+            self.scale_down_next_to_silence: 0.3,
             brief.hang: 0.3,
             its.change_template: 0.3,
             its.kill: 0.2,
@@ -510,6 +514,24 @@ class Plays:
         if pod := self._odd():
             limit_seconds = self.fleet.promises.rollout.timeouts.load_seconds
             self._linger(pod, "load", self.chance.choice(_SHARES_OF_A_LIMIT) * limit_seconds)
+
+    def change_to_refused_template(self) -> None:
+        """The template changes while the API server refuses to record it, for a while."""
+        self.brief.refuse_templates()
+        self.its.change_template()
+
+    def scale_down(self) -> None:
+        """The fleet gets one replica less, while workers may start or have just opened."""
+        if self.fleet.replicas > 1:
+            self.fleet.scale(self.fleet.replicas - 1)
+
+    def scale_down_next_to_silence(self) -> None:
+        """The odd one hangs, and the fleet gets one replica less when it may have left the Service."""
+        if pod := self._odd():
+            self.fleet.hang(pod)
+            seconds = self.chance.choice([5.0, 15.0, 25.0])
+            self.brief.later.append((self.fleet.now + seconds, self.scale_down))
+            self._after(lambda: self.fleet.hang(pod, hung=False))
 
     def read_slowly(self) -> None:
         """Another worker reads the next version for long."""
