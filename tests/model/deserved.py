@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tests.model.desired import rollout_of
 
 from fleet_operator.core.actions import Admit, Apply, Fence, LoraCall, Pause, Resume, Stage
+from fleet_operator.core.identity import same_weights
 from fleet_operator.core.percentages import at_most, rounded_down
 from fleet_operator.core.pod_actions import CreatePod
 from fleet_operator.core.worker_view import Standing
@@ -194,7 +195,9 @@ class Deserved:
         if state is None or state.staged is None or worker.standing is not Standing.CLOSED:
             return
         plan = leader.decision.rollout if leader.decision is not None else None
-        stays = plan is None or plan.halted or plan.suspended or plan.step.holds_requests
+        spec = self.sim.desired.base_spec
+        stays = plan is None or plan.halted or plan.step.holds_requests
+        stays = stays or spec is None or spec.suspend
         if stays or promises.must_be_judged or leader.desired is not self.sim.desired:
             return
         goals = (fleet.applied, plan.step.goal if plan is not None else None)
@@ -289,7 +292,9 @@ class Deserved:
             (plan.desired.version, plan.desired.run_id),
         )
         idle = all(_is_paused(w) and not w.busy and not w.silent_seconds for w in members)
-        is_back = desired == (applied.version, applied.run_id)
+        is_back = desired == (applied.version, applied.run_id) or not same_weights(
+            plan.step.goal, plan.desired
+        )
         called = {c.pod_uid for c in decision.worker_calls if not isinstance(c, Stage)}
         if members and idle and has == {name} and not is_back and desired != name and not called:
             names = ", ".join(w.pod.name for w in members)

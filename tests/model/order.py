@@ -81,10 +81,12 @@ def check_swaps(simulation: Simulation, leader: Leader, decision: Decision) -> N
     unknown = [w for w in open_now if not isinstance(w.facts.phase, Phase)]
     could = [w for w in open_now if not w.has_loaded(goal) and not w.busy and _has_staged(w, goal)]
     gated = sum(w.facts.pod.gated for w in live)
-    away = observed.spec.replicas - gated - (len(open_now) - len(moving) - len(unknown))
+    replicas = observed.spec.replicas
+    expected = max(replicas - gated, min(replicas, len(live) - gated))
+    away = expected - (min(len(open_now), expected) - len(moving) - len(unknown))
     called = {c.pod_uid for c in decision.worker_calls}
     able = [w for w in could if w.pod.uid not in called and not w.facts.refuses]
-    if able and away < at_most(rollout.max_unavailable, observed.spec.replicas - gated or 1):
+    if able and away < at_most(rollout.max_unavailable, expected):
         simulation.fail(6, f"{able[0].pod.name} may swap to {goal.label} now, and gets no call")
 
 
